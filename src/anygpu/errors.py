@@ -1,0 +1,211 @@
+"""Every error that anygpu raises on purpose, as one tree.
+
+::
+
+    AnyGPUError
+    ├── DeviceError                 something is wrong with a device, not with the work
+    │   ├── DeviceUnavailable       no device does what was asked; `refusals` has one sentence each
+    │   ├── DeviceLost              it was there and is gone; the work can be run again elsewhere
+    │   ├── DevicePoisoned          its context is broken until the worker process is replaced
+    │   └── DeviceHung              it did not answer within its deadline
+    ├── AllocationError             memory could not be had              (also a MemoryError)
+    │   ├── TooBig                  never fits on this device, whatever is freed
+    │   ├── OutOfMemory             would fit, but not now
+    │   └── OverBudget              would fit, but we promised not to take so much
+    ├── DeadlineExceeded            the caller's time ran out            (also a TimeoutError)
+    ├── Unsupported                 an operation or dtype that the device does not have
+    ├── MissingExtra                an optional library is not installed (also an ImportError)
+    └── InvalidOption               an argument of ours that makes no sense (also a ValueError)
+
+A user's own bug is never wrapped: it is raised unchanged. Errors carry what a program needs as fields, and a
+message that says what happened, to what, and what to do next. They can be pickled, because they cross processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from anygpu.units import readable_bytes
+
+
+def _bytes(count: int | None) -> str:
+    return "an unknown number of bytes" if count is None else readable_bytes(count)
+
+
+def _rebuild(cls: type[AnyGPUError], message: str, fields: dict[str, Any]) -> AnyGPUError:
+    error = cls.__new__(cls, message)
+    Exception.__init__(error, message)
+    error.__dict__.update(fields)
+    return error
+
+
+class AnyGPUError(Exception):
+    """The root: `except AnyGPUError` catches everything that anygpu raises on purpose, and nothing else."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), str(self), dict(self.__dict__)))
+
+
+class DeviceError(AnyGPUError):
+    """Something is wrong with a device, not with the work."""
+
+    device: str | None
+
+    def __init__(self, message: str, *, device: str | None = None) -> None:
+        super().__init__(message)
+        self.device = device
+
+
+class DeviceUnavailable(DeviceError):
+    """No device does what was asked."""
+
+    wanted: str
+    refusals: tuple[str, ...]
+
+    def __init__(self, wanted: str, refusals: Sequence[str] = (), *, device: str | None = None) -> None:
+        self.wanted = wanted
+        self.refusals = tuple(refusals)
+        lines = [f"no device is available for {wanted}."]
+        lines += [f"  - {sentence}" for sentence in self.refusals]
+        lines.append("Run `anygpu doctor` to see what is missing and how to fix it.")
+        super().__init__("\n".join(lines), device=device)
+
+
+class DeviceLost(DeviceError):
+    """The device was there and is gone: reset, unplugged, or its driver restarted."""
+
+    generation: int | None
+
+    def __init__(self, device: str, *, detail: str = "", generation: int | None = None) -> None:
+        self.generation = generation
+        super().__init__(
+            f"{device} was lost{_clause(detail)}. What was stored on it is gone; open the device again, "
+            "or run the work on another one.",
+            device=device,
+        )
+
+
+class DevicePoisoned(DeviceError):
+    """The device's context is broken: every further call in this process fails."""
+
+    def __init__(self, device: str, *, detail: str = "") -> None:
+        super().__init__(
+            f"{device} is unusable in this process after an earlier failure{_clause(detail)}. "
+            "Only a new process can use it again: replace the worker, or restart the program.",
+            device=device,
+        )
+
+
+class DeviceHung(DeviceError):
+    """The device did not answer within its deadline."""
+
+    seconds: float
+
+    def __init__(self, device: str, seconds: float, *, doing: str = "") -> None:
+        self.seconds = seconds
+        during = f" while {doing}" if doing else ""
+        super().__init__(
+            f"{device} did not answer within {seconds:g} s{during}. Run `anygpu doctor`; if it stays so, reset "
+            "the device or restart the machine.",
+            device=device,
+        )
+
+
+class AllocationError(AnyGPUError, MemoryError):
+    """Memory could not be had on a device. The three kinds want three different answers."""
+
+    device: str
+    requested: int | None
+    limit: int | None
+
+    def __init__(self, message: str, *, device: str, requested: int | None, limit: int | None) -> None:
+        super().__init__(message)
+        self.device = device
+        self.requested = requested
+        self.limit = limit
+
+
+class TooBig(AllocationError):
+    """Never fits on this device, whatever is freed: cut it into chunks or use another device."""
+
+    def __init__(self, device: str, requested: int | None, limit: int | None = None) -> None:
+        most = f", whose limit is {_bytes(limit)}" if limit is not None else ""
+        super().__init__(
+            f"{_bytes(requested)} can never fit on {device}{most}. Cut the data into chunks, or use another device.",
+            device=device,
+            requested=requested,
+            limit=limit,
+        )
+
+
+class OutOfMemory(AllocationError):
+    """Would fit, but not now: something else holds the memory."""
+
+    def __init__(self, device: str, requested: int | None = None, free: int | None = None) -> None:
+        left = f" ({_bytes(free)} free)" if free is not None else ""
+        super().__init__(
+            f"{device} has no room for {_bytes(requested)} now{left}. Free arrays on it, close other programs "
+            "that use it, or use smaller chunks.",
+            device=device,
+            requested=requested,
+            limit=free,
+        )
+
+
+class OverBudget(AllocationError):
+    """Would fit on the device, but not in the budget that anygpu was given for it."""
+
+    def __init__(self, device: str, requested: int | None, budget: int) -> None:
+        super().__init__(
+            f"{_bytes(requested)} on {device} would go over the budget of {_bytes(budget)}. Raise the budget, "
+            "or free arrays that count against it.",
+            device=device,
+            requested=requested,
+            limit=budget,
+        )
+
+
+class DeadlineExceeded(AnyGPUError, TimeoutError):
+    """The caller's time ran out. `still_running` says whether the device is still busy with the work."""
+
+    seconds: float
+    still_running: bool
+
+    def __init__(self, what: str, seconds: float, *, still_running: bool = False) -> None:
+        self.seconds = seconds
+        self.still_running = still_running
+        after = " The device is still busy with it." if still_running else " Nothing of it is still running."
+        super().__init__(f"{what} did not finish within {seconds:g} s.{after} Allow more time, or send less work.")
+
+
+class Unsupported(AnyGPUError):
+    """The device lacks an operation or a dtype. Nothing was narrowed or replaced silently."""
+
+    device: str
+    what: str
+
+    def __init__(self, what: str, device: str, *, instead: str = "") -> None:
+        self.what = what
+        self.device = device
+        super().__init__(f"{device} has no {what}. {instead or 'Use another device.'}")
+
+
+class MissingExtra(AnyGPUError, ImportError):
+    """An optional library is not installed."""
+
+    extra: str
+    library: str
+
+    def __init__(self, library: str, extra: str) -> None:
+        self.library = library
+        self.extra = extra
+        super().__init__(f"{library} is not installed. Install it with: pip install 'anygpu[{extra}]'")
+
+
+class InvalidOption(AnyGPUError, ValueError):
+    """An option of anygpu's own that makes no sense."""
+
+
+def _clause(detail: str) -> str:
+    return f" ({detail})" if detail else ""

@@ -1,0 +1,124 @@
+"""Devices as frozen facts, and what is not usable with its reason and its fix."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from anygpu.receipts import require_reasons
+
+Kind = Literal["gpu", "cpu", "npu"]
+
+#: absent    the library, the driver or the hardware is not there
+#: present   it is listed, but it cannot be opened or it computes wrongly
+#: usable    it opens; nothing has been computed on it yet
+#: verified  a real computation gave the right result
+#: hung      it did not answer within the deadline
+State = Literal["absent", "present", "usable", "verified", "hung"]
+
+#: How the device sits in the machine. `software` is a GPU interface that runs on the CPU.
+Form = Literal["discrete", "integrated", "virtual", "software", "host"]
+
+#: The features that engines report under one name, whatever their library calls them.
+FEATURES = ("f16", "bf16", "f64", "i64", "subgroups", "timestamps", "unified_memory")
+
+#: Why something is not usable, for programs; the sentence for people is `Unavailable.reason`.
+Cause = Literal[
+    "not_installed",  # the Python library is not installed
+    "import_failed",  # it is installed but cannot be imported
+    "cpu_only_build",  # it is installed in a build without GPU support
+    "no_loader",  # the system library that finds drivers (Vulkan, OpenCL) is missing
+    "no_driver",  # the loader finds no driver, or the vendor's driver is not there
+    "no_device",  # the driver is there and finds no device
+    "no_permission",  # the device node may not be opened by this user
+    "driver_too_old",  # the driver does not serve the installed library
+    "driver_mismatch",  # the kernel's driver and the library differ in version
+    "lost",  # the card fell off the bus
+    "wrong_result",  # it computes, but not what it should
+    "hung",  # no answer within the deadline
+    "crashed",  # the probing process died
+    "garbage",  # the probing process answered with something unreadable
+    "failed",  # an error of another kind; `detail` has it
+]
+
+_FACTS_THAT_MAY_BE_UNKNOWN = ("memory_total", "memory_free", "driver", "compute_capability", "load", "uuid", "pci")
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One way into one piece of hardware, through one engine.
+
+    A card that three engines can use is three devices; `card` tells that they are one.
+    """
+
+    #: `engine` or `engine:index`, as in `on="webgpu:0"` and `on="torch:cuda:1"`.
+    id: str
+    engine: str
+    kind: Kind
+    form: Form
+    name: str
+    state: State
+    #: What the engine talks to: "Vulkan", "Metal", "CUDA", "ROCm", "OpenCL 3.0", "CPU", …
+    api: str
+    #: Other interfaces through which the same engine sees the same hardware.
+    also_through: tuple[str, ...] = ()
+    vendor: str | None = None
+    memory_total: int | None = None
+    memory_free: int | None = None
+    driver: str | None = None
+    compute_capability: str | None = None
+    #: Share of time in which the device was busy lately, 0 to 1.
+    load: float | None = None
+    #: The vendor's identity of the card, as 32 hexadecimal digits.
+    uuid: str | None = None
+    #: `domain:bus:device.function`, lower case.
+    pci: str | None = None
+    #: PCI vendor and device number as `10de:2684`, where only the model is known.
+    model: str | None = None
+    features: tuple[str, ...] = ()
+    limits: dict[str, int] = {}
+    #: The card this device is a way into (see `Card.id`); set when all probes are brought together.
+    card: str | None = None
+    #: For each fact that is `None`: why it is not known.
+    unknown: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        require_reasons(self, _FACTS_THAT_MAY_BE_UNKNOWN)
+
+    @property
+    def software(self) -> bool:
+        """True for a GPU interface that runs on the CPU, such as llvmpipe or PoCL."""
+        return self.form == "software"
+
+    @property
+    def verified(self) -> bool:
+        return self.state == "verified"
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.name})"
+
+
+class Unavailable(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that could have been a device and is not, with the reason and the fix."""
+
+    #: What it would have been: a device id, or an engine with a part, as "torch:cuda".
+    id: str
+    #: The engine or the source of facts ("nvidia", "amd", …) that reports it.
+    engine: str
+    state: State
+    cause: Cause
+    #: One sentence for people.
+    reason: str
+    #: What to do about it, as a sentence or a command; `None` when there is nothing to do.
+    fix: str | None = None
+    #: The library's own words, for bug reports.
+    detail: str | None = None
+    pci: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.id}: {self.reason}"
+
+
+def unknown_facts(reason: str, *names: str) -> dict[str, str]:
+    """The same reason for several facts."""
+    return dict.fromkeys(names, reason)

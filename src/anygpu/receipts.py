@@ -1,0 +1,158 @@
+"""What happened in one call: where it ran, why, what failed before, and where the time went.
+
+A receipt is a record of plain values, so it can be logged, sent and read again. Its phases are measured by one
+`PhaseTimer`, whose nested phases subtract their children; what no phase claims is `other`. So they add up to the
+total by construction, not by luck.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+import msgspec
+
+from anygpu.units import readable_seconds
+
+Phase = Literal["trace", "plan", "compile", "queue", "write", "run", "read"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+
+class Phases(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds by phase. `other` is what the call took beyond the named phases."""
+
+    trace: float = 0.0
+    plan: float = 0.0
+    compile: float = 0.0
+    queue: float = 0.0
+    write: float = 0.0
+    run: float = 0.0
+    read: float = 0.0
+    other: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, name) for name in self.__struct_fields__)
+
+    def __str__(self) -> str:
+        parts = [(name, getattr(self, name)) for name in self.__struct_fields__]
+        return ", ".join(f"{name} {readable_seconds(value)}" for name, value in parts if value) or "nothing"
+
+
+class PhaseTimer:
+    """Measures the phases of one call, on one thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._begin = clock()
+        self._seconds: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
+        # For each open phase, the seconds that its children have claimed so far.
+        self._claimed: list[float] = []
+
+    @contextmanager
+    def phase(self, name: Phase) -> Iterator[None]:
+        begin = self._clock()
+        self._claimed.append(0.0)
+        try:
+            yield
+        finally:
+            elapsed = self._clock() - begin
+            self._seconds[name] += elapsed - self._claimed.pop()
+            if self._claimed:
+                self._claimed[-1] += elapsed
+
+    def finish(self) -> Phases:
+        total = self._clock() - self._begin
+        return Phases(**self._seconds, other=max(0.0, total - sum(self._seconds.values())))
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One try on one device. The last one of a receipt succeeded, unless the call as a whole failed."""
+
+    device: str
+    phases: Phases
+    #: The name of the error class, and its message; both `None` when the attempt succeeded.
+    error: str | None = None
+    message: str | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.error is None
+
+
+class HostOperation(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation that the device lacks and that ran on the host instead."""
+
+    operation: str
+    reason: str
+    #: The user's own line, as `file:line`.
+    line: str | None
+    bytes_moved: int
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in one call."""
+
+    task: str
+    device: str
+    kind: Literal["gpu", "cpu", "npu"]
+    #: One sentence: why this device.
+    reason: str
+    #: Everything, including attempts that failed; its total is the time the caller waited.
+    phases: Phases
+    attempts: tuple[Attempt, ...] = ()
+    #: Measured by the device's own clock; `None` when it was not, with the reason in `unknown`.
+    device_seconds: float | None = None
+    bytes_to_device: int = 0
+    bytes_to_host: int = 0
+    #: Bytes that did not have to move because they were already there.
+    bytes_skipped: int = 0
+    peak_bytes: int | None = None
+    kernels: int | None = None
+    host_operations: tuple[HostOperation, ...] = ()
+    predicted_seconds: float | None = None
+    #: For each field that is `None`: why it is not known.
+    unknown: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        require_reasons(self, ("device_seconds", "peak_bytes", "kernels", "predicted_seconds"))
+
+    @property
+    def seconds(self) -> float:
+        return self.phases.total
+
+    @property
+    def failures(self) -> tuple[Attempt, ...]:
+        return tuple(attempt for attempt in self.attempts if not attempt.succeeded)
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Receipt:
+        return msgspec.json.decode(data, type=cls)
+
+    def __str__(self) -> str:
+        text = f"{self.task} ran on {self.device} in {readable_seconds(self.seconds)}: {self.reason}"
+        if self.predicted_seconds is not None:
+            text += f" (predicted {readable_seconds(self.predicted_seconds)})"
+        text += f" [{self.phases}]"
+        for failure in self.failures:
+            text += f"; first tried {failure.device}: {failure.error}"
+        for host in self.host_operations:
+            where = f" at {host.line}" if host.line else ""
+            text += f"; {host.operation}{where} ran on the host: {host.reason}"
+        return text
+
+
+def require_reasons(record: msgspec.Struct, fields: tuple[str, ...]) -> None:
+    """Unknown is `None` *with a reason*: a record that forgets the reason is not made at all."""
+    unknown: dict[str, str] = getattr(record, "unknown", {})
+    for name in fields:
+        missing = getattr(record, name) is None
+        if missing and not unknown.get(name):
+            raise ValueError(f"{type(record).__name__}.{name} is None: say why in `unknown`")
+        if not missing and name in unknown:
+            raise ValueError(f"{type(record).__name__}.{name} is known: remove it from `unknown`")
