@@ -34,10 +34,13 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> float:
-        return sum(getattr(self, name) for name in self.__struct_fields__)
+        return sum(self._by_name().values())
+
+    def _by_name(self) -> dict[str, float]:
+        return msgspec.structs.asdict(self)
 
     def __str__(self) -> str:
-        parts = [(name, getattr(self, name)) for name in self.__struct_fields__]
+        parts = self._by_name().items()
         return ", ".join(f"{name} {readable_seconds(value)}" for name, value in parts if value) or "nothing"
 
 

@@ -6,6 +6,7 @@ vendors' own tools saw them go in; devices that know their card, and cards that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -13,6 +14,8 @@ import msgspec
 
 from anygpu.hardware.device import Device
 from anygpu.receipts import require_reasons
+
+_NOT_PART_OF_A_NAME = ("nvidia", "amd", "intel", "corporation", "graphics", "gpu")
 
 #: How a device was recognised as a way into a card.
 Match = Literal["uuid", "pci", "model", "name", "host"]
@@ -25,7 +28,7 @@ class Way(msgspec.Struct, frozen=True):
     matched_by: Match
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
+class Card(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
     """One physical piece of hardware."""
 
     #: "nvidia:0", "amd:0", … in PCI order; "cpu" for the host; "unmatched:<device id>" when nobody could say.
@@ -82,6 +85,12 @@ def normal_pci(text: str | None) -> str | None:
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
+def plain_name(name: str) -> str:
+    """A card's name without what each interface adds: maker, trade marks, driver in brackets, bus after a slash."""
+    words = re.sub(r"\((r|tm)\)", "", name.lower()).split("(")[0].split("/")[0].split()
+    return " ".join(word for word in words if word not in _NOT_PART_OF_A_NAME)
+
+
 def assemble(devices: Iterable[Device], cards: Iterable[Card]) -> tuple[list[Device], list[Card]]:
     """Match every device to a card, by the strongest evidence that both sides have."""
     known = list(cards)
@@ -113,7 +122,7 @@ def _card_of(device: Device, cards: Sequence[Card]) -> tuple[Card | None, Match,
     same_model = [card for card in candidates if device.model and device.model == card.model]
     if len(same_model) == 1:
         return same_model[0], "model", None
-    same_name = [card for card in candidates if _same_name(device.name, card.name)]
+    same_name = [card for card in candidates if plain_name(device.name) == plain_name(card.name)]
     if len(same_name) == 1:
         return same_name[0], "name", None
     if alike := same_model or same_name:
@@ -131,14 +140,6 @@ def _contradicts(device: Device, card: Card) -> bool:
     by_pci = device.pci is not None and card.pci is not None and device.pci != card.pci
     by_model = device.model is not None and card.model is not None and device.model != card.model
     return by_uuid or by_pci or by_model
-
-
-def _same_name(one: str, other: str) -> bool:
-    def plain(name: str) -> str:
-        words = name.lower().replace("(r)", "").replace("(tm)", "").split("(")[0].split()
-        return " ".join(word for word in words if word not in ("nvidia", "amd", "intel", "corporation", "graphics"))
-
-    return bool(plain(one)) and plain(one) == plain(other)
 
 
 def _card_from(device: Device, note: str | None) -> Card:

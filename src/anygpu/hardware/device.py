@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -45,7 +46,7 @@ Cause = Literal[
 _FACTS_THAT_MAY_BE_UNKNOWN = ("memory_total", "memory_free", "driver", "compute_capability", "load", "uuid", "pci")
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
+class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
     """One way into one piece of hardware, through one engine.
 
     A card that three engines can use is three devices; `card` tells that they are one.
@@ -98,7 +99,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.id} ({self.name})"
 
 
-class Unavailable(msgspec.Struct, frozen=True, kw_only=True):
+class Unavailable(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
     """Something that could have been a device and is not, with the reason and the fix."""
 
     #: What it would have been: a device id, or an engine with a part, as "torch:cuda".
@@ -114,6 +115,8 @@ class Unavailable(msgspec.Struct, frozen=True, kw_only=True):
     #: The library's own words, for bug reports.
     detail: str | None = None
     pci: str | None = None
+    #: What a diagnosis can compare, such as the CUDA version that a library was built for.
+    facts: dict[str, str] = {}
 
     def __str__(self) -> str:
         return f"{self.id}: {self.reason}"
@@ -122,3 +125,8 @@ class Unavailable(msgspec.Struct, frozen=True, kw_only=True):
 def unknown_facts(reason: str, *names: str) -> dict[str, str]:
     """The same reason for several facts."""
     return dict.fromkeys(names, reason)
+
+
+def reasons_for(reasons: Mapping[str, str], facts: Mapping[str, object]) -> dict[str, str]:
+    """Only the reasons that are needed: those of facts which turned out to be known are dropped."""
+    return {name: why for name, why in reasons.items() if facts.get(name) is None}

@@ -1,0 +1,3 @@
+from anygpu.cli import main
+
+main()

@@ -1,0 +1,87 @@
+"""The command line: a person's first contact. Only this package and the dashboard print."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.status import Status
+
+import anygpu
+from anygpu import api
+from anygpu.cli.show import show_diagnosis, show_inventory
+
+app = typer.Typer(
+    help="See what anygpu can compute on, and mend what it cannot.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")]
+Seconds = Annotated[
+    float, typer.Option("--timeout", min=0.5, help="Seconds after which a silent device counts as hung.")
+]
+
+
+@app.command()
+def devices(
+    json: Json = False,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Probe anew, verify every number type a device claims, and show all its facts."),
+    ] = False,
+    timeout: Seconds = api.PROBE_SECONDS,
+) -> None:
+    """List every device that can compute, each checked by a real computation."""
+    with _patience("Looking for devices"):
+        inventory = api.look(deep=deep, timeout=timeout)
+    if json:
+        _print_json(inventory.to_json())
+    else:
+        show_inventory(Console(), inventory, deep=deep)
+
+
+@app.command()
+def doctor(json: Json = False, timeout: Seconds = api.PROBE_SECONDS) -> None:
+    """Say why a GPU is not used, and what to type to mend it.
+
+    Ends with exit code 1 when there is a problem, 0 when there is none.
+    """
+    with _patience("Examining this machine"):
+        diagnosis = api.doctor(timeout=timeout)
+    if json:
+        _print_json(diagnosis.to_json())
+    else:
+        show_diagnosis(Console(), diagnosis)
+    raise typer.Exit(1 if diagnosis.problems else 0)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"anygpu {anygpu.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    app(prog_name="anygpu")
+
+
+def _patience(what: str) -> Status:
+    """A spinner on standard error, so that what is piped or redirected stays clean."""
+    return Console(stderr=True).status(f"{what} …")
+
+
+def _print_json(data: bytes) -> None:
+    sys.stdout.write(data.decode() + "\n")

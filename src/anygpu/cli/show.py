@@ -1,0 +1,146 @@
+"""How inventories and diagnoses look on a screen."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from anygpu.hardware.cards import Card
+from anygpu.hardware.device import Device, State, Unavailable
+from anygpu.hardware.diagnosis import Diagnosis, Finding
+from anygpu.hardware.inventory import Inventory
+from anygpu.units import readable_bytes, readable_seconds
+
+_MARKS: dict[State, tuple[str, str]] = {
+    "verified": ("✓", "green"),
+    "usable": ("?", "yellow"),
+    "present": ("✗", "red"),
+    "hung": ("✗", "red"),
+    "absent": ("–", "dim"),
+}
+_SEVERITIES = {"problem": ("Problem", "red"), "advice": ("Advice", "yellow"), "note": ("Note", "cyan")}
+
+
+def show_inventory(console: Console, inventory: Inventory, *, deep: bool = False) -> None:
+    for card in inventory.cards:
+        _show_card(console, card, [device for device in inventory.devices if device.card == card.id], deep=deep)
+    if inventory.unavailable:
+        console.print("[bold]Not available[/bold]")
+        table = _grid()
+        for item in inventory.unavailable:
+            table.add_row(_mark(item.state), item.id, Text(_explained(item)))
+        console.print(Padding(table, (0, 0, 1, 2)))
+    console.print(Text(_how_we_know(inventory), style="dim"))
+
+
+def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
+    console.print(Text(diagnosis.verdict, style="bold"))
+    console.print()
+    console.print("[bold]What can compute here[/bold]")
+    table = _grid()
+    for device in diagnosis.inventory.devices:
+        table.add_row(_mark(device.state), device.id, Text(_in_a_few_words(device)))
+    console.print(Padding(table, (0, 0, 1, 2)))
+    for finding in diagnosis.findings:
+        _show_finding(console, finding)
+    if not diagnosis.problems:
+        console.print(Text("Nothing needs mending.", style="green"))
+
+
+def _show_card(console: Console, card: Card, ways: list[Device], *, deep: bool) -> None:
+    heading = Text(card.name, style="bold")
+    heading.append(f"  {_memory(card)}", style="default")
+    console.print(heading)
+    table = _grid()
+    for device in ways:
+        table.add_row(_mark(device.state), device.id, Text(_in_a_few_words(device)))
+        table.add_row("", "", Text(_more_words(device), style="dim"))
+        if deep:
+            for name, value in _all_facts(device):
+                table.add_row("", "", Text(f"{name}: {value}", style="dim"))
+    if not ways:
+        table.add_row(_mark("present"), "", Text("no engine can use it; run `anygpu doctor` to see why"))
+    if card.note is not None:
+        table.add_row("", "", Text(card.note, style="yellow"))
+    console.print(Padding(table, (0, 0, 1, 2)))
+
+
+def _show_finding(console: Console, finding: Finding) -> None:
+    word, style = _SEVERITIES[finding.severity]
+    line = Text(f"{word}: ", style=f"bold {style}")
+    line.append(finding.title, style="bold")
+    console.print(line)
+    console.print(Padding(Text(finding.cause), (0, 0, 0, 2)))
+    for step in finding.fix:
+        # Not wrapped by us: a command must stay on one line to be copied.
+        console.print(Text.assemble("  ", ("→ ", style), (step, "bold")), soft_wrap=True)
+    console.print()
+
+
+def _grid() -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _mark(state: State) -> Text:
+    return Text(*_MARKS[state])
+
+
+def _in_a_few_words(device: Device) -> str:
+    if device.software:
+        what = f"{device.name}, software on the CPU"
+    elif device.kind == "cpu":
+        what = "the CPU"
+    else:
+        what = f"{device.name}, {device.form} {device.kind.upper()}"
+    through = " and ".join((device.api, *device.also_through))
+    doubt = "" if device.verified else f"; only {device.state}: nothing has been computed on it"
+    return f"{what}, through {through}{doubt}"
+
+
+def _more_words(device: Device) -> str:
+    parts = [f"driver {device.driver}"] if device.driver is not None else []
+    if device.kind != "cpu" or device.software:
+        parts.append(_memory(device))
+    return " · ".join([*parts, " ".join(device.features)])
+
+
+def _memory(facts: Device | Card) -> str:
+    if facts.memory_total is None:
+        return f"memory unknown ({facts.unknown['memory_total']})"
+    total = readable_bytes(facts.memory_total)
+    return total if facts.memory_free is None else f"{total}, {readable_bytes(facts.memory_free)} free"
+
+
+def _all_facts(device: Device) -> list[tuple[str, str]]:
+    facts = [
+        (name, str(value))
+        for name in ("uuid", "pci", "model", "compute_capability")
+        if (value := getattr(device, name))
+    ]
+    if device.load is not None:
+        facts.append(("load", f"{device.load:.0%}"))
+    facts += [(name, f"{value:,}") for name, value in device.limits.items()]
+    return facts + [(name, f"unknown: {why}") for name, why in device.unknown.items()]
+
+
+def _explained(item: Unavailable) -> str:
+    return item.reason if item.fix is None else f"{item.reason} {item.fix}"
+
+
+def _how_we_know(inventory: Inventory) -> str:
+    took = f"Took {readable_seconds(inventory.seconds)}."
+    if not inventory.remembered:
+        return f"✓ means that a computation on the device gave the right result, just now. {took}"
+    oldest = max(inventory.remembered.values())
+    ago = (
+        f"{oldest / 3600:.0f} h" if oldest >= 3600 else f"{oldest / 60:.0f} min" if oldest >= 60 else f"{oldest:.0f} s"
+    )
+    return (
+        f"✓ means that a computation on the device gave the right result, up to {ago} ago; --deep checks again. {took}"
+    )

@@ -1,0 +1,1 @@
+"""Engines: the libraries that compute. Each module here is the only owner of its import."""

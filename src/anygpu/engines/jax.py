@@ -1,0 +1,160 @@
+"""JAX: XLA on the CPU, on CUDA and ROCm cards, and on TPUs."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+from typing import Any, ClassVar
+
+# At first use jax takes 75 % of a GPU's memory for itself unless this is set before it is imported.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import jax
+import numpy as np
+
+from anygpu.engines.protocol import Memory, failed, verified
+from anygpu.errors import AnyGPUError, OutOfMemory
+from anygpu.hardware import host
+from anygpu.hardware.device import Device, Kind, Unavailable, reasons_for, unknown_facts
+from anygpu.hardware.verification import Values, VerifiedType
+
+#: jax's platforms, with our kind and the interface behind them.
+_PLATFORMS: dict[str, tuple[Kind, str]] = {
+    "cuda": ("gpu", "CUDA"),
+    "rocm": ("gpu", "ROCm"),
+    "tpu": ("npu", "TPU"),
+    "METAL": ("gpu", "Metal"),
+    "cpu": ("cpu", "XLA"),
+}
+
+#: XLA leaves only words; the code in front of them is absl's status, which is stable.
+_STATUS_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+
+
+class JaxEngine:
+    name: ClassVar[str] = "jax"
+
+    def __init__(self) -> None:
+        self._found: dict[str, Any] = {}
+
+    def discover(self) -> list[Device | Unavailable]:
+        found: list[Device | Unavailable] = []
+        for platform in _PLATFORMS:
+            for index, device in enumerate(_devices_on(platform)):
+                device_id = f"{self.name}:{platform.lower()}:{index}"
+                self._found[device_id] = device
+                found.append(_describe(device_id, device, platform))
+        if not any(isinstance(each, Device) and each.kind != "cpu" for each in found):
+            found.append(_why_no_accelerator())
+        return found
+
+    def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
+        place = self._found[device.id]
+
+        def compute(dtype: VerifiedType, values: Values) -> Values:
+            # Without x64 jax narrows 64-bit values to 32 silently, and the check would catch that as a wrong result.
+            with jax.enable_x64(True):
+                x = jax.device_put(values, place)
+                return np.asarray(jax.jit(lambda x: x * x + 3 * x)(x))
+
+        try:
+            return verified(device, compute, deep=deep)
+        except Exception as error:  # noqa: BLE001 - any failure of a driver is a fact about the device
+            return failed(device, error)
+
+    def memory(self, device: Device) -> Memory:
+        if device.kind == "cpu":
+            return Memory(total=host.memory_total(), free=host.memory_free())
+        statistics = self._found[device.id].memory_stats()
+        if not statistics or "bytes_limit" not in statistics:
+            return Memory(unknown=unknown_facts("this jax backend does not tell its memory", "total", "free"))
+        total = int(statistics["bytes_limit"])
+        return Memory(total=total, free=total - int(statistics.get("bytes_in_use", 0)))
+
+    def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
+        if isinstance(error, jax.errors.JaxRuntimeError) and str(error).startswith(_STATUS_OUT_OF_MEMORY):
+            return OutOfMemory(device.id)
+        return None
+
+    def close(self) -> None:
+        self._found.clear()
+
+
+def _devices_on(platform: str) -> list[Any]:
+    try:
+        return list(jax.devices(platform))
+    except RuntimeError:
+        # jax's way of saying that this platform is not installed or finds nothing.
+        return []
+
+
+def _describe(device_id: str, device: Any, platform: str) -> Device:
+    kind, api = _PLATFORMS[platform]
+    statistics = (device.memory_stats() or {}) if kind != "cpu" else {}
+    total, free = None, None
+    unknown = {"driver": "jax does not tell the driver's version", "compute_capability": host.NOT_NVIDIA}
+    if kind == "cpu":
+        total, free = host.memory_total(), host.memory_free()
+        unknown |= {**host.processor_unknowns(), "driver": host.NO_DRIVER}
+    else:
+        unknown |= {
+            "load": "jax does not tell how busy a device is",
+            **unknown_facts("jax gives no UUID or PCI address", "uuid", "pci"),
+            **unknown_facts("this jax backend does not tell its memory", "memory_total", "memory_free"),
+        }
+        if "bytes_limit" in statistics:
+            total = int(statistics["bytes_limit"])
+            free = total - int(statistics.get("bytes_in_use", 0))
+    capability = getattr(device, "compute_capability", None) if platform == "cuda" else None
+    known = {"memory_total": total, "memory_free": free, "compute_capability": capability}
+    features = {"bf16", "f16", "i64"} | ({"f64"} if platform not in ("tpu", "METAL") else set())
+    if kind == "cpu":
+        features.add("unified_memory")
+    return Device(
+        id=device_id,
+        engine=JaxEngine.name,
+        kind=kind,
+        form="host" if kind == "cpu" else "discrete",
+        name=host.processor_name() if kind == "cpu" else device.device_kind,
+        state="usable",
+        api=f"{api} (jax {jax.__version__})",
+        vendor={"cuda": "NVIDIA", "rocm": "AMD", "tpu": "Google", "METAL": "Apple"}.get(platform),
+        memory_total=total,
+        memory_free=free,
+        compute_capability=capability,
+        features=tuple(sorted(features)),
+        unknown=reasons_for(unknown, known),
+    )
+
+
+def _why_no_accelerator() -> Unavailable:
+    plugins = sorted(
+        name
+        for name in (distribution.name for distribution in metadata.distributions())
+        if name.startswith(("jax-cuda", "jax-rocm")) or name in ("libtpu", "jax-metal")
+    )
+    if not plugins:
+        return Unavailable(
+            id="jax:cuda",
+            engine="jax",
+            state="absent",
+            cause="cpu_only_build",
+            reason=f"The installed jax {jax.__version__} has no plug-in for a GPU.",
+            fix="Only with an NVIDIA card: pip install 'jax[cuda13]'",
+            detail=f"jax {jax.__version__}",
+        )
+    return Unavailable(
+        id="jax:cuda",
+        engine="jax",
+        state="absent",
+        cause="no_device",
+        reason=f"jax has a plug-in ({', '.join(plugins)}), but it finds no usable card.",
+        fix="Run `anygpu doctor` to see whether a card and a driver for it are there.",
+        facts=_built_for(plugins),
+    )
+
+
+def _built_for(plugins: list[str]) -> dict[str, str]:
+    """`jax-cuda12-plugin` needs a driver that serves CUDA 12."""
+    versions = [digits for name in plugins if (digits := name.removeprefix("jax-cuda")[:2]).isdigit()]
+    return {"built_for_cuda": versions[0]} if versions else {}

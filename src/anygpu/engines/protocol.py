@@ -1,0 +1,91 @@
+"""What an engine is: the one seam between anygpu and a library that can compute.
+
+An engine is one module that owns one import. Probing has two steps, so that a device which hangs or crashes while it is
+verified does not hide the ones that come after it: `discover` lists, `verify` computes on one device. Both may take
+down the process they run in; that is why callers run them in a child (see `anygpu.workers`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from anygpu.errors import AnyGPUError
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.hardware.verification import Values, VerifiedType, inputs, mistake, types_to_verify
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes on one device, now. What the engine cannot tell is `None` with a reason."""
+
+    total: int | None = None
+    free: int | None = None
+    unknown: dict[str, str] = {}
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """One library that computes, seen through the few things anygpu needs of it."""
+
+    @property
+    def name(self) -> str:
+        """As in `on="webgpu"`; the first part of every device id."""
+
+    def discover(self) -> list[Device | Unavailable]:
+        """Everything this engine could use, opened no further than listing needs; devices are `usable`."""
+
+    def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
+        """Compute on the device and check the result: `verified`, or an `Unavailable` that says what went wrong."""
+
+    def memory(self, device: Device) -> Memory:
+        """What the device has in all, and has free now."""
+
+    def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
+        """The library's error as one of ours, by type and code; `None` when it is the user's own."""
+
+    def close(self) -> None:
+        """Let go of everything that was opened. May be called twice."""
+
+
+class Computes(Protocol):
+    """How an engine runs the verification kernel on an open device."""
+
+    def __call__(self, dtype: VerifiedType, values: Values) -> Values: ...
+
+
+def verified(device: Device, compute: Computes, *, deep: bool) -> Device | Unavailable:
+    """The verification that all engines share: run, compare, and say what was wrong."""
+    for dtype in types_to_verify(device.features, deep=deep):
+        wrong = mistake(dtype, compute(dtype, inputs(dtype)))
+        if wrong is not None:
+            return Unavailable(
+                id=device.id,
+                engine=device.engine,
+                state="present",
+                cause="wrong_result",
+                reason=f"{device.name} computes wrong results through {device.api}.",
+                fix="Update the device's driver; a device that miscalculates is never used.",
+                detail=wrong,
+                pci=device.pci,
+            )
+    return msgspec.structs.replace(device, state="verified")
+
+
+def probe(engine: Engine, *, deep: bool = False) -> list[Device | Unavailable]:
+    """Discover and verify in this process. For children and tests: a bad driver takes the process with it."""
+    return [engine.verify(found, deep=deep) if isinstance(found, Device) else found for found in engine.discover()]
+
+
+def failed(device: Device, error: Exception) -> Unavailable:
+    """A device that raised while it was verified."""
+    return Unavailable(
+        id=device.id,
+        engine=device.engine,
+        state="present",
+        cause="failed",
+        reason=f"{device.name} could not be used through {device.api}: {type(error).__name__}.",
+        fix="Update the device's driver; if it stays so, report it with the output of `anygpu doctor --json`.",
+        detail=str(error),
+        pci=device.pci,
+    )

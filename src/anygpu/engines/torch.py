@@ -1,0 +1,215 @@
+"""PyTorch, on whatever its build serves: CUDA, ROCm, Apple's Metal (mps), Intel's xpu, and the CPU."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from anygpu.engines.protocol import Memory, failed, verified
+from anygpu.errors import AnyGPUError, DevicePoisoned, OutOfMemory
+from anygpu.hardware import host
+from anygpu.hardware.cards import normal_pci, normal_uuid
+from anygpu.hardware.device import Device, Unavailable, reasons_for, unknown_facts
+from anygpu.hardware.verification import Values, VerifiedType
+
+# A ROCm build of torch answers under the name "cuda".
+_IS_ROCM = torch.version.hip is not None
+
+
+class TorchEngine:
+    name: ClassVar[str] = "torch"
+
+    def discover(self) -> list[Device | Unavailable]:
+        found: list[Device | Unavailable] = []
+        if torch.cuda.is_available():
+            found += [_describe_cuda(index) for index in range(torch.cuda.device_count())]
+        else:
+            found.append(_why_no_cuda())
+        if torch.backends.mps.is_available():
+            found.append(_describe_mps())
+        if torch.xpu.is_available():
+            found += [_describe_xpu(index) for index in range(torch.xpu.device_count())]
+        found.append(_describe_cpu())
+        return found
+
+    def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
+        place = _place(device)
+
+        def compute(dtype: VerifiedType, values: Values) -> Values:
+            x = torch.from_numpy(values).to(place)
+            return np.asarray((x * x + 3 * x).cpu().numpy())
+
+        try:
+            return verified(device, compute, deep=deep)
+        except Exception as error:  # noqa: BLE001 - any failure of a driver is a fact about the device
+            return failed(device, error)
+
+    def memory(self, device: Device) -> Memory:
+        place = _place(device)
+        if place.startswith("cuda"):
+            free, total = torch.cuda.mem_get_info(place)
+            return Memory(total=total, free=free)
+        if place.startswith("xpu"):
+            total = torch.xpu.get_device_properties(place).total_memory
+            return Memory(total=total, unknown={"free": "torch does not tell the free memory of an xpu device"})
+        return Memory(total=host.memory_total(), free=host.memory_free())
+
+    def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
+        if isinstance(error, torch.OutOfMemoryError):
+            return OutOfMemory(device.id)
+        if isinstance(error, torch.AcceleratorError):
+            # After a CUDA error of any other kind, every later call in the process fails with it.
+            return DevicePoisoned(device.id, detail=str(error).splitlines()[0])
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+def _place(device: Device) -> str:
+    """As torch names it: `torch:cuda:1` is its `cuda:1`. ROCm devices are called rocm here, as they call themselves."""
+    return device.id.removeprefix("torch:").replace("rocm", "cuda")
+
+
+def _describe_cuda(index: int) -> Device:
+    facts = torch.cuda.get_device_properties(index)
+    free, total = torch.cuda.mem_get_info(index)
+    flavour = "rocm" if _IS_ROCM else "cuda"
+    uuid = normal_uuid(str(getattr(facts, "uuid", "")))
+    pci = _pci_address(facts)
+    unknown = {
+        "driver": "torch does not tell the driver's version",
+        "load": "torch does not tell how busy a device is",
+        **unknown_facts("this version of torch does not tell it", "uuid", "pci"),
+        "compute_capability": host.NOT_NVIDIA,
+    }
+    capability = None if _IS_ROCM else f"{facts.major}.{facts.minor}"
+    known = {"uuid": uuid, "pci": pci, "compute_capability": capability}
+    return Device(
+        id=f"torch:{flavour}:{index}",
+        engine=TorchEngine.name,
+        kind="gpu",
+        form="integrated" if getattr(facts, "is_integrated", 0) else "discrete",
+        name=facts.name,
+        state="usable",
+        api=f"ROCm {torch.version.hip}" if _IS_ROCM else f"CUDA {torch.version.cuda}",
+        vendor="AMD" if _IS_ROCM else "NVIDIA",
+        memory_total=total,
+        memory_free=free,
+        compute_capability=capability,
+        uuid=uuid,
+        pci=pci,
+        features=("bf16", "f16", "f64", "i64", "timestamps"),
+        limits={"compute-units": facts.multi_processor_count},
+        unknown=reasons_for(unknown, known),
+    )
+
+
+def _pci_address(facts: Any) -> str | None:
+    try:
+        return normal_pci(f"{facts.pci_domain_id:x}:{facts.pci_bus_id:x}:{facts.pci_device_id:x}.0")
+    except AttributeError:
+        return None
+
+
+def _describe_mps() -> Device:
+    return Device(
+        id="torch:mps",
+        engine=TorchEngine.name,
+        kind="gpu",
+        form="integrated",
+        name=f"{host.processor_name()} GPU",
+        state="usable",
+        api="Metal",
+        vendor="Apple",
+        memory_total=int(torch.mps.recommended_max_memory()),
+        memory_free=max(0, int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())),
+        # Metal has no 64-bit floating point.
+        features=("bf16", "f16", "i64", "unified_memory"),
+        unknown={
+            "driver": "Metal is a part of macOS",
+            "compute_capability": host.NOT_NVIDIA,
+            "load": "torch does not tell how busy a device is",
+            **unknown_facts("Metal gives no UUID or PCI address", "uuid", "pci"),
+        },
+    )
+
+
+def _describe_xpu(index: int) -> Device:
+    facts = torch.xpu.get_device_properties(index)
+    uuid = normal_uuid(str(getattr(facts, "uuid", "")))
+    features = {"bf16", "i64", "timestamps"}
+    features |= {"f16"} if getattr(facts, "has_fp16", True) else set()
+    features |= {"f64"} if getattr(facts, "has_fp64", False) else set()
+    unknown = {
+        "memory_free": "torch does not tell the free memory of an xpu device",
+        "compute_capability": host.NOT_NVIDIA,
+        "load": "torch does not tell how busy a device is",
+        "pci": "torch does not tell the PCI address of an xpu device",
+    }
+    if uuid is None:
+        unknown["uuid"] = "this version of torch does not tell it"
+    return Device(
+        id=f"torch:xpu:{index}",
+        engine=TorchEngine.name,
+        kind="gpu",
+        form="discrete" if "arc" in facts.name.lower() else "integrated",
+        name=facts.name,
+        state="usable",
+        api="Level Zero",
+        vendor="Intel",
+        memory_total=int(facts.total_memory),
+        driver=str(facts.driver_version),
+        uuid=uuid,
+        features=tuple(sorted(features)),
+        unknown=unknown,
+    )
+
+
+def _describe_cpu() -> Device:
+    return Device(
+        id="torch:cpu",
+        engine=TorchEngine.name,
+        kind="cpu",
+        form="host",
+        name=host.processor_name(),
+        state="usable",
+        api=f"torch {torch.__version__}",
+        memory_total=host.memory_total(),
+        memory_free=host.memory_free(),
+        features=("bf16", "f16", "f64", "i64", "unified_memory"),
+        limits={"threads": torch.get_num_threads()},
+        unknown={**host.processor_unknowns(), "driver": host.NO_DRIVER},
+    )
+
+
+def _why_no_cuda() -> Unavailable:
+    version = str(torch.__version__)
+    if torch.version.cuda is None and torch.version.hip is None:
+        return Unavailable(
+            id="torch:cuda",
+            engine="torch",
+            state="absent",
+            cause="cpu_only_build",
+            reason=f"The installed torch {version} is built without CUDA or ROCm.",
+            fix="Only with an NVIDIA or AMD card: choose the GPU build for it at pytorch.org/get-started",
+            detail=f"torch {version}",
+        )
+    build = f"ROCm {torch.version.hip}" if _IS_ROCM else f"CUDA {torch.version.cuda}"
+    detail = None
+    try:
+        torch.cuda.init()
+    except Exception as error:  # noqa: BLE001 - torch raises RuntimeError and others; its words go to the report
+        detail = str(error)
+    return Unavailable(
+        id="torch:rocm" if _IS_ROCM else "torch:cuda",
+        engine="torch",
+        state="absent",
+        cause="no_device",
+        reason=f"torch {version} is built for {build}, but finds no usable card.",
+        fix="Run `anygpu doctor` to see whether a card and a driver for it are there.",
+        detail=detail,
+        facts={} if _IS_ROCM else {"built_for_cuda": str(torch.version.cuda)},
+    )

@@ -1,0 +1,52 @@
+"""The processor and its memory: the facts that every device of kind `cpu` shares."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import psutil
+
+from anygpu.hardware.device import unknown_facts
+
+NO_DRIVER = "a processor needs no driver"
+NOT_A_CARD = "a processor has no address or identity of its own on the bus"
+NOT_NVIDIA = "only NVIDIA cards have a compute capability"
+LOAD_NOT_SAMPLED = "the processor's load is not sampled by a probe"
+
+
+def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """As its maker calls it; `platform.processor()` is empty or just "x86_64" on Linux."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine() or "CPU"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine() or "CPU"
+
+
+def memory_total() -> int:
+    return min(psutil.virtual_memory().total, _container_limit())
+
+
+def memory_free() -> int:
+    """What can be had without swapping, inside the container's own limit."""
+    return min(psutil.virtual_memory().available, _container_limit())
+
+
+def _container_limit(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    unlimited = 1 << 62
+    try:
+        text = cgroup.read_text().strip()
+    except OSError:
+        return unlimited
+    return int(text) if text.isdigit() else unlimited
+
+
+def processor_unknowns() -> dict[str, str]:
+    """Why the facts that only cards have are `None` on a device that is the processor."""
+    return {
+        **unknown_facts(NOT_A_CARD, "uuid", "pci"),
+        "compute_capability": NOT_NVIDIA,
+        "load": LOAD_NOT_SAMPLED,
+    }

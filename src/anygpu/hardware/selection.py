@@ -1,0 +1,184 @@
+"""Which devices fit a preference, best first, and one sentence for each that does not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from anygpu.errors import DeviceUnavailable, InvalidOption
+from anygpu.hardware.cards import plain_name
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.units import readable_bytes
+
+Power = Literal["high", "low"]
+
+
+class Preference(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller asked for. The default accepts every verified device."""
+
+    #: A device id, an engine, a kind, an interface ("cuda", "vulkan"), a part of an id ("cuda:1") or of a name.
+    #: Several are tried in order.
+    on: tuple[str, ...] = ()
+    min_memory: int = 0
+    max_load: float = 1.0
+    power: Power | None = None
+    #: Accept devices that were listed but on which nothing has been computed yet.
+    unverified: bool = False
+
+    def __post_init__(self) -> None:
+        if self.min_memory < 0:
+            raise InvalidOption(f"min_memory is a number of bytes, 0 or more; got {self.min_memory}.")
+        if not 0 <= self.max_load <= 1:
+            raise InvalidOption(f"max_load is a share from 0 to 1; got {self.max_load:g}.")
+
+    def __str__(self) -> str:
+        parts = [f'on="{", ".join(self.on)}"'] if self.on else ["any device"]
+        parts += [f"min_memory={readable_bytes(self.min_memory)}"] if self.min_memory else []
+        parts += [f"max_load={self.max_load:g}"] if self.max_load < 1 else []
+        return ", ".join(parts)
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A device that was not chosen, and why."""
+
+    device: str
+    sentence: str
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    chosen: tuple[Device, ...]
+    refused: tuple[Refusal, ...]
+
+
+def prefer(
+    on: str | Sequence[str] | None = None,
+    *,
+    min_memory: int = 0,
+    max_load: float = 1.0,
+    power: Power | None = None,
+    unverified: bool = False,
+) -> Preference:
+    """A `Preference` from what a caller naturally writes."""
+    if power not in (None, "high", "low"):
+        raise InvalidOption(f'power is "high", "low" or None; got {power!r}.')
+    names = () if on is None else (on,) if isinstance(on, str) else tuple(on)
+    if not all(name.strip() for name in names):
+        raise InvalidOption(f'on= takes names such as "gpu", "webgpu" or "cuda:1"; got {on!r}.')
+    return Preference(
+        on=tuple(name.strip() for name in names),
+        min_memory=min_memory,
+        max_load=max_load,
+        power=power,
+        unverified=unverified,
+    )
+
+
+def select(devices: Iterable[Device], preference: Preference) -> Selection:
+    """The devices that fit, best first; every other one is refused with a sentence."""
+    ranked: list[tuple[tuple[object, ...], Device]] = []
+    refused: list[Refusal] = []
+    for position, device in enumerate(devices):
+        rank, sentence = _judge(device, preference)
+        if sentence is not None:
+            refused.append(Refusal(device.id, sentence))
+        else:
+            ranked.append(((rank, *_quality(device, preference.power), position), device))
+    ranked.sort(key=lambda pair: pair[0])
+    return Selection(chosen=tuple(device for _, device in ranked), refused=tuple(refused))
+
+
+def require(
+    devices: Iterable[Device], preference: Preference, missing: Iterable[Unavailable] = ()
+) -> tuple[Device, ...]:
+    """As `select`, but raises `DeviceUnavailable` when nothing fits, with everything that is known of why."""
+    selection = select(devices, preference)
+    if selection.chosen:
+        return selection.chosen
+    sentences = [refusal.sentence for refusal in selection.refused]
+    sentences += [f"{item.reason} {item.fix or ''}".strip() for item in missing if _could_be(item, preference)]
+    raise DeviceUnavailable(str(preference), sentences)
+
+
+def _judge(device: Device, preference: Preference) -> tuple[int, str | None]:
+    rank = 0
+    if preference.on:
+        matches = [index for index, wanted in enumerate(preference.on) if matches_name(device, wanted)]
+        if not matches:
+            what = " or ".join(f'"{name}"' for name in preference.on)
+            return 0, f"{device.id} is not {what}: it is {_nature(device)}."
+        rank = matches[0]
+    if not device.verified and not preference.unverified:
+        return 0, f"{device.id} was not verified: it is only {device.state}. Run `anygpu doctor` to see why."
+    return rank, _too_little_memory(device, preference.min_memory) or _too_busy(device, preference.max_load)
+
+
+def matches_name(device: Device, wanted: str) -> bool:
+    """Whether `on=wanted` means this device."""
+    wanted = wanted.lower()
+    local = device.id.partition(":")[2]
+    interfaces = {name.split()[0].lower() for name in (device.api, *device.also_through)}
+    exact = {device.id, device.engine, device.kind, device.card, local, local.partition(":")[0]} | interfaces
+    # "0" is the local part of "webgpu:0" and would mean every first device of every engine.
+    if wanted in exact and not wanted.isdigit():
+        return True
+    return len(wanted) > 3 and plain_name(wanted) in plain_name(device.name) and bool(plain_name(wanted))
+
+
+def _nature(device: Device) -> str:
+    if device.form == "software":
+        return f"{device.name}, a software adapter that runs on the CPU"
+    return f"{device.name}, a {device.kind.upper()} through {device.engine}"
+
+
+def _too_little_memory(device: Device, wanted: int) -> str | None:
+    if not wanted:
+        return None
+    have, which = (device.memory_free, "free") if device.memory_free is not None else (device.memory_total, "in all")
+    if have is None:
+        return (
+            f"{device.id}: {readable_bytes(wanted)} are asked for, and its memory is not known "
+            f"({device.unknown['memory_total']}). Leave min_memory out to accept it."
+        )
+    if have < wanted:
+        return f"{device.id} has {readable_bytes(have)} {which}, and {readable_bytes(wanted)} are asked for."
+    return None
+
+
+def _too_busy(device: Device, most: float) -> str | None:
+    if most >= 1:
+        return None
+    if device.load is None:
+        return (
+            f"{device.id}: a load of at most {most:.0%} is asked for, and its load is not known "
+            f"({device.unknown['load']}). Leave max_load out to accept it."
+        )
+    if device.load > most:
+        return f"{device.id} is {device.load:.0%} busy, and at most {most:.0%} is asked for."
+    return None
+
+
+_KIND_ORDER = {"gpu": 0, "npu": 1, "cpu": 2}
+_FORM_ORDER: dict[Power | None, dict[str, int]] = {
+    "low": {"integrated": 0, "discrete": 1},
+    "high": {"discrete": 0, "integrated": 1},
+    None: {"discrete": 0, "integrated": 1},
+}
+
+
+def _quality(device: Device, power: Power | None) -> tuple[int, ...]:
+    """Without measurements: real GPUs before the CPU, the CPU itself before an emulation on it, then free memory."""
+    kind = _KIND_ORDER[device.kind]
+    form = _FORM_ORDER[power].get(device.form, 2)
+    emulated = 1 if device.form == "software" else 0
+    return kind, emulated, form, -(device.memory_free or 0) if device.kind != "cpu" else 0
+
+
+def _could_be(item: Unavailable, preference: Preference) -> bool:
+    """Whether something that is missing might have been what was asked for."""
+    if not preference.on:
+        return True
+    names = {name.lower() for name in preference.on}
+    parts = {item.id, item.engine, *item.id.split(":")}
+    return bool(names & parts) or ("gpu" in names and item.state in ("present", "hung"))

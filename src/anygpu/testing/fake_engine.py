@@ -1,0 +1,149 @@
+"""An engine without a library behind it: devices as you script them, and faults that are real.
+
+A `hang` really blocks, an `abort` really kills the process. Run faulty devices through `FakeEngine.entry()`, which
+makes the probe happen in a child, as it does for real engines.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from anygpu.engines.catalogue import EngineEntry
+from anygpu.engines.protocol import Memory, verified
+from anygpu.errors import AnyGPUError, DeviceLost, OutOfMemory
+from anygpu.hardware.device import Device, Kind, Unavailable, unknown_facts
+from anygpu.hardware.verification import Values, VerifiedType
+
+#: hang          blocks for ever                      abort     dies of SIGABRT
+#: segfault      dies of SIGSEGV                      exit      leaves with code 3, saying nothing
+#: print         writes to standard output, harmless  garbage   writes nonsense where messages belong
+#: wrong_result  computes one value wrongly           raise     raises RuntimeError
+Fault = Literal["hang", "abort", "segfault", "exit", "print", "garbage", "wrong_result", "raise"]
+
+
+class FakeDeviceLost(Exception):
+    """What the fake's "library" raises when its device is gone."""
+
+
+def fake_device(device_id: str = "fake:0", *, kind: Kind = "gpu", memory: int = 8 << 30, **facts: object) -> Device:
+    """A plausible device; any field of `Device` can be given."""
+    unknown = unknown_facts("it is a fake", "driver", "compute_capability", "load", "uuid", "pci")
+    usual = {
+        "id": device_id,
+        "engine": device_id.partition(":")[0],
+        "kind": kind,
+        "form": "discrete" if kind == "gpu" else "host",
+        "name": f"Fake {kind.upper()}",
+        "state": "usable",
+        "api": "Fake",
+        "memory_total": memory,
+        "memory_free": memory,
+    }
+    known = {**usual, **facts}
+    reasons = {name: why for name, why in unknown.items() if known.get(name) is None}
+    return Device(**{"unknown": reasons, **known})  # type: ignore[arg-type]
+
+
+class FakeEngine:
+    """Devices and faults from a script. A fault's key is a device id, or "discover" for the listing itself."""
+
+    def __init__(
+        self,
+        name: str = "fake",
+        devices: Sequence[Device | Unavailable] | None = None,
+        faults: Mapping[str, Fault] | None = None,
+    ) -> None:
+        self.name = name
+        self.closed = False
+        self._devices = [fake_device(f"{name}:0")] if devices is None else list(devices)
+        self._faults = dict(faults or {})
+
+    def entry(self) -> EngineEntry:
+        """As the catalogue would list it, so that a child process can make the same engine."""
+        script = _Script(name=self.name, devices=tuple(self._devices), faults=self._faults)
+        return EngineEntry(
+            name=self.name,
+            target="anygpu.testing.fake_engine:scripted",
+            options={"script": msgspec.json.encode(script).decode()},
+        )
+
+    def discover(self) -> list[Device | Unavailable]:
+        _suffer(self._faults.get("discover"))
+        return list(self._devices)
+
+    def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
+        fault = self._faults.get(device.id)
+        _suffer(fault)
+
+        def compute(dtype: VerifiedType, values: Values) -> Values:
+            result = values * values + np.asarray(3, dtype) * values
+            if fault == "wrong_result":
+                result[-1] += 1
+            return np.asarray(result)
+
+        return verified(device, compute, deep=deep)
+
+    def memory(self, device: Device) -> Memory:
+        return Memory(total=device.memory_total, free=device.memory_free)
+
+    def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
+        if isinstance(error, FakeDeviceLost):
+            return DeviceLost(device.id)
+        if isinstance(error, MemoryError):
+            return OutOfMemory(device.id)
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class _Script(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    devices: tuple[Device | Unavailable, ...]
+    faults: dict[str, Fault]
+
+
+def scripted(script: str) -> FakeEngine:
+    """The engine that `FakeEngine.entry` described, in another process."""
+    told = msgspec.json.decode(script, type=_Script)
+    return FakeEngine(told.name, told.devices, told.faults)
+
+
+def _suffer(fault: Fault | None) -> None:
+    match fault:
+        case "hang":
+            # Waits in C without giving up the interpreter's lock, as a wedged driver call does.
+            ctypes.PyDLL(None).pause()
+            threading.Event().wait()
+        case "abort":
+            os.abort()
+        case "segfault":
+            ctypes.string_at(0)
+        case "exit":
+            os._exit(3)
+        case "print":
+            os.write(1, b"a chatty driver\n")
+        case "garbage":
+            _write_into_the_channel(b"\x00\xff{ this is no message\n")
+        case "raise":
+            raise RuntimeError("the fake driver is in a bad mood")
+        case "wrong_result" | None:
+            pass
+
+
+def _write_into_the_channel(data: bytes) -> None:
+    """Into every pipe that is open beside the standard three; one of them carries the messages."""
+    for name in os.listdir("/proc/self/fd") if sys.platform == "linux" else ():  # noqa: PTH208 - only numbers
+        descriptor = int(name)
+        link = Path(f"/proc/self/fd/{name}")
+        if descriptor > 2 and link.is_fifo():
+            os.write(descriptor, data)

@@ -1,0 +1,112 @@
+"""The inside of a probing child: lists and verifies, and says at each step what it is about to do.
+
+It is started as a Python command of its own and imports nothing of the caller's. Its messages go out on what was its
+standard output; that is then pointed at standard error, so that a library which prints cannot garble them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import BinaryIO
+
+import msgspec
+
+from anygpu.engines import catalogue
+from anygpu.engines.protocol import Engine
+from anygpu.hardware import nvidia, sysfs
+from anygpu.hardware.cards import Card
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.workers.messages import (
+    Discovered,
+    Finished,
+    Message,
+    ProbeRequest,
+    Raised,
+    Settled,
+    Started,
+    encode_line,
+)
+
+#: Who knows of cards without any engine.
+CARD_SOURCES: dict[str, Callable[[], list[Card | Unavailable]]] = {"nvidia": nvidia.read, "sysfs": sysfs.read}
+
+Send = Callable[[Message], None]
+
+
+def main() -> None:
+    channel = _take_over_stdout()
+    request = msgspec.json.decode(sys.argv[1], type=ProbeRequest)
+    _end_with_the_parent(request.seconds)
+    # Without it Mesa prints a warning for every adapter that it lists.
+    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+
+    def send(message: Message) -> None:
+        channel.write(encode_line(message))
+        channel.flush()
+
+    try:
+        if request.engine is None:
+            read_cards(request, send)
+        elif (engine := _load(request.engine, send)) is not None:
+            probe_engine(engine, request, send)
+    except Exception as error:  # noqa: BLE001 - whatever a driver's library raises is reported, not lost
+        send(Raised(error=type(error).__name__, message=str(error)))
+    send(Finished())
+    # Drivers crash in their exit handlers more often than anywhere else, and there is nothing left to clean up.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _load(entry: catalogue.EngineEntry, send: Send) -> Engine | None:
+    try:
+        return catalogue.load(entry)
+    except Exception as error:  # noqa: BLE001 - a broken install raises anything, OSError from its libraries most often
+        send(Raised(error=type(error).__name__, message=str(error), importing=True))
+        return None
+
+
+def probe_engine(engine: Engine, request: ProbeRequest, send: Send) -> None:
+    found = [item for item in engine.discover() if item.id not in request.skip]
+    devices = [item for item in found if isinstance(item, Device)]
+    send(Discovered(pending=tuple(device.id for device in devices), items=tuple(found)))
+    for device in devices:
+        send(Started(device.id))
+        send(Settled(name=device.id, items=(engine.verify(device, deep=request.deep),)))
+
+
+def read_cards(request: ProbeRequest, send: Send) -> None:
+    sources = {name: read for name, read in CARD_SOURCES.items() if name not in request.skip}
+    send(Discovered(pending=tuple(sources)))
+    for name, read in sources.items():
+        send(Started(name))
+        send(Settled(name=name, items=tuple(read())))
+
+
+def _take_over_stdout() -> BinaryIO:
+    channel = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return channel
+
+
+def _end_with_the_parent(seconds: float) -> None:
+    """A child that hangs must not outlive its parent, even when the parent is killed."""
+    if hasattr(signal, "alarm"):
+        # The default action needs no Python, so it works while a driver call blocks the interpreter.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(math.ceil(seconds))
+
+    def watch() -> None:
+        os.read(0, 1)  # returns when the parent closes its end, on purpose or by dying
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

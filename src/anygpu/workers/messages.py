@@ -1,0 +1,68 @@
+"""What crosses the pipe between a probing child and its parent: one JSON record a line."""
+
+from __future__ import annotations
+
+import msgspec
+
+from anygpu.engines.catalogue import EngineEntry
+from anygpu.hardware.cards import Card
+from anygpu.hardware.device import Device, Unavailable
+
+Item = Device | Unavailable | Card
+
+
+class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child is asked to do; it travels as the child's only argument."""
+
+    #: The engine to probe; `None` asks for the cards that the vendors' own tools know.
+    engine: EngineEntry | None
+    deep: bool = False
+    #: What an earlier child already dealt with, or died of.
+    skip: tuple[str, ...] = ()
+    #: The child ends itself after this many seconds, whatever happens to its parent.
+    seconds: float = 60.0
+
+
+class Discovered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What there is. Each name in `pending` will be looked at in turn."""
+
+    pending: tuple[str, ...]
+    items: tuple[Item, ...] = ()
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """The next step may hang or kill the child: this is the name to blame."""
+
+    name: str
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The step is over, and this is what it found."""
+
+    name: str
+    items: tuple[Item, ...]
+
+
+class Raised(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The whole probe failed with a Python exception."""
+
+    error: str
+    message: str
+    #: The engine's module or its library could not be imported at all.
+    importing: bool = False
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """Nothing more will come."""
+
+
+Message = Discovered | Started | Settled | Raised | Finished
+
+
+def encode_line(message: Message) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
+
+
+def decode_line(line: bytes) -> Message:
+    """Raises `msgspec.DecodeError` or its child `ValidationError` for anything that is not a message."""
+    return msgspec.json.decode(line, type=Message)  # type: ignore[no-any-return]

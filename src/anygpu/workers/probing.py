@@ -1,0 +1,154 @@
+"""The course of one engine's probe, as a pure state machine: what happened goes in, what to do comes out.
+
+A child lists its devices, then verifies one after the other, and announces each before it touches it. So when it hangs,
+dies or talks nonsense, we know which device to blame: that one is set aside, and a new child goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import msgspec
+
+from anygpu.hardware.device import Cause, Device, State, Unavailable
+from anygpu.units import readable_seconds
+from anygpu.workers.messages import Discovered, Finished, Item, Message, Raised, Settled, Started
+
+
+class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a probe may take in all, and how long one device may be silent."""
+
+    total: float = 15.0
+    step: float = 6.0
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Start a child that leaves out what is settled."""
+
+    skip: tuple[str, ...]
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Kill the child that is running; what it still says no longer counts."""
+
+
+Action = Start | Stop
+
+
+class Probe:
+    """One engine (or the card readers) being probed. Holds no process, file or clock."""
+
+    def __init__(self, name: str, *, deadlines: Deadlines, now: float) -> None:
+        self.name = name
+        self.done = False
+        self._deadlines = deadlines
+        self._began = now
+        self._step_began: float | None = None
+        self._current: str | None = None
+        self._pending: list[str] = []
+        self._listed: dict[str, Device] = {}
+        self._settled: list[str] = []
+        self._items: list[Item] = []
+
+    def begin(self) -> list[Action]:
+        return [Start(())]
+
+    @property
+    def next_deadline(self) -> float:
+        """When `expired` must be called if nothing else happens before."""
+        last = self._began + self._deadlines.total
+        return last if self._step_began is None else min(last, self._step_began + self._deadlines.step)
+
+    def results(self) -> list[Item]:
+        """What is known now; devices that were listed and never reached are still only `usable`."""
+        return [*self._items, *(self._listed[name] for name in self._pending if name in self._listed)]
+
+    def received(self, message: Message, now: float) -> list[Action]:
+        match message:
+            case Discovered(pending=pending, items=items):
+                self._pending = list(pending)
+                self._listed |= {item.id: item for item in items if isinstance(item, Device)}
+                known = {item.id for item in self._items}
+                self._items += [item for item in items if not isinstance(item, Device) and item.id not in known]
+            case Started(name=name):
+                self._current, self._step_began = name, now
+            case Settled(name=name, items=items):
+                self._settle(name, *items)
+            case Raised(error=error, message=words, importing=importing):
+                what = f"could not be {'imported' if importing else 'probed'}: it raised {error}"
+                return [Stop(), *self._blame("import_failed" if importing else "failed", what, words, now)]
+            case Finished():
+                self.done = True
+        return []
+
+    def garbled(self, line: bytes, now: float) -> list[Action]:
+        """The child sent something that is no message."""
+        shown = line[:80].decode("utf-8", "replace").rstrip()
+        return [Stop(), *self._blame("garbage", "answered with something unreadable", f"it sent {shown!r}", now)]
+
+    def exited(self, code: int, last_words: str, now: float) -> list[Action]:
+        """The child is gone. After `Finished` that is how it should be."""
+        if self.done:
+            return []
+        return self._blame("crashed", _how_it_died(code), last_words or None, now)
+
+    def expired(self, now: float) -> list[Action]:
+        """The time in `next_deadline` has come."""
+        waited = readable_seconds(now - (self._step_began or self._began))
+        return [Stop(), *self._blame("hung", f"did not answer within {waited}", None, now)]
+
+    def could_not_start(self, why: str, now: float) -> list[Action]:
+        return self._blame("failed", "could not be probed: no child process could be started", why, now)
+
+    def _settle(self, name: str, *items: Item) -> None:
+        self._items += items
+        self._settled.append(name)
+        self._pending = [pending for pending in self._pending if pending != name]
+        self._current = self._step_began = None
+
+    def _blame(self, cause: Cause, what: str, detail: str | None, now: float) -> list[Action]:
+        state: State = "hung" if cause == "hung" else "absent" if cause == "import_failed" else "present"
+        culprit = self._current
+        if cause in ("hung", "crashed", "garbage"):
+            what += " while it was verified" if culprit else " while its devices were listed"
+        device = self._listed.get(culprit or "")
+        subject = f"{device.name} ({device.api})" if device else culprit or self.name
+        item = Unavailable(
+            id=culprit or self.name,
+            engine=device.engine if device else culprit or self.name,
+            state=state,
+            cause=cause,
+            reason=f"{subject} {what}.",
+            fix=_FIXES.get(cause),
+            detail=detail,
+            pci=device.pci if device else None,
+        )
+        if culprit is None:
+            self._items.append(item)
+            self.done = True
+            return []
+        self._settle(culprit, item)
+        out_of_time = now >= self._began + self._deadlines.total
+        if not self._pending or out_of_time:
+            self.done = True
+            return []
+        return [Start(tuple(self._settled))]
+
+
+_FIXES: dict[Cause, str] = {
+    "import_failed": "Install the library again; its own message is in `anygpu doctor --json`.",
+    "failed": "Report it with the output of `anygpu doctor --json`.",
+    "hung": "Restart the machine, or reset the device; then update its driver. Meanwhile it is left alone.",
+    "crashed": "Update the device's driver. Meanwhile it is left alone, and the other devices are used.",
+    "garbage": "Something prints into the probe, such as a sitecustomize; `anygpu doctor --json` shows what.",
+}
+
+
+def _how_it_died(code: int) -> str:
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"made the probing process crash ({name})"
+    return f"made the probing process exit with code {code}"

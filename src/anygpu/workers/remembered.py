@@ -1,0 +1,104 @@
+"""What earlier probes found, kept on disk for as long as nothing has changed that could change it.
+
+A result counts only under the fingerprint of the machine (drivers, nodes, variables) and of the engine's libraries, for
+a day at most, and only when the probe ended well: a device that hung yesterday is asked again today.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from anygpu.engines.catalogue import EngineEntry, version_of
+from anygpu.hardware import host
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.hardware.evidence import Evidence
+from anygpu.workers.messages import Item
+
+VALID_SECONDS = 24 * 3600.0
+
+#: Failures that may be gone at the next try, so they are never taken for granted.
+_NOT_WORTH_REMEMBERING = ("hung", "crashed", "garbage", "failed", "import_failed", "lost", "wrong_result")
+
+_STALE = "it was read when the device was last probed, and changes all the time"
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine's last good result."""
+
+    fingerprint: str
+    probed_at: float
+    items: tuple[Device | Unavailable, ...]
+
+
+def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """`ANYGPU_CACHE_DIR`, or the folder that the system keeps for caches."""
+    environment = os.environ if environment is None else environment
+    if chosen := environment.get("ANYGPU_CACHE_DIR"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        return Path(environment.get("LOCALAPPDATA", str(Path.home() / "AppData/Local"))) / "anygpu" / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches/anygpu"
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anygpu"
+
+
+def fingerprint(entry: EngineEntry, evidence: Evidence) -> str:
+    """Changes with everything that could change what the engine's probe finds."""
+    versions = {name: version_of(name) for name in entry.versions}
+    # Other engines' libraries do not matter to this one; anygpu's own version stands for the code of the probe.
+    machine = msgspec.structs.replace(evidence, libraries={"anygpu": evidence.libraries.get("anygpu", "")}, user="")
+    identity = (entry, versions, machine, sys.executable)
+    return hashlib.sha256(msgspec.json.encode(identity, order="sorted")).hexdigest()
+
+
+def recall(path: Path, fingerprints: Mapping[str, str], now: float) -> dict[str, Remembered]:
+    """The results that are still valid. A file that is missing, torn or foreign is as good as none."""
+    try:
+        stored = msgspec.json.decode(path.read_bytes(), type=dict[str, Remembered])
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return {
+        name: record
+        for name, record in stored.items()
+        if record.fingerprint == fingerprints.get(name) and 0 <= now - record.probed_at < VALID_SECONDS
+    }
+
+
+def remember(path: Path, results: Mapping[str, list[Item]], fingerprints: Mapping[str, str], now: float) -> None:
+    """Add what was just found to what is stored. A folder that cannot be written is no reason to fail."""
+    records = recall(path, fingerprints, now)
+    for name, items in results.items():
+        kept = tuple(item for item in items if isinstance(item, Device | Unavailable))
+        if name in fingerprints and all(_is_worth_remembering(item) for item in kept):
+            records[name] = Remembered(fingerprint=fingerprints[name], probed_at=now, items=kept)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Written beside and renamed, so that a reader sees the old file or the new one.
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(msgspec.json.encode(records))
+        Path(file.name).replace(path)
+
+
+def refreshed(item: Device | Unavailable) -> Device | Unavailable:
+    """A remembered item without the facts that are not facts any more."""
+    if not isinstance(item, Device):
+        return item
+    if item.kind == "cpu":
+        free = min(host.memory_free(), item.memory_total or sys.maxsize)
+        return msgspec.structs.replace(item, memory_free=free)
+    stale = {name: _STALE for name in ("memory_free", "load") if getattr(item, name) is not None}
+    return msgspec.structs.replace(item, unknown={**item.unknown, **stale}, **dict.fromkeys(stale))
+
+
+def _is_worth_remembering(item: Device | Unavailable) -> bool:
+    if isinstance(item, Device):
+        return item.verified
+    return item.cause not in _NOT_WORTH_REMEMBERING
