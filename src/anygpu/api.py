@@ -1,22 +1,20 @@
-"""The functions that `import anygpu` offers."""
+"""The functions that `import anygpu` offers.
+
+What they need is imported when they are called, so that importing anygpu costs next to nothing.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from anygpu.engines.catalogue import EngineEntry, catalogue
-from anygpu.hardware import evidence as evidence_of_this_machine
 from anygpu.hardware.device import Device
-from anygpu.hardware.diagnosis import Diagnosis, diagnose
-from anygpu.hardware.evidence import Evidence
-from anygpu.hardware.inventory import Inventory, take_inventory
 from anygpu.hardware.selection import Power, prefer, require
-from anygpu.workers.messages import Item
-from anygpu.workers.probing import Deadlines
-from anygpu.workers.remembered import cache_folder, fingerprint, recall, refreshed, remember
-from anygpu.workers.survey import survey
 
+if TYPE_CHECKING:
+    from anygpu.hardware.diagnosis import Diagnosis
+
+#: Seconds after which a device that does not answer counts as hung.
 PROBE_SECONDS = 15.0
 
 
@@ -35,6 +33,8 @@ def devices(
     `DeviceUnavailable` says why, device by device. What an earlier call found is used again as long as no driver and
     no library has changed; `refresh=True` looks anew.
     """
+    from anygpu.workers.look import look
+
     preference = prefer(on, min_memory=min_memory, max_load=max_load, power=power)
     inventory = look(refresh=refresh, timeout=timeout)
     return list(require(inventory.devices, preference, inventory.unavailable))
@@ -42,36 +42,6 @@ def devices(
 
 def doctor(*, deep: bool = False, timeout: float = PROBE_SECONDS) -> Diagnosis:
     """Why is my GPU not used? Probes everything anew and explains, with the command that fixes each problem."""
-    evidence = evidence_of_this_machine.gather()
-    inventory = look(refresh=True, deep=deep, timeout=timeout, evidence=evidence)
-    return diagnose(inventory, evidence)
+    from anygpu.workers.look import examine
 
-
-def look(
-    *,
-    refresh: bool = False,
-    deep: bool = False,
-    timeout: float = PROBE_SECONDS,
-    entries: Sequence[EngineEntry] | None = None,
-    evidence: Evidence | None = None,
-) -> Inventory:
-    """Everything there is on this machine, usable or not."""
-    began = time.monotonic()
-    now = time.time()
-    entries = catalogue() if entries is None else entries
-    evidence = evidence or evidence_of_this_machine.gather()
-    path = cache_folder() / "probes.json"
-    fingerprints = {entry.name: fingerprint(entry, evidence) for entry in entries if entry.probe_in == "child"}
-    known = {} if refresh or deep else recall(path, fingerprints, now)
-    deadlines = Deadlines(total=timeout, step=min(Deadlines().step, timeout * 0.6))
-    fresh = survey([entry for entry in entries if entry.name not in known], deep=deep, deadlines=deadlines)
-    remember(path, fresh, fingerprints, now)
-    items: list[Item] = []
-    for entry in entries:
-        items += [refreshed(item) for item in known[entry.name].items] if entry.name in known else fresh[entry.name]
-    items += fresh["cards"]
-    return take_inventory(
-        items,
-        seconds=time.monotonic() - began,
-        remembered={name: now - record.probed_at for name, record in known.items()},
-    )
+    return examine(deep=deep, timeout=timeout)

@@ -112,7 +112,8 @@ class DeviceHung(DeviceError):
         )
 
 
-class AllocationError(AnyGPUError, MemoryError):
+# MemoryError comes first because CPython allocates it in a way of its own, and unpickling asks the first base to do it.
+class AllocationError(MemoryError, AnyGPUError):
     """Memory could not be had on a device. The three kinds want three different answers."""
 
     device: str

@@ -12,6 +12,7 @@ from rich.status import Status
 import anygpu
 from anygpu import api
 from anygpu.cli.show import show_diagnosis, show_inventory
+from anygpu.workers.look import look
 
 app = typer.Typer(
     help="See what anygpu can compute on, and mend what it cannot.",
@@ -37,7 +38,7 @@ def devices(
 ) -> None:
     """List every device that can compute, each checked by a real computation."""
     with _patience("Looking for devices"):
-        inventory = api.look(deep=deep, timeout=timeout)
+        inventory = look(deep=deep, timeout=timeout)
     if json:
         _print_json(inventory.to_json())
     else:

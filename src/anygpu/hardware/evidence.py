@@ -11,7 +11,6 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -201,6 +200,8 @@ def _manifests(paths: Iterable[Path]) -> Iterable[Manifest]:
 
 
 def _library_versions(names: Iterable[str]) -> Iterable[tuple[str, str]]:
+    from importlib import metadata  # here, because importing anygpu must not pay for it
+
     for name in names:
         try:
             yield name, metadata.version(name)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-import psutil
-
 from anygpu.hardware.device import unknown_facts
 
 NO_DRIVER = "a processor needs no driver"
@@ -26,12 +24,20 @@ def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def memory_total() -> int:
-    return min(psutil.virtual_memory().total, _container_limit())
+    return min(_host_memory()[0], _container_limit())
 
 
 def memory_free() -> int:
     """What can be had without swapping, inside the container's own limit."""
-    return min(psutil.virtual_memory().available, _container_limit())
+    return min(_host_memory()[1], _container_limit())
+
+
+def _host_memory() -> tuple[int, int]:
+    """In all, and available."""
+    import psutil  # here, because importing anygpu must not pay for it
+
+    memory = psutil.virtual_memory()
+    return memory.total, memory.available
 
 
 def _container_limit(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:

@@ -275,7 +275,7 @@ _COLUMNS: Mapping[str, str] = {
     "compute_cap": "compute_capability",
     "utilization.gpu": "load",
 }
-#: Drivers before 510 do not know `compute_cap`, and then refuse the whole table.
+#: Older drivers, such as 470, do not know `compute_cap` and then refuse the whole table.
 _OLD_COLUMNS = {column: name for column, name in _COLUMNS.items() if column != "compute_cap"}
 
 

@@ -18,8 +18,13 @@ from anygpu.workers.messages import Discovered, Finished, Item, Message, Raised,
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     """How long a probe may take in all, and how long one device may be silent."""
 
-    total: float = 15.0
-    step: float = 6.0
+    total: float
+    step: float
+
+    @classmethod
+    def within(cls, seconds: float) -> Deadlines:
+        """One silent device must leave time to look at the others, and a slow card may need seconds to wake up."""
+        return cls(total=seconds, step=min(6.0, seconds * 0.6))
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -38,10 +38,9 @@ _LONGEST_LINE = 1 << 20
 
 
 def survey(
-    entries: Sequence[EngineEntry], *, with_cards: bool = True, deep: bool = False, deadlines: Deadlines | None = None
+    entries: Sequence[EngineEntry], *, deadlines: Deadlines, with_cards: bool = True, deep: bool = False
 ) -> dict[str, list[Item]]:
     """Probe the engines (and the cards) in parallel. Returns within the deadline, whatever the drivers do."""
-    deadlines = deadlines or Deadlines()
     targets: dict[str, EngineEntry | None] = {}
     results: dict[str, list[Item]] = {}
     for entry in entries:

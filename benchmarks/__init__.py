@@ -1,0 +1,1 @@
+"""Benchmarks, each `python -m benchmarks.NAME [--json] [--check]`. The bounds stand beside what they bound."""

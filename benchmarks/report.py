@@ -1,0 +1,76 @@
+"""What every benchmark prints: its figures beside their bounds, and the machine they were measured on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+
+import msgspec
+
+from anygpu.hardware import host
+from anygpu.units import readable_bytes
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One measured value; `bound` is the most it may be, `None` when it is only reported."""
+
+    name: str
+    value: float
+    unit: str
+    bound: float | None = None
+
+    @property
+    def share(self) -> float:
+        """How much of the bound is used: more than 1 is a miss."""
+        return self.value / self.bound if self.bound is not None else 0.0
+
+    def __str__(self) -> str:
+        bound = "" if self.bound is None else f"   (at most {self.bound:g} {self.unit})"
+        miss = "   MISSED" if self.share > 1 else ""
+        return f"{self.name:<44} {self.value:>9.4g} {self.unit}{bound}{miss}"
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    processor: str
+    cores: int | None
+    memory: int
+    system: str
+    python: str
+
+
+def this_machine() -> Machine:
+    return Machine(
+        processor=host.processor_name(),
+        cores=os.cpu_count(),
+        memory=host.memory_total(),
+        system=platform.platform(),
+        python=platform.python_version(),
+    )
+
+
+def arguments(description: str | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a bound is missed")
+    return parser.parse_args()
+
+
+def publish(figures: list[Figure], options: argparse.Namespace) -> None:
+    """Print, and with --check judge: the worst figure comes last."""
+    machine = this_machine()
+    if options.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode({"machine": machine, "figures": figures})).decode())
+        sys.stdout.write("\n")
+    else:
+        lines = [str(figure) for figure in figures]
+        lines.append(
+            f"on {machine.processor}, {machine.cores} cores, {readable_bytes(machine.memory)}, "
+            f"{machine.system}, Python {machine.python}"
+        )
+        sys.stdout.write("\n".join(lines) + "\n")
+    if options.check:
+        worst = max(figures, key=lambda figure: figure.share)
+        sys.stdout.write(f"worst: {worst}\n")
+        sys.exit(1 if worst.share > 1 else 0)

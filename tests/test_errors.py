@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from anygpu import errors
+from anygpu.errors import (
+    AnyGPUError,
+    DeadlineExceeded,
+    DeviceHung,
+    DeviceLost,
+    DevicePoisoned,
+    DeviceUnavailable,
+    InvalidOption,
+    MissingExtra,
+    OutOfMemory,
+    OverBudget,
+    TooBig,
+    Unsupported,
+)
+
+EXAMPLES: list[AnyGPUError] = [
+    DeviceUnavailable('on="gpu"', ["numpy is not a GPU."]),
+    DeviceLost("webgpu:0", detail="driver restarted", generation=3),
+    DevicePoisoned("torch:cuda:0", detail="illegal address"),
+    DeviceHung("opencl:1", 2.0, doing="it was verified"),
+    TooBig("webgpu:0", 3 << 30, 2 << 30),
+    OutOfMemory("webgpu:0", 1 << 20, 1000),
+    OverBudget("webgpu:0", 1 << 30, 1 << 29),
+    DeadlineExceeded("score", 2.0, still_running=True),
+    Unsupported("float64", "webgpu:0"),
+    MissingExtra("pyopencl", "opencl"),
+    InvalidOption("max_load is a share from 0 to 1; got 7."),
+]
+
+
+def leaves(cls: type[AnyGPUError]) -> set[type[AnyGPUError]]:
+    children = cls.__subclasses__()
+    return {cls} if not children else set().union(*(leaves(child) for child in children))
+
+
+def test_every_kind_of_error_has_an_example_here() -> None:
+    assert {type(example) for example in EXAMPLES} == leaves(AnyGPUError)
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    drawn = [line.split("── ")[1].split()[0] for line in (errors.__doc__ or "").splitlines() if "── " in line]
+    classes = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, AnyGPUError)]
+    assert set(drawn) | {"AnyGPUError"} == {cls.__name__ for cls in classes}
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_errors_survive_the_way_between_processes(error: AnyGPUError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize("error", EXAMPLES[:-1], ids=lambda error: type(error).__name__)
+def test_messages_say_what_to_do(error: AnyGPUError) -> None:
+    words = str(error)
+    instructions = ("Run ", "Cut ", "Free ", "Raise ", "Allow ", "Use ", "Install ", "open the device", "replace")
+    assert any(instruction in words for instruction in instructions), words
+
+
+def test_three_kinds_of_no_memory_are_memory_errors_and_differ() -> None:
+    kinds = (TooBig("d", 5, 4), OutOfMemory("d", 5, 4), OverBudget("d", 5, 4))
+    assert len({type(kind) for kind in kinds}) == 3
+    for kind in kinds:
+        assert isinstance(kind, MemoryError)
+        assert (kind.device, kind.requested, kind.limit) == ("d", 5, 4)
+
+
+def test_errors_are_also_what_python_programmers_expect() -> None:
+    assert isinstance(DeadlineExceeded("x", 1), TimeoutError)
+    assert isinstance(MissingExtra("jax", "jax"), ImportError)
+    assert isinstance(InvalidOption("x"), ValueError)
+
+
+def test_missing_extra_names_the_exact_command() -> None:
+    assert "pip install 'anygpu[opencl]'" in str(MissingExtra("pyopencl", "opencl"))
+
+
+def test_unavailable_lists_every_refusal() -> None:
+    error = DeviceUnavailable('on="gpu"', ["numpy is not a GPU.", "webgpu:0 is software."])
+    assert "numpy is not a GPU." in str(error)
+    assert "webgpu:0 is software." in str(error)
+    assert "anygpu doctor" in str(error)

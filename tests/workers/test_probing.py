@@ -1,0 +1,180 @@
+"""The course of a probe, fed with events: no process, no clock, no waiting."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.testing import fake_device
+from anygpu.workers.messages import Discovered, Finished, Item, Message, Raised, Settled, Started
+from anygpu.workers.probing import Deadlines, Probe, Start, Stop
+
+NAMES = ("fake:0", "fake:1", "fake:2")
+DEADLINES = Deadlines(total=10, step=4)
+
+
+def listed(*names: str) -> Discovered:
+    return Discovered(pending=names, items=tuple(fake_device(name) for name in names))
+
+
+def verified(name: str) -> Settled:
+    return Settled(name=name, items=(fake_device(name, state="verified"),))
+
+
+def started(now: float = 0.0) -> Probe:
+    probe = Probe("fake", deadlines=DEADLINES, now=now)
+    assert probe.begin() == [Start(())]
+    return probe
+
+
+def told(probe: Probe, *messages: Message, now: float = 1.0) -> None:
+    for message in messages:
+        assert probe.received(message, now) == []
+
+
+def states(items: list[Item]) -> dict[str, str]:
+    return {item.id: item.state for item in items if isinstance(item, Device | Unavailable)}
+
+
+def culprit(probe: Probe, name: str) -> Unavailable:
+    (found,) = [item for item in probe.results() if item.id == name]
+    assert isinstance(found, Unavailable)
+    return found
+
+
+def test_a_calm_probe() -> None:
+    probe = started()
+    told(probe, listed(*NAMES))
+    for name in NAMES:
+        told(probe, Started(name), verified(name))
+    told(probe, Finished())
+    assert probe.done
+    assert probe.exited(0, "", 2.0) == []
+    assert states(probe.results()) == dict.fromkeys(NAMES, "verified")
+
+
+def test_a_device_that_hangs_is_set_aside_and_a_new_child_goes_on_with_the_rest() -> None:
+    probe = started()
+    told(probe, listed(*NAMES), Started("fake:0"), verified("fake:0"), Started("fake:1"), now=2.0)
+    assert probe.next_deadline == 6.0
+    assert probe.expired(6.0) == [Stop(), Start(("fake:0", "fake:1"))]
+    told(probe, listed("fake:2"), Started("fake:2"), verified("fake:2"), Finished(), now=7.0)
+    assert states(probe.results()) == {"fake:0": "verified", "fake:1": "hung", "fake:2": "verified"}
+    assert culprit(probe, "fake:1").reason == "Fake GPU (Fake) did not answer within 4 s while it was verified."
+
+
+def test_the_deadline_of_the_whole_cuts_the_step_short() -> None:
+    probe = started()
+    told(probe, listed(*NAMES), Started("fake:0"), now=8.0)
+    assert probe.next_deadline == 10.0
+    assert probe.expired(10.0) == [Stop()]
+    assert probe.done
+    assert states(probe.results()) == {"fake:0": "hung", "fake:1": "usable", "fake:2": "usable"}
+
+
+def test_an_engine_that_never_lists_its_devices() -> None:
+    probe = started()
+    assert probe.next_deadline == 10.0
+    assert probe.expired(10.0) == [Stop()]
+    assert culprit(probe, "fake").state == "hung"
+    assert "did not answer within 10 s while its devices were listed" in culprit(probe, "fake").reason
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(-6, "SIGABRT"), (-11, "SIGSEGV"), (-99, "signal 99"), (3, "exit with code 3")]
+)
+def test_a_crash_is_blamed_on_the_device_that_was_announced(code: int, words: str) -> None:
+    probe = started()
+    told(probe, listed(*NAMES), Started("fake:0"))
+    assert probe.exited(code, "thread panicked", 1.0) == [Start(("fake:0",))]
+    item = culprit(probe, "fake:0")
+    assert (item.state, item.cause, item.detail) == ("present", "crashed", "thread panicked")
+    assert words in item.reason
+
+
+def test_a_crash_while_listing_ends_the_probe() -> None:
+    probe = started()
+    assert probe.exited(-6, "", 1.0) == []
+    assert probe.done
+    assert culprit(probe, "fake").cause == "crashed"
+
+
+def test_garbage_stops_the_child() -> None:
+    probe = started()
+    assert probe.garbled(b"\x00\xffnonsense\n", 1.0) == [Stop()]
+    item = culprit(probe, "fake")
+    assert item.cause == "garbage"
+    assert "nonsense" in (item.detail or "")
+
+
+def test_an_exception_is_reported_with_its_words() -> None:
+    probe = started()
+    assert probe.received(Raised(error="OSError", message="libcuda.so: no such file", importing=True), 1.0) == [Stop()]
+    item = culprit(probe, "fake")
+    assert (item.cause, item.state, item.detail) == ("import_failed", "absent", "libcuda.so: no such file")
+
+
+def test_an_exception_in_one_device_does_not_hide_the_others() -> None:
+    probe = started()
+    told(probe, listed("fake:0", "fake:1"), Started("fake:0"))
+    assert probe.received(Raised(error="RuntimeError", message="bad mood"), 1.0) == [Stop(), Start(("fake:0",))]
+    assert culprit(probe, "fake:0").cause == "failed"
+
+
+def test_what_was_unavailable_before_a_restart_is_not_reported_twice() -> None:
+    missing = Unavailable(id="fake:cuda", engine="fake", state="absent", cause="no_device", reason="None there.")
+    probe = started()
+    told(probe, Discovered(pending=("fake:0",), items=(missing, fake_device("fake:0"))), Started("fake:0"))
+    told(probe, verified("fake:0"))
+    told(probe, Discovered(pending=(), items=(missing,)), Finished())
+    assert [item.id for item in probe.results()] == ["fake:cuda", "fake:0"]
+
+
+def test_a_child_that_cannot_be_started() -> None:
+    probe = started()
+    assert probe.could_not_start("no interpreter", 0.0) == []
+    assert culprit(probe, "fake").detail == "no interpreter"
+
+
+fates = st.lists(st.sampled_from(["well", "hang", "crash", "garbage", "raise"]), min_size=1, max_size=8)
+
+
+@given(fates)
+def test_every_device_is_reported_once_whatever_happens(script: list[str]) -> None:
+    """Plays children as the real edge does: whoever is skipped is left out, and each bad fate ends the child."""
+    names = [f"fake:{number}" for number in range(len(script))]
+    fate = dict(zip(names, script, strict=True))
+    probe = Probe("fake", deadlines=Deadlines(total=1000, step=4), now=0.0)
+    actions = probe.begin()
+    now, children = 0.0, 0
+    while not probe.done:
+        children += 1
+        (start,) = [action for action in actions if isinstance(action, Start)]
+        todo = [name for name in names if name not in start.skip]
+        told(probe, listed(*todo), now=now)
+        actions = []
+        for name in todo:
+            told(probe, Started(name), now=now)
+            match fate[name]:
+                case "well":
+                    told(probe, verified(name), now=now)
+                    continue
+                case "hang":
+                    now = probe.next_deadline
+                    actions = probe.expired(now)
+                case "crash":
+                    actions = probe.exited(-11, "", now)
+                case "garbage":
+                    actions = probe.garbled(b"?", now)
+                case "raise":
+                    actions = probe.received(Raised(error="E", message="m"), now)
+            break
+        else:
+            told(probe, Finished(), now=now)
+    bad = sum(each != "well" for each in script)
+    assert children in (bad, bad + 1)
+    ended = {"well": "verified", "hang": "hung", "crash": "present", "garbage": "present", "raise": "present"}
+    assert states(probe.results()) == {name: ended[fate[name]] for name in names}
+    assert len(probe.results()) == len(names)
