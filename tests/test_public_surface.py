@@ -42,6 +42,7 @@ def test_the_exported_names() -> None:
         "Finding",
         "HostOperation",
         "InvalidOption",
+        "InvalidProgram",
         "MissingExtra",
         "OutOfMemory",
         "OverBudget",

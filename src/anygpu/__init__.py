@@ -19,6 +19,7 @@ from anygpu.errors import (
     DevicePoisoned,
     DeviceUnavailable,
     InvalidOption,
+    InvalidProgram,
     MissingExtra,
     OutOfMemory,
     OverBudget,
@@ -26,8 +27,9 @@ from anygpu.errors import (
     Unsupported,
 )
 from anygpu.hardware.cards import Card
+from anygpu.hardware.case import Finding
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.diagnosis import Diagnosis, Finding
+from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "Finding",
     "HostOperation",
     "InvalidOption",
+    "InvalidProgram",
     "MissingExtra",
     "OutOfMemory",
     "OverBudget",

@@ -14,7 +14,7 @@ from anygpu.hardware.selection import Power, prefer, require
 if TYPE_CHECKING:
     from anygpu.hardware.diagnosis import Diagnosis
 
-#: Seconds after which a device that does not answer counts as hung.
+#: Seconds that a probe may take in all; a device that is silent for 40 % of them counts as hung.
 PROBE_SECONDS = 15.0
 
 

@@ -15,6 +15,7 @@
     ├── DeadlineExceeded            the caller's time ran out            (also a TimeoutError)
     ├── Unsupported                 an operation or dtype that the device does not have
     ├── MissingExtra                an optional library is not installed (also an ImportError)
+    ├── InvalidProgram              a graph or its byte form is wrong     (also a ValueError)
     └── InvalidOption               an argument of ours that makes no sense (also a ValueError)
 
 A user's own bug is never wrapped: it is raised unchanged. Errors carry what a program needs as fields, and a
@@ -202,6 +203,10 @@ class MissingExtra(AnyGPUError, ImportError):
         self.library = library
         self.extra = extra
         super().__init__(f"{library} is not installed. Install it with: pip install 'anygpu[{extra}]'")
+
+
+class InvalidProgram(AnyGPUError, ValueError):
+    """A graph, or the bytes of one, that breaks a rule of shapes or types. It was not run."""
 
 
 class InvalidOption(AnyGPUError, ValueError):

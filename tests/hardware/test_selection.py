@@ -16,7 +16,13 @@ LLVMPIPE = fake_device(
     "webgpu:0", kind="cpu", form="software", state="verified", name="llvmpipe (LLVM 15)", api="Vulkan", card="cpu"
 )
 BIG = fake_device(
-    "torch:cuda:1", state="verified", name="NVIDIA GeForce RTX 4090", api="CUDA 12.4", memory=24 * GIB, card="nvidia:1"
+    "torch:cuda:1",
+    state="verified",
+    name="NVIDIA GeForce RTX 4090",
+    api="CUDA 12.4",
+    memory=24 * GIB,
+    card="nvidia:1",
+    vendor="NVIDIA",
 )
 SMALL = fake_device(
     "webgpu:1", state="verified", form="integrated", name="Intel(R) UHD Graphics 770", api="Vulkan", memory=4 * GIB
@@ -50,6 +56,8 @@ def test_without_a_wish_every_verified_device_real_gpus_first_and_emulations_las
         ("npu", []),
         ("cuda:0", []),
         ("1", []),
+        ("torch:cuda", ["torch:cuda:1"]),
+        ("nvidia", ["torch:cuda:1"]),
     ],
 )
 def test_devices_by_name(on: str, expected: list[str]) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.testing import fake_device
 from anygpu.workers.messages import Discovered, Finished, Item, Message, Raised, Settled, Started
@@ -130,6 +131,14 @@ def test_what_was_unavailable_before_a_restart_is_not_reported_twice() -> None:
     told(probe, verified("fake:0"))
     told(probe, Discovered(pending=(), items=(missing,)), Finished())
     assert [item.id for item in probe.results()] == ["fake:cuda", "fake:0"]
+
+
+def test_deadlines_leave_time_for_the_others_and_more_of_it_when_asked() -> None:
+    assert Deadlines.within(15).step == 6
+    assert Deadlines.within(4).step == pytest.approx(2.4)
+    assert Deadlines.within(60).step == 24
+    with pytest.raises(InvalidOption):
+        Deadlines.within(-5)
 
 
 def test_a_child_that_cannot_be_started() -> None:

@@ -23,7 +23,12 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")]
 Seconds = Annotated[
-    float, typer.Option("--timeout", min=0.5, help="Seconds after which a silent device counts as hung.")
+    float,
+    typer.Option(
+        "--timeout",
+        min=0.5,
+        help="Seconds that the whole may take; a device that is silent for 40 % of them counts as hung.",
+    ),
 ]
 
 
@@ -76,7 +81,10 @@ def options(
 
 
 def main() -> None:
-    app(prog_name="anygpu")
+    try:
+        app(prog_name="anygpu")
+    except anygpu.AnyGPUError as error:  # what we raise on purpose says what to do; the way it came does not help
+        sys.exit(f"anygpu: {error}")
 
 
 def _patience(what: str) -> Status:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 from importlib import metadata
 from typing import Literal
 
 import msgspec
 
 from anygpu.engines.protocol import Engine
-from anygpu.errors import MissingExtra
+from anygpu.errors import InvalidOption, MissingExtra
 
 ENTRY_POINT_GROUP = "anygpu.engines"
 
@@ -64,14 +65,24 @@ BUILT_IN: tuple[EngineEntry, ...] = (
 
 
 def catalogue() -> tuple[EngineEntry, ...]:
-    """The built-in engines, then those that other packages bring through the entry point group."""
+    """The built-in engines, then those that other packages bring through the entry point group.
+
+    With names in the variable `ANYGPU_ENGINES`, separated by commas, only these engines are looked at; numpy always is.
+    """
     taken = {entry.name for entry in BUILT_IN}
     others = [
         EngineEntry(name=point.name, target=point.value, versions=(point.dist.name,) if point.dist else ())
         for point in metadata.entry_points(group=ENTRY_POINT_GROUP)
         if point.name not in taken
     ]
-    return BUILT_IN + tuple(sorted(others, key=lambda entry: entry.name))
+    every = BUILT_IN + tuple(sorted(others, key=lambda entry: entry.name))
+    chosen = {name.strip() for name in os.environ.get("ANYGPU_ENGINES", "").split(",")} - {""}
+    known = [entry.name for entry in every]
+    if unknown := sorted(chosen.difference(known)):
+        raise InvalidOption(
+            f"ANYGPU_ENGINES asks for {', '.join(unknown)}, and there is no such engine. Known are: {', '.join(known)}."
+        )
+    return tuple(entry for entry in every if not chosen or entry.name in chosen | {"numpy"})
 
 
 def is_installed(entry: EngineEntry) -> bool:

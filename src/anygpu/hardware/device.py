@@ -52,7 +52,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
     A card that three engines can use is three devices; `card` tells that they are one.
     """
 
-    #: `engine` or `engine:index`, as in `on="webgpu:0"` and `on="torch:cuda:1"`.
+    #: The engine, and where it has several what it calls the device: "numpy", "webgpu:0", "torch:cuda:1".
     id: str
     engine: str
     kind: Kind

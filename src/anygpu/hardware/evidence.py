@@ -38,6 +38,7 @@ VARIABLES = (
     "WGPU_BACKEND_TYPE",
     "JAX_PLATFORMS",
     "LD_LIBRARY_PATH",
+    "ANYGPU_ENGINES",
 )
 
 _LIBRARY_FOLDERS = (
@@ -113,7 +114,7 @@ def gather(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         vulkan_drivers=tuple(_vulkan_drivers(root, environment)),
         opencl_drivers=tuple(_opencl_drivers(root, environment)),
         nvidia_module=_first_line(root / "sys/module/nvidia/version"),
-        nvidia_smi=shutil.which("nvidia-smi", path=environment.get("PATH")),
+        nvidia_smi=shutil.which("nvidia-smi", path=environment.get("PATH", os.defpath)),
         libraries=dict(_library_versions(LIBRARIES)),
         variables={name: environment[name] for name in VARIABLES if name in environment},
     )
@@ -121,9 +122,9 @@ def gather(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
 
 def _distributions(root: Path) -> tuple[str, ...]:
     fields = {}
-    for line in _lines(root / "etc/os-release"):
+    for line in _lines(root / "etc/os-release") or _lines(root / "usr/lib/os-release"):
         name, _, value = line.partition("=")
-        fields[name] = value.strip().strip('"')
+        fields[name] = value.strip().strip("\"'")
     return tuple(f"{fields.get('ID', '')} {fields.get('ID_LIKE', '')}".split())
 
 
@@ -171,7 +172,7 @@ def _find_library(root: Path, name: str, environment: Mapping[str, str]) -> str 
         if folder and (Path(folder) / name).exists():
             return str(Path(folder) / name)
     for pattern in _LIBRARY_FOLDERS:
-        for path in root.glob(f"{pattern}/{name}"):
+        for path in sorted(root.glob(f"{pattern}/{name}")):
             return "/" + str(path.relative_to(root))
     return None
 
@@ -179,7 +180,8 @@ def _find_library(root: Path, name: str, environment: Mapping[str, str]) -> str 
 def _vulkan_drivers(root: Path, environment: Mapping[str, str]) -> Iterable[Manifest]:
     named = environment.get("VK_DRIVER_FILES") or environment.get("VK_ICD_FILENAMES")
     if named:
-        yield from _manifests(Path(path) for path in named.split(os.pathsep) if path)
+        for path in (Path(text) for text in named.split(os.pathsep) if text):
+            yield from _manifests(sorted(path.glob("*.json")) if path.is_dir() else [path])
         return
     for folder in _ICD_FOLDERS:
         yield from _manifests(sorted((root / folder).glob("*.json")))

@@ -34,10 +34,11 @@ class Preference(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption(f"max_load is a share from 0 to 1; got {self.max_load:g}.")
 
     def __str__(self) -> str:
-        parts = [f'on="{", ".join(self.on)}"'] if self.on else ["any device"]
+        parts = [f'on="{", ".join(self.on)}"'] if self.on else []
         parts += [f"min_memory={readable_bytes(self.min_memory)}"] if self.min_memory else []
         parts += [f"max_load={self.max_load:g}"] if self.max_load < 1 else []
-        return ", ".join(parts)
+        parts += [f'power="{self.power}"'] if self.power else []
+        return ", ".join(parts) or "anything"
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -117,11 +118,13 @@ def _judge(device: Device, preference: Preference) -> tuple[int, str | None]:
 def matches_name(device: Device, wanted: str) -> bool:
     """Whether `on=wanted` means this device."""
     wanted = wanted.lower()
-    local = device.id.partition(":")[2]
+    identity = device.id.lower()
+    local = identity.partition(":")[2]
     interfaces = {name.split()[0].lower() for name in (device.api, *device.also_through)}
-    exact = {device.id, device.engine, device.kind, device.card, local, local.partition(":")[0]} | interfaces
+    names = {device.engine, device.kind, device.card, device.vendor}
+    exact = {identity, local, local.partition(":")[0]} | interfaces | {name.lower() for name in names if name}
     # "0" is the local part of "webgpu:0" and would mean every first device of every engine.
-    if wanted in exact and not wanted.isdigit():
+    if (wanted in exact and not wanted.isdigit()) or identity.startswith(f"{wanted}:"):
         return True
     return len(wanted) > 3 and plain_name(wanted) in plain_name(device.name) and bool(plain_name(wanted))
 

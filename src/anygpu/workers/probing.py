@@ -10,6 +10,7 @@ import signal
 
 import msgspec
 
+from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Cause, Device, State, Unavailable
 from anygpu.units import readable_seconds
 from anygpu.workers.messages import Discovered, Finished, Item, Message, Raised, Settled, Started
@@ -24,7 +25,9 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def within(cls, seconds: float) -> Deadlines:
         """One silent device must leave time to look at the others, and a slow card may need seconds to wake up."""
-        return cls(total=seconds, step=min(6.0, seconds * 0.6))
+        if not seconds > 0:
+            raise InvalidOption(f"timeout is a number of seconds, more than 0; got {seconds:g}.")
+        return cls(total=seconds, step=max(seconds * 0.4, min(6.0, seconds * 0.6)))
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -103,7 +106,8 @@ class Probe:
         return [Stop(), *self._blame("hung", f"did not answer within {waited}", None, now)]
 
     def could_not_start(self, why: str, now: float) -> list[Action]:
-        return self._blame("failed", "could not be probed: no child process could be started", why, now)
+        fix = "Run `anygpu doctor` in an ordinary Python environment; frozen applications have only numpy for now."
+        return self._blame("failed", "could not be probed: no child process could be started", why, now, fix=fix)
 
     def _settle(self, name: str, *items: Item) -> None:
         self._items += items
@@ -111,11 +115,14 @@ class Probe:
         self._pending = [pending for pending in self._pending if pending != name]
         self._current = self._step_began = None
 
-    def _blame(self, cause: Cause, what: str, detail: str | None, now: float) -> list[Action]:
+    def _blame(
+        self, cause: Cause, what: str, detail: str | None, now: float, *, fix: str | None = None
+    ) -> list[Action]:
         state: State = "hung" if cause == "hung" else "absent" if cause == "import_failed" else "present"
         culprit = self._current
         if cause in ("hung", "crashed", "garbage"):
-            what += " while it was verified" if culprit else " while its devices were listed"
+            verifying = culprit in self._listed
+            what += " while it was verified" if verifying else " while it was read" if culprit else _LISTING
         device = self._listed.get(culprit or "")
         subject = f"{device.name} ({device.api})" if device else culprit or self.name
         item = Unavailable(
@@ -124,7 +131,7 @@ class Probe:
             state=state,
             cause=cause,
             reason=f"{subject} {what}.",
-            fix=_FIXES.get(cause),
+            fix=fix or _FIXES.get(cause),
             detail=detail,
             pci=device.pci if device else None,
         )
@@ -139,6 +146,8 @@ class Probe:
             return []
         return [Start(tuple(self._settled))]
 
+
+_LISTING = " while its devices were listed"
 
 _FIXES: dict[Cause, str] = {
     "import_failed": "Install the library again; its own message is in `anygpu doctor --json`.",
