@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anygpu
 import anygpu.testing
+from anygpu import namespace
 
 SOURCE = Path(anygpu.__file__).parent
 
@@ -16,8 +17,8 @@ SOURCE = Path(anygpu.__file__).parent
 OWNERS = {
     "wgpu": "engines/webgpu.py",
     "pyopencl": "engines/opencl.py",
-    "torch": "engines/torch.py",
-    "jax": "engines/jax.py",
+    "torch": "engines/torch/",
+    "jax": "engines/jax/",
     "pynvml": "hardware/nvidia.py",
     "psutil": "hardware/host.py",
     "typer": "cli/",
@@ -40,6 +41,7 @@ def test_the_exported_names() -> None:
         "DeviceUnavailable",
         "Diagnosis",
         "Finding",
+        "HostFallback",
         "HostOperation",
         "InvalidOption",
         "InvalidProgram",
@@ -47,19 +49,57 @@ def test_the_exported_names() -> None:
         "OutOfMemory",
         "OverBudget",
         "Phases",
+        "Program",
         "Receipt",
         "TooBig",
         "Unavailable",
         "Unsupported",
+        "__array_api_version__",
         "__version__",
         "devices",
         "doctor",
+        "fft",
+        "host_operations",
+        "linalg",
+        "record",
+        "vmap",
     ]
     assert all(hasattr(anygpu, name) for name in anygpu.__all__)
 
 
+#: The Python Array API standard 2024.12, and float16 and Array beside it.
+STANDARD = """
+Array __array_namespace_info__ abs acos acosh add all any arange argmax argmin argsort asarray asin asinh astype
+atan atan2 atanh bitwise_and bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor bool
+broadcast_arrays broadcast_to can_cast ceil clip complex128 complex64 concat conj copysign cos cosh
+count_nonzero cumulative_prod cumulative_sum diff divide e empty empty_like equal exp expand_dims expm1 eye
+finfo flip float16 float32 float64 floor floor_divide from_dlpack full full_like greater greater_equal hypot
+iinfo imag inf int16 int32 int64 int8 isdtype isfinite isinf isnan less less_equal linspace log log10 log1p log2
+logaddexp logical_and logical_not logical_or logical_xor matmul matrix_transpose max maximum mean meshgrid min
+minimum moveaxis multiply nan negative newaxis nextafter nonzero not_equal ones ones_like permute_dims pi
+positive pow prod real reciprocal remainder repeat reshape result_type roll round searchsorted sign signbit sin
+sinh sort sqrt square squeeze stack std subtract sum take take_along_axis tan tanh tensordot tile tril triu
+trunc uint16 uint32 uint64 uint8 unique_all unique_counts unique_inverse unique_values unstack var vecdot where
+zeros zeros_like
+""".split()  # noqa: SIM905 - words are easier to compare with the standard
+
+
+def test_the_array_namespace() -> None:
+    assert sorted(namespace.__all__) == sorted(STANDARD)
+    assert all(getattr(anygpu, name) is getattr(namespace, name) for name in STANDARD)
+    assert set(STANDARD) <= set(dir(anygpu))
+    assert not hasattr(anygpu, "no_such_name")
+
+
 def test_the_exported_names_of_testing() -> None:
-    assert sorted(anygpu.testing.__all__) == ["FakeEngine", "Fault", "ManualClock", "check_engine_probe", "fake_device"]
+    assert sorted(anygpu.testing.__all__) == [
+        "FakeEngine",
+        "Fault",
+        "ManualClock",
+        "check_engine_probe",
+        "check_engine_programs",
+        "fake_device",
+    ]
 
 
 def test_importing_loads_no_optional_library_and_opens_no_device() -> None:

@@ -1,11 +1,16 @@
 """anygpu runs ordinary NumPy-style functions on whatever GPU the machine has, or on none, and says why.
 
-This is the one place where public names are exported; everything else in the package is private. Importing it opens no
-device and loads none of the optional libraries.
+Public names are exported here; beside those listed below, every name of the Python Array API standard 2024.12 is one
+(`anygpu.namespace` lists them; they are loaded when the first of them is used). Everything else is private. Importing
+the package opens no device and loads none of the optional libraries.
 
-The package is read in the order the data flows. Today that is: `hardware` (what there is, as frozen facts), `engines`
-(the libraries that compute), `workers` (the processes that touch devices), `api`, and `cli` on top.
+The package is read in the order the data flows: `array` (what the user holds), `program` (what is to be computed, as
+data), `engines` (the libraries that compute), `runtime` (where programs meet devices). Beside that way stand `hardware`
+(what there is, as frozen facts) and `workers` (the processes that touch devices).
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from anygpu._version import __version__
 from anygpu.api import devices, doctor
@@ -30,7 +35,17 @@ from anygpu.hardware.cards import Card
 from anygpu.hardware.case import Finding
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.diagnosis import Diagnosis
+from anygpu.notices import HostFallback, host_operations
 from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
+
+if TYPE_CHECKING:
+    from anygpu import fft, linalg
+    from anygpu.array.tracing import record
+    from anygpu.namespace import *  # noqa: F403
+    from anygpu.program.batching import vmap
+    from anygpu.program.graph import Program
+
+__array_api_version__ = "2024.12"
 
 __all__ = [
     "AllocationError",
@@ -46,6 +61,7 @@ __all__ = [
     "DeviceUnavailable",
     "Diagnosis",
     "Finding",
+    "HostFallback",
     "HostOperation",
     "InvalidOption",
     "InvalidProgram",
@@ -53,11 +69,45 @@ __all__ = [
     "OutOfMemory",
     "OverBudget",
     "Phases",
+    "Program",
     "Receipt",
     "TooBig",
     "Unavailable",
     "Unsupported",
+    "__array_api_version__",
     "__version__",
     "devices",
     "doctor",
+    "fft",
+    "host_operations",
+    "linalg",
+    "record",
+    "vmap",
 ]
+
+#: Names that are loaded when they are first used, and where they are.
+_LATER = {
+    "Program": "anygpu.program.graph",
+    "record": "anygpu.array.tracing",
+    "vmap": "anygpu.program.batching",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("fft", "linalg"):
+        return importlib.import_module(f"anygpu.{name}")
+    if name in _LATER:
+        value = getattr(importlib.import_module(_LATER[name]), name)
+    else:
+        if name.startswith("_") and name != "__array_namespace_info__":
+            raise AttributeError(f"module 'anygpu' has no attribute {name!r}")
+        namespace = importlib.import_module("anygpu.namespace")
+        if name not in namespace.__all__:
+            raise AttributeError(f"module 'anygpu' has no attribute {name!r}")
+        value = getattr(namespace, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *importlib.import_module("anygpu.namespace").__all__})

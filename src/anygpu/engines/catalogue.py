@@ -38,7 +38,7 @@ class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BUILT_IN: tuple[EngineEntry, ...] = (
-    EngineEntry(name="numpy", target="anygpu.engines.numpy:NumpyEngine", versions=("numpy",), probe_in="here"),
+    EngineEntry(name="numpy", target="anygpu.engines.numpy.engine:NumpyEngine", versions=("numpy",), probe_in="here"),
     EngineEntry(name="webgpu", target="anygpu.engines.webgpu:WebGPUEngine", requires="wgpu", versions=("wgpu",)),
     EngineEntry(
         name="opencl",
@@ -49,14 +49,14 @@ BUILT_IN: tuple[EngineEntry, ...] = (
     ),
     EngineEntry(
         name="torch",
-        target="anygpu.engines.torch:TorchEngine",
+        target="anygpu.engines.torch.engine:TorchEngine",
         requires="torch",
         extra="torch",
         versions=("torch",),
     ),
     EngineEntry(
         name="jax",
-        target="anygpu.engines.jax:JaxEngine",
+        target="anygpu.engines.jax.engine:JaxEngine",
         requires="jax",
         extra="jax",
         versions=("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm60-plugin", "libtpu"),

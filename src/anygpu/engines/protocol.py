@@ -7,13 +7,15 @@ down the process they run in; that is why callers run them in a child (see `anyg
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.verification import Values, VerifiedType, inputs, mistake, types_to_verify
+from anygpu.program.graph import Program
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +48,47 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go of everything that was opened. May be called twice."""
+
+
+class Lack(msgspec.Struct, frozen=True):
+    """A node of a program that a device cannot compute, and why."""
+
+    node: int
+    reason: str
+
+
+#: What an engine makes of a program, and of an array: its own business.
+Executable = Any
+Buffer = Any
+
+
+@runtime_checkable
+class ProgramEngine(Engine, Protocol):
+    """An engine that runs programs."""
+
+    def supports(self, program: Program, device: Device) -> list[Lack]:
+        """What the device cannot do of the program; empty when it can do it all."""
+
+    def compile(self, program: Program, device: Device) -> Executable:
+        """The program ready to run there; the engine keeps what it has compiled, by the program's key."""
+
+    def upload(self, values: Values, device: Device) -> Buffer:
+        """A copy on the device, which shares no memory with `values`."""
+
+    def download(self, buffer: Buffer) -> Values:
+        """The values on the host, after everything that they depend on is done."""
+
+    def execute(self, executable: Executable, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """Run it. Results stay on the device; nobody writes to a buffer that exists."""
+
+    def native(self, buffer: Buffer) -> Any:
+        """The library's own array, which speaks DLPack."""
+
+    def adopt(self, array: Any, device: Device) -> Buffer:
+        """A buffer from any array that speaks DLPack, without a copy where that is possible."""
+
+    def synchronize(self, device: Device) -> None:
+        """Return when the device has nothing left to do."""
 
 
 class Computes(Protocol):

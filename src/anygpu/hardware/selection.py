@@ -184,4 +184,5 @@ def _could_be(item: Unavailable, preference: Preference) -> bool:
         return True
     names = {name.lower() for name in preference.on}
     parts = {item.id, item.engine, *item.id.split(":")}
-    return bool(names & parts) or ("gpu" in names and item.state in ("present", "hung"))
+    is_part = any(name.startswith(f"{item.id}:") for name in names)
+    return is_part or bool(names & parts) or ("gpu" in names and item.state in ("present", "hung"))

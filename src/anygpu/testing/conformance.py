@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Sequence
 
-from anygpu.engines.protocol import Engine
+import msgspec
+import numpy as np
+
+from anygpu.engines.numpy import lowering
+from anygpu.engines.protocol import Buffer, Engine, ProgramEngine
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import FEATURES, Device, Unavailable
+from anygpu.notices import host_operations
+from anygpu.program.dtypes import is_inexact
+from anygpu.program.graph import Node, Program
+from anygpu.program.primitives import Binary, Cast, Gather, Input, Primitive, Scatter
+from anygpu.runtime.hosting import run_with_host
+from anygpu.testing.bounds import tolerance_of
+from anygpu.testing.cases import REFERENCE_DTYPES, Result, Sheet, Values, sheets, tame, values
 
 
 def check_engine_probe(engine: Engine, *, deep: bool = False) -> list[Device]:
@@ -24,6 +35,167 @@ def check_engine_probe(engine: Engine, *, deep: bool = False) -> list[Device]:
     engine.close()
     engine.close()
     return devices
+
+
+def check_engine_programs(engine: Engine, device: Device, *, deep: bool = False) -> list[str]:
+    """Run every primitive, function and type on a device that `discover` has listed, and compare with NumPy.
+
+    What the engine says it lacks runs on the host, as it would for a user; the reasons are returned. With `deep`, also
+    what moves data about is tried with every type and not with one of each kind.
+    """
+    if not isinstance(engine, ProgramEngine):
+        raise AssertionError(f"{type(engine).__name__} does not have all methods of ProgramEngine")
+    for dtype in REFERENCE_DTYPES:
+        for array in (
+            values(dtype, 4, 5),
+            values(dtype, 0, 3),
+            values(dtype, 1).reshape(()),
+            values(dtype, 6, 4)[::-2].T,
+        ):
+            _check_transport(engine, device, array)
+    reasons: set[str] = set()
+    for sheet in sheets(deep=deep):
+        reasons |= _check_sheet(engine, device, sheet)
+    _check_errors(engine, device)
+    _check_compilation(engine, device)
+    _check_bfloat16(engine, device)
+    engine.synchronize(device)
+    return sorted(reasons)
+
+
+def _check_transport(engine: ProgramEngine, device: Device, array: Values) -> None:
+    """There and back, bit by bit, without sharing memory with what was given."""
+    given = array.copy()
+    buffer = engine.upload(given, device)
+    given[...] = 1
+    what = f"{array.dtype.name} of shape {array.shape}"
+    _expect(_same_bits(engine.download(buffer), array), f"{what} changed on its way to {device.id} and back")
+    native = engine.native(buffer)
+    _expect(hasattr(native, "__dlpack__"), f"native() must return an array that speaks DLPack, not {type(native)}")
+    adopted = engine.adopt(native, device)
+    _expect(_same_bits(engine.download(adopted), array), f"{what} changed when it was adopted")
+
+
+def _same_bits(one: Values, other: Values) -> bool:
+    same = one.shape == other.shape and one.dtype == other.dtype
+    return same and np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
+
+
+def _run(
+    engine: ProgramEngine, device: Device, program: Program, buffers: Sequence[Buffer]
+) -> tuple[list[Buffer], set[str]]:
+    lacks = engine.supports(program, device)
+    for lack in lacks:
+        name = program.nodes[lack.node].op.name
+        _expect(bool(lack.reason.strip()), f"supports() must say why {device.id} lacks {name}")
+    if not lacks:
+        return engine.execute(engine.compile(program, device), buffers), set()
+    with host_operations():
+        return run_with_host(engine, device, program, buffers, lacks), {lack.reason for lack in lacks}
+
+
+def _check_sheet(engine: ProgramEngine, device: Device, sheet: Sheet) -> set[str]:
+    program = sheet.program
+    wanted = lowering.run(program, sheet.inputs)
+    buffers = [engine.upload(each, device) for each in sheet.inputs]
+    results, reasons = _run(engine, device, program, buffers)
+    _expect(len(results) == len(wanted), f"{sheet.name}: {len(wanted)} results were wanted, {len(results)} came")
+    for result, reference, buffer in zip(sheet.results, wanted, results, strict=True):
+        wrong = _difference(reference, engine.download(buffer), result)
+        _expect(wrong is None, f"{sheet.name} on {device.id}: {result.label} {wrong}")
+    for before, buffer in zip(sheet.inputs, buffers, strict=True):
+        _expect(_same_bits(engine.download(buffer), before), f"{sheet.name}: {device.id} has written to an input")
+    return reasons
+
+
+def _difference(wanted: Values, got: Values, result: Result) -> str | None:
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return f"is {got.dtype}{list(got.shape)}, not {wanted.dtype}{list(wanted.shape)}"
+    allowed = np.zeros(wanted.shape)
+    with np.errstate(all="ignore"):
+        agree = wanted == got
+        if is_inexact(wanted.dtype.name):  # type: ignore[arg-type]
+            wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
+            one, other = wanted.astype(wide), got.astype(wide)
+            agree |= np.isnan(one) & np.isnan(other)
+            if result.kind != "exact":
+                allowed = tolerance_of(result.kind, wanted.dtype.name) * result.terms * _scale(one, result)  # type: ignore[arg-type]
+                agree |= np.abs(one - other) <= allowed
+    if agree.all():
+        return None
+    first = tuple(int(each[0]) for each in np.nonzero(np.atleast_1d(~agree)))[: wanted.ndim]
+    many = f"{np.count_nonzero(~agree)} of {agree.size} values are wrong"
+    return f"{first} is {got[first]} instead of {wanted[first]}, which is off by more than {allowed[first]:.2g}; {many}"
+
+
+def _scale(wanted: Values, result: Result) -> Values:
+    """What a difference is relative to: a number itself, or the largest of those that were computed together."""
+    sizes = np.abs(wanted)
+    if result.kind in ("arithmetic", "function"):
+        return np.maximum(sizes, 1)
+    largest = np.max(sizes, where=np.isfinite(sizes), initial=1)
+    return np.broadcast_to(largest, wanted.shape)
+
+
+def _program(op: Primitive, *inputs: Values) -> Program:
+    nodes = [Node(Input(each.shape, each.dtype.name)) for each in inputs]  # type: ignore[arg-type]
+    return Program([*nodes, Node(op, tuple(range(len(inputs))))], [len(inputs)])
+
+
+def _check_errors(engine: ProgramEngine, device: Device) -> None:
+    """Errors that are in the values are NumPy's own, and nobody takes them for the device's."""
+    x = tame("float32", 3, 4)
+    mistakes: list[tuple[type[Exception], Program, tuple[Values, ...]]] = []
+    for dtype, outside in (("int64", 4), ("int64", -1), ("int32", 1 << 30), ("uint64", (1 << 64) - 1), ("uint8", 4)):
+        index = np.array([0, outside, 1], dtype)
+        both = np.stack([index] * 3)
+        mistakes += [
+            (IndexError, _program(Gather(1), x, index), (x, index)),
+            (IndexError, _program(Gather(1, 1), x, both), (x, both)),
+            (IndexError, _program(Scatter("set", 1), x, index, x[:, :3]), (x, index, x[:, :3])),
+            (IndexError, _program(Scatter("add", 1, 1), x, both, x[:, :3]), (x, both, x[:, :3])),
+        ]
+    bases, exponents = np.array([2, 3]), np.array([1, -1])
+    mistakes.append((ValueError, _program(Binary("power"), bases, exponents), (bases, exponents)))
+    for wanted, program, arrays in mistakes:
+        where = f"{program.nodes[-1].op} of {arrays[1].tolist()}"
+        error = _error_of(engine, device, program, arrays)
+        _expect(isinstance(error, wanted), f"{where} must raise {wanted.__name__} on {device.id}, not {error!r}")
+        if error is not None:
+            _expect(engine.classify(error, device) is None, f"classify() must return None for {error!r}: {where}")
+
+
+def _error_of(engine: ProgramEngine, device: Device, program: Program, arrays: Sequence[Values]) -> Exception | None:
+    try:
+        results, _ = _run(engine, device, program, [engine.upload(each, device) for each in arrays])
+        for buffer in results:
+            engine.download(buffer)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the caller compares it
+        return error
+    return None
+
+
+def _check_compilation(engine: ProgramEngine, device: Device) -> None:
+    """The same program, made twice, is compiled once; and what it returns stays what it was."""
+    x, y = tame("float32", 5), tame("float32", 5, seed=1)
+    first, second = (engine.compile(_program(Binary("add"), x, y), device) for _ in range(2))
+    _expect(first is second or first == second, "compile() must keep what it has compiled, by the program's key")
+    buffers = [engine.upload(each, device) for each in (x, y)]
+    (one,) = engine.execute(first, buffers)
+    engine.execute(first, [buffers[1], one])
+    _expect(_same_bits(engine.download(one), x + y), "a result changed when the program ran again")
+
+
+def _check_bfloat16(engine: ProgramEngine, device: Device) -> None:
+    """Where it is there, it rounds to the nearest with 8 bits, and to even between two."""
+    x = np.array([0, -1.5, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-7, np.inf], np.float32)
+    nodes = [Node(Input(x.shape, "float32")), Node(Cast("bfloat16"), (0,)), Node(Cast("float32"), (1,))]
+    program = Program(nodes, [2])
+    if not engine.supports(program, device):
+        (result,) = engine.execute(engine.compile(program, device), [engine.upload(x, device)])
+        wanted = np.array([0, -1.5, 1, 1 + 2**-6, 1 + 2**-7, np.inf], np.float32)
+        got = engine.download(result)
+        _expect(bool(np.allclose(got, wanted, rtol=1e-7)), f"bfloat16: {x} became {got}, not {wanted}")
 
 
 def _check_item(engine: Engine, item: Device | Unavailable, *, deep: bool) -> Device | Unavailable:

@@ -1,7 +1,7 @@
 """An engine without a library behind it: devices as you script them, and faults that are real.
 
-A `hang` really blocks, an `abort` really kills the process. Run faulty devices through `FakeEngine.entry()`, which
-makes the probe happen in a child, as it does for real engines.
+Programs run in NumPy, whatever the device claims to be. A `hang` really blocks, an `abort` really kills the process.
+Run faulty devices through `FakeEngine.entry()`, which makes the probe happen in a child, as it does for real engines.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.engines.protocol import Memory, verified
+from anygpu.engines.numpy import lowering
+from anygpu.engines.protocol import Lack, Memory, verified
 from anygpu.errors import AnyGPUError, DeviceLost, OutOfMemory
 from anygpu.hardware.device import Device, Kind, Unavailable, unknown_facts
 from anygpu.hardware.verification import Values, VerifiedType
+from anygpu.program.graph import Program
 
 #: hang          blocks for ever                      abort     dies of SIGABRT
 #: segfault      dies of SIGSEGV                      exit      leaves with code 3, saying nothing
@@ -54,7 +56,11 @@ def fake_device(device_id: str = "fake:0", *, kind: Kind = "gpu", memory: int = 
 
 
 class FakeEngine:
-    """Devices and faults from a script. A fault's key is a device id, or "discover" for the listing itself."""
+    """Devices and faults from a script.
+
+    A fault's key says when it strikes: a device id while that device is verified, "discover" while devices are listed,
+    and "execute fake:0" while a program runs on the device of that id.
+    """
 
     def __init__(
         self,
@@ -92,6 +98,37 @@ class FakeEngine:
 
         return verified(device, compute, deep=deep)
 
+    def supports(self, program: Program, device: Device) -> list[Lack]:
+        return [
+            Lack(position, f"the fake has no {spec.dtype}")
+            for position, spec in enumerate(program.specs)
+            if spec.dtype == "bfloat16"
+        ]
+
+    def compile(self, program: Program, device: Device) -> FakeExecutable:
+        return FakeExecutable(program=program, device=device.id)
+
+    def upload(self, values: Values, device: Device) -> Values:
+        return np.array(values, order="C")
+
+    def download(self, buffer: Values) -> Values:
+        return buffer
+
+    def execute(self, executable: FakeExecutable, buffers: Sequence[Values]) -> list[Values]:
+        fault = self._faults.get(f"execute {executable.device}")
+        _suffer(fault)
+        results = lowering.run(executable.program, buffers)
+        return [_spoilt(each) for each in results] if fault == "wrong_result" else results
+
+    def native(self, buffer: Values) -> Values:
+        return buffer
+
+    def adopt(self, array: Any, device: Device) -> Values:
+        return np.from_dlpack(array)
+
+    def synchronize(self, device: Device) -> None:
+        pass
+
     def memory(self, device: Device) -> Memory:
         return Memory(total=device.memory_total, free=device.memory_free)
 
@@ -104,6 +141,19 @@ class FakeEngine:
 
     def close(self) -> None:
         self.closed = True
+
+
+class FakeExecutable(msgspec.Struct, frozen=True):
+    program: Program
+    device: str
+
+
+def _spoilt(values: Values) -> Values:
+    """One element of another value."""
+    result = np.array(values)
+    if result.size:
+        result.flat[-1] = not result.flat[-1]
+    return result
 
 
 class _Script(msgspec.Struct, frozen=True, kw_only=True):

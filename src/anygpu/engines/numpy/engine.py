@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
-from anygpu.engines.protocol import Memory, verified
+from anygpu.engines.numpy import lowering
+from anygpu.engines.protocol import Lack, Memory, verified
 from anygpu.errors import AnyGPUError, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.verification import Values, VerifiedType
+from anygpu.program.graph import Program
 
 
 class NumpyEngine:
@@ -38,6 +41,35 @@ class NumpyEngine:
             return np.asarray(values * values + np.asarray(3, dtype) * values)
 
         return verified(device, compute, deep=deep)
+
+    def supports(self, program: Program, device: Device) -> list[Lack]:
+        return [
+            Lack(position, f"NumPy has no {spec.dtype}")
+            for position, spec in enumerate(program.specs)
+            if spec.dtype == "bfloat16"
+        ]
+
+    def compile(self, program: Program, device: Device) -> Program:
+        return program
+
+    def upload(self, values: Values, device: Device) -> Values:
+        return np.array(values, order="C")
+
+    def download(self, buffer: Values) -> Values:
+        return buffer
+
+    def execute(self, executable: Program, buffers: Sequence[Values]) -> list[Values]:
+        return lowering.run(executable, buffers)
+
+    def native(self, buffer: Values) -> Values:
+        # A broadcast is read-only, which older consumers of DLPack cannot be told.
+        return buffer if buffer.flags.writeable else buffer.copy()
+
+    def adopt(self, array: Any, device: Device) -> Values:
+        return np.from_dlpack(array)
+
+    def synchronize(self, device: Device) -> None:
+        pass
 
     def memory(self, device: Device) -> Memory:
         return Memory(total=host.memory_total(), free=host.memory_free())

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from anygpu.engines.protocol import Memory, failed, verified
-from anygpu.errors import AnyGPUError, DevicePoisoned, OutOfMemory
+from anygpu.engines.protocol import Lack, Memory, failed, verified
+from anygpu.engines.recent import Recent
+from anygpu.engines.torch import lowering
+from anygpu.engines.torch.lowering import Executable
+from anygpu.errors import AnyGPUError, DevicePoisoned, OutOfMemory, Unsupported
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
 from anygpu.hardware.device import Device, Unavailable, reasons_for, unknown_facts
 from anygpu.hardware.verification import Values, VerifiedType
+from anygpu.program.dtypes import DTYPES, DType
+from anygpu.program.graph import Program
 
 # A ROCm build of torch answers under the name "cuda".
 _IS_ROCM = torch.version.hip is not None
 
+#: On the CPU torch leaves only words when memory runs out. They stand before the number of bytes.
+_WORDS_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+
+_NAMES: dict[torch.dtype, DType] = {getattr(torch, name): name for name in DTYPES}
+
 
 class TorchEngine:
     name: ClassVar[str] = "torch"
+
+    def __init__(self) -> None:
+        self._executables: Recent[Executable] = Recent()
+        self._lacks: Recent[list[Lack]] = Recent()
 
     def discover(self) -> list[Device | Unavailable]:
         found: list[Device | Unavailable] = []
@@ -46,6 +61,46 @@ class TorchEngine:
         except Exception as error:  # noqa: BLE001 - any failure of a driver is a fact about the device
             return failed(device, error)
 
+    def supports(self, program: Program, device: Device) -> list[Lack]:
+        place = torch.device(_place(device))
+        return self._lacks.get((program.key, device.id), lambda: lowering.lacks(program, place))
+
+    def compile(self, program: Program, device: Device) -> Executable:
+        place = torch.device(_place(device))
+        return self._executables.get((program.key, device.id), lambda: lowering.compile_program(program, place))
+
+    def upload(self, values: Values, device: Device) -> torch.Tensor:
+        if values.dtype.name == "bfloat16":
+            tensor = torch.from_numpy(np.array(values.view(np.int16), order="C")).view(torch.bfloat16)
+        else:
+            tensor = torch.from_numpy(np.array(values, order="C"))
+        # From the copy, whose memory nobody else knows: on the CPU that is all there is to do.
+        return tensor.to(lowering.home(_NAMES[tensor.dtype], torch.device(_place(device))))
+
+    def download(self, buffer: torch.Tensor) -> Values:
+        if buffer.dtype == torch.bfloat16:
+            return np.asarray(buffer.cpu().view(torch.int16).numpy().view(_bfloat16()))
+        return np.asarray(buffer.cpu().numpy())
+
+    def execute(self, executable: Executable, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return executable.run(buffers)
+
+    def native(self, buffer: torch.Tensor) -> torch.Tensor:
+        return buffer
+
+    def adopt(self, array: Any, device: Device) -> torch.Tensor:
+        tensor = torch.from_dlpack(array)
+        if tensor.dtype not in _NAMES:
+            raise TypeError(f"anygpu has no arrays of {tensor.dtype}; it has {', '.join(DTYPES)}.")
+        return tensor.to(lowering.home(_NAMES[tensor.dtype], torch.device(_place(device))))
+
+    def synchronize(self, device: Device) -> None:
+        place = torch.device(_place(device))
+        if place.type == "mps":
+            torch.mps.synchronize()
+        elif place.type != "cpu":
+            getattr(torch, place.type).synchronize(place)
+
     def memory(self, device: Device) -> Memory:
         place = _place(device)
         if place.startswith("cuda"):
@@ -57,15 +112,26 @@ class TorchEngine:
         return Memory(total=host.memory_total(), free=host.memory_free())
 
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
-        if isinstance(error, torch.OutOfMemoryError):
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
             return OutOfMemory(device.id)
-        if isinstance(error, torch.AcceleratorError):
+        if isinstance(error, RuntimeError) and _WORDS_OUT_OF_MEMORY in str(error):
+            return OutOfMemory(device.id, free=host.memory_free())
+        if isinstance(error, lowering.BROKEN_DEVICE):
             # After a CUDA error of any other kind, every later call in the process fails with it.
             return DevicePoisoned(device.id, detail=str(error).splitlines()[0])
         return None
 
     def close(self) -> None:
-        pass
+        self._executables.clear()
+        self._lacks.clear()
+
+
+def _bfloat16() -> np.dtype[Any]:
+    try:
+        return np.dtype("bfloat16")
+    except TypeError:
+        instead = "Cast to float32 on the device first, or import ml_dtypes."
+        raise Unsupported("bfloat16", "NumPy without ml_dtypes", instead=instead) from None
 
 
 def _place(device: Device) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, ClassVar
 
@@ -12,11 +13,16 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import jax
 import numpy as np
 
-from anygpu.engines.protocol import Memory, failed, verified
+from anygpu.engines.jax import lowering
+from anygpu.engines.jax.lowering import Executable
+from anygpu.engines.protocol import Lack, Memory, failed, verified
+from anygpu.engines.recent import Recent
 from anygpu.errors import AnyGPUError, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Kind, Unavailable, reasons_for, unknown_facts
 from anygpu.hardware.verification import Values, VerifiedType
+from anygpu.program.dtypes import DTYPES
+from anygpu.program.graph import Program
 
 #: jax's platforms, with our kind and the interface behind them.
 _PLATFORMS: dict[str, tuple[Kind, str]] = {
@@ -36,6 +42,8 @@ class JaxEngine:
 
     def __init__(self) -> None:
         self._found: dict[str, Any] = {}
+        self._executables: Recent[Executable] = Recent()
+        self._lacks: Recent[list[Lack]] = Recent()
 
     def discover(self) -> list[Device | Unavailable]:
         found: list[Device | Unavailable] = []
@@ -62,6 +70,40 @@ class JaxEngine:
         except Exception as error:  # noqa: BLE001 - any failure of a driver is a fact about the device
             return failed(device, error)
 
+    def supports(self, program: Program, device: Device) -> list[Lack]:
+        platform = self._found[device.id].platform
+        return self._lacks.get((program.key, device.id), lambda: lowering.lacks(program, platform))
+
+    def compile(self, program: Program, device: Device) -> Executable:
+        place = self._found[device.id]
+        return self._executables.get((program.key, device.id), lambda: Executable(program, place))
+
+    def upload(self, values: Values, device: Device) -> jax.Array:
+        # jax may keep the memory that it is given, so it gets a copy that nobody else knows.
+        copy = np.array(values, order="C")
+        with jax.enable_x64(True):
+            return jax.device_put(copy, lowering.home(copy.dtype.name, self._found[device.id]))  # type: ignore[arg-type]
+
+    def download(self, buffer: jax.Array) -> Values:
+        return np.asarray(buffer)
+
+    def execute(self, executable: Executable, buffers: Sequence[jax.Array]) -> list[jax.Array]:
+        return executable.run(buffers)
+
+    def native(self, buffer: jax.Array) -> jax.Array:
+        return buffer
+
+    def adopt(self, array: Any, device: Device) -> jax.Array:
+        with jax.enable_x64(True):
+            adopted = jax.dlpack.from_dlpack(array)
+            if adopted.dtype.name not in DTYPES:
+                raise TypeError(f"anygpu has no arrays of {adopted.dtype.name}; it has {', '.join(DTYPES)}.")
+            return jax.device_put(adopted, lowering.home(adopted.dtype.name, self._found[device.id]))
+
+    def synchronize(self, device: Device) -> None:
+        # A device works in order: what is sent last is done last.
+        jax.device_put(np.zeros((), np.int8), self._found[device.id]).block_until_ready()
+
     def memory(self, device: Device) -> Memory:
         if device.kind == "cpu":
             return Memory(total=host.memory_total(), free=host.memory_free())
@@ -74,9 +116,13 @@ class JaxEngine:
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
         if isinstance(error, jax.errors.JaxRuntimeError) and str(error).startswith(_STATUS_OUT_OF_MEMORY):
             return OutOfMemory(device.id)
+        if isinstance(error, MemoryError):
+            return OutOfMemory(device.id)
         return None
 
     def close(self) -> None:
+        self._executables.clear()
+        self._lacks.clear()
         self._found.clear()
 
 

@@ -1,0 +1,1 @@
+"""Ordinary NumPy functions, run on every engine."""

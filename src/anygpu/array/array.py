@@ -1,0 +1,530 @@
+"""`Array`: an n-dimensional array that is computed when its values are needed.
+
+It follows the Python Array API standard and takes part in NumPy's own protocols, so `np.tanh(x @ w).mean(axis=0)` works
+unchanged. Operators record; `np.asarray(x)`, `bool(x)`, `x.item()` and the like compute.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import numpy.typing as npt
+
+from anygpu.array import recording
+from anygpu.array.expression import Value, compute
+from anygpu.array.methods import NumpyMethods
+from anygpu.array.place import Place, place_for, to_numpy_dtype
+from anygpu.array.recording import Operand, binary, dtype_name
+from anygpu.array.views import Shared, View, write
+from anygpu.errors import InvalidOption
+from anygpu.program.functions import BinaryFunction
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Reshape, Spec
+
+#: Modules that import this one, and so come later: loaded when they are first needed.
+_later = cache(importlib.import_module)
+
+API_VERSION = "2024.12"
+
+
+class Array(NumpyMethods):
+    """A lazy array. Made by `asarray`, `zeros` and the other creation functions, and by operations on arrays."""
+
+    __slots__ = ("__weakref__", "_shared", "_stored", "_view")
+
+    #: Before any subclass of ndarray in mixed operations.
+    __array_priority__ = 1000
+
+    _stored: Value
+    _view: View | None
+    #: Once there are views of this array: what they have to know.
+    _shared: Shared | None
+
+    def __init__(self, value: Value) -> None:
+        if type(value) is not Value:
+            raise TypeError("an Array is not made directly: use anygpu.asarray(...)")
+        if value.holder is not None:  # another array shows it already: this one gets a handle of its own
+            value = _fresh(value)
+        self._stored = value
+        self._view = None
+        self._shared = None
+        value.holder = ref(self)
+
+    @property
+    def _value(self) -> Value:
+        """The expression behind this array as it is now, after all writes to what it is a view of."""
+        view = self._view
+        if view is not None and view.stale:
+            self._stored = view.look()
+            self._stored.holder = ref(self)
+        return self._stored
+
+    # Facts
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._stored.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return to_numpy_dtype(self._stored.spec.dtype)
+
+    @property
+    def ndim(self) -> int:
+        return len(self._stored.spec.shape)
+
+    @property
+    def size(self) -> int:
+        return self._stored.spec.size
+
+    @property
+    def nbytes(self) -> int:
+        return self._stored.spec.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def device(self) -> str:
+        return self._place.device
+
+    @property
+    def _place(self) -> Place:
+        return self._stored.place or place_for(None)
+
+    @property
+    def base(self) -> Array | None:
+        """The array that this one is a view of, as NumPy has it."""
+        return None if self._view is None else self._view.base
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array without axes")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        about = f"shape={self.shape}, dtype={self.dtype.name}, device={self.device}"
+        if not self._value.computed:
+            return f"Array({about}, not computed yet)"
+        if self.size > 1000:
+            return f"Array({about})"
+        values = np.array2string(np.asarray(self), prefix="Array(", separator=", ")
+        return f"Array({values}, dtype={self.dtype.name}, device={self.device})"
+
+    # Values
+
+    def compute(self) -> Array:
+        """Compute now, and leave the result on the device. Returns the array itself."""
+        compute([self._value], self._place)
+        return self
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The values as a NumPy array of their own, which may be written to."""
+        return np.array(self)
+
+    @property
+    def program(self) -> Program:
+        """What is still to be computed for this array."""
+        from anygpu.array.expression import linearise
+
+        return linearise([self._value])[0]
+
+    def _host(self) -> npt.NDArray[Any]:
+        self.compute()
+        return self._place.download(self._value.buffer)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        values = self._host()
+        if dtype is not None and values.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"a change of type from {values.dtype} to {np.dtype(dtype)} needs a copy.")
+            return values.astype(dtype)
+        if copy:
+            return values.copy()
+        shown = values.view()
+        shown.flags.writeable = False  # it may be the device's own memory, which other arrays share
+        return shown
+
+    def item(self, *position: int) -> Any:
+        return self._host().item(*position)
+
+    def tolist(self) -> Any:
+        return self._host().tolist()
+
+    def tobytes(self) -> bytes:
+        return self._host().tobytes()
+
+    def _only(self, what: str) -> Any:
+        if self.size != 1:
+            raise ValueError(f"only an array with one element can become {what}; this one has {self.size}.")
+        return self._host().reshape(()).item()
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError("the truth of an array with several elements is ambiguous: use x.any() or x.all().")
+        return bool(self._only("a bool"))
+
+    def __int__(self) -> int:
+        value = self._only("an int")
+        if isinstance(value, complex):
+            raise TypeError("a complex number cannot become an int: take x.real first.")
+        return int(value)
+
+    def __float__(self) -> float:
+        value = self._only("a float")
+        if isinstance(value, complex):
+            raise TypeError("a complex number cannot become a float: take x.real first.")
+        return float(value)
+
+    def __complex__(self) -> complex:
+        return complex(self._only("a complex number"))
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu" or self.shape:
+            raise TypeError("only an array of integers without axes can be an index.")
+        return int(self._only("an index"))
+
+    def __iter__(self) -> Iterator[Array]:
+        if not self.shape:
+            raise TypeError("an array without axes cannot be iterated over.")
+        return (self[position] for position in range(self.shape[0]))
+
+    def __contains__(self, item: object) -> bool:
+        return bool(np.any(np.asarray(self) == item))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (np.asarray(self), self.device)
+
+    def __copy__(self) -> Array:
+        return self.copy()
+
+    def __deepcopy__(self, memory: object) -> Array:
+        return self.copy()
+
+    def __format__(self, how: str) -> str:
+        return format(self.item(), how) if not self.shape else format(str(self), how)
+
+    def __hash__(self) -> int:
+        raise TypeError("an Array cannot be hashed: it can change. Use x.tobytes() or id(x) as the key.")
+
+    # Devices and other libraries
+
+    def to_device(self, device: object, /, *, stream: object = None) -> Array:
+        if stream is not None:
+            raise InvalidOption("anygpu orders its transfers itself: leave stream out.")
+        place = place_for(device)
+        if place is self._place:
+            return self
+        return Array(Value.on(place, place.upload(self._host()), self._value.spec))
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._native().__dlpack_device__()  # type: ignore[no-any-return]
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        wishes = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        # Libraries differ in which of these they know, so only what is asked for is passed on.
+        return self._native().__dlpack__(**{name: wish for name, wish in wishes.items() if wish is not None})
+
+    def _native(self) -> Any:
+        self.compute()
+        return self._place.native(self._value.buffer)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", API_VERSION):
+            raise ValueError(f"anygpu follows the Array API standard {API_VERSION}, not {api_version}.")
+        return importlib.import_module("anygpu")
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        ufuncs = _later("anygpu.array.numpy_ufuncs")
+        if not options and method == "__call__":
+            result = ufuncs.call_plainly(ufunc, inputs)
+            if result is not None:
+                return result
+        return ufuncs.call_ufunc(ufunc, method, inputs, options)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        return _later("anygpu.array.numpy_functions").call_function(function, arguments, options)
+
+    # Indexing
+
+    def __getitem__(self, key: Any) -> Array:
+        result: Array = _later("anygpu.array.indexing").get(self, key)
+        return result
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _later("anygpu.array.indexing").put_at(self, key, value)
+
+    # Operators
+
+    def _binary(self, fn: BinaryFunction, other: object) -> Array:
+        operand = other._value if type(other) is Array else _operand(other, self)
+        if operand is None:
+            return NotImplemented  # type: ignore[no-any-return]
+        return Array(binary(fn, self._stored if self._view is None else self._value, operand))
+
+    def _swapped(self, fn: BinaryFunction, other: object) -> Array:
+        operand = _operand(other, self)
+        if operand is None:
+            return NotImplemented  # type: ignore[no-any-return]
+        return Array(binary(fn, operand, self._value))
+
+    def _compare(self, fn: BinaryFunction, other: object) -> Array:
+        operand = _operand(other, self)
+        if operand is None:
+            return NotImplemented  # type: ignore[no-any-return]
+        return Array(recording.compare(fn, self._value, operand))
+
+    def _in_place(self, fn: BinaryFunction, other: object) -> Array:
+        result = self._binary(fn, other)
+        return result if result is NotImplemented else self._assign(result)
+
+    def _assign(self, result: Array) -> Array:
+        """`self op= other`: the array keeps its shape and type, as in NumPy."""
+        value = result._value
+        if value.spec.shape != self.shape:
+            raise ValueError(f"a result of shape {value.spec.shape} does not fit into an array of shape {self.shape}.")
+        wanted = self._stored.spec.dtype
+        if not np.can_cast(value.spec.dtype, wanted, "same_kind"):
+            raise TypeError(
+                f"a result of {value.spec.dtype} does not fit into an array of {wanted}. "
+                "Write x = x + y instead of x += y, or convert one of them with astype first."
+            )
+        write(self, recording.cast(value, wanted))
+        return self
+
+    def __add__(self, other: object) -> Array:
+        return self._binary("add", other)
+
+    def __radd__(self, other: object) -> Array:
+        return self._swapped("add", other)
+
+    def __iadd__(self, other: object) -> Array:
+        return self._in_place("add", other)
+
+    def __sub__(self, other: object) -> Array:
+        return self._binary("subtract", other)
+
+    def __rsub__(self, other: object) -> Array:
+        return self._swapped("subtract", other)
+
+    def __isub__(self, other: object) -> Array:
+        return self._in_place("subtract", other)
+
+    def __mul__(self, other: object) -> Array:
+        return self._binary("multiply", other)
+
+    def __rmul__(self, other: object) -> Array:
+        return self._swapped("multiply", other)
+
+    def __imul__(self, other: object) -> Array:
+        return self._in_place("multiply", other)
+
+    def __truediv__(self, other: object) -> Array:
+        return self._binary("divide", other)
+
+    def __rtruediv__(self, other: object) -> Array:
+        return self._swapped("divide", other)
+
+    def __itruediv__(self, other: object) -> Array:
+        return self._in_place("divide", other)
+
+    def __floordiv__(self, other: object) -> Array:
+        return self._binary("floor_divide", other)
+
+    def __rfloordiv__(self, other: object) -> Array:
+        return self._swapped("floor_divide", other)
+
+    def __ifloordiv__(self, other: object) -> Array:
+        return self._in_place("floor_divide", other)
+
+    def __mod__(self, other: object) -> Array:
+        return self._binary("remainder", other)
+
+    def __rmod__(self, other: object) -> Array:
+        return self._swapped("remainder", other)
+
+    def __imod__(self, other: object) -> Array:
+        return self._in_place("remainder", other)
+
+    def __divmod__(self, other: object) -> tuple[Array, Array]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Array, Array]:
+        return other // self, other % self
+
+    def __pow__(self, other: object) -> Array:
+        return self._binary("power", other)
+
+    def __rpow__(self, other: object) -> Array:
+        return self._swapped("power", other)
+
+    def __ipow__(self, other: object) -> Array:
+        return self._in_place("power", other)
+
+    def __and__(self, other: object) -> Array:
+        return self._binary("bitwise_and", other)
+
+    def __rand__(self, other: object) -> Array:
+        return self._swapped("bitwise_and", other)
+
+    def __iand__(self, other: object) -> Array:
+        return self._in_place("bitwise_and", other)
+
+    def __or__(self, other: object) -> Array:
+        return self._binary("bitwise_or", other)
+
+    def __ror__(self, other: object) -> Array:
+        return self._swapped("bitwise_or", other)
+
+    def __ior__(self, other: object) -> Array:
+        return self._in_place("bitwise_or", other)
+
+    def __xor__(self, other: object) -> Array:
+        return self._binary("bitwise_xor", other)
+
+    def __rxor__(self, other: object) -> Array:
+        return self._swapped("bitwise_xor", other)
+
+    def __ixor__(self, other: object) -> Array:
+        return self._in_place("bitwise_xor", other)
+
+    def __lshift__(self, other: object) -> Array:
+        return self._binary("left_shift", other)
+
+    def __rlshift__(self, other: object) -> Array:
+        return self._swapped("left_shift", other)
+
+    def __ilshift__(self, other: object) -> Array:
+        return self._in_place("left_shift", other)
+
+    def __rshift__(self, other: object) -> Array:
+        return self._binary("right_shift", other)
+
+    def __rrshift__(self, other: object) -> Array:
+        return self._swapped("right_shift", other)
+
+    def __irshift__(self, other: object) -> Array:
+        return self._in_place("right_shift", other)
+
+    def __eq__(self, other: object) -> Array:  # type: ignore[override]
+        return self._compare("equal", other)
+
+    def __ne__(self, other: object) -> Array:  # type: ignore[override]
+        return self._compare("not_equal", other)
+
+    def __lt__(self, other: object) -> Array:
+        return self._compare("less", other)
+
+    def __le__(self, other: object) -> Array:
+        return self._compare("less_equal", other)
+
+    def __gt__(self, other: object) -> Array:
+        return self._compare("greater", other)
+
+    def __ge__(self, other: object) -> Array:
+        return self._compare("greater_equal", other)
+
+    def __neg__(self) -> Array:
+        if self.dtype == np.bool_:
+            raise TypeError("a bool has no negative; use ~x.")
+        return Array(recording.unary("negative", self._value))
+
+    def __pos__(self) -> Array:
+        if self.dtype == np.bool_:
+            raise TypeError("a bool has no sign; use x.copy().")
+        return self.copy()
+
+    def __abs__(self) -> Array:
+        return self if self.dtype.kind in "bu" else Array(recording.unary("abs", self._value))
+
+    def __invert__(self) -> Array:
+        return Array(recording.unary("invert", self._value))
+
+    def __matmul__(self, other: object) -> Array:
+        return self._matmul(self, other)
+
+    def __rmatmul__(self, other: object) -> Array:
+        return self._matmul(other, self)
+
+    def __imatmul__(self, other: object) -> Array:
+        return self._assign(self @ other)
+
+    @staticmethod
+    def _matmul(one: object, other: object) -> Array:
+        result: Array = _later("anygpu.array.linear").matmul(one, other)
+        return result
+
+    # Changes in place that have no operator
+
+    def fill(self, value: Any) -> None:
+        self[...] = value
+
+    def sort(self, axis: int = -1, kind: str | None = None, order: None = None, *, stable: bool | None = None) -> None:
+        self._assign(_later("anygpu.array.sorting").sort(self, axis=axis))
+
+    def copy(self, order: str = "C") -> Array:
+        """The same values in an array of its own. Nothing is computed or copied before it must be."""
+        return Array(_fresh(self._value))
+
+    def astype(self, dtype: npt.DTypeLike, *, copy: bool = True) -> Array:
+        name = dtype_name(dtype)
+        if name == self._stored.spec.dtype and not copy:
+            return self
+        return Array(_fresh(recording.cast(self._value, name)))
+
+
+def _fresh(value: Value) -> Value:
+    """Another holder's own handle on the same value: a reshape to the same shape, which no engine performs."""
+    return recording.apply(Reshape(value.spec.shape), value, spec=value.spec)
+
+
+_PYTHON_NUMBERS = frozenset((bool, int, float, complex))
+
+
+def _operand(other: object, array: Array) -> Operand | None:
+    """Whatever may stand beside an array in an operator; `None` when it is not ours to handle."""
+    if isinstance(other, Array):
+        return other._value
+    if type(other) in _PYTHON_NUMBERS:
+        return other  # type: ignore[return-value]
+    if isinstance(other, np.generic | np.ndarray | list | tuple):
+        return as_value(np.asarray(other), array._place)
+    return None
+
+
+def as_value(values: npt.NDArray[Any], place: Place) -> Value:
+    """A NumPy array as a value: a single number becomes a part of the program, others are copied to the place."""
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    if values.ndim == 0:
+        return recording.literal(values)
+    return Value.on(place, place.upload(values), Spec(values.shape, dtype_name(values.dtype)))
+
+
+def as_array(x: Any, place: Place | None = None) -> Array:
+    """Whatever a user may mean by an array: an `Array` is itself, everything else is copied to the place."""
+    if isinstance(x, Array):
+        return x
+    return Array(as_value(np.asarray(x), place or place_for(None)))
+
+
+def place_of(*arguments: Any) -> Place:
+    """Where the first array among the arguments is; the default device when there is none."""
+    return next((each._place for each in arguments if isinstance(each, Array)), None) or place_for(None)
+
+
+def _unpickle(values: npt.NDArray[Any], device: str) -> Array:
+    return as_array(values, place_for(device))

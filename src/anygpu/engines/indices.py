@@ -1,0 +1,144 @@
+"""What can be known of index values before a program runs, so that engines check only what might be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_integer
+from anygpu.program.graph import Node, Program
+from anygpu.program.primitives import (
+    Argsort,
+    Binary,
+    Broadcast,
+    Cast,
+    Concatenate,
+    Constant,
+    Flip,
+    Gather,
+    Iota,
+    Permute,
+    Reduce,
+    Reshape,
+    Scatter,
+    Search,
+    Select,
+    Slice,
+    Spec,
+    Windows,
+)
+
+#: Primitives whose elements are all elements of their first input.
+_ELEMENTS_OF_THE_FIRST = (Reshape, Permute, Broadcast, Slice, Flip, Windows, Gather)
+#: Those of them that repeat none.
+_EACH_ONCE = (Reshape, Permute, Slice, Flip)
+
+
+class Interval(NamedTuple):
+    low: int
+    high: int
+
+    def fits(self, other: Interval) -> bool:
+        return other.low <= self.low and self.high <= other.high
+
+
+class IndexFacts:
+    """Of every node: the range of its values, and whether none of them comes twice. Found in one pass, in order."""
+
+    def __init__(self, program: Program) -> None:
+        self._specs = program.specs
+        self._intervals: list[Interval] = []
+        self._distinct: list[bool] = []
+        if any(isinstance(node.op, Gather | Scatter) for node in program.nodes):
+            for position, node in enumerate(program.nodes):
+                self._intervals.append(self._interval(node, program.specs[position]))
+                self._distinct.append(self._is_distinct(node, program.specs[position]))
+
+    def surely_in_range(self, position: int, length: int) -> bool:
+        """Whether no run can give this node a value outside of 0 … length - 1."""
+        return self._specs[position].size == 0 or self._intervals[position].fits(Interval(0, length - 1))
+
+    def surely_distinct(self, position: int) -> bool:
+        """Whether no run can give this node the same value twice."""
+        return self._distinct[position]
+
+    def _interval(self, node: Node, spec: Spec) -> Interval:
+        possible = _everything(spec.dtype)
+        found = _judge(node, spec, [self._intervals[source] for source in node.inputs], self._specs)
+        return found if found is not None and found.fits(possible) else possible
+
+    def _is_distinct(self, node: Node, spec: Spec) -> bool:
+        op, sources = node
+        if spec.size <= 1:
+            return True
+        if not is_integer(spec.dtype):
+            return False
+        if isinstance(op, Iota):
+            return op.length - 1 <= _everything(spec.dtype).high
+        if isinstance(op, Constant):
+            values = _values(op)
+            return bool(len(np.unique(values)) == values.size)
+        if isinstance(op, Argsort):
+            return len(spec.shape) == 1
+        if isinstance(op, Cast):
+            source = self._specs[sources[0]].dtype
+            return is_integer(source) and ITEMSIZE[op.dtype] >= ITEMSIZE[source] and self._distinct[sources[0]]
+        return isinstance(op, _EACH_ONCE) and self._distinct[sources[0]]
+
+
+def _values(op: Constant) -> np.ndarray[Any, Any]:
+    return np.frombuffer(op.data, op.dtype)
+
+
+def _everything(dtype: DType) -> Interval:
+    if not is_integer(dtype):
+        return Interval(0, 1) if dtype == "bool" else Interval(-(1 << 64), 1 << 64)
+    bits = 8 * ITEMSIZE[dtype]
+    return Interval(-(1 << bits - 1), (1 << bits - 1) - 1) if KIND[dtype] == "signed" else Interval(0, (1 << bits) - 1)
+
+
+def _judge(node: Node, spec: Spec, of: Sequence[Interval], specs: Sequence[Spec]) -> Interval | None:
+    op, sources = node
+    match op:
+        case Constant() if is_integer(spec.dtype):
+            values = _values(op)
+            return Interval(int(values.min()), int(values.max())) if values.size else Interval(0, 0)
+        case Iota():
+            return Interval(0, max(0, op.length - 1))
+        case Reduce(fn="argmax" | "argmin"):
+            return Interval(0, specs[sources[0]].shape[op.axes[0]] - 1)
+        case Argsort():
+            return Interval(0, max(0, spec.shape[op.axis] - 1))
+        case Search():
+            return Interval(0, specs[sources[0]].shape[0])
+        case Reduce(fn="max" | "min") | Cast():
+            return of[0] if is_integer(specs[sources[0]].dtype) or specs[sources[0]].dtype == "bool" else None
+        case Select():
+            return Interval(min(of[1].low, of[2].low), max(of[1].high, of[2].high))
+        case Concatenate():
+            return Interval(min(part.low for part in of), max(part.high for part in of))
+        case Binary() if is_integer(spec.dtype):
+            return _arithmetic(op, of[0], of[1])
+    return of[0] if isinstance(op, _ELEMENTS_OF_THE_FIRST) else None
+
+
+def _arithmetic(op: Binary, x: Interval, y: Interval) -> Interval | None:
+    match op.fn:
+        case "add":
+            return Interval(x.low + y.low, x.high + y.high)
+        case "subtract":
+            return Interval(x.low - y.high, x.high - y.low)
+        case "multiply":
+            corners = [x.low * y.low, x.low * y.high, x.high * y.low, x.high * y.high]
+            return Interval(min(corners), max(corners))
+        case "minimum":
+            return Interval(min(x.low, y.low), min(x.high, y.high))
+        case "maximum":
+            return Interval(max(x.low, y.low), max(x.high, y.high))
+        case "remainder" if y.low > 0:
+            return Interval(0, y.high - 1)
+        case "floor_divide" if y.low > 0 and x.low >= 0:
+            return Interval(x.low // y.high, x.high // y.low)
+    return None

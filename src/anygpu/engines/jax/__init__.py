@@ -1,0 +1,1 @@
+"""JAX: programs compiled by XLA."""

@@ -1,0 +1,167 @@
+"""A program as one function that XLA compiles whole, and which of its nodes jax has nothing for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anygpu.engines.indices import IndexFacts
+from anygpu.engines.jax import elementwise, structure
+from anygpu.engines.jax.tracing import Complaint, Site
+from anygpu.engines.protocol import Lack
+from anygpu.program.dtypes import KIND, DType
+from anygpu.program.graph import Program
+from anygpu.program.primitives import (
+    LINEAR_PARTS,
+    Argsort,
+    Binary,
+    Broadcast,
+    Cast,
+    Concatenate,
+    Constant,
+    Contract,
+    Flip,
+    Fourier,
+    Gather,
+    Input,
+    Iota,
+    Linear,
+    Pad,
+    Permute,
+    Primitive,
+    Reduce,
+    Reshape,
+    Scan,
+    Scatter,
+    Search,
+    Select,
+    Slice,
+    Sort,
+    Unary,
+    Update,
+    Windows,
+)
+
+LOWER: dict[type[Primitive], Callable[..., Any]] = {
+    Constant: structure.constant,
+    Iota: structure.iota,
+    Unary: elementwise.unary,
+    Binary: elementwise.binary,
+    Select: elementwise.select,
+    Cast: elementwise.cast,
+    Reduce: structure.reduce,
+    Scan: structure.scan,
+    Reshape: structure.reshape,
+    Permute: structure.permute,
+    Broadcast: structure.broadcast,
+    Slice: structure.slice_,
+    Update: structure.update,
+    Flip: structure.flip,
+    Pad: structure.pad,
+    Concatenate: structure.concatenate,
+    Windows: structure.windows,
+    Contract: structure.contract,
+    Gather: structure.gather,
+    Scatter: structure.scatter,
+    Sort: structure.sort,
+    Argsort: structure.argsort,
+    Search: structure.search,
+    Fourier: structure.fourier,
+    Linear: structure.linear,
+}
+
+
+class Executable:
+    """A compiled program. Its types are fixed when it is compiled, whatever jax is set to when it runs."""
+
+    def __init__(self, program: Program, place: Any) -> None:
+        self._complaints: list[Complaint] = []
+        sharding = jax.sharding.SingleDeviceSharding(place)
+        inputs = [jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype), sharding=sharding) for spec in program.inputs]
+        # Without x64 jax narrows 64-bit values to 32 bits silently.
+        with jax.enable_x64(True):
+            traced = jax.jit(_function(program, self._complaints), out_shardings=sharding, keep_unused=True)
+            self._compiled = traced.lower(*inputs).compile()
+
+    def run(self, buffers: Sequence[jax.Array]) -> list[jax.Array]:
+        results, flags = self._compiled(*buffers)
+        if self._complaints:
+            raised = np.flatnonzero(np.asarray(flags))
+            if raised.size:
+                raise self._complaints[raised[0]]()
+        return results  # type: ignore[no-any-return]
+
+
+def _function(program: Program, complaints: list[Complaint]) -> Callable[..., Any]:
+    facts = IndexFacts(program)
+
+    def run(*inputs: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+        flags: list[jax.Array] = []
+        complaints.clear()
+
+        def complain(flag: jax.Array, error: Complaint) -> None:
+            flags.append(flag)
+            complaints.append(error)
+
+        values: list[Any] = list(inputs)
+        decompositions: dict[tuple[Any, ...], Any] = {}
+        for position, (op, sources) in enumerate(program.nodes):
+            if isinstance(op, Input):
+                continue
+            specs = tuple(program.specs[source] for source in sources)
+            site = Site(specs, program.specs[position], complain)
+            if isinstance(op, Gather | Scatter):
+                site = site._replace(
+                    in_range=facts.surely_in_range(sources[1], specs[0].shape[op.axis]),
+                    distinct=facts.surely_distinct(sources[1]),
+                )
+            arguments = [values[source] for source in sources]
+            if isinstance(op, Linear) and op.fn in LINEAR_PARTS:
+                key = (op.fn, op.full, sources)
+                if key not in decompositions:
+                    decompositions[key] = structure.linear(op, site, *arguments)
+                values.append(decompositions[key][op.part])
+            else:
+                values.append(LOWER[type(op)](op, site, *arguments))
+        return [values[output] for output in program.outputs], jnp.stack(flags) if flags else jnp.zeros(0, bool)
+
+    return run
+
+
+#: What a platform's hardware has no room for.
+_NOT_ON: dict[str, tuple[DType, ...]] = {
+    "tpu": ("float64", "complex128"),
+    "metal": ("float64", "complex64", "complex128"),
+}
+
+
+def home(dtype: DType, place: Any) -> Any:
+    """Where buffers of this type live. What the device cannot hold stays on the host, where its nodes run too."""
+    return jax.devices("cpu")[0] if dtype in _NOT_ON.get(place.platform.lower(), ()) else place
+
+
+def lacks(program: Program, platform: str) -> list[Lack]:
+    found = []
+    for position, node in enumerate(program.nodes):
+        if isinstance(node.op, Input):
+            continue
+        dtypes = [program.specs[each].dtype for each in (*node.inputs, position)]
+        reason = _reason(node.op, dtypes, platform.lower())
+        if reason is not None:
+            found.append(Lack(position, reason))
+    return found
+
+
+def _reason(op: Primitive, dtypes: Sequence[DType], platform: str) -> str | None:
+    for dtype in dtypes:
+        if dtype in _NOT_ON.get(platform, ()):
+            return f"jax has no {dtype} on {platform}"
+    if isinstance(op, Linear) and op.fn == "eig" and platform != "cpu":
+        return f"jax has no eig on {platform}"
+    if isinstance(op, Scatter) and op.fn in ("maximum", "minimum") and KIND[dtypes[0]] == "complex":
+        return f"jax has no scatter {op.fn} for {dtypes[0]}"
+    return None

@@ -1,0 +1,1 @@
+"""NumPy: the reference and the floor."""

@@ -1,0 +1,287 @@
+"""Every primitive in NumPy. This is the reference: what a program means is what happens here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anygpu.program.costs import last_uses
+from anygpu.program.dtypes import KIND, REAL_PART
+from anygpu.program.graph import Program
+from anygpu.program.primitives import (
+    Argsort,
+    Binary,
+    Broadcast,
+    Cast,
+    Concatenate,
+    Constant,
+    Contract,
+    Flip,
+    Fourier,
+    Gather,
+    Input,
+    Iota,
+    Linear,
+    Pad,
+    Permute,
+    Primitive,
+    Reduce,
+    Reshape,
+    Scan,
+    Scatter,
+    Search,
+    Select,
+    Slice,
+    Sort,
+    Spec,
+    Unary,
+    Update,
+    Windows,
+    free_axes,
+    product,
+)
+
+Values = npt.NDArray[Any]
+
+#: Functions whose name in NumPy is another one.
+_RENAMED = {
+    "asin": "arcsin",
+    "acos": "arccos",
+    "atan": "arctan",
+    "asinh": "arcsinh",
+    "acosh": "arccosh",
+    "atanh": "arctanh",
+    "atan2": "arctan2",
+    "popcount": "bitwise_count",
+}
+
+
+def run(program: Program, inputs: Sequence[Values]) -> list[Values]:
+    """Compute a program node by node, and let go of each value after its last use."""
+    values: list[Any] = [None] * len(program.nodes)
+    last_use = last_uses(program)
+    parts: dict[Any, Any] = {}
+    with np.errstate(all="ignore"):
+        for position, (op, sources) in enumerate(program.nodes):
+            if isinstance(op, Input):
+                values[position] = inputs[position]
+            elif isinstance(op, Linear):
+                values[position] = _linear(op, sources, [values[source] for source in sources], parts)
+            else:
+                values[position] = np.asarray(LOWER[type(op)](op, *[values[source] for source in sources]))
+            for source in last_use[position]:
+                values[source] = None
+    return [values[output] for output in program.outputs]
+
+
+def run_node(op: Primitive, inputs: Sequence[Values]) -> Values:
+    """One primitive alone."""
+    with np.errstate(all="ignore"):
+        if isinstance(op, Linear):
+            return _linear(op, (), list(inputs), {})
+        return np.asarray(LOWER[type(op)](op, *inputs))
+
+
+def _unary(op: Unary, x: Values) -> Values:
+    match op.fn:
+        case "mantissa":
+            return np.asarray(np.frexp(x)[0])
+        case "exponent":
+            return np.frexp(x)[1]
+        case "erf":
+            return _erf(x)
+        case "real" | "imag":
+            return np.array(getattr(x, op.fn))
+    return getattr(np, _RENAMED.get(op.fn, op.fn))(x)  # type: ignore[no-any-return]
+
+
+def _cast(op: Cast, x: Values) -> Values:
+    if x.dtype.kind == "c" and KIND[op.dtype] not in ("complex", "bool"):
+        x = x.real
+    return x.astype(op.dtype)
+
+
+def _erf(x: Values) -> Values:
+    """From the standard library; NumPy has none of its own."""
+    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x), x.dtype) if x.size else x
+
+
+def _binary(op: Binary, x: Values, y: Values) -> Values:
+    if op.fn == "complex":
+        result = np.empty(x.shape, np.complex64 if x.dtype != np.float64 else np.complex128)
+        result.real, result.imag = x, y
+        return result
+    if op.fn == "power" and x.dtype.kind in "iu" and y.dtype.kind == "i" and y.size and y.min() < 0:
+        raise ValueError("integers to negative integer powers are not allowed; convert the base to float first.")
+    return getattr(np, _RENAMED.get(op.fn, op.fn))(x, y)  # type: ignore[no-any-return]
+
+
+def _reduce(op: Reduce, x: Values) -> Values:
+    if op.fn in ("argmax", "argmin"):
+        return getattr(np, op.fn)(x, axis=op.axes[0])  # type: ignore[no-any-return]
+    if op.fn in ("sum", "prod"):
+        return getattr(np, op.fn)(x, axis=op.axes, dtype=x.dtype)  # type: ignore[no-any-return]
+    return getattr(np, op.fn)(x, axis=op.axes)  # type: ignore[no-any-return]
+
+
+_SCANS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+_SCATTERS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+}
+
+
+def _slice(op: Slice, x: Values) -> Values:
+    return x[tuple(slice(*each) for each in zip(op.starts, op.stops, op.steps, strict=True))]
+
+
+def _update(op: Update, x: Values, new: Values) -> Values:
+    result = x.copy()
+    region = tuple(
+        slice(start, start + (count - 1) * step + 1 if count else start, step)
+        for start, step, count in zip(op.starts, op.steps, new.shape, strict=True)
+    )
+    result[region] = new
+    return result
+
+
+def _pad(op: Pad, x: Values, value: Values) -> Values:
+    return np.pad(x, tuple(zip(op.low, op.high, strict=True)), constant_values=value) if x.ndim else x
+
+
+def _windows(op: Windows, x: Values) -> Values:
+    windows = np.lib.stride_tricks.sliding_window_view(x, op.size, axis=op.axis)
+    return windows[(slice(None),) * op.axis + (slice(None, None, op.step),)]
+
+
+def _contract(op: Contract, x: Values, y: Values) -> Values:
+    """As one batched matrix product, which is what the BLAS is good at."""
+    rows = free_axes(x.shape, op.left, op.left_batch)
+    columns = free_axes(y.shape, op.right, op.right_batch)
+    shape = (*(x.shape[axis] for axis in (*op.left_batch, *rows)), *(y.shape[axis] for axis in columns))
+    stack = tuple(x.shape[axis] for axis in op.left_batch)
+    inner = product(tuple(x.shape[axis] for axis in op.left))
+    left = x.transpose(*op.left_batch, *rows, *op.left).reshape(*stack, product(tuple(x.shape[a] for a in rows)), inner)
+    right = y.transpose(*op.right_batch, *op.right, *columns).reshape(
+        *stack, inner, product(tuple(y.shape[a] for a in columns))
+    )
+    return np.asarray(np.matmul(left, right).reshape(shape))
+
+
+def _gather(op: Gather, x: Values, indices: Values) -> Values:
+    _check_indices(indices, x.shape[op.axis])
+    if op.batch == 0:
+        return np.asarray(np.take(x, indices, axis=op.axis))
+    shape = (*x.shape[: op.axis], *indices.shape[op.batch :], *x.shape[op.axis + 1 :])
+    blocks, rows, positions = _blocks(op, x, indices)
+    # NumPy puts the axes of the two arrays of positions first; between them and the end lie the axes before `axis`.
+    return blocks[rows, :, positions].swapaxes(1, 2).reshape(shape)
+
+
+def _blocks(op: Gather | Scatter, x: Values, indices: Values) -> tuple[Values, Values, Values]:
+    """The array as batch × before × axis × after, and which row and which positions go together."""
+    batches = product(x.shape[: op.batch])
+    before, after = product(x.shape[op.batch : op.axis]), product(x.shape[op.axis + 1 :])
+    blocks = x.reshape(batches, before, x.shape[op.axis], after)
+    return blocks, np.arange(batches)[:, None], indices.reshape(batches, product(indices.shape[op.batch :]))
+
+
+def _check_indices(indices: Values, length: int) -> None:
+    if indices.size and not (indices.min() >= 0 and indices.max() < length):
+        worst = indices.max() if indices.max() >= length else indices.min()
+        raise IndexError(f"index {worst} is out of bounds for an axis with size {length}.")
+
+
+def _scatter(op: Scatter, x: Values, indices: Values, updates: Values) -> Values:
+    _check_indices(indices, x.shape[op.axis])
+    result = np.array(x, order="C")
+    blocks, rows, positions = _blocks(op, result, indices)
+    new = updates.reshape(*blocks.shape[:2], positions.shape[1], blocks.shape[3]).swapaxes(1, 2)
+    if op.fn == "set":
+        blocks[rows, :, positions] = new
+    else:
+        place: Any = (rows, slice(None), positions)
+        _SCATTERS[op.fn].at(blocks, place, new)
+    return result
+
+
+def _fourier(op: Fourier, x: Values) -> Values:
+    transform = getattr(np.fft, op.fn)(x, n=op.length, axis=op.axis)
+    wanted = REAL_PART.get(x.dtype.name) if op.fn == "irfft" else None  # type: ignore[call-overload]
+    if wanted is None:
+        wanted = "complex128" if x.dtype in (np.float64, np.complex128) else "complex64"
+    return transform.astype(wanted, copy=False)  # type: ignore[no-any-return]
+
+
+def _linear(op: Linear, sources: tuple[int, ...], inputs: list[Values], parts: dict[Any, Any]) -> Values:
+    """A decomposition is computed once, however many of its parts are wanted."""
+    key = (op.fn, op.full, sources)
+    if key not in parts:
+        parts[key] = _decompose(op, *inputs)
+    found = parts[key]
+    return np.asarray(found[op.part] if isinstance(found, tuple) else found)
+
+
+def _decompose(op: Linear, a: Values, *more: Values) -> Any:
+    match op.fn:
+        case "qr":
+            return tuple(np.linalg.qr(a, mode="complete" if op.full else "reduced"))
+        case "svd":
+            return tuple(np.linalg.svd(a, full_matrices=op.full))
+        case "svdvals":
+            return np.linalg.svd(a, compute_uv=False)
+        case "eig":
+            values, vectors = np.linalg.eig(a)
+            wanted = np.complex64 if a.dtype in (np.float32, np.complex64) else np.complex128
+            return values.astype(wanted, copy=False), vectors.astype(wanted, copy=False)
+        case "eigh" | "slogdet":
+            return tuple(getattr(np.linalg, op.fn)(a))
+    return getattr(np.linalg, op.fn)(a, *more)
+
+
+LOWER: dict[type[Primitive], Callable[..., Any]] = {
+    Constant: lambda op: np.frombuffer(op.data, op.dtype).reshape(op.shape),
+    Iota: lambda op: np.arange(op.length, dtype=op.dtype),
+    Unary: _unary,
+    Binary: _binary,
+    Select: lambda op, condition, a, b: np.where(condition, a, b),
+    Cast: _cast,
+    Reduce: _reduce,
+    Scan: lambda op, x: _SCANS[op.fn].accumulate(x, axis=op.axis, dtype=x.dtype),
+    Reshape: lambda op, x: x.reshape(op.shape),
+    Permute: lambda op, x: x.transpose(op.axes),
+    Broadcast: lambda op, x: np.broadcast_to(x, op.shape),
+    Slice: _slice,
+    Update: _update,
+    Flip: lambda op, x: np.flip(x, op.axes),
+    Pad: _pad,
+    Concatenate: lambda op, *parts: np.concatenate(parts, axis=op.axis),
+    Windows: _windows,
+    Contract: _contract,
+    Gather: _gather,
+    Scatter: _scatter,
+    Sort: lambda op, x: np.sort(x, axis=op.axis, kind="stable"),
+    Argsort: lambda op, x: np.argsort(x, axis=op.axis, kind="stable"),
+    Search: lambda op, line, values: np.searchsorted(line, values, side=op.side),
+    Fourier: _fourier,
+}
+
+
+def evaluate_constant(op: Primitive, constants: Sequence[tuple[Spec, bytes]]) -> bytes | None:
+    """One primitive on constants, for `anygpu.program.transforms`; what cannot be computed is left for later.
+
+    Among that is what must raise: an index out of bounds is the user's to see when the program runs.
+    """
+    if any(spec.dtype == "bfloat16" for spec, _ in constants) or getattr(op, "dtype", None) == "bfloat16":
+        return None
+    inputs = [np.frombuffer(data, spec.dtype).reshape(spec.shape) for spec, data in constants]
+    try:
+        return run_node(op, inputs).tobytes()
+    except (ValueError, IndexError, ArithmeticError):
+        return None

@@ -1,0 +1,1 @@
+"""PyTorch, on whatever its build serves."""

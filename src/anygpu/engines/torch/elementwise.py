@@ -1,0 +1,327 @@
+"""Element by element in torch: unary and binary functions, select, and casts, each with NumPy's meaning."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH, has_stand_in, narrowed, ordered, widened
+from anygpu.engines.torch.site import Site, Step
+from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType
+from anygpu.program.functions import UNARY, BinaryFunction
+from anygpu.program.primitives import Binary, Cast, Select, Unary
+
+#: Functions that mean in torch what they mean in NumPy, for every type that they are defined for.
+_SAME_UNARY: dict[str, Step] = {
+    **{
+        name: getattr(torch, name)
+        for name in UNARY
+        if name not in ("negative", "sign", "rint", "cbrt", "reciprocal", "invert", "popcount", "mantissa", "exponent")
+    },
+    "negative": torch.neg,
+    "invert": torch.bitwise_not,
+    # torch marks a tensor as conjugate and does not touch it, which views of another type cannot follow.
+    "conj": torch.conj_physical,
+}
+
+
+def unary(op: Unary, site: Site) -> Step:
+    dtype = site.dtype
+    match op.fn:
+        case "abs" if KIND[dtype] == "unsigned":
+            return lambda x: x
+        case "sign":
+            return _sign(dtype)
+        case "rint":
+            return _round_parts if KIND[dtype] == "complex" else torch.round
+        case "reciprocal":
+            return torch.reciprocal if KIND[dtype] in ("float", "complex") else _whole_reciprocal(dtype)
+        case "cbrt":
+            return _cube_root if dtype == "float64" else _through_float64(_cube_root)
+        case "popcount":
+            return functools.partial(_count_bits, dtype=dtype)
+        case "mantissa":
+            return lambda x: torch.frexp(x).mantissa
+        case "exponent":
+            return lambda x: torch.frexp(x).exponent
+    return _SAME_UNARY[op.fn]
+
+
+def _sign(dtype: DType) -> Step:
+    plain: Step = torch.sgn
+    if KIND[dtype] == "float":
+        # torch says 0 for NaN.
+        return lambda x: torch.where(torch.isnan(x), x, torch.sign(x))
+    return (lambda x: (x != 0).to(HELD[dtype])) if has_stand_in(dtype) else plain
+
+
+def _round_parts(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_complex(torch.round(torch.view_as_real(x)))
+
+
+def _whole_reciprocal(dtype: DType) -> Step:
+    """1 and -1 are their own; what C makes of 1 / 0 is asked of NumPy."""
+    with np.errstate(all="ignore"):
+        of_zero = int(np.reciprocal(np.zeros((), dtype)))
+
+    def reciprocal(x: torch.Tensor) -> torch.Tensor:
+        is_unit = x == 1 if KIND[dtype] == "unsigned" else (x == 1) | (x == -1)
+        return torch.where(is_unit, x, torch.where(x == 0, of_zero, 0).to(HELD[dtype]))
+
+    return reciprocal
+
+
+def _through_float64(function: Step) -> Step:
+    return lambda x: function(x.to(torch.float64)).to(x.dtype)
+
+
+def _cube_root(x: torch.Tensor) -> torch.Tensor:
+    """A power that is nearly 1/3, and one of Newton's steps for the rest."""
+    size = x.abs()
+    root = size.pow(1 / 3)
+    better = root - (root * root * root - size) / (3 * root * root)
+    return torch.copysign(torch.where((size == 0) | torch.isinf(size), size, better), x)
+
+
+def _count_bits(x: torch.Tensor, *, dtype: DType) -> torch.Tensor:
+    """As many ones as the magnitude has, added up in pairs, fours and eights."""
+    bits = 64 if ITEMSIZE[dtype] == 8 else 32
+    wide = torch.int64 if bits == 64 else torch.int32
+    if KIND[dtype] == "signed":
+        x = x.to(wide).abs()
+    elif ITEMSIZE[dtype] < 4:
+        x = widened(x, dtype).to(wide)
+
+    def repeated(byte: int) -> int:
+        return int.from_bytes(bytes([byte]) * (bits // 8), "little", signed=True)
+
+    x = x - ((x >> 1) & repeated(0x55))
+    x = (x & repeated(0x33)) + ((x >> 2) & repeated(0x33))
+    x = (x + (x >> 4)) & repeated(0x0F)
+    return ((x * repeated(0x01)) >> bits - 8).to(torch.uint8)
+
+
+_SAME_BINARY: dict[str, Step] = {
+    "add": torch.add,
+    "subtract": torch.sub,
+    "multiply": torch.mul,
+    "divide": torch.div,
+    "atan2": torch.atan2,
+    "hypot": torch.hypot,
+    "copysign": torch.copysign,
+    "nextafter": torch.nextafter,
+    "bitwise_and": torch.bitwise_and,
+    "bitwise_or": torch.bitwise_or,
+    "bitwise_xor": torch.bitwise_xor,
+    "left_shift": torch.bitwise_left_shift,
+    "equal": torch.eq,
+    "not_equal": torch.ne,
+}
+#: Functions that ask which of two numbers is larger.
+_ORDERING: dict[str, Step] = {
+    "less": torch.lt,
+    "less_equal": torch.le,
+    "greater": torch.gt,
+    "greater_equal": torch.ge,
+    "minimum": torch.minimum,
+    "maximum": torch.maximum,
+}
+
+
+def binary(op: Binary, site: Site) -> Step:
+    dtype = site.dtype
+    if op.fn in _ORDERING:
+        return _ordering(op.fn, dtype)
+    match op.fn:
+        case "floor_divide" | "remainder" | "fmod":
+            return _division(op.fn, site)
+        case "power":
+            return _power(site)
+        case "right_shift":
+            return _right_shift(dtype)
+        case "gcd":
+            return _gcd(dtype)
+        case "ldexp":
+            return functools.partial(_scale, dtype=dtype)
+        case "complex":
+            return _complex if dtype in ("float32", "float64") else lambda x, y: _complex(x.float(), y.float())
+    return _SAME_BINARY[op.fn]
+
+
+def _complex(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.complex(x, y)
+
+
+def _ordering(fn: BinaryFunction, dtype: DType) -> Step:
+    compare = _ORDERING[fn]
+    if KIND[dtype] == "complex":
+        return functools.partial(_complex_ordering, fn)
+    if not has_stand_in(dtype):
+        return compare
+    if fn in ("minimum", "maximum"):
+        return lambda x, y: ordered(compare(ordered(x, dtype), ordered(y, dtype)), dtype)
+    return lambda x, y: compare(ordered(x, dtype), ordered(y, dtype))
+
+
+def _complex_ordering(fn: BinaryFunction, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """First by the real parts, then by the imaginary ones; what is not a number spreads as NumPy lets it."""
+    if fn in ("minimum", "maximum"):
+        before = _complex_ordering("less_equal" if fn == "minimum" else "greater_equal", x, y)
+        return torch.where(before | torch.isnan(x), x, y)
+    strict: Step = torch.lt if fn.startswith("less") else torch.gt
+    numbers = ~(torch.isnan(x.imag) | torch.isnan(y.imag))
+    return (strict(x.real, y.real) & numbers) | ((x.real == y.real) & _ORDERING[fn](x.imag, y.imag))
+
+
+#: torch's functions of the same rounding.
+_DIVISIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "floor_divide": functools.partial(torch.div, rounding_mode="floor"),
+    "remainder": torch.remainder,
+    "fmod": torch.fmod,
+}
+
+
+def _division(fn: BinaryFunction, site: Site) -> Step:
+    dtype = site.dtype
+    divide = _DIVISIONS[fn]
+    if KIND[dtype] == "float":
+        # A remainder has the sign of the divisor in NumPy even when it is 0.
+        return (lambda x, y: torch.copysign(divide(x, y), y)) if fn == "remainder" else divide
+    if dtype == "uint64":
+        return functools.partial(_divide_unsigned, want_quotient=fn == "floor_divide")
+    if site.scalar(1) not in (None, 0, -1):
+        return lambda x, y: narrowed(divide(widened(x, dtype), widened(y, dtype)), dtype)
+    return lambda x, y: narrowed(_divide_whole(fn, widened(x, dtype), widened(y, dtype)), dtype)
+
+
+def _divide_whole(fn: BinaryFunction, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """By 0 is 0, as in NumPy. The least number by -1 overflows, which the processor would answer with a signal."""
+    by_zero = y == 0
+    if y.dtype == torch.uint8:
+        return _DIVISIONS[fn](x, y.masked_fill(by_zero, 1)).masked_fill_(by_zero, 0)
+    by_minus_one = y == -1
+    result = _DIVISIONS[fn](x, y.masked_fill(by_zero | by_minus_one, 1)).masked_fill_(by_zero, 0)
+    return torch.where(by_minus_one, -x, result) if fn == "floor_divide" else result
+
+
+def _divide_unsigned(x: torch.Tensor, y: torch.Tensor, *, want_quotient: bool) -> torch.Tensor:
+    """64 bits as in long division: twice the quotient of one half, and a correction by one."""
+    small = y > 0
+    doubled = torch.div((x >> 1) & ((1 << 63) - 1), torch.where(small, y, 1), rounding_mode="floor") << 1
+    quotient = torch.where(small, doubled, 0)
+    quotient = quotient + (ordered(x - quotient * y, "uint64") >= ordered(y, "uint64"))
+    return (quotient if want_quotient else x - quotient * y).masked_fill(y == 0, 0)
+
+
+def _power(site: Site) -> Step:
+    dtype, exponent = site.dtype, site.scalar(1)
+    if KIND[dtype] in ("float", "complex"):
+        if exponent is not None:
+            # torch knows short ways for 2, 3, 0.5 and their like when the exponent is a number.
+            return lambda x, y: torch.pow(x, exponent)
+        return _complex_power if KIND[dtype] == "complex" else torch.pow
+    if dtype == "uint64":
+        return _power_unsigned
+    if KIND[dtype] == "unsigned" or (exponent is not None and exponent >= 0):
+        return lambda x, y: narrowed(torch.pow(widened(x, dtype), widened(y, dtype)), dtype)
+    return _power_signed
+
+
+def _complex_power(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.where(y == 0, 1, torch.pow(x, y))
+
+
+def _power_signed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if (y < 0).any():
+        raise ValueError("integers to negative integer powers are not allowed; convert the base to float first.")
+    return torch.pow(x, y)
+
+
+def _power_unsigned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """By squares, as far as the exponents have bits."""
+    result = torch.ones_like(x)
+    for bit in range(64):
+        rest = y >> bit
+        if bit and not (rest & ((1 << 64 - bit) - 1)).any():
+            break
+        result = torch.where((rest & 1).bool(), result * x, result)
+        x = x * x
+    return result
+
+
+def _right_shift(dtype: DType) -> Step:
+    if dtype == "uint64":
+        return _shift_unsigned
+    if has_stand_in(dtype):
+        return lambda x, y: narrowed(torch.bitwise_right_shift(widened(x, dtype), widened(y, dtype)), dtype)
+    plain: Step = torch.bitwise_right_shift
+    return plain
+
+
+def _shift_unsigned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """torch brings copies of the sign in from above; they are masked away."""
+    mask = torch.bitwise_left_shift(torch.ones_like(x), 64 - y) - 1
+    return torch.bitwise_right_shift(x, y).bitwise_and_(mask).masked_fill_((y < 0) | (y > 63), 0)
+
+
+def _gcd(dtype: DType) -> Step:
+    if dtype == "uint64":
+        raise NotImplementedError
+    if dtype == "int64":
+        return lambda x, y: torch.gcd(x, y).abs_()
+    # In a wider type, because the magnitude of the least number does not fit into its own.
+    return lambda x, y: narrowed(torch.gcd(widened(x, dtype).long(), widened(y, dtype).long()), dtype)
+
+
+def _scale(x: torch.Tensor, exponent: torch.Tensor, *, dtype: DType) -> torch.Tensor:
+    """x · 2ⁿ, rounded once: the factor is applied in two halves that are powers of two themselves, the larger first."""
+    if dtype in ("float16", "bfloat16"):
+        return _scale(x.float(), exponent, dtype="float32").to(x.dtype)
+    most = 900 if dtype == "float64" else 100
+    mantissa, own = torch.frexp(x)
+    total = own + exponent.clamp(-4 * most, 4 * most)
+    first = total.clamp(-most, most)
+    second = (total - first).clamp(-most, most)
+    return mantissa * _two_to_the(first, dtype) * _two_to_the(second, dtype)
+
+
+def _two_to_the(exponent: torch.Tensor, dtype: DType) -> torch.Tensor:
+    """Exactly, by writing the exponent into the bits of a float."""
+    if dtype == "float64":
+        return ((exponent.long() + 1023) << 52).view(torch.float64)
+    return ((exponent + 127) << 23).view(torch.float32)
+
+
+def select(op: Select, site: Site) -> Step:
+    choose: Step = torch.where
+    return choose
+
+
+def cast(op: Cast, site: Site) -> Step:
+    return _cast(site.dtype, op.dtype)
+
+
+def _cast(source: DType, target: DType) -> Step:
+    if source == target:
+        return lambda x: x
+    if KIND[source] == "complex" and KIND[target] not in ("complex", "bool"):
+        of_real_part = _cast(REAL_PART[source], target)
+        return lambda x: of_real_part(x.real)
+    if source in STAND_IN and KIND[target] in ("signed", "unsigned") and ITEMSIZE[target] <= ITEMSIZE[source]:
+        return lambda x: x.to(HELD[target])
+    if target in STAND_IN and KIND[source] in ("signed", "unsigned", "bool"):
+        return lambda x: widened(x, source).to(STAND_IN[target])
+    if source in STAND_IN:
+        return lambda x: x.view(TORCH[source]).to(HELD[target])
+    if target in STAND_IN:
+        return lambda x: x.to(TORCH[target]).view(STAND_IN[target])
+    return lambda x: x.to(TORCH[target])
+
+
+def as_number(dtype: DType, data: bytes) -> Any:
+    """The Python number that a constant of one element is; `None` when Python has no such number."""
+    return None if dtype == "bfloat16" else np.frombuffer(data, dtype)[0].item()

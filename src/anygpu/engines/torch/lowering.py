@@ -1,0 +1,285 @@
+"""A program as a list of torch calls, and which of its nodes torch has no call for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+
+from anygpu.engines.indices import IndexFacts
+from anygpu.engines.protocol import Lack
+from anygpu.engines.torch import elementwise, structure
+from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH
+from anygpu.engines.torch.site import Site, Step
+from anygpu.program.dtypes import KIND, DType
+from anygpu.program.graph import Node, Program
+from anygpu.program.primitives import (
+    LINEAR_PARTS,
+    Argsort,
+    Binary,
+    Broadcast,
+    Cast,
+    Concatenate,
+    Constant,
+    Contract,
+    Flip,
+    Fourier,
+    Gather,
+    Input,
+    Iota,
+    Linear,
+    Pad,
+    Permute,
+    Primitive,
+    Reduce,
+    Reshape,
+    Scan,
+    Scatter,
+    Search,
+    Select,
+    Slice,
+    Sort,
+    Spec,
+    Unary,
+    Update,
+    Windows,
+)
+
+LOWER: dict[type[Primitive], Callable[[Any, Site], Step]] = {
+    Iota: structure.iota,
+    Unary: elementwise.unary,
+    Binary: elementwise.binary,
+    Select: elementwise.select,
+    Cast: elementwise.cast,
+    Reduce: structure.reduce,
+    Scan: structure.scan,
+    Reshape: structure.reshape,
+    Permute: structure.permute,
+    Broadcast: structure.broadcast,
+    Slice: structure.slice_,
+    Update: structure.update,
+    Flip: structure.flip,
+    Pad: structure.pad,
+    Concatenate: structure.concatenate,
+    Windows: structure.windows,
+    Contract: structure.contract,
+    Gather: structure.gather,
+    Scatter: structure.scatter,
+    Sort: structure.sort,
+    Argsort: structure.argsort,
+    Search: structure.search,
+    Fourier: structure.fourier,
+    Linear: structure.decomposition,
+}
+
+
+class _Call(NamedTuple):
+    """One torch call: which slot it fills, from which slots, and which slots nobody needs any more."""
+
+    target: int
+    step: Step
+    sources: tuple[int, ...]
+    released: tuple[int, ...] = ()
+
+
+class Executable:
+    """Calls in order over numbered slots. Inputs fill the first ones; constants are in their slots from the start."""
+
+    def __init__(self, slots: list[Any], calls: Sequence[_Call], outputs: Sequence[int], input_count: int) -> None:
+        self._slots = slots
+        self._calls = tuple(calls)
+        self._outputs = tuple(outputs)
+        self._input_count = input_count
+
+    def run(self, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        values = self._slots.copy()
+        values[: self._input_count] = buffers
+        with torch.no_grad():
+            for target, step, sources, released in self._calls:
+                values[target] = step(*[values[source] for source in sources])
+                for slot in released:
+                    values[slot] = None
+        return [values[output] for output in self._outputs]
+
+
+def compile_program(program: Program, place: torch.device) -> Executable:
+    slots: list[Any] = [None] * len(program.nodes)
+    outputs: list[int] = []
+    calls = list(_calls(program, place, slots, outputs))
+    return Executable(slots, _with_releases(calls, outputs), outputs, program.input_count)
+
+
+def _calls(program: Program, place: torch.device, slots: list[Any], outputs: list[int]) -> Iterator[_Call]:
+    facts = IndexFacts(program)
+    numbers: dict[int, Any] = {}
+    decompositions: dict[tuple[Any, ...], int] = {}
+    held: dict[int, int] = {}
+    for position, node in enumerate(program.nodes):
+        op, spec = node.op, program.specs[position]
+        sources = tuple(held[source] for source in node.inputs)
+        held[position] = position
+        if isinstance(op, Input):
+            if spec.dtype in STAND_IN:
+                held[position] = _new_slot(slots)
+                yield _Call(held[position], _viewed(STAND_IN[spec.dtype]), (position,))
+        elif isinstance(op, Constant):
+            slots[position] = constant(op, place)
+            if spec.size == 1:
+                numbers[position] = elementwise.as_number(op.dtype, op.data)
+        elif isinstance(op, Linear) and op.fn in LINEAR_PARTS:
+            key = (op.fn, op.full, sources)
+            if key not in decompositions:
+                decompositions[key] = _new_slot(slots)
+                yield _Call(decompositions[key], structure.decomposition(op, _site(program, node, place)), sources)
+            yield _Call(position, _part(op.part), (decompositions[key],))
+        else:
+            if isinstance(op, Broadcast | Reshape) and node.inputs[0] in numbers:
+                numbers[position] = numbers[node.inputs[0]]
+            site = _site(program, node, place, spec)._replace(
+                scalars=tuple(numbers.get(source) for source in node.inputs)
+            )
+            if isinstance(op, Gather | Scatter):
+                length = site.inputs[0].shape[op.axis]
+                site = site._replace(
+                    in_range=facts.surely_in_range(node.inputs[1], length),
+                    distinct=facts.surely_distinct(node.inputs[1]),
+                )
+            yield _Call(position, LOWER[type(op)](op, site), sources)
+    for output in program.outputs:
+        dtype = program.specs[output].dtype
+        if dtype in STAND_IN and held[output] == output:
+            outputs.append(_new_slot(slots))
+            yield _Call(outputs[-1], _viewed(TORCH[dtype]), (output,))
+        elif KIND[dtype] == "complex":
+            outputs.append(_new_slot(slots))
+            yield _Call(outputs[-1], torch.Tensor.resolve_conj, (output,))
+        else:
+            outputs.append(output)
+
+
+def _site(program: Program, node: Node, place: torch.device, result: Spec | None = None) -> Site:
+    inputs = tuple(program.specs[source] for source in node.inputs)
+    return Site(inputs, result or node.op.infer(*inputs), place)
+
+
+def _new_slot(slots: list[Any]) -> int:
+    slots.append(None)
+    return len(slots) - 1
+
+
+def _viewed(dtype: torch.dtype) -> Step:
+    return lambda x: x.view(dtype)
+
+
+def _part(part: int) -> Step:
+    return lambda parts: parts[part]
+
+
+def constant(op: Constant, place: torch.device) -> torch.Tensor:
+    if not op.data:
+        return torch.empty(op.shape, dtype=HELD[op.dtype], device=place)
+    return torch.frombuffer(bytearray(op.data), dtype=HELD[op.dtype]).reshape(op.shape).to(place)
+
+
+def _with_releases(calls: Sequence[_Call], outputs: Sequence[int]) -> list[_Call]:
+    """Each value goes right after the last call that needs it; what nobody needs goes at once."""
+    needed = set(outputs)
+    result: list[_Call] = []
+    for call in reversed(calls):
+        last = [slot for slot in dict.fromkeys((*call.sources, call.target)) if slot not in needed]
+        needed.update(last)
+        result.append(call._replace(released=tuple(last)))
+    return result[::-1]
+
+
+# What a device lacks is found by trying: torch itself knows best what its version can do there.
+
+#: After one of these, every later call in the process fails with it. Older versions of torch have no type for them.
+BROKEN_DEVICE: tuple[type[BaseException], ...] = (torch.AcceleratorError,) if hasattr(torch, "AcceleratorError") else ()
+
+#: The result of each trial: a reason, or `None` when it went well.
+_TRIALS: dict[tuple[Any, ...], str | None] = {}
+
+#: Wider than what the device can hold.
+_NOT_ON: dict[str, tuple[DType, ...]] = {"mps": ("float64", "complex128")}
+
+
+def home(dtype: DType, place: torch.device) -> torch.device:
+    """Where buffers of this type live. What the device cannot hold stays on the host, where its nodes run too."""
+    return torch.device("cpu") if dtype in _NOT_ON.get(place.type, ()) else place
+
+
+def lacks(program: Program, place: torch.device) -> list[Lack]:
+    found = []
+    for position, node in enumerate(program.nodes):
+        if isinstance(node.op, Input):
+            continue
+        specs = tuple(program.specs[source] for source in node.inputs)
+        strange = [
+            spec.dtype for spec in (*specs, program.specs[position]) if spec.dtype in _NOT_ON.get(place.type, ())
+        ]
+        reason = f"{place.type} has no {strange[0]}" if strange else _tried(node.op, specs, place)
+        if reason is not None:
+            found.append(Lack(position, reason))
+    return found
+
+
+def _tried(op: Primitive, specs: tuple[Spec, ...], place: torch.device) -> str | None:
+    small = _miniature(op, specs)
+    if small is None:
+        return None
+    key = (*small, place.type)
+    if key not in _TRIALS:
+        _TRIALS[key] = _try(*small, place)
+    return _TRIALS[key]
+
+
+def _miniature(op: Primitive, specs: tuple[Spec, ...]) -> tuple[Primitive, tuple[Spec, ...]] | None:
+    """The same function of the same types on next to nothing; `None` for what works on every type."""
+    line = tuple(Spec((2,), spec.dtype) for spec in specs)
+    square = tuple(Spec((2, 2), spec.dtype) for spec in specs)
+    match op:
+        case Unary() | Binary() | Select() | Cast() | Search():
+            return op, line
+        case Reduce():
+            return Reduce(op.fn, (0,)), line
+        case Scan() | Sort() | Argsort():
+            return msgspec.structs.replace(op, axis=0), line
+        case Contract() if op.left_batch:
+            cubes = tuple(Spec((2, 2, 2), spec.dtype) for spec in specs)
+            return Contract((2,), (1,), (0,), (0,)), cubes
+        case Contract():
+            return Contract((1,), (0,)), square
+        case Gather() | Scatter():
+            batch = min(op.batch, 1)
+            return msgspec.structs.replace(op, axis=batch, batch=batch), square if batch else line
+        case Fourier():
+            return msgspec.structs.replace(op, axis=0, length=2), line
+        case Linear():
+            return msgspec.structs.replace(op, part=0), square
+    return None
+
+
+def _try(op: Primitive, specs: tuple[Spec, ...], place: torch.device) -> str | None:
+    try:
+        with torch.no_grad():
+            arrays = [_sample(spec, place) for spec in specs]
+            LOWER[type(op)](op, Site(specs, op.infer(*specs), place))(*arrays)
+    except (torch.OutOfMemoryError, *BROKEN_DEVICE):
+        raise
+    except (NotImplementedError, RuntimeError, TypeError):
+        where = "the CPU" if place.type == "cpu" else place.type
+        return f"torch has no {_called(op)} for {specs[0].dtype} on {where}"
+    return None
+
+
+def _called(op: Primitive) -> str:
+    return f"running {op.fn}" if isinstance(op, Scan) else f"scatter {op.fn}" if isinstance(op, Scatter) else op.name
+
+
+def _sample(spec: Spec, place: torch.device) -> torch.Tensor:
+    """Ones and zeros, as an identity where it is a matrix: invertible, and right as indices too."""
+    values = torch.eye(2) if len(spec.shape) == 2 else torch.ones(spec.shape)
+    return values.to(HELD[spec.dtype]).to(place)

@@ -1,0 +1,407 @@
+"""What is not element by element in torch: movement, reductions, sorting, contraction, gathering, transforms."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+
+from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH, has_stand_in, ordered, widened
+from anygpu.engines.torch.site import Site, Step
+from anygpu.program.dtypes import KIND, DType
+from anygpu.program.primitives import (
+    Argsort,
+    Broadcast,
+    Concatenate,
+    Contract,
+    Flip,
+    Fourier,
+    Gather,
+    Iota,
+    Linear,
+    Pad,
+    Permute,
+    Reduce,
+    Reshape,
+    Scan,
+    Scatter,
+    Search,
+    Slice,
+    Sort,
+    Update,
+    Windows,
+    free_axes,
+    product,
+)
+
+
+def iota(op: Iota, site: Site) -> Step:
+    count = functools.partial(torch.arange, op.length, device=site.place)
+    if KIND[op.dtype] == "complex" or op.dtype in STAND_IN:
+        return lambda: count(dtype=torch.int64).to(HELD[op.dtype])
+    return functools.partial(count, dtype=TORCH[op.dtype])
+
+
+# Movement: views, wherever torch has them.
+
+
+def reshape(op: Reshape, site: Site) -> Step:
+    return lambda x: x.reshape(op.shape)
+
+
+def permute(op: Permute, site: Site) -> Step:
+    return lambda x: x.permute(op.axes)
+
+
+def broadcast(op: Broadcast, site: Site) -> Step:
+    return lambda x: x.expand(op.shape)
+
+
+def flip(op: Flip, site: Site) -> Step:
+    return lambda x: x.flip(op.axes)
+
+
+def windows(op: Windows, site: Site) -> Step:
+    return lambda x: x.unfold(op.axis, op.size, op.step)
+
+
+def concatenate(op: Concatenate, site: Site) -> Step:
+    # torch skips empty vectors whatever the others look like, and ours all fit.
+    return lambda *parts: torch.cat(parts, op.axis)
+
+
+def slice_(op: Slice, site: Site) -> Step:
+    region = tuple(slice(*each) for each in zip(op.starts, op.stops, op.steps, strict=True))
+    return lambda x: x[region]
+
+
+def _region(starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]) -> tuple[slice, ...]:
+    return tuple(
+        slice(start, start + (count - 1) * step + 1 if count else start, step)
+        for start, step, count in zip(starts, steps, shape, strict=True)
+    )
+
+
+def update(op: Update, site: Site) -> Step:
+    region = _region(op.starts, op.steps, site.inputs[1].shape)
+
+    def replaced(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        result = x.clone()
+        result[region] = new
+        return result
+
+    return replaced
+
+
+def pad(op: Pad, site: Site) -> Step:
+    region = _region(op.low, (1,) * len(op.low), site.inputs[0].shape)
+    shape = site.result.shape
+
+    def padded(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        result = value.expand(shape).clone(memory_format=torch.contiguous_format)
+        result[region] = x
+        return result
+
+    return padded
+
+
+# Reductions and scans.
+
+
+def reduce(op: Reduce, site: Site) -> Step:
+    axes, dtype = op.axes, site.dtype
+    if not axes:
+        return lambda x: x
+    if KIND[dtype] == "complex" and op.fn not in ("sum", "prod"):
+        return functools.partial(_complex_reduce, op.fn, axes)
+    match op.fn:
+        case "sum":
+            return lambda x: torch.sum(x, axes, dtype=x.dtype)
+        case "prod":
+            return functools.partial(_product, axes=axes)
+        case "any":
+            return lambda x: torch.any(x, axes)
+        case "all":
+            return lambda x: torch.all(x, axes)
+        case "max" | "min":
+            extreme: Step = torch.amax if op.fn == "max" else torch.amin
+            if has_stand_in(dtype):
+                return lambda x: ordered(extreme(ordered(x, dtype), axes), dtype)
+            return lambda x: extreme(x, axes)
+    position: Step = getattr(torch, op.fn)
+    return lambda x: position(_sortable(x, dtype), axes[0])
+
+
+def _product(x: torch.Tensor, *, axes: tuple[int, ...]) -> torch.Tensor:
+    """One axis at a time from the last, because torch multiplies along one only."""
+    for axis in reversed(axes):
+        x = torch.prod(x, axis, dtype=x.dtype)
+    return x
+
+
+def _complex_reduce(fn: str, axes: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
+    if fn.startswith("arg"):
+        return _complex_extreme(x, axes[0], fn.removeprefix("arg"))
+    for axis in reversed(axes):
+        x = x.gather(axis, _complex_extreme(x, axis, fn).unsqueeze(axis)).squeeze(axis)
+    return x
+
+
+def _complex_extreme(x: torch.Tensor, axis: int, fn: str) -> torch.Tensor:
+    """Where the largest or least is, first by real and then by imaginary parts; what is not a number goes first."""
+    extreme: Step = torch.amax if fn == "max" else torch.amin
+    at_best = x.real == extreme(x.real, axis, keepdim=True)
+    imaginary = torch.where(at_best, x.imag, -torch.inf if fn == "max" else torch.inf)
+    best = at_best & (imaginary == extreme(imaginary, axis, keepdim=True))
+    strange = torch.isnan(x)
+    found = torch.where(torch.any(strange, axis, keepdim=True), strange, best)
+    return torch.argmax(found.view(torch.uint8), axis)
+
+
+def _sortable(x: torch.Tensor, dtype: DType) -> torch.Tensor:
+    """Values in the same order, in a type that torch can order."""
+    return x.view(torch.uint8) if dtype == "bool" else ordered(x, dtype)
+
+
+def scan(op: Scan, site: Site) -> Step:
+    axis, dtype = op.axis, site.dtype
+    match op.fn:
+        case "sum":
+            return lambda x: torch.cumsum(x, axis, dtype=x.dtype)
+        case "prod":
+            return lambda x: torch.cumprod(x, axis, dtype=x.dtype)
+    running: Step = torch.cummax if op.fn == "max" else torch.cummin
+    return lambda x: ordered(running(ordered(x, dtype), axis).values, dtype)
+
+
+# Sorting and searching.
+
+
+def sort(op: Sort, site: Site) -> Step:
+    axis, dtype = op.axis, site.dtype
+    if KIND[dtype] == "complex":
+        return lambda x: x.gather(axis, _complex_order(x, axis))
+    return lambda x: ordered(torch.sort(ordered(x, dtype), dim=axis, stable=True).values, dtype)
+
+
+def argsort(op: Argsort, site: Site) -> Step:
+    axis, dtype = op.axis, site.dtype
+    if KIND[dtype] == "complex":
+        return lambda x: _complex_order(x, axis)
+    return lambda x: torch.sort(ordered(x, dtype), dim=axis, stable=True).indices
+
+
+def _complex_order(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """By what is not a number, then real parts, then imaginary parts: as stable sorts, the last key first."""
+    order = torch.sort(x.imag, dim=axis, stable=True).indices
+    not_numbers = 2 * torch.isnan(x.real).to(torch.uint8) + torch.isnan(x.imag)
+    for key in (x.real, not_numbers):
+        order = order.gather(axis, torch.sort(key.gather(axis, order), dim=axis, stable=True).indices)
+    return order
+
+
+def search(op: Search, site: Site) -> Step:
+    dtype, right, length = site.dtype, op.side == "right", site.inputs[0].size
+
+    def find(line: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return torch.searchsorted(line.contiguous(), values.contiguous(), right=right)
+
+    if KIND[dtype] == "complex":
+        raise NotImplementedError
+    if KIND[dtype] != "float":
+        return lambda line, values: find(_sortable(line, dtype), _sortable(values, dtype))
+
+    def find_numbers(line: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """NaN comes after all numbers, which torch's comparisons do not know."""
+        if dtype in ("float16", "bfloat16"):
+            line, values = line.float(), values.float()
+        strange = torch.isnan(line)
+        numbers = length - strange.sum()
+        found = find(line.masked_fill(strange, torch.inf), values)
+        last = torch.full_like(numbers, length) if right else numbers
+        return torch.where(torch.isnan(values), last, torch.minimum(found, numbers))
+
+    return find_numbers
+
+
+# Contraction.
+
+
+def contract(op: Contract, site: Site) -> Step:
+    """As one matrix product. Axes that lie as BLAS wants them are not touched."""
+    x, y = (each.shape for each in site.inputs)
+    rows = free_axes(x, op.left, op.left_batch)
+    columns = free_axes(y, op.right, op.right_batch)
+    stack = _lengths(x, op.left_batch)
+    inner = product(_lengths(x, op.left))
+    left_shape: tuple[int, ...] = (*stack, product(_lengths(x, rows)), inner)
+    right_shape: tuple[int, ...] = (*stack, inner, product(_lengths(y, columns)))
+    if not stack and not columns:
+        right_shape = (inner,)
+    if not stack and not rows:
+        left_shape = (inner,)
+    if len(stack) > 1:
+        left_shape = (product(stack), *left_shape[-2:])
+        right_shape = (product(stack), *right_shape[-2:])
+    left = _arranged(x, (*op.left_batch, *rows, *op.left), left_shape)
+    right = _arranged(y, (*op.right_batch, *op.right, *columns), right_shape)
+    multiply = _truth_product if site.dtype == "bool" else torch.matmul
+    result = site.result.shape
+    if not stack and len(rows) <= 1 and len(columns) <= 1:
+        return lambda x, y: multiply(left(x), right(y))
+    return lambda x, y: multiply(left(x), right(y)).reshape(result)
+
+
+def _lengths(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(shape[axis] for axis in axes)
+
+
+def _arranged(shape: tuple[int, ...], axes: tuple[int, ...], wanted: tuple[int, ...]) -> Step:
+    moved = _lengths(shape, axes)
+    if axes == tuple(range(len(axes))):
+        return (lambda x: x) if moved == wanted else lambda x: x.reshape(wanted)
+    if moved == wanted:
+        return lambda x: x.permute(axes)
+    return lambda x: x.permute(axes).reshape(wanted)
+
+
+def _truth_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Sums of ones and zeros are 0 only when all are, in whatever precision."""
+    return torch.matmul(x.float(), y.float()) != 0
+
+
+# Gathering and scattering.
+
+
+def _as_index(indices: torch.Tensor, dtype: DType) -> torch.Tensor:
+    return indices if dtype in ("int64", "int32") else widened(indices, dtype).long()
+
+
+def _check(indices: torch.Tensor, length: int) -> None:
+    if indices.numel():
+        least, most = (int(each) for each in torch.aminmax(indices))
+        if least < 0 or most >= length:
+            worst = most if most >= length else least
+            raise IndexError(f"index {worst} is out of bounds for an axis with size {length}.")
+
+
+def _checked(step: Step, site: Site, length: int) -> Step:
+    """With a readable IndexError. On a card torch's own check would break the whole process, so ours comes first."""
+    if site.in_range:
+        return step
+
+    def on_the_card(index: torch.Tensor, *arrays: torch.Tensor) -> torch.Tensor:
+        _check(index, length)
+        return step(index, *arrays)
+
+    def on_the_host(index: torch.Tensor, *arrays: torch.Tensor) -> torch.Tensor:
+        try:
+            return step(index, *arrays)
+        except (IndexError, RuntimeError):
+            _check(index, length)
+            raise
+
+    return on_the_host if site.place.type == "cpu" else on_the_card
+
+
+def gather(op: Gather, site: Site) -> Step:
+    (x_spec, index_spec), result = site.inputs, site.result.shape
+    if op.batch == 0:
+        one_axis = len(index_spec.shape) == 1
+
+        def pick(index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            if one_axis:
+                return x.index_select(op.axis, index)
+            return x.index_select(op.axis, index.reshape(-1)).reshape(result)
+    else:
+        view = _view(x_spec.shape, op.axis, op.batch)
+        count = product(index_spec.shape[op.batch :])
+
+        def pick(index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            index = index.long().reshape(view[0], 1, count, 1).expand(view[0], view[1], count, view[3])
+            return x.reshape(view).gather(2, index).reshape(result)
+
+    checked = _checked(pick, site, x_spec.shape[op.axis])
+    return lambda x, indices: checked(_as_index(indices, index_spec.dtype), x)
+
+
+def _view(shape: tuple[int, ...], axis: int, batch: int) -> tuple[int, int, int, int]:
+    """Everything as four axes: those that go together, those before the axis, the axis, and those behind it."""
+    return product(shape[:batch]), product(shape[batch:axis]), shape[axis], product(shape[axis + 1 :])
+
+
+_SCATTERS = {"multiply": "prod", "maximum": "amax", "minimum": "amin"}
+
+
+def scatter(op: Scatter, site: Site) -> Step:
+    x_spec, index_spec, _ = site.inputs
+    dtype, fn = site.dtype, op.fn
+    view = _view(x_spec.shape, op.axis, op.batch)
+    count = product(index_spec.shape[op.batch :])
+    if dtype == "bool":
+        fn = {"add": "maximum", "multiply": "minimum"}.get(fn, fn)  # type: ignore[assignment]
+    biased = fn in ("maximum", "minimum") and has_stand_in(dtype)
+
+    def put(index: torch.Tensor, x: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
+        result = (_sortable(x, dtype) if biased or dtype == "bool" else x).clone(memory_format=torch.contiguous_format)
+        updates = _sortable(updates, dtype) if biased or dtype == "bool" else updates
+        lines, new = result.view(view), updates.reshape(view[0], view[1], count, view[3])
+        index = index.long().reshape(view[0], count)
+        if fn == "set" and not site.distinct and index.numel():
+            index, new = _last_wins(index, new, view[2])
+        if fn in ("set", "add") and view[0] == 1:
+            (lines.index_copy_ if fn == "set" else lines.index_add_)(2, index.view(-1), new)
+        else:
+            everywhere = index[:, None, :, None].expand(new.shape)
+            if fn == "set":
+                lines.scatter_(2, everywhere, new)
+            elif fn == "add":
+                lines.scatter_add_(2, everywhere, new)
+            else:
+                lines.scatter_reduce_(2, everywhere, new, _SCATTERS[fn])
+        return result.view(torch.bool) if dtype == "bool" else ordered(result, dtype) if biased else result
+
+    checked = _checked(put, site, x_spec.shape[op.axis])
+    return lambda x, indices, updates: checked(_as_index(indices, index_spec.dtype), x, updates)
+
+
+def _last_wins(index: torch.Tensor, new: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every update of one element is replaced by the last one: then it does not matter which torch takes."""
+    positions = torch.arange(index.shape[1], device=index.device).expand(index.shape)
+    last = torch.zeros((index.shape[0], length), dtype=torch.int64, device=index.device)
+    last.scatter_reduce_(1, index, positions, "amax")
+    winners = last.gather(1, index)
+    if torch.equal(winners, positions):
+        return index, new
+    return index, new.gather(2, winners[:, None, :, None].expand(new.shape))
+
+
+# Transforms and linear algebra.
+
+
+def fourier(op: Fourier, site: Site) -> Step:
+    transform = functools.partial(getattr(torch.fft, op.fn), n=op.length, dim=op.axis)
+    if site.result.size == 0:
+        return lambda x: x.new_zeros(site.result.shape, dtype=TORCH[site.result.dtype])
+    if site.dtype in ("float16", "bfloat16"):
+        return lambda x: transform(x.float())
+    return transform
+
+
+def decomposition(op: Linear, site: Site) -> Step:
+    """All parts of the result at once, as a tuple where there are several."""
+    compute: dict[str, Any] = {
+        "qr": functools.partial(torch.linalg.qr, mode="complete" if op.full else "reduced"),
+        "svd": functools.partial(torch.linalg.svd, full_matrices=op.full),
+    }
+    function: Step = compute.get(op.fn) or getattr(torch.linalg, op.fn)
+
+    def translated(*matrices: torch.Tensor) -> Any:
+        try:
+            return function(*matrices)
+        except torch.linalg.LinAlgError as error:
+            raise np.linalg.LinAlgError(str(error)) from error
+
+    return translated

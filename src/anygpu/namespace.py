@@ -1,0 +1,188 @@
+"""The array namespace: every name of the Python Array API standard 2024.12. `anygpu` passes them on as its own."""
+
+# ruff: noqa: F401, F811 - these imports are the exports, and some share the names of the standard's arguments
+
+from typing import Any
+
+from anygpu.array import creation, elementwise, manipulation
+from anygpu.array.array import Array
+from anygpu.array.creation import (
+    arange,
+    asarray,
+    empty,
+    empty_like,
+    eye,
+    from_dlpack,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    tril,
+    triu,
+    zeros,
+    zeros_like,
+)
+from anygpu.array.differences import diff
+from anygpu.array.elementwise import (
+    abs,
+    acos,
+    acosh,
+    add,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    bitwise_and,
+    bitwise_invert,
+    bitwise_left_shift,
+    bitwise_or,
+    bitwise_right_shift,
+    bitwise_xor,
+    ceil,
+    conj,
+    copysign,
+    cos,
+    cosh,
+    divide,
+    equal,
+    exp,
+    expm1,
+    floor,
+    floor_divide,
+    greater,
+    greater_equal,
+    hypot,
+    imag,
+    isfinite,
+    isinf,
+    isnan,
+    less,
+    less_equal,
+    log,
+    log1p,
+    log2,
+    log10,
+    logaddexp,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    nextafter,
+    not_equal,
+    positive,
+    pow,
+    real,
+    reciprocal,
+    remainder,
+    round,
+    sign,
+    signbit,
+    sin,
+    sinh,
+    sqrt,
+    square,
+    subtract,
+    tan,
+    tanh,
+    trunc,
+)
+from anygpu.array.joining import (
+    concat,
+    stack,
+)
+from anygpu.array.linear import (
+    matmul,
+    tensordot,
+    vecdot,
+)
+from anygpu.array.manipulation import (
+    broadcast_to,
+    expand_dims,
+    flip,
+    matrix_transpose,
+    moveaxis,
+    permute_dims,
+    repeat,
+    reshape,
+    roll,
+    squeeze,
+    tile,
+    unstack,
+)
+from anygpu.array.reductions import (
+    all,
+    any,
+    argmax,
+    argmin,
+    count_nonzero,
+    cumulative_prod,
+    cumulative_sum,
+    max,
+    mean,
+    min,
+    prod,
+    std,
+    sum,
+    var,
+)
+from anygpu.array.selecting import nonzero, take, take_along_axis, where
+from anygpu.array.sets import unique_all, unique_counts, unique_inverse, unique_values
+from anygpu.array.sorting import argsort, searchsorted, sort
+from anygpu.array.types import (
+    __array_namespace_info__,
+    astype,
+    bool,
+    can_cast,
+    complex64,
+    complex128,
+    e,
+    finfo,
+    float16,
+    float32,
+    float64,
+    iinfo,
+    inf,
+    int8,
+    int16,
+    int32,
+    int64,
+    isdtype,
+    nan,
+    newaxis,
+    pi,
+    result_type,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+
+# Where NumPy's functions of the same name are called or answer otherwise.
+
+
+def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
+    """Numbers below `min` become `min`, and those above `max` become `max`; `None` is no limit."""
+    return elementwise.clip(x, min, max)
+
+
+def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
+    """The coordinates of every point of the grid that the vectors span."""
+    return list(creation.meshgrid(*arrays, indexing=indexing))
+
+
+def broadcast_arrays(*arrays: Any) -> list[Array]:
+    """All in the one shape that they have together."""
+    return list(manipulation.broadcast_arrays(*arrays))
+
+
+_NOT_EXPORTED = ("Any", "creation", "elementwise", "manipulation")
+__all__ = [
+    *sorted(name for name in dir() if not name.startswith("_") and name not in _NOT_EXPORTED),
+    "__array_namespace_info__",
+]

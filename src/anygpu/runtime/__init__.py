@@ -1,0 +1,1 @@
+"""The runtime: where programs meet devices."""

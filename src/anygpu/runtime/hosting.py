@@ -1,0 +1,77 @@
+"""Operations that a device lacks, run on the host one by one: never silently, and nothing else goes along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anygpu.engines.numpy import lowering
+from anygpu.engines.protocol import Buffer, Lack, ProgramEngine
+from anygpu.hardware.device import Device
+from anygpu.notices import ran_on_host
+from anygpu.program.graph import Node, Program
+from anygpu.program.primitives import Input
+from anygpu.receipts import HostOperation
+
+
+def run_with_host(
+    engine: ProgramEngine, device: Device, program: Program, buffers: Sequence[Buffer], lacks: Sequence[Lack]
+) -> list[Buffer]:
+    """Cut the program at the nodes that the device lacks: what lies between runs on the device as ever."""
+    reasons = {lack.node: lack.reason for lack in lacks}
+    values: dict[int, Buffer] = dict(enumerate(buffers))
+    waiting: list[int] = []
+
+    def flush(needed: Sequence[int]) -> None:
+        if waiting:
+            part, sources, results = _part(program, waiting, needed)
+            executable = engine.compile(part, device)
+            outputs = engine.execute(executable, [values[source] for source in sources])
+            values.update(zip(results, outputs, strict=True))
+            waiting.clear()
+
+    for position, node in enumerate(program.nodes):
+        if isinstance(node.op, Input):
+            continue
+        if position not in reasons:
+            waiting.append(position)
+            continue
+        flush(_needed_later(program, waiting, position))
+        inputs = [engine.download(values[source]) for source in node.inputs]
+        result = lowering.run_node(node.op, inputs)
+        values[position] = engine.upload(result, device)
+        _tell(program, position, reasons[position], sum(each.nbytes for each in inputs) + result.nbytes)
+    flush(_needed_later(program, waiting, len(program.nodes)))
+    return [values[output] for output in program.outputs]
+
+
+def _needed_later(program: Program, part: Sequence[int], after: int) -> list[int]:
+    """Which results of a part somebody outside of it needs."""
+    inside = set(part)
+    users = [node.inputs for position, node in enumerate(program.nodes) if position >= after]
+    needed = {source for inputs in users for source in inputs} | set(program.outputs)
+    return sorted(inside & needed)
+
+
+def _part(program: Program, part: Sequence[int], results: Sequence[int]) -> tuple[Program, list[int], list[int]]:
+    """The nodes of a part as a program of its own, with the values it takes and gives."""
+    inside = set(part)
+    sources = sorted({source for position in part for source in program.nodes[position].inputs} - inside)
+    numbers = {source: number for number, source in enumerate(sources)}
+    nodes = [Node(Input(*program.specs[source])) for source in sources]
+    for position in part:
+        op, inputs = program.nodes[position]
+        numbers[position] = len(nodes)
+        nodes.append(Node(op, tuple(numbers[source] for source in inputs)))
+    return Program(nodes, [numbers[result] for result in results]), sources, list(results)
+
+
+def _tell(program: Program, position: int, reason: str, moved: int) -> None:
+    line = program.lines[position]
+    ran_on_host(
+        HostOperation(
+            operation=program.nodes[position].op.name,
+            reason=reason,
+            line=f"{line[0]}:{line[1]}" if line is not None else None,
+            bytes_moved=moved,
+        )
+    )

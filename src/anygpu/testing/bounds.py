@@ -1,0 +1,164 @@
+"""What the values of a program can be, and how far two right answers may lie apart: intervals, carried node by node
+(`anygpu.testing.propagation`).
+
+Inputs are taken to be as `anygpu.testing.programs.random_inputs` makes them: small whole numbers, and fractions that
+are multiples of a power of two. So much of the arithmetic is exact in any order, which a `Bounds` knows; and a step
+function, such as `floor` or `argmax`, has one right answer only where its input is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
+
+OperationClass = Literal["arithmetic", "function", "sum", "fourier", "linear"]
+
+#: The distance from 1 to the next number.
+EPSILON: dict[DType, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+#: How many binary digits a number has.
+DIGITS: dict[DType, int] = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+
+#: What one operation may add to the difference, in epsilons of its type. Of arithmetic and functions it is relative to
+#: the result (near 0, to 1: the sine of a rounded π); of a sum, for each number summed, relative to the largest that
+#: a partial sum can be; of a transform, for each of its log2(n) stages, to the largest that a result can be; of linear
+#: algebra, for each row, to the norm. Differences that come in are carried on by the steepest slope of each function.
+TOLERANCES: dict[OperationClass, dict[DType, float]] = {
+    "arithmetic": {"float16": 1, "bfloat16": 1, "float32": 1, "float64": 1, "complex64": 4, "complex128": 4},
+    "function": {"float16": 4, "bfloat16": 4, "float32": 32, "float64": 64, "complex64": 128, "complex128": 128},
+    "sum": {"float16": 1, "bfloat16": 1, "float32": 1, "float64": 1, "complex64": 4, "complex128": 4},
+    "fourier": {"complex64": 8, "complex128": 8, "float32": 8, "float64": 8},
+    "linear": {"float32": 8, "float64": 8, "complex64": 16, "complex128": 16},
+}
+
+#: Inputs are multiples of two to the minus this, between -INPUT_LIMIT and INPUT_LIMIT.
+INPUT_STEP: dict[DType, int] = {"float16": 5, "bfloat16": 3, "float32": 10, "float64": 20}
+INPUT_LIMIT = 4
+WHOLE_LIMIT = 20
+
+
+class Bounds(NamedTuple):
+    """Every value lies in here, and two right answers differ by at most `relative * |value| + absolute`."""
+
+    low: float
+    high: float
+    imag_low: float = 0.0
+    imag_high: float = 0.0
+    #: All values are multiples of two to the minus this; `None` when nothing is known.
+    step: int | None = None
+    relative: float = 0.0
+    absolute: float = 0.0
+    #: No magnitude is smaller than this.
+    least: float = 0.0
+
+    @property
+    def magnitude(self) -> float:
+        real = max(abs(self.low), abs(self.high))
+        imaginary = max(abs(self.imag_low), abs(self.imag_high))
+        return math.hypot(real, imaginary) if imaginary else real
+
+    @property
+    def exact(self) -> bool:
+        return not self.relative and not self.absolute
+
+    @property
+    def error(self) -> float:
+        return self.relative * self.magnitude + self.absolute if not self.exact else 0.0
+
+    @property
+    def has_a_sign(self) -> bool:
+        """Whether all right answers agree on which side of 0 they are."""
+        return self.least > self.error
+
+
+UNKNOWN = Bounds(-math.inf, math.inf, -math.inf, math.inf, None, 0.0, math.inf)
+
+
+def whole_range(dtype: DType) -> tuple[int, int]:
+    if dtype == "bool":
+        return 0, 1
+    bits = 8 * ITEMSIZE[dtype]
+    return (0, 2**bits - 1) if KIND[dtype] == "unsigned" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def input_bounds(dtype: DType) -> Bounds:
+    match KIND[dtype]:
+        case "bool":
+            return Bounds(0, 1, step=0)
+        case "signed":
+            return Bounds(-WHOLE_LIMIT, WHOLE_LIMIT, step=0)
+        case "unsigned":
+            return Bounds(0, 2 * WHOLE_LIMIT, step=0)
+        case "float":
+            return Bounds(-INPUT_LIMIT, INPUT_LIMIT, step=INPUT_STEP[dtype])
+    return Bounds(-INPUT_LIMIT, INPUT_LIMIT, -INPUT_LIMIT, INPUT_LIMIT, step=INPUT_STEP[REAL_PART[dtype]])
+
+
+def tolerance_of(kind: OperationClass, dtype: DType) -> float:
+    """What `TOLERANCES` says, as a number and not in epsilons."""
+    return TOLERANCES[kind].get(dtype, 64) * EPSILON[REAL_PART.get(dtype, dtype)] if is_inexact(dtype) else 0.0
+
+
+def fits(dtype: DType, magnitude: float, step: int | None) -> bool:
+    """Whether multiples of 2**-step up to the magnitude are numbers of the type, so that nothing is rounded."""
+    return step is not None and step < 200 and magnitude * 2.0**step <= 2.0 ** DIGITS[REAL_PART.get(dtype, dtype)]
+
+
+def rounded(dtype: DType, found: Bounds, *, exact: bool, kind: OperationClass = "arithmetic") -> Bounds:
+    """The bounds after one rounding, if there is one."""
+    if not is_inexact(dtype):
+        return found._replace(relative=0.0, absolute=0.0)
+    if exact and fits(dtype, found.magnitude, found.step):
+        return found._replace(relative=0.0, absolute=0.0)
+    return found._replace(step=None, relative=found.relative + tolerance_of(kind, dtype))
+
+
+def joined(*given: Bounds) -> Bounds:
+    """Values from any of these."""
+    steps = [each.step for each in given]
+    return Bounds(
+        min(each.low for each in given),
+        max(each.high for each in given),
+        min(each.imag_low for each in given),
+        max(each.imag_high for each in given),
+        None if None in steps else max(step for step in steps if step is not None),
+        max(each.relative for each in given),
+        max(each.absolute for each in given),
+        min(each.least for each in given),
+    )
+
+
+def boxed(magnitude: float, *, complex_: bool, step: int | None = None) -> Bounds:
+    side = magnitude if complex_ else 0.0
+    return Bounds(-magnitude, magnitude, -side, side, step)
+
+
+def sum_of(x: Bounds, dtype: DType, count: int) -> Bounds:
+    """`count` values summed in any order; up to `count` partial sums may also be results."""
+    if count == 0:
+        return Bounds(0, 0, step=0)
+    spread = Bounds(
+        min(x.low * count, x.low), max(x.high * count, x.high), min(x.imag_low * count, x.imag_low),
+        max(x.imag_high * count, x.imag_high), x.step,
+    )  # fmt: skip
+    if not is_inexact(dtype) or (x.exact and fits(dtype, count * x.magnitude, x.step)):
+        return spread
+    # Each of the count - 1 roundings is of a partial sum, and these are half as large as the last on average.
+    added = tolerance_of("sum", dtype) * (count - 1) * count / 2 * x.magnitude
+    return spread._replace(step=None, absolute=count * x.error + added)
+
+
+def product_of(x: Bounds, dtype: DType, count: int) -> Bounds:
+    if count == 0:
+        return Bounds(1, 1, step=0)
+    if x.magnitude > 1 and count * math.log2(x.magnitude) > 200:
+        return UNKNOWN if is_inexact(dtype) else Bounds(*whole_range(dtype))
+    largest = max(x.magnitude, x.magnitude**count, 1)
+    found = boxed(largest, complex_=KIND[dtype] == "complex")
+    if not is_inexact(dtype):
+        return found
+    if x.exact and x.step is not None and fits(dtype, largest, x.step * count):
+        return found._replace(step=x.step * count)
+    relative = count * (x.relative + tolerance_of("arithmetic", dtype))
+    return found._replace(relative=1.1 * relative, absolute=1.1 * count * x.absolute * max(1.0, largest))

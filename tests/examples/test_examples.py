@@ -1,0 +1,36 @@
+"""The shop window: ten ordinary NumPy functions, each equal to NumPy's answer on every engine."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+
+import anygpu as ag
+from examples.compare import ENGINES, difference, run_on
+
+EXAMPLES = {
+    "kmeans": "kmeans_step",
+    "pca": "pca",
+    "black_scholes": "black_scholes",
+    "nbody": "nbody_step",
+    "edges": "edges",
+    "mandelbrot": "mandelbrot",
+    "fft_filter": "low_pass",
+    "softmax_regression": "training_step",
+    "kalman": "kalman",
+    "life": "life",
+}
+
+
+@pytest.mark.parametrize("device", ENGINES)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_agrees_with_numpy(name: str, device: str) -> None:
+    example = importlib.import_module(f"examples.{name}")
+    function = getattr(example, EXAMPLES[name])
+    inputs = example.inputs(np.random.default_rng(0))
+    with ag.host_operations() as told:
+        got = run_on(device, function, inputs)
+    assert difference(function(*inputs), got) is None
+    assert told == [], "nothing of it ran on the host"
