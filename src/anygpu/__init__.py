@@ -32,15 +32,15 @@ from anygpu.errors import (
     Unsupported,
 )
 from anygpu.hardware.cards import Card
-from anygpu.hardware.case import Finding
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.notices import HostFallback, host_operations
 from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
 
 if TYPE_CHECKING:
     from anygpu import fft, linalg
     from anygpu.array.tracing import record
+    from anygpu.hardware.case import Finding
+    from anygpu.hardware.diagnosis import Diagnosis
     from anygpu.namespace import *  # noqa: F403
     from anygpu.program.batching import vmap
     from anygpu.program.graph import Program
@@ -87,6 +87,8 @@ __all__ = [
 
 #: Names that are loaded when they are first used, and where they are.
 _LATER = {
+    "Diagnosis": "anygpu.hardware.diagnosis",
+    "Finding": "anygpu.hardware.case",
     "Program": "anygpu.program.graph",
     "record": "anygpu.array.tracing",
     "vmap": "anygpu.program.batching",

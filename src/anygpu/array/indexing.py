@@ -37,6 +37,9 @@ class Basic(NamedTuple):
 
 
 def get(array: Array, key: Any) -> Array:
+    if type(key) is slice and array._stored.spec.shape and (key.step is None or key.step > 0):
+        leading = _leading(array._stored.spec.shape, key)  # the most common key of all
+        return attach(Array(apply(leading, array._value)), array, (leading,))
     basic = _parse(array, key)
     value = array._value
     for op in basic.path:
@@ -44,6 +47,12 @@ def get(array: Array, key: Any) -> Array:
     if not basic.picks:
         return attach(Array(value), array, basic.path)
     return Array(_pick(value, basic))
+
+
+def _leading(shape: Shape, key: slice) -> Slice:
+    start, stop, step, _ = _normal_slice(key, shape[0])
+    rest = len(shape) - 1
+    return Slice((start, *(0,) * rest), (stop, *shape[1:]), (step, *(1,) * rest))
 
 
 def put_at(array: Array, key: Any, new: Any) -> None:

@@ -81,6 +81,8 @@ _DOUBT = (
 
 def _may_copy(root: Array, path: tuple[Primitive, ...], first: int) -> bool:
     """Whether NumPy may have to copy on the way from the step `first`; axes of length 1 come and go without."""
+    if not any(isinstance(op, Reshape) for op in path[first:]):
+        return False
     spec = root._stored.spec
     for step, op in enumerate(path):
         before, spec = spec, op.infer(spec)

@@ -89,8 +89,8 @@ class Executable:
 
     def run(self, buffers: Sequence[jax.Array]) -> list[jax.Array]:
         results, flags = self._compiled(*buffers)
-        if self._complaints:
-            raised = np.flatnonzero(np.asarray(flags))
+        if flags:
+            raised = np.flatnonzero(np.asarray(flags[0]))
             if raised.size:
                 raise self._complaints[raised[0]]()
         return results  # type: ignore[no-any-return]
@@ -99,7 +99,7 @@ class Executable:
 def _function(program: Program, complaints: list[Complaint]) -> Callable[..., Any]:
     facts = IndexFacts(program)
 
-    def run(*inputs: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+    def run(*inputs: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
         flags: list[jax.Array] = []
         complaints.clear()
 
@@ -127,7 +127,7 @@ def _function(program: Program, complaints: list[Complaint]) -> Callable[..., An
                 values.append(decompositions[key][op.part])
             else:
                 values.append(LOWER[type(op)](op, site, *arguments))
-        return [values[output] for output in program.outputs], jnp.stack(flags) if flags else jnp.zeros(0, bool)
+        return [values[output] for output in program.outputs], [jnp.stack(flags)] if flags else []
 
     return run
 
