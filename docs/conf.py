@@ -35,7 +35,13 @@ html_css_files = ["anygpu.css"]
 html_copy_source = False
 html_show_sourcelink = False
 # Pages without neighbours: a list of them beside the text would be empty.
-html_sidebars = {"index": [], "tutorial/first-look": [], "requirements": []}
+html_sidebars = {
+    "index": [],
+    "tutorial/first-look": [],
+    "tutorial/arrays": [],
+    "tutorial/programs": [],
+    "requirements": [],
+}
 html_theme_options = {
     "show_prev_next": False,
     "show_toc_level": 2,

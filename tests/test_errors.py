@@ -20,6 +20,7 @@ from anygpu.errors import (
     OverBudget,
     TooBig,
     Unsupported,
+    ValueNeeded,
 )
 
 EXAMPLES: list[AnyGPUError] = [
@@ -33,6 +34,7 @@ EXAMPLES: list[AnyGPUError] = [
     DeadlineExceeded("score", 2.0, still_running=True),
     Unsupported("float64", "webgpu:0"),
     MissingExtra("pyopencl", "opencl"),
+    ValueNeeded("a.py:3"),
     InvalidProgram("permute: (0, 0) is no order of the axes of float32[2, 3]."),
     InvalidOption("max_load is a share from 0 to 1; got 7."),
 ]
@@ -64,7 +66,18 @@ def test_errors_survive_the_way_between_processes(error: AnyGPUError) -> None:
 @pytest.mark.parametrize("error", EXAMPLES[:-2], ids=lambda error: type(error).__name__)
 def test_messages_say_what_to_do(error: AnyGPUError) -> None:
     words = str(error)
-    instructions = ("Run ", "Cut ", "Free ", "Raise ", "Allow ", "Use ", "Install ", "open the device", "replace")
+    instructions = (
+        "Run ",
+        "Cut ",
+        "Free ",
+        "Raise ",
+        "Allow ",
+        "Use ",
+        "Install ",
+        "use where()",
+        "open the device",
+        "replace",
+    )
     assert any(instruction in words for instruction in instructions), words
 
 

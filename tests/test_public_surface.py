@@ -54,6 +54,7 @@ def test_the_exported_names() -> None:
         "TooBig",
         "Unavailable",
         "Unsupported",
+        "ValueNeeded",
         "__array_api_version__",
         "__version__",
         "devices",

@@ -30,6 +30,7 @@ from anygpu.errors import (
     OverBudget,
     TooBig,
     Unsupported,
+    ValueNeeded,
 )
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
@@ -74,6 +75,7 @@ __all__ = [
     "TooBig",
     "Unavailable",
     "Unsupported",
+    "ValueNeeded",
     "__array_api_version__",
     "__version__",
     "devices",

@@ -15,6 +15,7 @@
     ├── DeadlineExceeded            the caller's time ran out            (also a TimeoutError)
     ├── Unsupported                 an operation or dtype that the device does not have
     ├── MissingExtra                an optional library is not installed (also an ImportError)
+    ├── ValueNeeded                 a function asks for a value while it is recorded (also a TypeError)
     ├── InvalidProgram              a graph or its byte form is wrong     (also a ValueError)
     └── InvalidOption               an argument of ours that makes no sense (also a ValueError)
 
@@ -203,6 +204,20 @@ class MissingExtra(AnyGPUError, ImportError):
         self.library = library
         self.extra = extra
         super().__init__(f"{library} is not installed. Install it with: pip install 'anygpu[{extra}]'")
+
+
+class ValueNeeded(AnyGPUError, TypeError):
+    """A function that is being recorded asks for a value, and there are none yet."""
+
+    line: str | None
+
+    def __init__(self, line: str | None = None) -> None:
+        self.line = line
+        at = f" ({line})" if line else ""
+        super().__init__(
+            f"the function asks for a value{at} while it is being recorded, and there are none yet. Branches and "
+            "shapes that depend on values cannot be recorded: use where(), or call the function on arrays directly."
+        )
 
 
 class InvalidProgram(AnyGPUError, ValueError):

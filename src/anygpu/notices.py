@@ -34,9 +34,10 @@ def ran_on_host(operation: HostOperation) -> None:
         collected.append(operation)
     if not listeners:
         at = f" ({operation.line})" if operation.line else ""
-        warnings.warn(
+        message = (
             f"{operation.operation}{at} ran on the host, and {operation.bytes_moved:,} bytes were moved for it: "
-            f"{operation.reason}.",
-            HostFallback,
-            stacklevel=2,
+            f"{operation.reason}."
         )
+        # Blamed on the user's own line, so that it is shown once for each of those and not once for ours.
+        file, _, number = (operation.line or "").rpartition(":")
+        warnings.warn_explicit(message, HostFallback, file or "anygpu", int(number) if number.isdigit() else 0)

@@ -124,6 +124,24 @@ def test_numpy_arrays_and_arrays_share_nothing() -> None:
     assert np.array_equal(np.asarray(x), BASE)
 
 
+def test_a_reshape_that_numpy_surely_copies_is_a_copy() -> None:
+    ours, theirs = as_array(BASE), BASE.copy()
+    for x in (ours, theirs):
+        flat = x.T.reshape(-1)
+        flat += 1
+        x += 10
+        assert float(flat[0]) == 1
+    assert np.array_equal(np.asarray(ours), theirs)
+
+
+def test_a_part_of_a_doubtful_reshape_is_doubtful_too() -> None:
+    x = as_array(BASE).T + 0
+    part = x.reshape(-1)[1:]
+    with pytest.raises(ValueError, match="cannot be changed in place"):
+        x += 1
+    assert part.shape == (23,)
+
+
 class Twins(RuleBasedStateMachine):
     """The same steps on NumPy's arrays and on ours; all views that live must agree after each."""
 

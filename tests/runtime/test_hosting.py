@@ -66,7 +66,7 @@ def test_a_function_of_numpys_that_we_lack_runs_on_the_host_with_a_notice() -> N
     assert isinstance(roots, Array)
     assert np.allclose(np.sort(np.asarray(roots)), [1.0, 2.0])
     assert told[0].operation == "np.roots"
-    assert told[0].bytes_moved == 24
+    assert told[0].bytes_moved == 24 + 16
 
 
 def test_what_has_no_meaning_is_refused_with_what_to_write() -> None:

@@ -59,8 +59,6 @@ REFUSED: dict[str, str] = {
     "asfortranarray": "the order in memory is the device's own business: leave it out",
     "may_share_memory": "x.base tells what an array is a view of",
     "shares_memory": "x.base tells what an array is a view of",
-    "putmask": "x[mask] = values",
-    "place": "x[mask] = values",
     "busday_count": "np.busday_count(np.asarray(x), …)",
     "busday_offset": "np.busday_offset(np.asarray(x), …)",
     "is_busday": "np.is_busday(np.asarray(x), …)",
@@ -114,16 +112,17 @@ def _on_host(function: Any, name: str, arguments: tuple[Any, ...], options: dict
     result = function(*_hosted(arguments), **_hosted(options))
     if name in TELL_VALUES:
         return result
+    returned = _returned(result, place)
     line = users_line()
     ran_on_host(
         HostOperation(
             operation=f"np.{name}",
             reason="anygpu has no such function yet",
             line=f"{line[0]}:{line[1]}" if line is not None else None,
-            bytes_moved=sum(each.nbytes for each in _arrays_in((arguments, options))),
+            bytes_moved=sum(each.nbytes for each in _arrays_in((arguments, options, returned))),
         )
     )
-    return _returned(result, place)
+    return returned
 
 
 def _arrays_in(arguments: Any) -> Iterator[Array]:

@@ -52,7 +52,8 @@ def _results() -> dict[tuple[BinaryFunction, DType], DType]:
 
 _RESULT = _results()
 _COMPARISONS = frozenset(COMPARISONS)
-_KNOWN_DTYPES = frozenset(DTYPES)
+#: NumPy has no bfloat16, so arrays have none either; inside programs engines may.
+_ARRAY_DTYPES = {name: None for name in DTYPES if name != "bfloat16"}
 
 #: Where arrays are that have a shape and a type and no values, because a function is being recorded with them.
 PAPER = "paper"
@@ -358,8 +359,8 @@ def where(condition: Value, a: Operand, b: Operand) -> Value:
 def dtype_name(dtype: Any) -> DType:
     """The name of whatever a user calls a dtype."""
     name: DType = np.dtype(dtype).name
-    if name not in _KNOWN_DTYPES:
-        raise TypeError(f"anygpu has no arrays of {name}; it has {', '.join(DTYPES)}.")
+    if name not in _ARRAY_DTYPES:
+        raise TypeError(f"anygpu has no arrays of {name}; it has {', '.join(_ARRAY_DTYPES)}.")
     return name
 
 

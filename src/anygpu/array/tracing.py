@@ -11,7 +11,7 @@ from anygpu.array.array import Array
 from anygpu.array.expression import Value, linearise, users_line
 from anygpu.array.place import Buffer
 from anygpu.array.recording import PAPER, dtype_name
-from anygpu.errors import InvalidOption, Unsupported
+from anygpu.errors import InvalidOption, ValueNeeded
 from anygpu.program.graph import Program
 from anygpu.program.precision import in_single_precision
 from anygpu.program.primitives import Spec
@@ -26,13 +26,7 @@ class Paper:
 
     def _refuse(self) -> NoReturn:
         line = users_line()
-        at = f" ({line[0]}:{line[1]})" if line is not None else ""
-        raise Unsupported(
-            f"value yet{at}: the function asks for one while it is being recorded",
-            "An array",
-            instead="Branches and shapes that depend on values cannot be recorded: use where(), or call the function "
-            "on arrays directly.",
-        )
+        raise ValueNeeded(f"{line[0]}:{line[1]}" if line is not None else None)
 
     def upload(self, values: Any) -> Buffer:
         return np.array(values)

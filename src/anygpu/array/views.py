@@ -6,7 +6,7 @@ view of an older version looks again. Writing into a view goes the same way back
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import ref
 
 import numpy as np
@@ -65,7 +65,10 @@ def attach(array: Array, base: Array, path: tuple[Primitive, ...], refusal: str 
     root, way = (base, path) if seen is None else (seen.base, seen.path + path)
     inherited = seen.refusal if seen is not None else None
     known = refusal or inherited
-    doubtful = inherited is _DOUBT or (known is None and _may_copy(root, way, len(way) - len(path)))
+    outcome = "view" if known is not None else _outcome(root, way, len(way) - len(path))
+    if outcome == "copy":
+        return array
+    doubtful = outcome == "doubt" or inherited is _DOUBT
     array._view = View(root, way, _DOUBT if doubtful else known)
     if doubtful:
         shared = array._view.shared
@@ -79,18 +82,19 @@ _DOUBT = (
 )
 
 
-def _may_copy(root: Array, path: tuple[Primitive, ...], first: int) -> bool:
-    """Whether NumPy may have to copy on the way from the step `first`; axes of length 1 come and go without."""
+def _outcome(root: Array, path: tuple[Primitive, ...], first: int) -> Literal["view", "copy", "doubt"]:
+    """What NumPy makes of the way from the step `first`. Axes of length 1 come and go without a copy."""
     if not any(isinstance(op, Reshape) for op in path[first:]):
-        return False
+        return "view"
     spec = root._stored.spec
     for step, op in enumerate(path):
         before, spec = spec, op.infer(spec)
         if step >= first and isinstance(op, Reshape) and _without_ones(before.shape) != _without_ones(spec.shape):
-            certain = is_ordered(root._stored) and _can_reshape_in_place(root, path[:step], spec.shape)
-            if not certain:
-                return True
-    return False
+            if not is_ordered(root._stored):
+                return "doubt"
+            if not _can_reshape_in_place(root, path[:step], spec.shape):
+                return "copy"
+    return "view"
 
 
 def _can_reshape_in_place(root: Array, path: tuple[Primitive, ...], shape: Shape) -> bool:
