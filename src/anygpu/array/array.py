@@ -46,9 +46,11 @@ class Array(NumpyMethods):
     _shared: Shared | None
 
     def __init__(self, value: Value) -> None:
-        if type(value) is not Value:
-            raise TypeError("an Array is not made directly: use anygpu.asarray(...)")
-        if value.holder is not None:  # another array shows it already: this one gets a handle of its own
+        try:
+            holder = value.holder
+        except AttributeError:
+            raise TypeError("an Array is not made directly: use anygpu.asarray(...)") from None
+        if holder is not None:  # another array shows it already: this one gets a handle of its own
             value = _fresh(value)
         self._stored = value
         self._view = None
@@ -270,7 +272,12 @@ class Array(NumpyMethods):
     # Operators
 
     def _binary(self, fn: BinaryFunction, other: object) -> Array:
-        operand = other._value if type(other) is Array else _operand(other, self)
+        # This is on the way of every operation, so the property `_value` is only asked where there is a view.
+        operand: Operand | None
+        if type(other) is Array:
+            operand = other._stored if other._view is None else other._value
+        else:
+            operand = _operand(other, self)
         if operand is None:
             return NotImplemented  # type: ignore[no-any-return]
         return Array(binary(fn, self._stored if self._view is None else self._value, operand))
@@ -496,10 +503,10 @@ _PYTHON_NUMBERS = frozenset((bool, int, float, complex))
 
 def _operand(other: object, array: Array) -> Operand | None:
     """Whatever may stand beside an array in an operator; `None` when it is not ours to handle."""
-    if isinstance(other, Array):
-        return other._value
     if type(other) in _PYTHON_NUMBERS:
         return other  # type: ignore[return-value]
+    if isinstance(other, Array):
+        return other._value
     if isinstance(other, np.generic | np.ndarray | list | tuple):
         return as_value(np.asarray(other), array._place)
     return None

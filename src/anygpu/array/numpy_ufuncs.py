@@ -60,15 +60,19 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: d
 def call_plainly(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Array | None:
     """The everyday case, without asking NumPy for its rules: real floats of one type. `None` when it is not that."""
     fn = _PLAIN.get(ufunc)
-    if fn is None or type(inputs[0]) is not Array:
+    first = inputs[0]
+    if fn is None or type(first) is not Array:
         return None
-    x = inputs[0]._value
+    x = first._stored if first._view is None else first._value
     if x.spec.dtype not in _REAL:
         return None
     if len(inputs) == 1:
         return Array(unary(fn, x))
-    if type(inputs[1]) is Array and inputs[1]._value.spec == x.spec:
-        return Array(binary(fn, x, inputs[1]._value))
+    second = inputs[1]
+    if type(second) is Array:
+        y = second._stored if second._view is None else second._value
+        if y.spec == x.spec:
+            return Array(binary(fn, x, y))
     return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import struct
 from collections.abc import Sequence
@@ -14,7 +13,14 @@ from anygpu.array.expression import Value, is_portable, users_line
 from anygpu.array.place import Place
 from anygpu.errors import InvalidOption, InvalidProgram
 from anygpu.program.dtypes import DTYPES, ITEMSIZE, KIND, DType, default_float, is_inexact, promote
-from anygpu.program.functions import COMPARISONS, BinaryFunction, UnaryFunction, binary_dtype, unary_dtype
+from anygpu.program.functions import (
+    COMPARISONS,
+    BinaryFunction,
+    UnaryFunction,
+    binary_dtype,
+    is_defined,
+    unary_dtype,
+)
 from anygpu.program.primitives import (
     Binary,
     Broadcast,
@@ -39,18 +45,16 @@ _BINARY = {fn: Binary(fn) for fn in BinaryFunction.__args__}  # type: ignore[att
 _SELECT = Select()
 
 
-def _results() -> dict[tuple[BinaryFunction, DType], DType]:
-    """The type of each function of two operands of one type, where that needs no further thought."""
-    found: dict[tuple[BinaryFunction, DType], DType] = {}
-    for fn in _BINARY:
-        for dtype in DTYPES:
-            if dtype != "bool" and fn != "ldexp":
-                with contextlib.suppress(InvalidProgram):
-                    found[fn, dtype] = binary_dtype(fn, dtype, dtype)
-    return found
-
-
-_RESULT = _results()
+#: The type of each result, where that needs no further thought: looking it up is faster than working it out.
+_RESULT: dict[tuple[BinaryFunction, DType], DType] = {
+    (fn, dtype): binary_dtype(fn, dtype, dtype)
+    for fn in _BINARY
+    for dtype in DTYPES
+    if dtype != "bool" and is_defined(fn, dtype)
+}
+_UNARY_RESULT: dict[tuple[UnaryFunction, DType], DType] = {
+    (fn, dtype): unary_dtype(fn, dtype) for fn in _UNARY for dtype in DTYPES if is_defined(fn, dtype)
+}
 _COMPARISONS = frozenset(COMPARISONS)
 #: NumPy has no bfloat16, so arrays have none either; inside programs engines may.
 _ARRAY_DTYPES = {name: None for name in DTYPES if name != "bfloat16"}
@@ -236,11 +240,16 @@ def _weak(scalar: Operand, beside: Value) -> Value | None:
 
 def unary(fn: UnaryFunction, x: Value) -> Value:
     """A function that keeps the type of its operand, or that has a fixed one."""
-    try:
-        dtype = unary_dtype(fn, x.spec.dtype)
-    except InvalidProgram as error:
-        raise TypeError(str(error)) from None
-    return Value(_UNARY[fn], (x,), Spec(x.spec.shape, dtype), x.place, users_line())
+    spec = x.spec
+    dtype = _UNARY_RESULT.get((fn, spec.dtype))
+    if dtype is None:
+        try:
+            dtype = unary_dtype(fn, spec.dtype)
+        except InvalidProgram as error:
+            raise TypeError(str(error)) from None
+    if dtype is not spec.dtype:
+        spec = Spec(spec.shape, dtype)
+    return Value(_UNARY[fn], (x,), spec, x.place, users_line())
 
 
 def unary_float(fn: UnaryFunction, x: Value) -> Value:
@@ -309,6 +318,8 @@ def _for_bool(fn: BinaryFunction, x: Value, y: Value) -> tuple[Value, Value, Bin
 
 def compare(fn: BinaryFunction, one: Operand, other: Operand) -> Value:
     """As `binary`, but exact between int64 and uint64, which have no common integer type."""
+    if type(one) is Value and type(other) is Value and one.spec == other.spec:
+        return binary(fn, one, other)
     if isinstance(one, Value) and isinstance(other, Value):
         kinds = {KIND[one.spec.dtype], KIND[other.spec.dtype]}
         if kinds == {"signed", "unsigned"} and promote(one.spec.dtype, other.spec.dtype) == "float64":

@@ -145,6 +145,16 @@ _BINARY_KINDS: dict[BinaryFunction, tuple[Kind, ...]] = {
 }
 
 
+#: The same for all functions together, by name.
+_KINDS: dict[str, tuple[Kind, ...]] = {fn: _UNARY_KINDS.get(fn, _INEXACT) for fn in UNARY}
+_KINDS.update({str(fn): kinds for fn, kinds in _BINARY_KINDS.items()})
+
+
+def is_defined(fn: UnaryFunction | BinaryFunction, dtype: DType) -> bool:
+    """Whether operands of this type, all of them, are what the function takes. `ldexp` never takes one type."""
+    return KIND[dtype] in _KINDS.get(fn, ())
+
+
 def unary_dtype(fn: UnaryFunction, dtype: DType) -> DType:
     if KIND[dtype] not in _UNARY_KINDS.get(fn, _INEXACT):
         raise InvalidProgram(f"{fn}: is not defined for {dtype}; cast it first.")

@@ -1,0 +1,28 @@
+"""A small part of what `python -m benchmarks.agreement --what engines` tries: random programs agree with NumPy."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from anygpu.engines.numpy import lowering
+from anygpu.notices import host_operations
+from anygpu.runtime.places import Places
+from anygpu.testing.programs import disagreement, random_inputs, random_program
+
+#: jax compiles every program, so it gets fewer.
+COUNTS = {"torch": 400, "jax": 60}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_random_programs_agree_with_numpy(name: str) -> None:
+    place = Places().find(name)
+    for seed in range(1_000_000, 1_000_000 + COUNTS[name]):
+        rng = random.Random(seed)
+        program = random_program(rng)
+        inputs = random_inputs(program, rng)
+        expected = lowering.run(program, inputs)
+        with host_operations():  # what an engine lacks may run on the host here; the answer must be the same
+            results = place.run(program, [place.upload(each) for each in inputs])
+        assert disagreement(expected, [place.download(each) for each in results], program) is None, f"seed {seed}"
