@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import anygpu as ag
 from anygpu.array.array import Array, as_array
@@ -84,6 +85,9 @@ def test_copying_and_pickling() -> None:
 def test_dlpack_out_and_in(device: str) -> None:
     x = ag.asarray(np.arange(6.0).reshape(2, 3), device=device) * 2
     assert np.array_equal(np.from_dlpack(x), np.arange(6.0).reshape(2, 3) * 2)
+    backwards = ag.asarray(np.arange(3.0), device=device)[::-1]
+    assert np.from_dlpack(backwards).tolist() == [2.0, 1.0, 0.0]
+    assert torch.from_dlpack(backwards).tolist() == [2.0, 1.0, 0.0]
     back = ag.from_dlpack(np.arange(4.0))
     assert back.tolist() == [0.0, 1.0, 2.0, 3.0]
 

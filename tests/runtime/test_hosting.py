@@ -13,8 +13,9 @@ from anygpu.array.array import Array, as_array
 from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.engines.protocol import Lack
 from anygpu.hardware.device import Device
-from anygpu.program.graph import Program
-from anygpu.runtime.places import EnginePlace
+from anygpu.program.graph import Node, Program
+from anygpu.program.primitives import Cast, Input
+from anygpu.runtime.places import EnginePlace, Places
 
 
 class WithoutSort(NumpyEngine):
@@ -67,6 +68,13 @@ def test_a_function_of_numpys_that_we_lack_runs_on_the_host_with_a_notice() -> N
     assert np.allclose(np.sort(np.asarray(roots)), [1.0, 2.0])
     assert told[0].operation == "np.roots"
     assert told[0].bytes_moved == 24 + 16
+
+
+def test_what_the_host_lacks_too_is_refused_before_anything_runs() -> None:
+    place = Places().find("numpy")
+    program = Program([Node(Input((3,), "float32")), Node(Cast("bfloat16"), (0,))], [1])
+    with pytest.raises(ag.Unsupported, match="cast to float32"):
+        place.run(program, [np.zeros(3, np.float32)])
 
 
 def test_what_has_no_meaning_is_refused_with_what_to_write() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Buffer, Lack, ProgramEngine
+from anygpu.errors import Unsupported
 from anygpu.hardware.device import Device
 from anygpu.notices import ran_on_host
 from anygpu.program.graph import Node, Program
@@ -18,6 +19,8 @@ def run_with_host(
 ) -> list[Buffer]:
     """Cut the program at the nodes that the device lacks: what lies between runs on the device as ever."""
     reasons = {lack.node: lack.reason for lack in lacks}
+    if any(program.specs[node].dtype == "bfloat16" for node in reasons):
+        raise Unsupported("bfloat16", device.id, instead="NumPy on the host has none either: cast to float32.")
     values: dict[int, Buffer] = dict(enumerate(buffers))
     waiting: list[int] = []
 

@@ -6,13 +6,11 @@ A sheet is one program with many results, so that an engine which compiles whole
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from anygpu.errors import InvalidProgram
-from anygpu.program.dtypes import COMPLEX, DTYPES, ITEMSIZE, KIND, DType, is_inexact
+from anygpu.program.dtypes import COMPLEX, ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import (
     BINARY,
     UNARY,
@@ -23,7 +21,6 @@ from anygpu.program.functions import (
     ScatterFunction,
     UnaryFunction,
 )
-from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import (
     LINEAR_PARTS,
     Argsort,
@@ -31,7 +28,6 @@ from anygpu.program.primitives import (
     Broadcast,
     Cast,
     Concatenate,
-    Constant,
     Contract,
     Flip,
     Fourier,
@@ -54,13 +50,7 @@ from anygpu.program.primitives import (
     Update,
     Windows,
 )
-from anygpu.testing.bounds import OperationClass
-
-Values = npt.NDArray[Any]
-Class = Literal["exact"] | OperationClass
-
-#: NumPy is the reference, and has all types but this one.
-REFERENCE_DTYPES: tuple[DType, ...] = tuple(dtype for dtype in DTYPES if dtype != "bfloat16")
+from anygpu.testing.sheet import REFERENCE_DTYPES, Class, Sheet, tame, values
 
 #: Functions of which there is only one right answer.
 _EXACT_UNARY: tuple[UnaryFunction, ...] = (
@@ -70,47 +60,6 @@ _EXACT_UNARY: tuple[UnaryFunction, ...] = (
 _INEXACT_BINARY: tuple[BinaryFunction, ...] = (
     "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod", "power", "atan2", "hypot",
 )  # fmt: skip
-
-
-class Result(NamedTuple):
-    """What one output of a sheet is, and how near it must come."""
-
-    label: str
-    kind: Class
-    #: How many numbers went into each, which is what errors grow with.
-    terms: int
-
-
-class Sheet:
-    """A program in the making, with its inputs and a description of each output."""
-
-    def __init__(self, name: str, *inputs: Values) -> None:
-        self.name = name
-        self.inputs = inputs
-        self.results: list[Result] = []
-        self._outputs: list[int] = []
-        self._recorder = Recorder()
-        self.given = [self._recorder.input(Spec(each.shape, _name(each))) for each in inputs]
-
-    def add(self, op: Primitive, *sources: int) -> int:
-        return self._recorder.add(op, *sources)
-
-    def spec(self, position: int) -> Spec:
-        return self._recorder.spec(position)
-
-    def constant(self, values: Values) -> int:
-        return self.add(Constant(values.shape, _name(values), np.ascontiguousarray(values).tobytes()))
-
-    def expect(self, position: int, label: str, kind: Class = "exact", terms: int = 1) -> None:
-        self.results.append(Result(label, kind if is_inexact(self.spec(position).dtype) else "exact", terms))
-        self._outputs.append(position)
-
-    def expect_of(self, op: Primitive, *sources: int, kind: Class = "exact", terms: int = 1) -> None:
-        self.expect(self.add(op, *sources), str(op), kind, terms)
-
-    @property
-    def program(self) -> Program:
-        return self._recorder.program(self._outputs)
 
 
 #: For functions, whose arithmetic depends on the type, and for what only moves elements about.
@@ -135,48 +84,8 @@ def sheets(*, deep: bool = False) -> Iterator[Sheet]:
     yield from (_transforms(dtype) for dtype in ("float16", "float32", "float64", *COMPLEX))
     yield _index_types()
     yield _signs_of_zero()
+    yield _infinite_complex_numbers()
     yield _without_inputs()
-
-
-def values(dtype: DType, *shape: int, seed: int = 0) -> Values:
-    """Numbers of both signs, some of them equal; of floats and integers also the extremes."""
-    rng = np.random.default_rng((seed, *map(ord, dtype), *shape))
-    size = int(np.prod(shape))
-    match KIND[dtype]:
-        case "bool":
-            return np.asarray(rng.random(shape) < 0.5)
-        case "signed" | "unsigned":
-            least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
-            line = rng.integers(max(least, -9), 10, size).astype(dtype)
-            extremes = np.array([least, most, 0, 1, most - 1], dtype)
-        case "float":
-            line = (rng.integers(-24, 24, size) / 8 + rng.integers(0, 2, size) * rng.random(size)).astype(dtype)
-            extremes = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1, -1], dtype)
-        case _:
-            line = rng.integers(-4, 4, size) + 1j * (rng.integers(-4, 4, size) + 0.5) + 0.25
-            return line.astype(dtype).reshape(shape)
-    places = line[:: max(2, size // len(extremes))][: len(extremes)]
-    places[:] = extremes[: len(places)]
-    return line.reshape(shape)
-
-
-def tame(dtype: DType, *shape: int, seed: int = 0) -> Values:
-    """Small numbers away from 0, whose sums and products stay small."""
-    rng = np.random.default_rng((seed, 1, *map(ord, dtype), *shape))
-    if dtype == "bool":
-        return np.asarray(rng.random(shape) < 0.5)
-    whole = rng.integers(1, 4, shape)
-    if KIND[dtype] == "unsigned":
-        return np.asarray(whole, dtype)
-    signed = whole * rng.choice([-1, 1], shape)
-    if KIND[dtype] == "signed":
-        return np.asarray(signed, dtype)
-    fractions = signed / 2 + rng.random(shape) / 8
-    return np.asarray(fractions + 1j * rng.random(shape) if KIND[dtype] == "complex" else fractions, dtype)
-
-
-def _name(array: Values) -> DType:
-    return array.dtype.name  # type: ignore[return-value]
 
 
 def _valid(op: Primitive, *specs: Spec) -> bool:
@@ -528,6 +437,29 @@ def _signs_of_zero() -> Sheet:
         sheet.add(Binary("multiply"), x, y),
     ):
         sheet.expect_of(Unary("signbit"), position)
+    return sheet
+
+
+def _infinite_complex_numbers() -> Sheet:
+    parts = np.array([0, 1, -2.5, np.inf, -np.inf, np.nan], np.float32)
+    line = np.empty(36, np.complex64)
+    line.real, line.imag = np.repeat(parts, 6), np.tile(parts, 6)
+    sheet = Sheet("infinite complex numbers", line, np.roll(line, 7))
+    x, y = sheet.given
+    for fn in ("negative", "conj", "real", "imag", "isnan", "isinf", "isfinite", "abs", "sign"):
+        sheet.expect_of(Unary(fn), x, kind="function")
+    pairs: tuple[BinaryFunction, ...] = (
+        "add",
+        "subtract",
+        "equal",
+        "not_equal",
+        "less",
+        "less_equal",
+        "maximum",
+        "minimum",
+    )
+    for function in pairs:
+        sheet.expect_of(Binary(function), x, y, kind="function")
     return sheet
 
 

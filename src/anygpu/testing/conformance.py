@@ -17,7 +17,8 @@ from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Cast, Gather, Input, Primitive, Scatter
 from anygpu.runtime.hosting import run_with_host
 from anygpu.testing.bounds import tolerance_of
-from anygpu.testing.cases import REFERENCE_DTYPES, Result, Sheet, Values, sheets, tame, values
+from anygpu.testing.cases import sheets
+from anygpu.testing.sheet import REFERENCE_DTYPES, Result, Sheet, Values, tame, values
 
 
 def check_engine_probe(engine: Engine, *, deep: bool = False) -> list[Device]:

@@ -41,6 +41,11 @@ def _unary(op: Unary, dtype: DType, x: Array) -> Array:
             return x
         case "sign" if KIND[dtype] == "float":
             return jnp.where(x == 0, np.zeros((), dtype), lax.sign(x))
+        case "sign" if KIND[dtype] == "complex":
+            return _complex_sign(x)
+        case "abs" if KIND[dtype] == "complex":
+            # Infinite on one side is infinite, even when the other is not a number.
+            return jnp.where(jnp.isinf(x), jnp.inf, jnp.abs(x)).astype(x.real.dtype)
         case "reciprocal" if KIND[dtype] in _WHOLE:
             return _whole_reciprocal(x, dtype)
         case "popcount":
@@ -52,6 +57,13 @@ def _unary(op: Unary, dtype: DType, x: Array) -> Array:
         case "exponent":
             return _split(x)[1]
     return getattr(jnp, _RENAMED.get(op.fn, op.fn))(x)
+
+
+def _complex_sign(x: Array) -> Array:
+    """The number of magnitude 1 in the same direction; jax loses the direction of what is infinite on one side."""
+    one_side = jnp.isinf(x.real) ^ jnp.isinf(x.imag)
+    parts = [jnp.where(jnp.isinf(part), lax.sign(part), 0).astype(part.dtype) for part in (x.real, x.imag)]
+    return jnp.where(one_side, lax.complex(*parts), jnp.sign(x))
 
 
 def _whole_reciprocal(x: Array, dtype: DType) -> Array:

@@ -12,6 +12,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 import numpy as np
+from jax.experimental.layout import Format, Layout
 
 from anygpu.engines.jax import lowering
 from anygpu.engines.jax.lowering import Executable
@@ -80,7 +81,7 @@ class JaxEngine:
 
     def upload(self, values: Values, device: Device) -> jax.Array:
         # jax may keep the memory that it is given, so it gets a copy that nobody else knows.
-        copy = np.array(values, order="C")
+        copy = np.array(values, values.dtype.newbyteorder("="), order="C")
         with jax.enable_x64(True):
             return jax.device_put(copy, lowering.home(copy.dtype.name, self._found[device.id]))  # type: ignore[arg-type]
 
@@ -95,14 +96,24 @@ class JaxEngine:
 
     def adopt(self, array: Any, device: Device) -> jax.Array:
         with jax.enable_x64(True):
-            adopted = jax.dlpack.from_dlpack(array)
+            try:
+                adopted = jax.dlpack.from_dlpack(array)
+            except (BufferError, jax.errors.JaxRuntimeError):
+                # Read-only memory, or elements that do not lie side by side: these only NumPy takes.
+                return self.upload(np.from_dlpack(array), device)
             if adopted.dtype.name not in DTYPES:
                 raise TypeError(f"anygpu has no arrays of {adopted.dtype.name}; it has {', '.join(DTYPES)}.")
-            return jax.device_put(adopted, lowering.home(adopted.dtype.name, self._found[device.id]))
+            home = jax.sharding.SingleDeviceSharding(lowering.home(adopted.dtype.name, self._found[device.id]))
+            in_order = Layout(tuple(range(adopted.ndim)))
+            # Programs are compiled for C order; another order of the axes is what jax keeps, and then refuses.
+            same = adopted.format.layout.major_to_minor == in_order.major_to_minor
+            return jax.device_put(adopted, home if same else Format(in_order, home))
 
     def synchronize(self, device: Device) -> None:
-        # A device works in order: what is sent last is done last.
-        jax.device_put(np.zeros((), np.int8), self._found[device.id]).block_until_ready()
+        place = self._found[device.id]
+        for array in jax.live_arrays(place.platform):
+            if not array.is_deleted() and place in array.devices():
+                array.block_until_ready()
 
     def memory(self, device: Device) -> Memory:
         if device.kind == "cpu":

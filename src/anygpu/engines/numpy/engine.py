@@ -62,8 +62,10 @@ class NumpyEngine:
         return lowering.run(executable, buffers)
 
     def native(self, buffer: Values) -> Values:
-        # A broadcast is read-only, which older consumers of DLPack cannot be told.
-        return buffer if buffer.flags.writeable else buffer.copy()
+        # A broadcast is read-only, which older consumers of DLPack cannot be told; an array that runs backwards makes
+        # torch abort the process.
+        exportable = buffer.flags.writeable and all(stride >= 0 for stride in buffer.strides)
+        return buffer if exportable else buffer.copy()
 
     def adopt(self, array: Any, device: Device) -> Values:
         return np.from_dlpack(array)

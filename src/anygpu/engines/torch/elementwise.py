@@ -53,10 +53,20 @@ def unary(op: Unary, site: Site) -> Step:
 
 def _sign(dtype: DType) -> Step:
     plain: Step = torch.sgn
+    if KIND[dtype] == "complex":
+        return _complex_sign
     if KIND[dtype] == "float":
         # torch says 0 for NaN.
         return lambda x: torch.where(torch.isnan(x), x, torch.sign(x))
     return (lambda x: (x != 0).to(HELD[dtype])) if has_stand_in(dtype) else plain
+
+
+def _complex_sign(x: torch.Tensor) -> torch.Tensor:
+    """The number of magnitude 1 in the same direction; torch loses the direction of what is infinite on one side."""
+    one_side = torch.isinf(x.real) ^ torch.isinf(x.imag)
+    both = torch.view_as_real(x)
+    direction = torch.view_as_complex(torch.where(torch.isinf(both), torch.sign(both), 0))
+    return torch.where(one_side, direction, torch.sgn(x))
 
 
 def _round_parts(x: torch.Tensor) -> torch.Tensor:
@@ -134,6 +144,8 @@ _ORDERING: dict[str, Step] = {
 
 def binary(op: Binary, site: Site) -> Step:
     dtype = site.dtype
+    if KIND[dtype] == "complex" and op.fn in ("add", "subtract"):
+        return functools.partial(_by_parts, _SAME_BINARY[op.fn])
     if op.fn in _ORDERING:
         return _ordering(op.fn, dtype)
     match op.fn:
@@ -147,9 +159,17 @@ def binary(op: Binary, site: Site) -> Step:
             return _gcd(dtype)
         case "ldexp":
             return functools.partial(_scale, dtype=dtype)
+        case "nextafter" if dtype == "float16":
+            return lambda x, y: torch.where(x == y, x, torch.nextafter(x, y))
         case "complex":
             return _complex if dtype in ("float32", "float64") else lambda x, y: _complex(x.float(), y.float())
     return _SAME_BINARY[op.fn]
+
+
+def _by_parts(function: Step, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """torch multiplies what it adds by a complex 1, which makes NaN of everything infinite."""
+    parts = function(torch.view_as_real(x), torch.view_as_real(y))
+    return torch.view_as_complex(parts if parts.stride(-1) == 1 else parts.contiguous())
 
 
 def _complex(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -220,6 +240,9 @@ def _divide_unsigned(x: torch.Tensor, y: torch.Tensor, *, want_quotient: bool) -
 def _power(site: Site) -> Step:
     dtype, exponent = site.dtype, site.scalar(1)
     if KIND[dtype] in ("float", "complex"):
+        if KIND[dtype] == "complex" and exponent in _COMPLEX_POWERS:
+            short = _COMPLEX_POWERS[exponent]
+            return lambda x, y: short(x)
         if exponent is not None:
             # torch knows short ways for 2, 3, 0.5 and their like when the exponent is a number.
             return lambda x, y: torch.pow(x, exponent)
@@ -229,6 +252,15 @@ def _power(site: Site) -> Step:
     if KIND[dtype] == "unsigned" or (exponent is not None and exponent >= 0):
         return lambda x, y: narrowed(torch.pow(widened(x, dtype), widened(y, dtype)), dtype)
     return _power_signed
+
+
+#: What NumPy multiplies out; torch would go by way of the logarithm.
+_COMPLEX_POWERS: dict[complex, Step] = {
+    0: torch.ones_like,
+    1: torch.clone,
+    2: lambda x: x * x,
+    3: lambda x: x * (x * x),
+}
 
 
 def _complex_power(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -325,3 +357,12 @@ def _cast(source: DType, target: DType) -> Step:
 def as_number(dtype: DType, data: bytes) -> Any:
     """The Python number that a constant of one element is; `None` when Python has no such number."""
     return None if dtype == "bfloat16" else np.frombuffer(data, dtype)[0].item()
+
+
+def number_in(number: Any, dtype: DType) -> Any:
+    """The same number after a cast."""
+    if number is None or dtype == "bfloat16":
+        return None
+    with np.errstate(all="ignore"):
+        real = number.real if KIND[dtype] not in ("complex", "bool") else number
+        return np.asarray(real).astype(dtype).item()

@@ -26,6 +26,9 @@ _IS_ROCM = torch.version.hip is not None
 #: On the CPU torch leaves only words when memory runs out. They stand before the number of bytes.
 _WORDS_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 
+#: What DLPack calls memory of the host.
+_DLPACK_CPU = 1
+
 _NAMES: dict[torch.dtype, DType] = {getattr(torch, name): name for name in DTYPES}
 
 
@@ -70,26 +73,31 @@ class TorchEngine:
         return self._executables.get((program.key, device.id), lambda: lowering.compile_program(program, place))
 
     def upload(self, values: Values, device: Device) -> torch.Tensor:
-        if values.dtype.name == "bfloat16":
-            tensor = torch.from_numpy(np.array(values.view(np.int16), order="C")).view(torch.bfloat16)
+        # A copy whose memory nobody else knows: on the CPU that is all there is to do.
+        copy = np.array(values, values.dtype.newbyteorder("="), order="C")
+        if copy.dtype.name == "bfloat16":
+            tensor = torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16)
         else:
-            tensor = torch.from_numpy(np.array(values, order="C"))
-        # From the copy, whose memory nobody else knows: on the CPU that is all there is to do.
+            tensor = torch.from_numpy(copy)
         return tensor.to(lowering.home(_NAMES[tensor.dtype], torch.device(_place(device))))
 
     def download(self, buffer: torch.Tensor) -> Values:
         if buffer.dtype == torch.bfloat16:
-            return np.asarray(buffer.cpu().view(torch.int16).numpy().view(_bfloat16()))
-        return np.asarray(buffer.cpu().numpy())
+            return np.asarray(buffer.detach().cpu().view(torch.int16).numpy().view(_bfloat16()))
+        return np.asarray(buffer.detach().cpu().numpy())
 
     def execute(self, executable: Executable, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return executable.run(buffers)
 
     def native(self, buffer: torch.Tensor) -> torch.Tensor:
-        return buffer
+        # In a broadcast many elements share one place in memory, which most consumers of DLPack do not expect.
+        return buffer.contiguous() if 0 in buffer.stride() else buffer
 
     def adopt(self, array: Any, device: Device) -> torch.Tensor:
-        tensor = torch.from_dlpack(array)
+        if _runs_backwards(array):
+            return self.upload(np.from_dlpack(array), device)
+        # A torch tensor that is only marked as conjugate, or as negative, refuses to be exported.
+        tensor = torch.from_dlpack(array.resolve_conj().resolve_neg() if isinstance(array, torch.Tensor) else array)
         if tensor.dtype not in _NAMES:
             raise TypeError(f"anygpu has no arrays of {tensor.dtype}; it has {', '.join(DTYPES)}.")
         return tensor.to(lowering.home(_NAMES[tensor.dtype], torch.device(_place(device))))
@@ -124,6 +132,17 @@ class TorchEngine:
     def close(self) -> None:
         self._executables.clear()
         self._lacks.clear()
+
+
+def _runs_backwards(array: Any) -> bool:
+    """torch has no negative strides, and `torch.from_dlpack` does not refuse them: it aborts the process."""
+    if isinstance(array, torch.Tensor) or array.__dlpack_device__()[0] != _DLPACK_CPU:
+        return False
+    try:
+        return any(stride < 0 for stride in np.from_dlpack(array).strides)
+    except (BufferError, RuntimeError):
+        # A type that NumPy has not, or a refusal that torch will repeat.
+        return False
 
 
 def _bfloat16() -> np.dtype[Any]:

@@ -135,8 +135,8 @@ def _calls(program: Program, place: torch.device, slots: list[Any], outputs: lis
                 yield _Call(decompositions[key], structure.decomposition(op, _site(program, node, place)), sources)
             yield _Call(position, _part(op.part), (decompositions[key],))
         else:
-            if isinstance(op, Broadcast | Reshape) and node.inputs[0] in numbers:
-                numbers[position] = numbers[node.inputs[0]]
+            if isinstance(op, Broadcast | Reshape | Cast) and node.inputs[0] in numbers:
+                numbers[position] = elementwise.number_in(numbers[node.inputs[0]], spec.dtype)
             site = _site(program, node, place, spec)._replace(
                 scalars=tuple(numbers.get(source) for source in node.inputs)
             )
