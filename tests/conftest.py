@@ -2,5 +2,13 @@ from __future__ import annotations
 
 import os
 
+from hypothesis import settings
+
 # SciPy's own switch for arrays that are not NumPy's; it is read once, when SciPy is first imported by anyone.
 os.environ["SCIPY_ARRAY_API"] = "1"
+
+# In CI the same examples every time: a gate that fails by chance teaches nobody anything. On a developer's machine new
+# ones each time, which is where surprises belong.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("developer", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "developer")

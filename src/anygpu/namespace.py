@@ -4,6 +4,24 @@
 
 from typing import Any
 
+# NumPy's own types, so that they compare with everything as NumPy's do.
+from numpy import (
+    bool,
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+
 from anygpu.array import creation, elementwise, manipulation
 from anygpu.array.array import Array
 from anygpu.array.creation import (
@@ -137,30 +155,16 @@ from anygpu.array.sorting import argsort, searchsorted, sort
 from anygpu.array.types import (
     __array_namespace_info__,
     astype,
-    bool,
     can_cast,
-    complex64,
-    complex128,
     e,
     finfo,
-    float16,
-    float32,
-    float64,
     iinfo,
     inf,
-    int8,
-    int16,
-    int32,
-    int64,
     isdtype,
     nan,
     newaxis,
     pi,
     result_type,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
 )
 
 # Where NumPy's functions of the same name are called or answer otherwise.
