@@ -15,10 +15,14 @@ from anygpu.testing.programs import disagreement, random_inputs, random_program
 COUNTS = {"torch": 400, "jax": 60}
 
 
+#: Found by long runs: what once aborted the process (a running sum of complex constants, in XLA) or disagreed.
+FOUND = (15453,)
+
+
 @pytest.mark.parametrize("name", COUNTS)
 def test_random_programs_agree_with_numpy(name: str) -> None:
     place = Places().find(name)
-    for seed in range(1_000_000, 1_000_000 + COUNTS[name]):
+    for seed in (*FOUND, *range(1_000_000, 1_000_000 + COUNTS[name])):
         rng = random.Random(seed)
         program = random_program(rng)
         inputs = random_inputs(program, rng)

@@ -137,6 +137,9 @@ _SCANS = {"sum": lax.cumsum, "prod": lax.cumprod, "max": lax.cummax, "min": lax.
 def scan(op: Scan, site: Site, x: Array) -> Array:
     if KIND[site.dtype] == "complex" and op.fn in ("max", "min"):
         return lax.associative_scan(partial(complex_ordering, f"{op.fn}imum"), x, axis=op.axis)
+    if KIND[site.dtype] == "complex" and op.fn == "sum":
+        # In two halves, because XLA's simplifier aborts the process on some running sums of complex constants.
+        return lax.complex(lax.cumsum(x.real, op.axis), lax.cumsum(x.imag, op.axis))
     if op.fn in ("sum", "prod") and x.dtype in (np.float16, jnp.bfloat16):
         return _SCANS[op.fn](x.astype(np.float32), op.axis).astype(x.dtype)
     return _SCANS[op.fn](x, op.axis)
