@@ -69,6 +69,8 @@ def test_conversions() -> None:
             bad()
     with pytest.raises(TypeError, match="hash"):
         hash(as_array(1))
+    with pytest.raises(TypeError, match=r"anygpu\.asarray"):
+        ag.array([1, 2])  # type: ignore[operator]
     with pytest.raises(TypeError, match="asarray"):
         Array(np.zeros(3))  # type: ignore[arg-type]
 

@@ -15,23 +15,7 @@ from anygpu.array.place import Place, place_for
 from anygpu.array.recording import apply, broadcast, cast, reshape
 from anygpu.array.views import attach
 from anygpu.program.dtypes import DType, promote_all
-from anygpu.program.primitives import Concatenate, Gather, Iota, Primitive, Shape, Slice, Spec, product
-
-
-def shape(a: Any) -> Shape:
-    """The lengths of the axes of whatever can be an array; nothing is computed for it."""
-    return a.shape if isinstance(a, Array) else np.shape(a)
-
-
-def ndim(a: Any) -> int:
-    """The number of axes."""
-    return len(shape(a))
-
-
-def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
-    """The number of elements, or those along some axes."""
-    lengths = shape(a)
-    return product(tuple(lengths[each] for each in recording.normal_axes(axis, len(lengths))))
+from anygpu.program.primitives import Concatenate, Gather, Iota, Primitive, Shape, Slice, Spec
 
 
 def arrays(*arguments: Any) -> list[Array]:
@@ -59,7 +43,7 @@ def to_array(x: Any, place: Place) -> Array:
         return x
     if isinstance(x, list | tuple) and holds_array(x):
         return Array(_stacked(x, place))
-    return Array(placed(as_value(native_order(np.asarray(x)), place), place))
+    return Array(placed(as_value(np.asarray(x), place), place))
 
 
 def holds_array(items: Sequence[Any]) -> bool:
@@ -75,10 +59,6 @@ def _stacked(items: Sequence[Any], place: Place) -> Value:
     dtype = common_dtype(*(value.spec.dtype for value in values))
     (shape,) = shapes
     return apply(Concatenate(0), *(reshape(cast(value, dtype), (1, *shape)) for value in values))
-
-
-def native_order(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
 def placed(value: Value, place: Place) -> Value:

@@ -19,7 +19,6 @@ from anygpu.array.arguments import (
     counting_dtype,
     filled,
     holds_array,
-    native_order,
     place_among,
     placed,
     spec_of,
@@ -119,7 +118,7 @@ def _converted(array: Array, dtype: npt.DTypeLike | None, place: Place, copy: bo
 def _from_host(values: npt.NDArray[Any], place: Place) -> Array:
     if values.dtype == object and values.size and all(type(each) is int for each in values.flat):
         raise OverflowError("a Python integer is too large for every integer type; use floats.")
-    return Array(placed(as_value(native_order(values), place), place))
+    return Array(placed(as_value(values, place), place))
 
 
 def _imported(obj: Any, place: Place) -> Array:
@@ -174,7 +173,7 @@ def full(
         return Array(broadcast(cast(fill_value.to_device(place)._value, wanted), lengths))
     with np.errstate(invalid="ignore"):
         values = np.full(np.shape(fill_value), fill_value, dtype)
-    return Array(placed(broadcast(as_value(native_order(values), place), lengths), place))
+    return Array(placed(broadcast(as_value(values, place), lengths), place))
 
 
 def zeros(

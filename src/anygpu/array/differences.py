@@ -8,9 +8,10 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from anygpu.array import recording
-from anygpu.array.arguments import arrays, ndim, same_dtype, slice_axis, to_array
+from anygpu.array.arguments import arrays, same_dtype, slice_axis, to_array
 from anygpu.array.array import Array
 from anygpu.array.expression import Value
+from anygpu.array.facts import ndim
 from anygpu.array.recording import Operand, apply, binary, broadcast, cast, normal_axes, normal_axis, reshape
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.primitives import Concatenate, Reduce

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from anygpu.array.array import as_array
+import numpy as np
+
+from anygpu.array.array import Array
+from anygpu.array.recording import normal_axes
+from anygpu.program.primitives import Shape, product
 
 
-def shape(a: Any) -> tuple[int, ...]:
-    return as_array(a).shape
+def shape(a: Any) -> Shape:
+    """The lengths of the axes of whatever can be an array; nothing is computed for it."""
+    return a.shape if isinstance(a, Array) else np.shape(a)
 
 
 def ndim(a: Any) -> int:
-    return as_array(a).ndim
+    """The number of axes."""
+    return len(shape(a))
 
 
-def size(a: Any, axis: int | None = None) -> int:
-    array = as_array(a)
-    return array.size if axis is None else array.shape[axis]
+def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
+    """The number of elements, or those along some axes."""
+    lengths = shape(a)
+    return product(tuple(lengths[each] for each in normal_axes(axis, len(lengths))))

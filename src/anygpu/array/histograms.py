@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anygpu.array.arguments import arrays, filled, ndim, placed, same_dtype, slice_axis, to_array
+from anygpu.array.arguments import arrays, filled, placed, same_dtype, slice_axis, to_array
 from anygpu.array.array import Array, place_of
 from anygpu.array.expression import Value
+from anygpu.array.facts import ndim
 from anygpu.array.place import Place
 from anygpu.array.recording import apply, binary, cast, compare, constant, dtype_name, reshape, where
 from anygpu.array.sequences import linspace

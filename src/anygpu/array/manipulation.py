@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from anygpu.array import recording
-from anygpu.array.arguments import arrays, ndim, on_place, shape, size, slice_axis, slice_of, view
+from anygpu.array.arguments import arrays, on_place, slice_axis, slice_of, view
 from anygpu.array.array import Array
 from anygpu.array.expression import Value
+from anygpu.array.facts import ndim, shape, size
 from anygpu.array.joining import (
     append,
     apply_along_axis,

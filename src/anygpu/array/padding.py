@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from anygpu.array import recording, reductions, statistics
-from anygpu.array.arguments import arrays, ndim, placed, slice_axis, to_array
+from anygpu.array.arguments import arrays, placed, slice_axis, to_array
 from anygpu.array.array import Array
 from anygpu.array.expression import Value
+from anygpu.array.facts import ndim
 from anygpu.array.recording import apply, binary, broadcast, cast, reshape
 from anygpu.array.sequences import linspace
 from anygpu.program.dtypes import is_integer

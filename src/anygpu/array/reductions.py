@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.array import recording
-from anygpu.array.arguments import arrays, deliver, filled, ndim, to_array
+from anygpu.array.arguments import arrays, deliver, filled, to_array
 from anygpu.array.array import Array
 from anygpu.array.differences import diff, ediff1d, gradient, trapezoid
 from anygpu.array.expression import Value
+from anygpu.array.facts import ndim
 from anygpu.array.recording import apply, binary, broadcast, cast, dtype_name, normal_axes, normal_axis, reshape, unary
 from anygpu.program.dtypes import KIND, REAL_PART, DType, is_inexact, promote
 from anygpu.program.functions import BinaryFunction, ReduceFunction, ScanFunction

@@ -14,13 +14,13 @@ from anygpu.array.arguments import (
     common_dtype,
     deliver,
     filled,
-    ndim,
     on_place,
     placed,
     to_array,
 )
 from anygpu.array.array import Array, place_of
 from anygpu.array.expression import Value
+from anygpu.array.facts import ndim
 from anygpu.array.recording import (
     Operand,
     apply,

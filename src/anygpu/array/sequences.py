@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.array import recording
-from anygpu.array.arguments import counting, counting_dtype, ndim, placed, shape, to_array
+from anygpu.array.arguments import counting, counting_dtype, placed, to_array
 from anygpu.array.array import Array, place_of
 from anygpu.array.expression import Value
+from anygpu.array.facts import ndim, shape
 from anygpu.array.manipulation import moveaxis
 from anygpu.array.place import Place, place_for, to_numpy_dtype
 from anygpu.array.recording import (

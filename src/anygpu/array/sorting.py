@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anygpu.array.arguments import arrays, ndim, same_dtype, to_array
+from anygpu.array.arguments import arrays, same_dtype, to_array
 from anygpu.array.array import Array, place_of
 from anygpu.array.expression import Value
+from anygpu.array.facts import ndim
 from anygpu.array.recording import apply, binary, cast, normal_axis, reshape
 from anygpu.array.selecting import (
     argwhere,
