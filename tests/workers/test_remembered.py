@@ -9,7 +9,7 @@ from anygpu.engines.catalogue import BUILT_IN
 from anygpu.hardware.device import Cause, Device, Unavailable
 from anygpu.hardware.evidence import Evidence, Manifest
 from anygpu.testing import fake_device
-from anygpu.workers.remembered import VALID_SECONDS, cache_folder, fingerprint, recall, refreshed, remember
+from anygpu.workers.remembered import VALID_SECONDS, fingerprint, recall, refreshed, remember
 
 EVIDENCE = Evidence(
     system="Linux", release="6.1", machine="x86_64", python="3.11.7", libraries={"anygpu": "0.1", "torch": "2.13.0"}
@@ -103,9 +103,3 @@ def test_facts_that_change_all_the_time_are_not_taken_from_the_cache() -> None:
     processor = refreshed(fake_device("numpy", kind="cpu", state="verified", memory=1 << 20))
     assert isinstance(processor, Device)
     assert processor.memory_free == 1 << 20, "free now, and never more than there is"
-
-
-def test_where_the_cache_is() -> None:
-    assert cache_folder({"ANYGPU_CACHE_DIR": "/somewhere"}) == Path("/somewhere")
-    assert cache_folder({"XDG_CACHE_HOME": "/caches"}) == Path("/caches/anygpu")
-    assert cache_folder({}).name == "anygpu"

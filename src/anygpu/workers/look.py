@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from anygpu.cache_folder import cache_folder
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.hardware import evidence as evidence_of_this_machine
 from anygpu.hardware.diagnosis import Diagnosis, diagnose
@@ -12,7 +13,7 @@ from anygpu.hardware.evidence import Evidence
 from anygpu.hardware.inventory import Inventory, take_inventory
 from anygpu.workers.messages import Item
 from anygpu.workers.probing import Deadlines
-from anygpu.workers.remembered import cache_folder, fingerprint, recall, refreshed, remember
+from anygpu.workers.remembered import fingerprint, recall, refreshed, remember
 from anygpu.workers.survey import CARDS, survey
 
 

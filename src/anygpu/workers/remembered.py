@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from anygpu.cache_folder import replace_file
 from anygpu.engines.catalogue import EngineEntry, version_of
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Unavailable
@@ -36,18 +35,6 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
     probed_at: float
     items: tuple[Device | Unavailable, ...]
-
-
-def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """`ANYGPU_CACHE_DIR`, or the folder that the system keeps for caches."""
-    environment = os.environ if environment is None else environment
-    if chosen := environment.get("ANYGPU_CACHE_DIR"):
-        return Path(chosen)
-    if sys.platform == "win32":
-        return Path(environment.get("LOCALAPPDATA", str(Path.home() / "AppData/Local"))) / "anygpu" / "Cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Caches/anygpu"
-    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anygpu"
 
 
 def fingerprint(entry: EngineEntry, evidence: Evidence) -> str:
@@ -80,11 +67,7 @@ def remember(path: Path, results: Mapping[str, list[Item]], fingerprints: Mappin
         if name in fingerprints and all(_is_worth_remembering(item) for item in kept):
             records[name] = Remembered(fingerprint=fingerprints[name], probed_at=now, items=kept)
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside and renamed, so that a reader sees the old file or the new one.
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(msgspec.json.encode(records))
-        Path(file.name).replace(path)
+        replace_file(path, msgspec.json.encode(records))
 
 
 def refreshed(item: Device | Unavailable) -> Device | Unavailable:

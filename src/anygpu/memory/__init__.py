@@ -1,0 +1,40 @@
+"""Device memory as resources that wrap one another.
+
+Read `resource.py` first: two methods, and why a release never waits. Then each file is one thing to wrap around it, and
+`strategies.py` puts them together. Nothing here knows a library: an engine hands its driver's two functions to
+`DeviceMemory`.
+"""
+
+from anygpu.memory.failure import OnFailure
+from anygpu.memory.fence import Fence, Fenced, Timeline
+from anygpu.memory.limit import Limit
+from anygpu.memory.pool import Pool, PoolSnapshot, bucket_size
+from anygpu.memory.resource import Block, DeviceMemory, Reclaiming, Resource, Wrapping, find, layers, reclaim
+from anygpu.memory.stats import UNOWNED, Held, Snapshot, Stats
+from anygpu.memory.strategies import eager, lazy, pooled
+
+__all__ = [
+    "UNOWNED",
+    "Block",
+    "DeviceMemory",
+    "Fence",
+    "Fenced",
+    "Held",
+    "Limit",
+    "OnFailure",
+    "Pool",
+    "PoolSnapshot",
+    "Reclaiming",
+    "Resource",
+    "Snapshot",
+    "Stats",
+    "Timeline",
+    "Wrapping",
+    "bucket_size",
+    "eager",
+    "find",
+    "layers",
+    "lazy",
+    "pooled",
+    "reclaim",
+]

@@ -1,0 +1,85 @@
+"""A second try after memory could not be had, for those who can free some."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+
+from anygpu.errors import AllocationError, OutOfMemory
+from anygpu.memory.resource import Block, Resource
+
+#: After so many the memory is really gone, and the caller should know.
+RETRIES = 2
+
+#: Called with the bytes that could not be had, and whether this is the last try; whether it has freed anything.
+Free = Callable[[int, bool], bool]
+
+
+class OnFailure:
+    """Calls `free` when the resource below has no memory now, and tries again if that returns true.
+
+    At most twice, and only once the error is dropped together with the frames that it holds: they are what keeps
+    alive the very arrays whose memory is needed. `TooBig` is not a failure of that kind: freeing does not help.
+    """
+
+    def __init__(
+        self,
+        upstream: Resource,
+        free: Free,
+        *,
+        on: type[AllocationError] | tuple[type[AllocationError], ...] = OutOfMemory,
+    ) -> None:
+        self._upstream = upstream
+        self._free = free
+        self._on = on
+        #: Threads that are freeing memory: when these need memory for it and get none, asking again would never end.
+        self._freeing: set[int] = set()
+
+    @property
+    def upstream(self) -> Resource:
+        return self._upstream
+
+    def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
+        try:
+            return self._upstream.allocate(nbytes, owner=owner)
+        except self._on as error:
+            failure = _without_frames(error)
+        # Here and not in the except block: there the interpreter itself would hold the error.
+        try:
+            for retry in range(1, RETRIES + 1):
+                if not self._freed(nbytes, retry == RETRIES):
+                    break
+                try:
+                    return self._upstream.allocate(nbytes, owner=owner)
+                except self._on as error:
+                    failure = _without_frames(error)
+            raise failure
+        finally:
+            # The error holds this frame now: without this, each would keep the other alive.
+            del failure
+
+    def release(self, block: Block) -> None:
+        self._upstream.release(block)
+
+    def _freed(self, nbytes: int, last: bool) -> bool:
+        me = threading.get_ident()
+        if me in self._freeing:
+            return False
+        self._freeing.add(me)
+        try:
+            return self._free(nbytes, last)
+        finally:
+            self._freeing.discard(me)
+
+
+def _without_frames(error: AllocationError) -> AllocationError:
+    """The error, and those that led to it, without what they keep alive."""
+    link: BaseException | None = error
+    seen: set[int] = set()
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        traceback.clear_frames(link.__traceback__)
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error

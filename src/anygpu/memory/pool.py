@@ -1,0 +1,229 @@
+"""Blocks kept for the next one who asks, because making one costs more than most kernels do.
+
+In the steady state a program gets *the very same blocks* at every call, so that what was bound to them (bind groups,
+kernel arguments) is still right. Therefore of several idle blocks of one size the one that was made first is taken, and
+not the one that came back last: the choice depends on which blocks are idle, never on the order in which finalizers
+happened to return them. It also leaves the younger blocks to expire when fewer are needed.
+
+A block is reused at once, though work that was submitted may still be using it. That is right where all work goes
+through one queue that keeps its order, as with WebGPU and with OpenCL queues that are in order: what the new owner
+submits, copies and writes from the host included, runs after what the old one submitted. It is wrong for memory that
+the host maps and touches by itself, and for a second queue: put `Fenced` around the pool for these.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import insort
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import msgspec
+
+from anygpu.errors import InvalidOption
+from anygpu.memory.resource import Block, Resource, not_ours, refuse_negative
+
+#: Whom the memory below a pool belongs to: the pool, since its blocks change hands without the resource below knowing.
+POOL = "pool"
+
+#: Between two powers of two there are four sizes, so that at most a fifth of a block is unused.
+_STEPS_LOG2 = 2
+
+SMALLEST = 256
+#: From here on a block is as large as was asked: a quarter more of that is memory that somebody misses.
+EXACT_FROM = 64 << 20
+
+
+class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool at one moment. `hits` and `misses` count from its beginning."""
+
+    live_blocks: int
+    live_bytes: int
+    idle_blocks: int
+    idle_bytes: int
+    hits: int
+    misses: int
+
+
+def bucket_size(nbytes: int, *, smallest: int = SMALLEST, exact_from: int = EXACT_FROM) -> int:
+    """What a pool asks for when it is asked for `nbytes`: of four sizes between two powers of two the next."""
+    refuse_negative(nbytes)
+    if nbytes <= smallest:
+        return smallest
+    if nbytes > exact_from:
+        return nbytes
+    shift = (nbytes - 1).bit_length() - 1 - _STEPS_LOG2
+    return ((nbytes - 1 >> shift) + 1) << shift
+
+
+class Pool:
+    """Keeps up to `keep_bytes` of released blocks, each for `idle_seconds` at most.
+
+    Time is looked at when the pool is used: there is no timer. Whoever has nothing to do can call `expire`.
+    """
+
+    def __init__(
+        self,
+        upstream: Resource,
+        *,
+        keep_bytes: int,
+        idle_seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+        smallest: int = SMALLEST,
+        exact_from: int = EXACT_FROM,
+    ) -> None:
+        if keep_bytes < 0 or idle_seconds <= 0 or smallest < 16:
+            raise InvalidOption(
+                f"a pool that keeps {keep_bytes} bytes for {idle_seconds} s in blocks of {smallest} bytes or more "
+                "makes no sense: give keep_bytes of 0 or more, idle_seconds above 0, and smallest of 16 or more."
+            )
+        self._upstream = upstream
+        self._keep_bytes = keep_bytes
+        self._idle_seconds = idle_seconds
+        self._clock = clock
+        # A program asks for the same few sizes over and over.
+        self._size_of = lru_cache(4096)(partial(bucket_size, smallest=smallest, exact_from=exact_from))
+        self._lock = threading.Lock()
+        self._live: dict[Block, int] = {}
+        #: Came back, and nobody has put them on the shelf yet.
+        self._returned: deque[tuple[Block, int]] = deque()
+        #: Off the shelf, and on their way to the resource below.
+        self._leaving: deque[Block] = deque()
+        #: By number, in the order in which they became idle: the block, its size, and since when.
+        self._idle: OrderedDict[int, tuple[Block, int, float]] = OrderedDict()
+        #: For each size the numbers of idle blocks, negative, so that the block that was made first is at the end.
+        self._shelves: dict[int, list[int]] = {}
+        self._idle_bytes = 0
+        #: No block can expire before.
+        self._next_expiry = clock() + idle_seconds
+        self._hits = 0
+        self._misses = 0
+
+    @property
+    def upstream(self) -> Resource:
+        return self._upstream
+
+    def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
+        size = self._size_of(nbytes)
+        block = None
+        with self._lock:
+            if self._returned:
+                self._put_on_shelf()
+            shelf = self._shelves.get(size)
+            if shelf:
+                block = self._idle.pop(-shelf.pop())[0]
+                self._idle_bytes -= block.nbytes
+                self._hits += 1
+            else:
+                self._misses += 1
+                self._drop_expired()
+        if self._returned or self._leaving:
+            self._settle()
+        if block is None:
+            block = self._upstream.allocate(size, owner=POOL)
+        self._live[block] = size
+        return block
+
+    def release(self, block: Block) -> None:
+        size = self._live.pop(block, None)
+        if size is None:
+            raise not_ours(block, self)
+        self._returned.append((block, size))
+        self._settle()
+
+    def trim(self, to_bytes: int = 0) -> int:
+        """Let go of what has been idle longest until no more than `to_bytes` are kept; how many bytes it was."""
+        with self._lock:
+            self._put_on_shelf()
+            before = self._idle_bytes
+            self._drop_until(to_bytes)
+            given = before - self._idle_bytes
+        self._settle()
+        return given
+
+    def expire(self) -> None:
+        """Let go of what has been idle too long."""
+        with self._lock:
+            self._put_on_shelf()
+            self._drop_expired()
+        self._settle()
+
+    def reclaim(self) -> int:
+        return self.trim(0)
+
+    def snapshot(self) -> PoolSnapshot:
+        with self._lock:
+            self._put_on_shelf()
+            live = list(self._live)
+            snapshot = PoolSnapshot(
+                live_blocks=len(live),
+                live_bytes=sum(block.nbytes for block in live),
+                idle_blocks=len(self._idle),
+                idle_bytes=self._idle_bytes,
+                hits=self._hits,
+                misses=self._misses,
+            )
+        self._settle()
+        return snapshot
+
+    def _settle(self) -> None:
+        """Do what a release left to do, unless somebody else is at it: then they do this too before they are done."""
+        while self._returned and self._lock.acquire(False):
+            try:
+                self._put_on_shelf()
+            finally:
+                self._lock.release()
+        # Outside of the lock: what is below may call back, or take its time.
+        while self._leaving:
+            try:
+                block = self._leaving.popleft()
+            except IndexError:  # another thread was faster
+                return
+            self._upstream.release(block)
+
+    # Everything below is called with the lock held.
+
+    def _put_on_shelf(self) -> None:
+        now = self._clock()
+        while self._returned:
+            block, size = self._returned.popleft()
+            if block.nbytes > self._keep_bytes:
+                self._leaving.append(block)
+                continue
+            shelf = self._shelves.get(size)
+            if shelf is None:
+                shelf = self._shelves[size] = []
+            insort(shelf, -block.number)
+            self._idle[block.number] = (block, size, now)
+            self._idle_bytes += block.nbytes
+        if self._idle_bytes > self._keep_bytes:
+            self._drop_until(self._keep_bytes)
+        if now >= self._next_expiry:
+            self._drop_expired()
+
+    def _drop_until(self, to_bytes: int) -> None:
+        while self._idle_bytes > to_bytes:
+            self._drop_oldest()
+
+    def _drop_expired(self) -> None:
+        now = self._clock()
+        if now < self._next_expiry:
+            return
+        while self._idle and self._idle_since(now) + self._idle_seconds <= now:
+            self._drop_oldest()
+        self._next_expiry = self._idle_since(now) + self._idle_seconds
+
+    def _idle_since(self, now: float) -> float:
+        """When the block became idle that has been so for the longest time."""
+        return next(iter(self._idle.values()))[2] if self._idle else now
+
+    def _drop_oldest(self) -> None:
+        number, (block, size, _) = self._idle.popitem(last=False)
+        shelf = self._shelves[size]
+        shelf.remove(-number)
+        if not shelf:
+            del self._shelves[size]
+        self._idle_bytes -= block.nbytes
+        self._leaving.append(block)

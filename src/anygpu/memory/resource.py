@@ -1,0 +1,204 @@
+"""The one interface of device memory, `Resource`, and the resource at the bottom of every other: a device's own memory.
+
+A resource has two methods, and takes another resource to do the work. What a program wants of its memory (a budget, a
+pool, figures, a second try) is what it is wrapped in.
+
+Releases come from finalizers: on any thread, and in the middle of anything, even of `allocate` on the same thread.
+A lock taken there would wait for itself. So no resource waits in `release`: it strikes the block off a dictionary
+(one step that nothing can interrupt), puts it into a queue, and whoever has the lock, or takes it next, does the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from anygpu.errors import InvalidOption
+from anygpu.units import readable_bytes
+
+_numbers = itertools.count(1)
+
+
+class Block:
+    """A piece of a device's memory. Equal to itself alone, so that it can be a key."""
+
+    __slots__ = ("__weakref__", "handle", "nbytes", "number")
+
+    #: The library's own object.
+    handle: Any
+    #: All of it: what was asked for, rounded up.
+    nbytes: int
+    #: In the order in which blocks were made, in this process.
+    number: int
+
+    def __init__(self, handle: Any, nbytes: int) -> None:
+        self.handle = handle
+        self.nbytes = nbytes
+        self.number = next(_numbers)
+
+    def __repr__(self) -> str:
+        return f"<block {self.number}: {readable_bytes(self.nbytes)}>"
+
+
+class Resource(Protocol):
+    """Where blocks come from."""
+
+    def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
+        """At least so many bytes, with anything in them; `owner` is whom `Stats` counts them for."""
+
+    def release(self, block: Block) -> None:
+        """Give back what `allocate` of this resource returned, once. On any thread and at any moment; never waits.
+
+        Work that was submitted before may still be using the block; work that is submitted later must not.
+        """
+
+
+class Wrapping(Resource, Protocol):
+    """A resource over another one."""
+
+    @property
+    def upstream(self) -> Resource: ...
+
+
+@runtime_checkable
+class Reclaiming(Protocol):
+    """A resource that holds memory which nobody uses."""
+
+    def reclaim(self) -> int:
+        """Give all of that back, after waiting for the device where it must; how many bytes it was."""
+
+
+Wanted = TypeVar("Wanted")
+
+
+def layers(resource: Resource) -> Iterator[Resource]:
+    """The resource, what it wraps, and so on down to the device."""
+    layer: Resource | None = resource
+    while layer is not None:
+        yield layer
+        layer = getattr(layer, "upstream", None)
+
+
+def find(resource: Resource, kind: type[Wanted]) -> Wanted | None:
+    """The outermost layer of that kind: `find(memory, Pool)`."""
+    return next((layer for layer in layers(resource) if isinstance(layer, kind)), None)
+
+
+def reclaim(resource: Resource) -> bool:
+    """Give back everything that is held without being used, layer by layer; whether there was anything."""
+    given = [layer.reclaim() for layer in layers(resource) if isinstance(layer, Reclaiming)]
+    return any(given)
+
+
+def refuse_negative(nbytes: int) -> None:
+    if nbytes < 0:
+        raise InvalidOption(f"{nbytes} bytes cannot be allocated: ask for 0 or more.")
+
+
+def not_ours(block: Block, resource: Resource) -> InvalidOption:
+    """What `release` raises for a block that is not out."""
+    return InvalidOption(
+        f"{block!r} is not out from {type(resource).__name__}: it was released before, or came from another resource. "
+        "Release each block once, where it was allocated."
+    )
+
+
+class DeviceMemory:
+    """A device's memory as its library gives it: the bottom of every composition.
+
+    A library need not bear being called by two threads, or by a finalizer in the middle of another call. `guard` is the
+    lock that is held around every use of the device, if there is more than this one: `allocate` and `reclaim` wait for
+    it (so do not hold it when you call them), and `release` leaves the block to the next of these when it cannot have
+    the lock at once. It must be a plain lock: a re-entrant one would let the finalizer in.
+    """
+
+    def __init__(
+        self,
+        allocate: Callable[[int], Any],
+        release: Callable[[Any], object],
+        *,
+        classify: Callable[[Exception], BaseException | None] = lambda error: None,
+        guard: threading.Lock | None = None,
+        granularity: int = 4,
+    ) -> None:
+        self._allocate = allocate
+        self._release = release
+        self._classify = classify
+        self._guard = threading.Lock() if guard is None else guard
+        self._granularity = granularity
+        self._live: dict[Block, int] = {}
+        self._returned: deque[Block] = deque()
+        self._closed = False
+
+    @property
+    def live_blocks(self) -> int:
+        """How many the library has made and not been given back."""
+        return len(self._live) + len(self._returned)
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(block.nbytes for block in (*self._live, *self._returned))
+
+    def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
+        refuse_negative(nbytes)
+        # A block of no bytes could not be bound to a kernel.
+        whole = max(1, -(-nbytes // self._granularity)) * self._granularity
+        if self._closed:
+            raise InvalidOption("the device is closed, and has no memory any more: open it again.")
+        with self._guard:
+            self._give_back()
+            block = Block(self._made(whole), whole)
+        self._live[block] = whole
+        if self._returned:
+            self._settle()
+        return block
+
+    def release(self, block: Block) -> None:
+        if self._live.pop(block, None) is None:
+            raise not_ours(block, self)
+        self._returned.append(block)
+        self._settle()
+
+    def reclaim(self) -> int:
+        """Give the library the blocks that were released while the device was busy."""
+        with self._guard:
+            return self._give_back()
+
+    def close(self) -> None:
+        """The device is gone: from now on blocks that come back are forgotten, and the library is not called again.
+
+        Arrays outlive their device, and their finalizers must not meet a library that has closed it. Call `reclaim`
+        on the whole composition before, where the library does not free everything by itself.
+        """
+        with self._guard:
+            self._closed = True
+            self._give_back()
+
+    def _made(self, nbytes: int) -> Any:
+        try:
+            return self._allocate(nbytes)
+        except Exception as error:
+            ours = self._classify(error)
+            if ours is None or ours is error:
+                raise
+            raise ours from error
+
+    def _settle(self) -> None:
+        # Asked again after the lock is let go: a block that came in between would otherwise lie there.
+        while self._returned and self._guard.acquire(False):
+            try:
+                self._give_back()
+            finally:
+                self._guard.release()
+
+    def _give_back(self) -> int:
+        given = 0
+        while self._returned:
+            block = self._returned.popleft()
+            if not self._closed:
+                self._release(block.handle)
+            given += block.nbytes
+        return given
