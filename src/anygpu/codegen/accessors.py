@@ -1,0 +1,191 @@
+"""Functions through which templates reach data: `load_a(batch, row, k)`, `store_out(batch, row, column, total)`.
+
+What a template reads may be a view of something, or be computed on the way; what becomes of its result may be a
+bias, an activation and a store. All of that is in these functions, so a template knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from anygpu.codegen.dialects.indenting import indented
+from anygpu.codegen.dialects.opencl import OpenCLPrinter
+from anygpu.codegen.dialects.printer import Printer
+from anygpu.codegen.dialects.vector_words import OpenCLWords, VectorWords, WGSLWords
+from anygpu.codegen.dialects.vectors import Not, Text, VectorText
+from anygpu.codegen.dialects.wgsl import WGSLPrinter
+from anygpu.codegen.form import Buffer, Function, Load, Name, names_used
+from anygpu.codegen.index import Index, constant, variable
+from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.lower import Lowering, Value
+from anygpu.codegen.nest import Workshop, body_of
+from anygpu.codegen.target import ComputeType
+
+#: Where values are, of named positions.
+At = Callable[[Lowering, Mapping[str, Index]], Value]
+Put = Callable[[Lowering, Mapping[str, Index], Value], None]
+
+
+def load_function(
+    workshop: Workshop, name: str, lengths: Mapping[str, int], part: int, at: At, *, without: Sequence[int] = ()
+) -> Function:
+    """Gives one component of a value at positions."""
+    lowering, positions = _begin(workshop, lengths, without)
+    value = at(lowering, positions)[part]
+    return Function(name, _parameters(lengths), tuple(lowering.statements), value)
+
+
+def store_function(
+    workshop: Workshop,
+    name: str,
+    lengths: Mapping[str, int],
+    types: Sequence[ComputeType],
+    put: Put,
+    *,
+    without: Sequence[int] = (),
+    value_name: str = "value",
+) -> Function:
+    """Takes the components of a value at positions."""
+    lowering, positions = _begin(workshop, lengths, without)
+    names = [Name(value_name if number == 0 else f"{value_name}_{number}", type) for number, type in enumerate(types)]
+    put(lowering, positions, tuple(names))
+    return Function(name, (*_parameters(lengths), *names), tuple(lowering.statements))
+
+
+def _begin(workshop: Workshop, lengths: Mapping[str, int], without: Sequence[int]) -> tuple[Lowering, dict[str, Index]]:
+    lowering = workshop.lowering(without)
+    lowering.scopes[0].variables.update(lengths)
+    for name in (*lengths, "value", "total"):
+        lowering.unique(name)
+    return lowering, {name: variable(name, length) for name, length in lengths.items()}
+
+
+def _parameters(lengths: Mapping[str, int]) -> tuple[Name, ...]:
+    return tuple(Name(name, "i32") for name in lengths)
+
+
+class _SideBySide(VectorText):
+    """Reads only what lies side by side: a vector of single elements is no gain over the plain accessor."""
+
+    def _load(self, expr: Load) -> Text:
+        if self._varies(expr.index) and self._step(expr.index) != 1:
+            raise Not
+        return super()._load(expr)
+
+
+class _WholeWGSL(WGSLWords):
+    """Vectors of buffers that are declared in vectors, or nothing."""
+
+    def load(self, buffer: Buffer, index: Index) -> str | None:
+        text = super().load(buffer, index)
+        if text is None:
+            raise Not
+        return text
+
+    def store(self, buffer: Buffer, index: Index, value: str) -> list[str] | None:
+        lines = super().store(buffer, index, value)
+        if lines is None:
+            raise Not
+        return lines
+
+
+class VectorAccessor:
+    """The same functions for a vector of neighbours along one of the positions.
+
+    In WGSL a buffer of vectors has no others, so a vector begins at a multiple of its width.
+    """
+
+    def __init__(
+        self, workshop: Workshop, printer: Printer, lengths: Mapping[str, int], along: str, width: int
+    ) -> None:
+        self.workshop = workshop
+        self.printer = printer
+        self.lengths = lengths
+        self.along = along
+        self.width = width
+        #: Buffers that are read or written in vectors.
+        self.used: set[str] = set()
+
+    @property
+    def possible(self) -> bool:
+        length = self.lengths[self.along]
+        if isinstance(self.printer, WGSLPrinter):
+            return self.width == WGSLWords.width and length % self.width == 0 and length > 0
+        return self.width > 1 and length >= self.width
+
+    def _positions(self) -> dict[str, Index]:
+        result = {name: variable(name, length) for name, length in self.lengths.items()}
+        length = self.lengths[self.along]
+        if isinstance(self.printer, WGSLPrinter):
+            first = variable("strip", length // self.width) * self.width
+        else:
+            # The vector begins where all of it is inside.
+            first = Index(0, [(Counter(self.along, 0, length - self.width), 1)]) if length > self.width else constant(0)
+        result[self.along] = first + variable("neighbour", self.width)
+        return result
+
+    def load(self, name: str, at: At, *, without: Sequence[int] = ()) -> str | None:
+        lowering, words, text = self._begin(without)
+        try:
+            (value,) = at(lowering, self._positions())
+            lines = text.lines(lowering.statements)
+            result = text.vector(value)
+        except Not:
+            return None
+        return self._function(
+            name, words, words.type_name(value.type), None, [*lines, *text.taken(), f"return {result};"]
+        )
+
+    def store(self, name: str, type: ComputeType, put: Put, *, without: Sequence[int] = ()) -> str | None:
+        lowering, words, text = self._begin(without)
+        text.wide.add("total")
+        try:
+            put(lowering, self._positions(), (Name("total", type),))
+            lines = text.lines(lowering.statements)
+        except Not:
+            return None
+        return self._function(name, words, None, words.type_name(type), lines)
+
+    def _begin(self, without: Sequence[int]) -> tuple[Lowering, VectorWords, VectorText]:
+        lowering, _ = _begin(self.workshop, self.lengths, without)
+        lowering.scopes[0].variables.update(("neighbour", "strip"))
+        lowering.unique("strip")
+        words: VectorWords
+        if isinstance(self.printer, WGSLPrinter):
+            words = _WholeWGSL(self.printer)
+        elif isinstance(self.printer, OpenCLPrinter):
+            words = OpenCLWords(self.printer, self.width)
+            words.patient = False
+        else:
+            raise TypeError(f"no vectors in {self.printer}")
+        return lowering, words, _SideBySide(self.printer, words, "neighbour", constant(0))
+
+    def _function(
+        self, name: str, words: VectorWords, result: str | None, total: str | None, lines: Sequence[str]
+    ) -> str:
+        if isinstance(words, WGSLWords):
+            self.used |= words.used
+            positions = [f"{each}: i32" for each in self.lengths] + ([f"total: {total}"] if total else [])
+            head = f"fn {name}({', '.join(positions)})" + (f" -> {result}" if result else "")
+            lines = [f"let strip = {self.along} / {self.width};", *lines]
+        else:
+            positions = [f"const int {each}" for each in self.lengths] + ([f"const {total} total"] if total else [])
+            head = f"static inline {result or 'void'} {name}({', '.join([*self.printer.taken, *positions])})"
+        return "\n".join([f"{head} {{", *indented(lines), "}"])
+
+
+def buffers_of(workshop: Workshop, functions: Sequence[Function], written: Sequence[str]) -> list[Buffer]:
+    """The buffers that functions use, and how."""
+    used = names_used([statement for function in functions for statement in body_of(function)])
+    result = []
+    for buffer in workshop.buffers.values():
+        if buffer.name in used:
+            access = "read_write" if buffer.name in written or buffer.name == "status" else "read"
+            result.append(msgspec.structs.replace(buffer, access=access))
+    return result
+
+
+def texts_of(printer: Printer, functions: Sequence[Function]) -> list[str]:
+    return [printer.function_text(function) for function in functions]

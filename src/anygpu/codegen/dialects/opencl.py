@@ -1,0 +1,214 @@
+"""OpenCL C: pointers, every width of integers, and vectors where one invocation works for many elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence, Set
+
+import numpy as np
+
+from anygpu.codegen.dialects.indenting import indented
+from anygpu.codegen.dialects.vector_words import OpenCLWords, VectorWords, vector_width
+from anygpu.codegen.dialects.vectors import VectorPrinter, types_along
+from anygpu.codegen.form import Apply, Buffer, Function, Literal, Loop, Name
+from anygpu.codegen.functions.source import read
+from anygpu.codegen.target import ComputeType, Target
+from anygpu.program.dtypes import DType
+
+TYPES: dict[ComputeType, str] = {
+    "bool": "bool",
+    "i32": "int",
+    "u32": "uint",
+    "i64": "long",
+    "u64": "ulong",
+    "f32": "float",
+    "f64": "double",
+}
+_ELEMENTS: dict[DType, str] = {
+    "bool": "uchar",
+    "int8": "char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long",
+    "uint8": "uchar",
+    "uint16": "ushort",
+    "uint32": "uint",
+    "uint64": "ulong",
+    "float16": "half",
+    "bfloat16": "ushort",
+    "float32": "float",
+    "float64": "double",
+}
+_SUFFIX: dict[ComputeType, str] = {"i32": "", "u32": "u", "i64": "L", "u64": "UL", "f32": "f", "f64": ""}
+
+
+class OpenCLPrinter(VectorPrinter):
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._loose: dict[str, int] = {}
+        self._runtime: dict[ComputeType, None] = {}
+
+    def type_name(self, type: ComputeType) -> str:
+        return TYPES[type]
+
+    def literal(self, literal: Literal) -> str:
+        value, type = literal.value, literal.type
+        if type == "bool":
+            return "true" if value else "false"
+        if type in ("f32", "f64"):
+            return self._float(float(value), type)
+        if type == "i32" and value == -(1 << 31):
+            return "(-2147483647 - 1)"
+        if type == "i64" and value == -(1 << 63):
+            return "(-9223372036854775807L - 1L)"
+        return f"{int(value)}{_SUFFIX[type]}"
+
+    def _float(self, value: float, type: ComputeType) -> str:
+        if math.isnan(value):
+            return f"{'-' if math.copysign(1, value) < 0 else ''}{self.library_name('nan', type)}()"
+        if math.isinf(value):
+            return f"{'-' if value < 0 else ''}{self.library_name('infinity', type)}()"
+        digits = str(np.float32(value)) if type == "f32" else repr(value)
+        return f"{digits}{_SUFFIX[type]}"
+
+    def _apply(self, expr: Apply) -> str:
+        first, *others = expr.args
+        if first.type in ("f32", "f64") and all(isinstance(each, Literal) for each in expr.args):
+            # PoCL 3.1 makes nonsense of some functions of constants: rint(1e300) crashed, expm1(NaN) was a number.
+            self._runtime[first.type] = None
+            hidden = Name(f"runtime_{first.type}({self.expression(first)})", first.type)
+            return super()._apply(Apply(expr.fn, (hidden, *others), expr.type))
+        return super()._apply(expr)
+
+    def library_texts(self) -> str:
+        own = [
+            f"static {TYPES[type]} runtime_{type}({TYPES[type]} x) {{\n"
+            f"    volatile {TYPES[type]} unknown = x;\n    return unknown;\n}}"
+            for type in self._runtime
+        ]
+        return "\n\n".join([*own, super().library_texts()]).strip()
+
+    def choose(self, condition: str, yes: str, no: str) -> str:
+        return f"({condition}) ? {yes} : {no}" if " " in condition else f"{condition} ? {yes} : {no}"
+
+    def let(self, name: str, type: ComputeType, value: str) -> str:
+        return f"const {TYPES[type]} {name} = {value};"
+
+    def variable(self, name: str, type: ComputeType, value: str) -> str:
+        return f"{TYPES[type]} {name} = {value};"
+
+    def loop_head(self, variable: str, start: str, stop: str, step: int) -> str:
+        return f"for (int {variable} = {start}; {variable} < {stop}; {variable} += {step}) {{"
+
+    def halving_head(self, variable: str, start: int) -> str:
+        return f"for (int {variable} = {start}; {variable} > 0; {variable} /= 2) {{"
+
+    def words(self, loop: Loop) -> VectorWords:
+        natural = self.target.vector_width if self.target.scalar_invocations else 4
+        return OpenCLWords(self, vector_width(natural, types_along(loop.body, loop.variable)))
+
+    @property
+    def own_names(self) -> Set[str]:
+        """Functions that are ours: they take no vectors."""
+        return read("opencl").keys()
+
+    def windows(self, buffer: Buffer) -> int:
+        """A kernel sees the whole of a buffer; what is too large for that cannot be allocated, either."""
+        return 1
+
+    def barrier(self) -> str:
+        return "barrier(CLK_LOCAL_MEM_FENCE);"
+
+    # -- buffers
+
+    def load(self, buffer: Buffer, index: str) -> str:
+        index = f"offset_{buffer.name} + {index}" if buffer.has_offset else index
+        match buffer.dtype:
+            case "bool":
+                return f"({buffer.name}[{index}] != 0)"
+            case "float16":
+                return f"vload_half({index}, {buffer.name})"
+            case "bfloat16":
+                return f"{self.library_name('bf16_from_bits', 'u32')}({buffer.name}[{index}])"
+        return f"{buffer.name}[{index}]"
+
+    def store(self, buffer: Buffer, index: str, value: str) -> list[str]:
+        index = f"offset_{buffer.name} + {index}" if buffer.has_offset else index
+        match buffer.dtype:
+            case "float16":
+                return [f"vstore_half_rte({value}, {index}, {buffer.name});"]
+            case "bfloat16":
+                value = f"{self.library_name('bf16_to_bits', 'f32')}({value})"
+        return [f"{buffer.name}[{index}] = {value};"]
+
+    def add_to_word(self, buffer: Buffer, value: str) -> str:
+        raise NotImplementedError("every element has an address of its own in OpenCL C")
+
+    def report(self, number: int, value: str) -> str:
+        return f"status[{number}] = max((uint)({value}) + 1u, 1u);"
+
+    # -- texts
+
+    def declarations(self, numbers: Sequence[str]) -> str:
+        # Every operation is rounded as it is in NumPy.
+        lines = ["#pragma OPENCL FP_CONTRACT OFF"]
+        for vector, alignment in self._loose.items():
+            lines.append(f"typedef {vector} loose_{vector} __attribute__((aligned({alignment})));")
+        return "\n".join(lines)
+
+    def loose_vector(self, vector: str, alignment: int) -> str:
+        """A type of vectors that may begin at any element."""
+        self._loose[vector] = alignment
+        return f"loose_{vector}"
+
+    def _buffer_parameters(self) -> list[str]:
+        result = []
+        for buffer in self.buffers.values():
+            constness = "const " if buffer.access == "read" and not buffer.atomic else ""
+            volatile = "volatile " if buffer.atomic else ""
+            element = _ELEMENTS[buffer.dtype]
+            result.append(f"__global {volatile}{constness}{element} *restrict {buffer.name}")
+        return result
+
+    def parameters(self, numbers: Sequence[str]) -> str:
+        return ", ".join([*self._buffer_parameters(), *(f"const uint {name}" for name in numbers)])
+
+    @property
+    def handed_on(self) -> str:
+        offsets = [f"offset_{buffer.name}" for buffer in self.buffers.values() if buffer.has_offset]
+        return "".join(f"{name}, " for name in (*self.buffers, *offsets))
+
+    def shared_texts(self) -> str:
+        return ""
+
+    @property
+    def taken(self) -> list[str]:
+        """What is handed on, as parameters of a function."""
+        offsets = [f"const uint offset_{each.name}" for each in self.buffers.values() if each.has_offset]
+        return [*self._buffer_parameters(), *offsets]
+
+    def function_text(self, function: Function) -> str:
+        own = [f"const {TYPES[each.type]} {each.name}" for each in function.parameters]
+        parameters = ", ".join([*self.taken, *own])
+        result = TYPES[function.result.type] if function.result is not None else "void"
+        lines = self.lines(function.body)
+        if function.result is not None:
+            lines.append(f"return {self.expression(function.result)};")
+        return "\n".join([f"static inline {result} {function.name}({parameters}) {{", *indented(lines), "}"])
+
+    def group_line(self, groups: int, numbers: Sequence[str]) -> str:
+        first = "(int)first_group + " if "first_group" in numbers else ""
+        return f"const int group = {first}(int)get_group_id(0);"
+
+    def entry(self, name: str, group_size: int, numbers: Sequence[str], body: Sequence[str]) -> str:
+        used = "\n".join(body)
+        lane = ["const int lane = (int)get_local_id(0);"] if "lane" in used else []
+        shared = [
+            f"__local {TYPES['u32' if each.type == 'bool' else each.type]} {each.name}[{each.size}];"
+            for each in self.shared.values()
+        ]
+        head = [
+            f"__kernel __attribute__((reqd_work_group_size({group_size}, 1, 1)))",
+            f"void {name}({self.parameters(numbers)}) {{",
+        ]
+        return "\n".join([*head, *indented([*shared, body[0], *lane, *body[1:]]), "}"])

@@ -1,0 +1,159 @@
+"""Rows in registers: what one loop over a row has loaded or computed, the next one need not load again.
+
+Where lanes share a row that is short enough, each has a few vectors of it. All loops over the row are written out, so
+that every vector has a name of its own: loads of what is known already disappear, and so do values that only wait in
+the result's memory for the loop after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anygpu.codegen.dialects.printer import Printer
+from anygpu.codegen.dialects.vector_strips import Strips, neutral, strips_of, types_of_sums
+from anygpu.codegen.dialects.vector_text import Not, VectorText, replaced
+from anygpu.codegen.dialects.vector_words import VectorWords
+from anygpu.codegen.form import If, Let, Load, Loop, Name, Statement, Store
+from anygpu.codegen.index import Index, constant, variable
+from anygpu.codegen.index import Variable as Counter
+
+#: So many vectors of a row one lane has at most.
+MOST_TURNS = 32
+#: And so many vectors that are the same for all its rows.
+MOST_BEFORE = 64
+
+Key = tuple[str, Index]
+
+
+class Registers:
+    """Prints the loops over a row, and remembers in which names its vectors are."""
+
+    def __init__(self, printer: Printer, loops: Sequence[Loop], outer: Loop | None) -> None:
+        self._printer = printer
+        #: The loop over rows, when there are several; and loads that are the same for all of them.
+        self.outer = outer
+        self.before: list[str] = []
+        #: The last loop that stores at a place; stores in loops before it would be in vain.
+        self._last_store: dict[Key, int] = {}
+        self._number = {id(loop): number for number, loop in enumerate(loops)}
+        for number, loop in enumerate(loops):
+            for statement in loop.body:
+                if isinstance(statement, Store):
+                    self._last_store[_key(loop, statement.buffer, statement.index)] = number
+        self._names: dict[Key, dict[int, str]] = {}
+
+    def forget(self) -> None:
+        self._names.clear()
+        self.before.clear()
+
+    def lines(self, words: VectorWords, loop: Loop) -> list[str] | None:
+        strips, types = strips_of(self._printer, words, loop), types_of_sums(loop)
+        if strips is None or types is None or not isinstance(strips.number, int):
+            return None
+        sums = dict(loop.sums)
+        begun = [
+            words.variable(f"{name}_strip", types[name], neutral(fn, words, self._printer, types[name], name))
+            for name, fn in sums.items()
+        ]
+        try:
+            body = [
+                line for turn in range(strips.number // strips.lanes) for line in self._turn(words, loop, strips, turn)
+            ]
+        except Not:
+            return None
+        lines = [*begun, *body]
+        for name, fn in sums.items():
+            text = VectorText(self._printer, words, loop.variable, constant(0))
+            lines += text.total(fn, types[name], name, [f"{name}_strip"])
+        return lines
+
+    def _turn(self, words: VectorWords, loop: Loop, strips: Strips, turn: int) -> list[str]:
+        """What a lane does with one of its vectors."""
+        place = variable("lane", strips.lanes) + turn * strips.lanes
+        text = VectorText(self._printer, words, loop.variable, strips.base + place * words.width)
+        sums = tuple(name for name, _ in loop.sums)
+        text.wide.update(sums)
+        text.spelled = {name: f"{name}_strip" for name in sums}
+        lines: list[str] = []
+        for statement in loop.body:
+            if isinstance(statement, Let):
+                lines += self._let(text, words, loop, statement, turn)
+            elif isinstance(statement, Store):
+                lines += self._store(text, loop, statement, turn)
+            else:
+                lines += text.lines([statement], sums)
+        return lines
+
+    def _let(self, text: VectorText, words: VectorWords, loop: Loop, statement: Let, turn: int) -> list[str]:
+        name, value = statement.name, statement.value
+        key = _key(loop, value.buffer, value.index) if isinstance(value, Load) else None
+        if key is not None and turn in self._names.get(key, ()):
+            text.wide.add(name)
+            text.spelled[name] = self._names[key][turn]
+            words.together += 1
+            return []
+        text.spelled[name] = f"{name}_{turn}"
+        lines = text.lines([statement])
+        if name not in text.wide:
+            # The same for all: once is enough.
+            del text.spelled[name]
+            return lines if turn == 0 else []
+        if key is not None:
+            self._names.setdefault(key, {})[turn] = text.spelled[name]
+            if self.outer is not None and not key[1].depends_on(self.outer.variable) and len(self.before) < MOST_BEFORE:
+                self.before += lines
+                return []
+        return lines
+
+    def _store(self, text: VectorText, loop: Loop, statement: Store, turn: int) -> list[str]:
+        key = _key(loop, statement.buffer, statement.index)
+        lines: list[str] = []
+        value = statement.value
+        if isinstance(value, Name) and value.name in text.wide:
+            self._names.setdefault(key, {})[turn] = text.expression(value).text
+            if self._last_store[key] > self._number[id(loop)]:
+                # Not printed, but whoever asks what is done in vectors must know.
+                text.lines([statement])
+                return lines
+        return lines + text.lines([statement])
+
+
+def _key(loop: Loop, buffer: str, index: Index) -> Key:
+    """A place, whatever the loop's variable is called."""
+    return buffer, replaced(index, {loop.variable: Index(0, [(Counter("column", 0, 1 << 31), 1)])})
+
+
+def planned(printer: Printer, body: Sequence[Statement]) -> Registers | None:
+    """For a kernel in which several loops go over the same short row, and nothing else reads what they store."""
+    outer = [each for each in body if isinstance(each, Loop) and each.variable == "row"]
+    if outer:
+        body = outer[0].body
+    loops = [each for each in body if isinstance(each, Loop) and each.step > 1 and each.vector > 1]
+    shapes = {(repr(each.start), each.stop, each.step) for each in loops}
+    if len(loops) < 2 or len(shapes) != 1 or any(_has_loops(each) for each in body if each not in loops):
+        return None
+    first = loops[0]
+    if not isinstance(first.stop, int) or first.stop % (4 * first.step) or first.stop // (4 * first.step) > MOST_TURNS:
+        return None
+    loaded = [_loads(loop) for loop in loops]
+    stored = {each.buffer for loop in loops for each in loop.body if isinstance(each, Store)}
+    again = any(keys & other for number, keys in enumerate(loaded) for other in loaded[:number])
+    places = {key for keys in loaded for key in keys if key[0] in stored}
+    stores = {_key(loop, each.buffer, each.index) for loop in loops for each in loop.body if isinstance(each, Store)}
+    if not (again or places) or not places <= stores:
+        return None
+    return Registers(printer, loops, outer[0] if outer else None)
+
+
+def _has_loops(statement: Statement) -> bool:
+    return isinstance(statement, Loop) or (
+        isinstance(statement, If) and any(_has_loops(each) for each in statement.body)
+    )
+
+
+def _loads(loop: Loop) -> set[Key]:
+    return {
+        _key(loop, each.value.buffer, each.value.index)
+        for each in loop.body
+        if isinstance(each, Let) and isinstance(each.value, Load) and each.value.index.depends_on(loop.variable)
+    }

@@ -1,0 +1,356 @@
+"""WGSL: typed, without pointers into buffers, and with nothing narrower than 32 bits in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence, Set
+
+import numpy as np
+
+from anygpu.codegen.dialects.indenting import INDENT, indented
+from anygpu.codegen.dialects.vector_words import WIDE_TYPES, VectorWords, WGSLWords
+from anygpu.codegen.dialects.vectors import VectorPrinter
+from anygpu.codegen.form import Apply, Assign, Buffer, Fold, Function, Literal, Loop, Name, Statement
+from anygpu.codegen.target import ComputeType, Target
+from anygpu.program.dtypes import ITEMSIZE, DType
+
+_ELEMENTS: dict[DType, str] = {
+    "int32": "i32",
+    "uint32": "u32",
+    "float32": "f32",
+    "int64": "i64",
+    "uint64": "u64",
+    "float64": "f64",
+}
+_SUFFIX: dict[ComputeType, str] = {"i32": "", "u32": "u", "i64": "li", "u64": "lu", "f32": "f", "f64": "lf"}
+
+
+class WGSLPrinter(VectorPrinter):
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._runtime: dict[ComputeType, None] = {}
+        #: A buffer has one type of elements in all of a kernel: those that are declared in vectors, when that is known.
+        self._in_vectors: frozenset[str] | None = frozenset()
+        self._done_in_vectors: set[str] = set()
+        self._stored_singly: set[str] = set()
+        self._alone = False
+
+    def type_name(self, type: ComputeType) -> str:
+        return type
+
+    def literal(self, literal: Literal) -> str:
+        value, type = literal.value, literal.type
+        if type == "bool":
+            return "true" if value else "false"
+        if type in ("f32", "f64"):
+            return self._float(float(value), type)
+        if type == "i32" and value == -(1 << 31):
+            return "i32(-2147483648)"
+        if type == "i64" and value == -(1 << 63):
+            return "(-9223372036854775807li - 1li)"
+        return f"{int(value)}{_SUFFIX[type]}"
+
+    def _float(self, value: float, type: ComputeType) -> str:
+        if math.isnan(value):
+            return f"{'-' if math.copysign(1, value) < 0 else ''}{self.library_name('nan', type)}()"
+        if math.isinf(value):
+            return f"{'-' if value < 0 else ''}{self.library_name('infinity', type)}()"
+        digits = str(np.float32(value)) if type == "f32" else repr(value)
+        return f"{digits}{_SUFFIX[type]}"
+
+    def comparison(self, fn: str, of: ComputeType, one: str, other: str) -> str | None:
+        """Drivers have been seen to say that NaN is not unequal to anything; that it is not equal, all of them know."""
+        return f"!({one} == {other})" if fn == "not_equal" and of in ("f32", "f64") else None
+
+    def _apply(self, expr: Apply) -> str:
+        if all(isinstance(each, Literal) for each in expr.args):
+            # Compilers compute what is constant themselves, and refuse what overflows or what they cannot compute.
+            first, *others = expr.args
+            type = first.type
+            self._runtime[type] = None
+            text = f"runtime_{type}({self.expression(first)})"
+            return super()._apply(Apply(expr.fn, (Name(text, type), *others), expr.type))
+        return super()._apply(expr)
+
+    def library_texts(self) -> str:
+        own = [f"fn runtime_{type}(x: {type}) -> {type} {{\n    return x;\n}}" for type in self._runtime]
+        return "\n\n".join([*own, super().library_texts()]).strip()
+
+    def choose(self, condition: str, yes: str, no: str) -> str:
+        return f"select({no}, {yes}, {condition})"
+
+    def let(self, name: str, type: ComputeType, value: str) -> str:
+        return f"let {name} = {value};"
+
+    def variable(self, name: str, type: ComputeType, value: str) -> str:
+        return f"var {name} = {value};"
+
+    def loop_head(self, variable: str, start: str, stop: str, step: int) -> str:
+        return f"for (var {variable} = {start}; {variable} < {stop}; {variable} += {step}) {{"
+
+    def halving_head(self, variable: str, start: int) -> str:
+        return f"for (var {variable} = {start}; {variable} > 0; {variable} /= 2) {{"
+
+    def barrier(self) -> str:
+        return "workgroupBarrier();"
+
+    # -- vectors
+
+    def words(self, loop: Loop) -> VectorWords:
+        return WGSLWords(self)
+
+    def loop(self, loop: Loop) -> list[str]:
+        outside, self._alone = self._alone, self._alone or loop.alone
+        lines = super().loop(loop)
+        self._alone = outside
+        return lines
+
+    def done_in(self, words: VectorWords) -> None:
+        if isinstance(words, WGSLWords):
+            self._done_in_vectors |= words.used
+
+    def rehearse(self, body: Sequence[Statement]) -> None:
+        super().rehearse(body)
+        self._runtime.clear()
+
+    def try_out(self, body: Sequence[Statement]) -> None:
+        """Finds out which buffers are read or written in vectors, and then whether that suffices.
+
+        One component of a vector may be written only by the invocation that has all of it: the store may touch others.
+        """
+        self._in_vectors, self._done_in_vectors, self._stored_singly = None, set(), set()
+        super().try_out(body)
+        self._in_vectors = frozenset(self._done_in_vectors - self._stored_singly)
+        super().try_out(body)
+
+    def declare_in_vectors(self, names: Set[str] | None) -> None:
+        """Which buffers are declared in vectors; `None` while that is being found out."""
+        self._in_vectors = None if names is None else frozenset(names)
+
+    def may_be_in_vectors(self, buffer: Buffer) -> bool:
+        return self._in_vectors is None or buffer.name in self._in_vectors
+
+    def grain(self, buffer: Buffer) -> int:
+        """How many elements a vector in a buffer has; 1 where there are no vectors of them."""
+        if buffer.dtype == "float16":
+            return 4 if self.target.has("f16") else 1
+        return 16 // ITEMSIZE[buffer.dtype] if buffer.dtype in _ELEMENTS else 1
+
+    # -- lanes
+
+    def fold(self, fold: Fold) -> list[str]:
+        """Lanes that are one subgroup need neither shared memory nor barriers."""
+        size = self.target.subgroup_size if self.target.has("subgroups") else 0
+        if fold.lanes * fold.rows > size or any(name.type in WIDE_TYPES for name in fold.names):
+            return super().fold(fold)
+        name, function = fold.names[0], _subgroup_function(fold)
+        if function is not None:
+            return [f"{name.name} = {function}({name.name});"]
+        shuffled = []
+        for mine, other in zip(fold.names, fold.others, strict=True):
+            moved = f"subgroupShuffleXor({self.as_shared(mine)}, half)"
+            shuffled.append(self.let(other.name, other.type, self.from_shared(moved, other.type)))
+        head = f"for (var half = {fold.lanes // 2}u; half > 0u; half /= 2u) {{"
+        return [head, *indented([*shuffled, *self.lines(fold.combine)]), "}"]
+
+    # -- buffers
+
+    def _declared(self, buffer: Buffer) -> str:
+        """The type of a whole buffer. Its length is said where all of it is bound: nobody has to ask for it then."""
+        element, count = self._element(buffer), buffer.size
+        if buffer.name in (self._in_vectors or ()):
+            grain = self.grain(buffer)
+            element, count = f"vec{grain}<{element}>", -(-count // grain)
+        elif buffer.dtype not in _ELEMENTS and element == "u32":
+            count = -(-buffer.nbytes // 4)
+        sized = not buffer.has_offset and self.windows(buffer) == 1
+        return f"array<{element}, {max(count, 1)}>" if sized else f"array<{element}>"
+
+    def _element(self, buffer: Buffer) -> str:
+        if buffer.atomic:
+            return f"atomic<{_ELEMENTS[buffer.dtype]}>"
+        if buffer.dtype == "float16" and self.target.has("f16"):
+            return "f16"
+        return _ELEMENTS.get(buffer.dtype, "u32")
+
+    def load(self, buffer: Buffer, index: str) -> str:
+        index = self._shifted(buffer, index)
+        if self.windows(buffer) > 1:
+            return f"load_{buffer.name}({index})"
+        return self._unpacked(buffer, buffer.name, index)
+
+    def _unpacked(self, buffer: Buffer, array: str, index: str) -> str:
+        """The value of an element, out of the word that it is in."""
+        dtype = buffer.dtype
+        if dtype in _ELEMENTS:
+            return f"{array}[{self._place(buffer, index)}]"
+        if dtype == "float16" and self.target.has("f16"):
+            return f"f32({array}[{self._place(buffer, index)}])"
+        simple = index if index.isidentifier() or index.isdigit() else f"({index})"
+        if ITEMSIZE[dtype] == 1:
+            word, shift, bits = f"{array}[{simple} >> 2u]", f"(u32({index}) & 3u) << 3u", 8
+        else:
+            word, shift, bits = f"{array}[{simple} >> 1u]", f"(u32({index}) & 1u) << 4u", 16
+        if dtype in ("int8", "int16"):
+            return f"extractBits(bitcast<i32>({word}), {shift}, {bits}u)"
+        unsigned = f"extractBits({word}, {shift}, {bits}u)"
+        if dtype == "bool":
+            return f"({unsigned} != 0u)"
+        if dtype in ("float16", "bfloat16"):
+            name = self.library_name("f16_from_bits" if dtype == "float16" else "bf16_from_bits", "u32")
+            return f"{name}({unsigned})"
+        return unsigned
+
+    def _place(self, buffer: Buffer, index: str) -> str:
+        """Where an element is in its buffer; in vectors, it is a component."""
+        if buffer.name not in (self._in_vectors or ()):
+            return index
+        simple, grain = index if index.isidentifier() else f"({index})", self.grain(buffer)
+        return f"{simple} / {grain}][{simple} % {grain}"
+
+    def store(self, buffer: Buffer, index: str, value: str) -> list[str]:
+        if not self._alone:
+            self._stored_singly.add(buffer.name)
+        index = self._shifted(buffer, index)
+        if self._element(buffer) == "f16":
+            value = f"f16({value})"
+        if self.windows(buffer) > 1:
+            return [f"store_{buffer.name}({index}, {value});"]
+        return [f"{buffer.name}[{self._place(buffer, index)}] = {value};"]
+
+    def add_to_word(self, buffer: Buffer, value: str) -> str:
+        match buffer.dtype:
+            case "bool":
+                bits = f"select(0u, 1u, {value})"
+            case "int8" | "int16":
+                bits = f"(bitcast<u32>({value}) & {255 if buffer.dtype == 'int8' else 65535}u)"
+            case "float16" | "bfloat16":
+                name = self.library_name("f16_to_bits" if buffer.dtype == "float16" else "bf16_to_bits", "f32")
+                bits = f"{name}({value})"
+            case _:
+                bits = value
+        return f"word_{buffer.name} |= {bits} << (u32(part) * {8 * ITEMSIZE[buffer.dtype]}u);"
+
+    def _shifted(self, buffer: Buffer, index: str) -> str:
+        return f"i32(numbers.offset_{buffer.name}) + {index}" if buffer.has_offset else index
+
+    def report(self, number: int, value: str) -> str:
+        return f"status[{number}] = max(u32({value}) + 1u, 1u);"
+
+    # -- texts
+
+    def declarations(self, numbers: Sequence[str]) -> str:
+        lines: list[str] = []
+        if any(self._element(buffer) == "f16" for buffer in self.buffers.values()):
+            lines += ["enable f16;", ""]
+        binding = 0
+        accessors: list[str] = []
+        for buffer in self.buffers.values():
+            access = "read" if buffer.access == "read" and not buffer.atomic else "read_write"
+            count = self.windows(buffer)
+            names = [buffer.name] if count == 1 else [f"{buffer.name}_{number}" for number in range(count)]
+            for name in names:
+                lines.append(f"@group(0) @binding({binding}) var<storage, {access}> {name}: {self._declared(buffer)};")
+                binding += 1
+            if count > 1:
+                accessors += self._windowed(buffer, names)
+        if numbers:
+            fields = ", ".join(f"{name}: u32" for name in numbers)
+            lines += [f"struct Numbers {{ {fields} }}", f"@group(0) @binding({binding}) var<uniform> numbers: Numbers;"]
+        return "\n".join(lines + accessors)
+
+    def _windowed(self, buffer: Buffer, names: Sequence[str]) -> list[str]:
+        """The buffer is larger than one binding: an element is in the window that its position says."""
+        shift = (self.window_bytes // ITEMSIZE[buffer.dtype]).bit_length() - 1
+        mask = (1 << shift) - 1
+        type = _value_type(buffer.dtype)
+        lines = ["", f"fn load_{buffer.name}(i: i32) -> {type} {{", f"{INDENT}let inside = i & {mask};"]
+        lines.append(f"{INDENT}switch i >> {shift}u {{")
+        for number, name in enumerate(names[:-1]):
+            lines.append(f"{INDENT * 2}case {number}: {{ return {self._unpacked(buffer, name, 'inside')}; }}")
+        lines.append(f"{INDENT * 2}default: {{ return {self._unpacked(buffer, names[-1], 'inside')}; }}")
+        lines += [f"{INDENT}}}", "}"]
+        if buffer.access != "read":
+            stored = self._element(buffer)
+            lines += ["", f"fn store_{buffer.name}(i: i32, value: {stored}) {{", f"{INDENT}let inside = i & {mask};"]
+            lines.append(f"{INDENT}switch i >> {shift}u {{")
+            for number, name in enumerate(names[:-1]):
+                lines.append(f"{INDENT * 2}case {number}: {{ {name}[inside] = value; }}")
+            lines.append(f"{INDENT * 2}default: {{ {names[-1]}[inside] = value; }}")
+            lines += [f"{INDENT}}}", "}"]
+        return lines
+
+    def store_word(self, buffer: Buffer, word: str) -> list[str]:
+        """A whole word of a buffer whose elements share words."""
+        if self.windows(buffer) == 1:
+            return [f"{buffer.name}[{word}] = word_{buffer.name};"]
+        shift = (self.window_bytes // 4).bit_length() - 1
+        lines = [f"switch {word} >> {shift}u {{"]
+        names = [f"{buffer.name}_{number}" for number in range(self.windows(buffer))]
+        inside = f"{word} & {(1 << shift) - 1}"
+        for number, name in enumerate(names[:-1]):
+            lines.append(f"{INDENT}case {number}: {{ {name}[{inside}] = word_{buffer.name}; }}")
+        lines.append(f"{INDENT}default: {{ {names[-1]}[{inside}] = word_{buffer.name}; }}")
+        return [*lines, "}"]
+
+    def parameters(self, numbers: Sequence[str]) -> str:
+        return ""
+
+    @property
+    def handed_on(self) -> str:
+        return ""
+
+    @property
+    def taken(self) -> list[str]:
+        return []
+
+    def shared_texts(self) -> str:
+        return "\n".join(
+            f"var<workgroup> {array.name}: array<{'u32' if array.type == 'bool' else array.type}, {array.size}>;"
+            for array in self.shared.values()
+        )
+
+    def function_text(self, function: Function) -> str:
+        parameters = ", ".join(f"{each.name}: {each.type}" for each in function.parameters)
+        arrow = f" -> {function.result.type}" if function.result is not None else ""
+        lines = self.lines(function.body)
+        if function.result is not None:
+            lines.append(f"return {self.expression(function.result)};")
+        return "\n".join([f"fn {function.name}({parameters}){arrow} {{", *indented(lines), "}"])
+
+    def group_line(self, groups: int, numbers: Sequence[str]) -> str:
+        limit = self.target.groups_per_dimension
+        first = "i32(numbers.first_group) + " if "first_group" in numbers else ""
+        if limit is None or groups <= limit:
+            return f"let group = {first}i32(group_id.x);"
+        folded = f"let group = {first}i32(group_id.x) + i32(group_id.y) * {limit};"
+        return f"{folded}\n{INDENT}if (group >= {groups}) {{ return; }}"
+
+    def entry(self, name: str, group_size: int, numbers: Sequence[str], body: Sequence[str]) -> str:
+        used = "\n".join(body)
+        lane = ["let lane = i32(lane_index);"] if "lane" in used else []
+        arguments = "@builtin(workgroup_id) group_id: vec3<u32>"
+        if lane:
+            arguments += ", @builtin(local_invocation_index) lane_index: u32"
+        head = [f"@compute @workgroup_size({group_size})", f"fn {name}({arguments}) {{"]
+        return "\n".join([*head, *indented([body[0], *lane, *body[1:]]), "}"])
+
+
+def _subgroup_function(fold: Fold) -> str | None:
+    """The built-in function that combines a value of all lanes at once."""
+    match fold.combine:
+        case (Assign(value=Apply() as combined),):
+            floating = combined.type in ("f32", "f64")
+            if combined.type == "bool":
+                return {"bitwise_or": "subgroupAny", "bitwise_and": "subgroupAll"}.get(combined.fn)
+            # What becomes of NaN in the least and the greatest is not said anywhere.
+            known = {"add": "subgroupAdd", "multiply": "subgroupMul"}
+            if not floating:
+                known |= {"minimum": "subgroupMin", "maximum": "subgroupMax"}
+            return known.get(combined.fn)
+    return None
+
+
+def _value_type(dtype: DType) -> str:
+    known = {"bool": "bool", "int8": "i32", "int16": "i32", "uint8": "u32", "uint16": "u32"}
+    return known.get(dtype) or _ELEMENTS.get(dtype, "f32")

@@ -1,0 +1,91 @@
+"""Functions of real values, element by element: NumPy's meaning in the seven compute types."""
+
+from __future__ import annotations
+
+from anygpu.codegen.form import Apply, Choose, Expr, Literal
+from anygpu.codegen.target import ComputeType
+from anygpu.codegen.types import COMPUTE, NARROWED
+from anygpu.program.dtypes import KIND, DType, is_integer
+from anygpu.program.functions import COMPARISONS, BinaryFunction, UnaryFunction
+
+#: Of these the result is in the type's range, and exact, whenever the operands are.
+_STAYS_INSIDE = frozenset(
+    (
+        *("sign", "floor", "ceil", "trunc", "rint", "mantissa", "minimum", "maximum", "copysign", "nextafter"),
+        *("remainder", "fmod", "gcd", "bitwise_and", "bitwise_or", "bitwise_xor", "right_shift", "popcount"),
+    )
+)
+_TESTS = ("isnan", "isinf", "isfinite", "signbit")
+
+
+def narrowed(value: Expr, dtype: DType) -> Expr:
+    """The value as it would be in a type that is narrower than what it was computed in."""
+    fn = NARROWED.get(dtype)
+    return value if fn is None else Apply(fn, (value,), value.type)
+
+
+def unary(fn: UnaryFunction, dtype: DType, x: Expr) -> Expr:
+    type = x.type
+    if fn in _TESTS:
+        return Apply(fn, (x,), "bool")
+    if fn == "exponent":
+        return Apply(fn, (x,), "i32")
+    if fn == "popcount":
+        return converted(Apply(fn, (x,), type), "u32")
+    if fn == "reciprocal" and KIND[dtype] == "float":
+        return narrowed(Apply("divide", (Literal(1, type), x), type), dtype)
+    if fn in ("abs", "sign") and KIND[dtype] == "unsigned":
+        return x if fn == "abs" else Choose(Apply("equal", (x, Literal(0, type)), "bool"), x, Literal(1, type))
+    result = Apply(fn, (x,), type)
+    exact = fn in _STAYS_INSIDE or (fn in ("negative", "abs") and KIND[dtype] == "float")
+    return result if exact else narrowed(result, dtype)
+
+
+def binary(fn: BinaryFunction, dtype: DType, x: Expr, y: Expr) -> Expr:
+    if fn in COMPARISONS:
+        return Apply(fn, (x, y), "bool")
+    if fn == "nextafter" and dtype in ("float16", "bfloat16"):
+        return Apply("nextafter_f16" if dtype == "float16" else "nextafter_bf16", (x, y), x.type)
+    result = Apply(fn, (x, y), x.type)
+    return result if fn in _STAYS_INSIDE else narrowed(result, dtype)
+
+
+def converted(value: Expr, type: ComputeType) -> Expr:
+    """In another compute type, as `astype` does it."""
+    if value.type == type:
+        return value
+    if isinstance(value, Literal):
+        known = _converted_literal(value, type)
+        if known is not None:
+            return known
+    return Apply(f"cast_{type}", (value,), type)
+
+
+def _converted_literal(literal: Literal, type: ComputeType) -> Literal | None:
+    """Compilers know what constants become, and some refuse to say it."""
+    value = literal.value
+    if type == "bool":
+        return Literal(bool(value), type)
+    if type in ("f32", "f64"):
+        return Literal(float(value), type)
+    if isinstance(value, float) and not abs(value) < 1 << 31:
+        return None
+    bits = 64 if type in ("i64", "u64") else 32
+    whole = int(value) % (1 << bits)
+    return Literal(whole - (1 << bits) if type in ("i32", "i64") and whole >> (bits - 1) else whole, type)
+
+
+def cast(value: Expr, source: DType, dtype: DType) -> Expr:
+    """From one real type to another."""
+    if source == dtype:
+        return value
+    if dtype == "bool":
+        return Apply("not_equal", (value, Literal(0, value.type)), "bool")
+    result = converted(value, COMPUTE[dtype])
+    return result if source == "bool" or _always_fits(source, dtype) else narrowed(result, dtype)
+
+
+def _always_fits(source: DType, dtype: DType) -> bool:
+    if is_integer(source) and is_integer(dtype) and KIND[source] == KIND[dtype]:
+        return int(source.strip("uint")) <= int(dtype.strip("uint"))
+    return False

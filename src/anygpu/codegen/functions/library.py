@@ -1,0 +1,178 @@
+"""Which name a kernel calls for a function, and the definitions of those names that are not the dialect's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+
+from anygpu.codegen.functions.source import read
+from anygpu.codegen.target import ComputeType, Dialect, Target
+from anygpu.errors import InvalidProgram
+
+FLOATS: tuple[ComputeType, ...] = ("f32", "f64")
+SIGNED: tuple[ComputeType, ...] = ("i32", "i64")
+UNSIGNED: tuple[ComputeType, ...] = ("u32", "u64")
+INTEGERS = (*SIGNED, *UNSIGNED)
+
+#: Built-in functions of WGSL that mean what NumPy means by their definition.
+_WGSL: dict[tuple[str, ComputeType], str] = {
+    **{(fn, type): fn for fn in ("abs", "floor", "ceil", "trunc") for type in FLOATS},
+    **{("rint", type): "round" for type in FLOATS},
+    **{("minimum", type): "min" for type in INTEGERS},
+    **{("maximum", type): "max" for type in INTEGERS},
+    **{("abs", type): type for type in UNSIGNED},
+    **{("order_key", type): type for type in UNSIGNED},
+    ("popcount", "u32"): "countOneBits",
+}
+
+#: Built-in functions of WGSL whose accuracy, and whose care for infinities and NaN, is left to the device.
+_WGSL_CANDIDATES = {
+    "sqrt_f32": "sqrt",
+    "sqrt_f64": "sqrt",
+    "sign_f32": "sign",
+    "minimum_f32": "min",
+    "maximum_f32": "max",
+    "minimum_f64": "min",
+    "maximum_f64": "max",
+    "exp_f32": "exp",
+    "exp2_f32": "exp2",
+    "log_f32": "log",
+    "log2_f32": "log2",
+    "sin_f32": "sin",
+    "cos_f32": "cos",
+    "tan_f32": "tan",
+    "asin_f32": "asin",
+    "acos_f32": "acos",
+    "atan_f32": "atan",
+    "sinh_f32": "sinh",
+    "cosh_f32": "cosh",
+    "tanh_f32": "tanh",
+    "asinh_f32": "asinh",
+    "acosh_f32": "acosh",
+    "atanh_f32": "atanh",
+    "power_f32": "pow",
+    "atan2_f32": "atan2",
+}
+
+_OPENCL_EXACT = ("floor", "ceil", "trunc", "rint", "sqrt", "fmod", "copysign", "nextafter", "ldexp")
+_OPENCL_QUESTIONS = ("isnan", "isinf", "isfinite", "signbit")
+_OPENCL_INEXACT = (
+    *("cbrt", "hypot", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "erf", "sin", "cos", "tan"),
+    *("asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+)
+_OPENCL_TYPE: dict[ComputeType, str] = {
+    "i32": "int",
+    "u32": "uint",
+    "i64": "long",
+    "u64": "ulong",
+    "f32": "float",
+    "f64": "double",
+}
+
+#: Built-in functions of OpenCL C that mean exactly what NumPy means.
+_OPENCL: dict[tuple[str, ComputeType], str] = {
+    **{(fn, type): fn for fn in (*_OPENCL_EXACT, *_OPENCL_QUESTIONS) for type in FLOATS},
+    **{("abs", type): "fabs" for type in FLOATS},
+    **{("minimum", type): "min" for type in INTEGERS},
+    **{("maximum", type): "max" for type in INTEGERS},
+    **{("abs", type): f"convert_{_OPENCL_TYPE[type]}" for type in UNSIGNED},
+    **{("order_key", type): f"convert_{_OPENCL_TYPE[type]}" for type in UNSIGNED},
+    **{("popcount", type): "popcount" for type in UNSIGNED},
+}
+
+#: Built-in functions of which we have versions of our own, and which are called instead where `Target.trusted` has
+#: their name. In WGSL those were measured to be accurate; in OpenCL C, which promises that, to be fast.
+CANDIDATES: dict[Dialect, dict[str, str]] = {
+    "wgsl": _WGSL_CANDIDATES,
+    "opencl": {
+        f"{fn}_{type}": builtin
+        for type in FLOATS
+        for fn, builtin in (*((fn, fn) for fn in _OPENCL_INEXACT), ("power", "pow"))
+    },
+}
+
+#: How the name of a function for vectors ends.
+_VECTOR = re.compile(r"_f(?:32|64)x(\d+)$")
+
+#: Functions whose name says their types already.
+_PLAIN = frozenset(
+    (
+        *("wrap_i8", "wrap_i16", "wrap_u8", "wrap_u16"),
+        *("round_f16", "nextafter_f16", "f16_from_bits", "f16_to_bits"),
+        *("round_bf16", "nextafter_bf16", "bf16_from_bits", "bf16_to_bits"),
+    )
+)
+
+
+@cache
+def call(dialect: Dialect, fn: str, type: ComputeType, target: Target) -> str:
+    """The name to call in a kernel for a function of operands of a type: the dialect's own, or one of ours.
+
+    `fn` is a function of `anygpu.program.functions`, or `cast_<to>`, `order_key`, `wrap_i8` … `wrap_u16`,
+    `round_f16`, `round_bf16`, `nextafter_f16`, `nextafter_bf16`, `f16_from_bits` and its like, `infinity`, `nan`.
+    """
+    if fn.startswith("cast_"):
+        return _cast(dialect, type, fn.removeprefix("cast_"))
+    name = fn if fn in _PLAIN else f"{fn}_{type}"
+    if name in target.trusted and name in CANDIDATES[dialect]:
+        return CANDIDATES[dialect][name]
+    builtin = (_WGSL if dialect == "wgsl" else _OPENCL).get((fn, type))
+    return builtin if builtin is not None else _ours(dialect, name, fn, type)
+
+
+@cache
+def vector_call(dialect: Dialect, fn: str, type: ComputeType, target: Target, width: int) -> str | None:
+    """The name to call with vectors of so many components, or `None` where a function takes single values only.
+
+    In WGSL a conversion is named by its type alone, without the vector around it.
+    """
+    name = call(dialect, fn, type, target)
+    if name == "fmod":
+        return None  # Given vectors of mixed special values, that of PoCL does not end.
+    if name in read(dialect):
+        wide = f"{name}x{width}"
+        return wide if dialect == "opencl" and wide in read(dialect, width) else None
+    return f"{name}{width}" if name.startswith("convert_") else name
+
+
+@cache
+def _cast(dialect: Dialect, source: ComputeType, wanted: str) -> str:
+    name = f"cast_{source}_{wanted}"
+    if name in read(dialect):
+        return name
+    known = source in ("bool", *INTEGERS, *FLOATS) and wanted in ("bool", *INTEGERS, *FLOATS)
+    if known and dialect == "wgsl":
+        return wanted
+    if known and wanted in _OPENCL_TYPE:
+        return f"convert_{_OPENCL_TYPE[wanted]}"
+    return _ours(dialect, name, f"cast_{wanted}", source)
+
+
+def _ours(dialect: Dialect, name: str, fn: str, type: ComputeType) -> str:
+    if name not in read(dialect):
+        raise InvalidProgram(f"{fn}: is not defined for {type} in {dialect}; cast the operands first.")
+    return name
+
+
+def definitions(dialect: Dialect, names: Iterable[str]) -> str:
+    """The text of all named functions that are ours and of what they call, each once, callees first."""
+    return _definitions(dialect, tuple(sorted(set(names))))
+
+
+@cache
+def _definitions(dialect: Dialect, names: tuple[str, ...]) -> str:
+    known = dict(read(dialect))
+    for width in {int(found.group(1)) for name in names if (found := _VECTOR.search(name))}:
+        known.update(read(dialect, width))
+    ordered: dict[str, str] = {}
+
+    def visit(name: str) -> None:
+        if name in known and name not in ordered:
+            for used in known[name].uses:
+                visit(used)
+            ordered[name] = known[name].text
+
+    for name in names:
+        visit(name)
+    return "\n\n".join(ordered.values()) + "\n" if ordered else ""

@@ -1,0 +1,129 @@
+"""Reads the files of functions: definitions in a dialect, expanded over types, and which of them call which.
+
+A file is ordinary WGSL or OpenCL C with one addition. Lines that begin with `//:` say how the definitions after them
+are expanded, once for each line, by replacing words::
+
+    //: T=i32 U=u32
+    //: T=i64 U=u64
+
+    fn gcd_T(x: T, y: T) -> T {
+        return bitcast<T>(gcd_U(bitcast<U>(abs_T(x)), bitcast<U>(abs_T(y))));
+    }
+
+gives gcd_i32 and gcd_i64; an underscore separates words. An indented line goes on with the one before it, and a bare
+`//:` ends the expansion. A definition begins at the left margin and ends with a closing bracket there; the comment
+right above it belongs to it. Polynomials are numbers, the same for all dialects.
+
+OpenCL C has two rules more. Decimal numbers get the `f` of a float when T=float, for 0.5 is a double there. And what
+stands below `//::` is written so that it is right for vectors as well, where a condition is an integer of the operands'
+size in each component: N=f32 T=float I=int ANY= becomes N=f32x8 T=float8 I=int8 ANY=any.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from anygpu.codegen.target import Dialect
+
+_SUFFIX: dict[Dialect, str] = {"wgsl": ".wgsl", "opencl": ".cl"}
+_BEGINNING: dict[Dialect, re.Pattern[str]] = {
+    "wgsl": re.compile(r"(?:fn|struct) (\w+)"),
+    "opencl": re.compile(r"(?:static [\w ]+?|struct) (\w+)(?:\(| \{)"),
+}
+_DOUBLE = re.compile(r"\b\d+\.\d+(?:e[-+]?\d+)?(?![\w.])")
+_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """One function or structure, and the names in its text that are definitions too."""
+
+    name: str
+    text: str
+    uses: tuple[str, ...]
+
+
+@cache
+def read(dialect: Dialect, width: int = 1) -> dict[str, Definition]:
+    """Every definition of a dialect, by name: for single values, or those for vectors of `width` components."""
+    folder = files(__package__)
+    polynomials = tomllib.loads((folder / "polynomials.toml").read_text(encoding="utf-8"), parse_float=str)
+    texts = dict(_polynomial(dialect, width, name, **fields) for name, fields in polynomials.items())
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(_SUFFIX[dialect]):
+            texts.update(_expanded(dialect, width, file.read_text(encoding="utf-8")))
+    return {name: Definition(name, text, _uses(name, text, texts)) for name, text in texts.items()}
+
+
+def _polynomial(
+    dialect: Dialect, width: int, name: str, *, variable: str, meaning: str, error: str, coefficients: list[str]
+) -> tuple[str, str]:
+    """The name and text of its function, by Horner's rule."""
+    single = name.endswith("_f32")
+    *lower, highest = (number + "f" if single and dialect == "opencl" else number for number in coefficients)
+    if dialect == "wgsl":
+        type = name[-3:]
+        lines = [f"fn {name}({variable}: {type}) -> {type} {{", f"    var p = {type}({highest});"]
+    else:
+        words = _widened({"N": name, "T": "float" if single else "double"}, width)
+        name, type = words["N"], words["T"]
+        lines = [f"static {type} {name}({type} {variable}) {{", f"    {type} p = {highest};"]
+    for number in reversed(lower):
+        lines.append(f"    p = p * {variable} {'-' if number.startswith('-') else '+'} {number.lstrip('-')};")
+    return name, "\n".join([f"// {meaning}; error {error}.", *lines, "    return p;", "}"])
+
+
+def _widened(words: dict[str, str], width: int) -> dict[str, str]:
+    if width == 1:
+        return words
+    suffixes = {"N": f"x{width}", "T": str(width), "U": str(width), "I": str(width), "ANY": "any"}
+    return {word: text + suffixes.get(word, "") for word, text in words.items()}
+
+
+def _uses(name: str, text: str, texts: dict[str, str]) -> tuple[str, ...]:
+    code = re.sub(r"//.*", "", text)
+    return tuple(dict.fromkeys(word for word in _WORD.findall(code) if word in texts and word != name))
+
+
+def _expanded(dialect: Dialect, width: int, text: str) -> Iterator[tuple[str, str]]:
+    expansions: list[dict[str, str]] = [{}]
+    listing = vectors = inside = False
+    definition: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("//:"):
+            words = dict(word.split("=", 1) for word in line.lstrip("/:").split())
+            if line.startswith("//:   "):
+                expansions[-1].update(words)
+            else:
+                expansions = [*expansions, words] if listing else [words]
+                vectors = line.startswith("//::")
+            listing = True
+        elif inside or _BEGINNING[dialect].match(line):
+            definition.append(line)
+            inside = not line.startswith("}")
+            if not inside:
+                if vectors or width == 1:
+                    yield from (_expand(dialect, definition, _widened(words, width)) for words in expansions)
+                definition = []
+        else:
+            listing = False
+            definition = [*definition, line] if line.startswith("//") else []
+
+
+def _expand(dialect: Dialect, definition: list[str], words: dict[str, str]) -> tuple[str, str]:
+    """The name and text of one definition with its words replaced."""
+    text = "\n".join(definition)
+    if words:
+        pattern = "|".join(re.escape(word) for word in words)
+        text = re.sub(rf"(?<![A-Za-z0-9])({pattern})(?![A-Za-z0-9])", lambda found: words[found.group(1)], text)
+    if dialect == "opencl" and words.get("T", "").startswith("float"):
+        text = _DOUBLE.sub(r"\g<0>f", text)
+    for line in text.splitlines():
+        if found := _BEGINNING[dialect].match(line):
+            return found.group(1), text
+    raise ValueError(f"no definition in: {text}")

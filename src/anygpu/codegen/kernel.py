@@ -1,0 +1,113 @@
+"""What code generation gives to a driver: kernels as text, the buffers they use, and nothing that needs a device."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from anygpu.program.primitives import Spec
+
+Access = Literal["read", "write", "read_write"]
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """One buffer parameter of a kernel, in the order of the parameters."""
+
+    #: Which slot of the schedule it is.
+    slot: int
+    access: Access
+    #: First byte and number of bytes, when the kernel sees only a window of a buffer that is larger than one binding.
+    window: tuple[int, int] | None = None
+
+
+class Kernel(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel, ready to be compiled. Buffers come first, then `numbers` as one block of unsigned 32-bit integers.
+
+    In WGSL everything is in group 0: binding `i` is `bindings[i]`, and the numbers are a uniform struct of u32 at
+    binding `len(bindings)`. In OpenCL C the arguments are the buffers, then one `uint` for each number.
+    There is nothing at all where `numbers` is empty.
+
+    The grid has one dimension: `groups` groups of `group_size` invocations. A kernel of more groups than fit into one
+    dimension reads its group's number as x + y * groups_per_dimension, and returns when it is not less than `groups`.
+    """
+
+    #: The function in the text: what a profiler shows, and what a person reads first.
+    name: str
+    source: str
+    bindings: tuple[Binding, ...]
+    groups: int
+    group_size: int
+    #: Names of the numbers: "first_group", to run a part of the grid, and "offset_<binding>", where an input begins
+    #: inside of its binding, in elements.
+    numbers: tuple[str, ...] = ()
+    #: Estimates for the whole grid, by which a driver decides whether to cut it into several dispatches.
+    flops: float = 0.0
+    bytes_moved: float = 0.0
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """Bytes from one slot to another, by the device itself."""
+
+    source: int
+    target: int
+    nbytes: int
+    source_offset: int = 0
+    target_offset: int = 0
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A buffer of a schedule. Inputs have the first slots."""
+
+    nbytes: int
+    role: Literal["input", "constant", "temporary", "output", "status"]
+    #: What is in a constant.
+    data: bytes | None = None
+
+
+class Output(msgspec.Struct, frozen=True):
+    """A result: a slot, or a part of one. Results that are only views of an input share its memory."""
+
+    slot: int
+    spec: Spec
+    #: In bytes.
+    offset: int = 0
+
+
+class Check(msgspec.Struct, frozen=True):
+    """A rule that only values can break. A kernel that sees it broken writes to the status slot.
+
+    Word `number` of the status (32-bit unsigned) is 0 when all is well, and otherwise the offending value + 1 wrapped
+    to 32 bits, with at least one bit set.
+    """
+
+    number: int
+    error: Literal["index", "negative_power"]
+    #: For "index": the length of the axis.
+    length: int = 0
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Sizes of a kernel that measuring may choose from: records of numbers, the best guess first."""
+
+    #: Of the value that the kernel computes; `schedule` takes a choice by this name.
+    name: str
+    candidates: tuple[msgspec.Struct, ...]
+    #: Which steps of the schedule it is about.
+    steps: tuple[int, ...]
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A program for one target: steps in order over numbered slots."""
+
+    slots: tuple[Slot, ...]
+    steps: tuple[Kernel | Copy, ...]
+    outputs: tuple[Output, ...]
+    #: Which slot is cleared to zero before the steps and holds what went wrong after them.
+    status: int | None = None
+    checks: tuple[Check, ...] = ()
+    choices: tuple[Choice, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Kernel))

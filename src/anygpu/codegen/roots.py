@@ -1,0 +1,288 @@
+"""Which values of a program are stored: everything else is computed inside of the kernels that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from anygpu.codegen.lower import single_value
+from anygpu.codegen.target import Target
+from anygpu.codegen.types import components, is_narrow
+from anygpu.program.graph import Program
+from anygpu.program.primitives import (
+    Argsort,
+    Binary,
+    Broadcast,
+    Cast,
+    Concatenate,
+    Constant,
+    Contract,
+    Flip,
+    Fourier,
+    Gather,
+    Input,
+    Iota,
+    Linear,
+    Pad,
+    Permute,
+    Primitive,
+    Reduce,
+    Reshape,
+    Scan,
+    Scatter,
+    Search,
+    Select,
+    Slice,
+    Sort,
+    Unary,
+    Update,
+    Windows,
+    free_axes,
+    product,
+)
+
+#: What has kernels of its own.
+HEAVY = (Scan, Sort, Argsort, Scatter, Fourier, Linear)
+ELEMENTWISE = (Unary, Binary, Select, Cast)
+#: Movement that asks for elements at other positions than its neighbours do.
+_SHIFTING = (Slice, Flip, Pad, Permute, Windows, Gather, Update, Concatenate)
+
+#: Cheaper to do again than to read.
+_REPEATING = (Constant, Iota, Broadcast, Windows)
+
+#: Relative costs of one element: arithmetic is 1.
+_MEMORY = 3.0
+_FUNCTION = 20.0
+_CHEAP = ("add", "subtract", "multiply", "negative", "abs", "minimum", "maximum", "copysign", "real", "imag", "conj")
+_MIDDLING = ("divide", "sqrt", "reciprocal", "floor", "ceil", "trunc", "rint", "remainder", "floor_divide", "sign")
+
+#: Loops that one invocation does on the way to another value are no longer than this.
+SHORT_LOOP = 32
+#: Kernels of more nodes take too long to compile.
+MOST_NODES = 160
+#: Each reshaping of what was moved about before doubles the length of positions, or worse.
+MOST_TANGLES = 3
+
+
+def chosen(program: Program, target: Target, parts_of: Callable[[int], int]) -> list[int]:
+    """The nodes to store, in order. Inputs, and constants that a kernel spells as a number, are none of them.
+
+    `parts_of` tells into how many parts the rows of a reduction would be cut.
+    """
+    return _Choice(program, target, parts_of).roots()
+
+
+class _Choice:
+    def __init__(self, program: Program, target: Target, parts_of: Callable[[int], int]) -> None:
+        self.program = program
+        self.parts_of = parts_of
+        self.target = target
+        self.uses: list[list[int]] = [[] for _ in program.nodes]
+        for position, node in enumerate(program.nodes):
+            for source in node.inputs:
+                self.uses[source].append(position)
+        self.live = _live(program)
+        self.stored: set[int] = set()
+
+    def roots(self) -> list[int]:
+        nodes = self.program.nodes
+        for position, (op, inputs) in enumerate(nodes):
+            if not self.live[position]:
+                continue
+            if is_heavy(self.program, position) or (
+                isinstance(op, Reduce | Contract) and not is_short(self.program, position)
+            ):
+                self.stored.add(position)
+            if isinstance(op, Search):
+                self._store(inputs[0])
+            if isinstance(op, Concatenate) and len(inputs) > 2:
+                self.stored.add(position)
+        for output in self.program.outputs:
+            self._store(output)
+        self._store_what_is_repeated()
+        self._store_what_is_tangled()
+        self._store_where_kernels_grow_too_large()
+        return sorted(each for each in self.stored if self.program.specs[each].size)
+
+    def _store(self, position: int) -> None:
+        if not isinstance(self.program.nodes[position].op, Input):
+            self.stored.add(position)
+
+    def _store_what_is_repeated(self) -> None:
+        """A value that several kernels need, or one kernel at several positions, is stored when that is cheaper."""
+        specs = self.program.specs
+        costs = self._costs()
+        evaluations: list[dict[int, float]] = [{} for _ in specs]
+        for position in range(len(specs) - 1, self.program.input_count - 1, -1):
+            if not self.live[position]:
+                continue
+            for use in self.uses[position]:
+                if not self.live[use]:
+                    continue
+                op = self.program.nodes[use].op
+                shifting = isinstance(op, _SHIFTING)
+                seen = {use: self._asked_by(use, position)} if use in self.stored else evaluations[use]
+                if isinstance(op, Reduce | Contract) and use not in self.stored:
+                    seen = {root: times * _inner_length(self.program, use) for root, times in seen.items()}
+                for root, times in seen.items():
+                    before = evaluations[position].get(root, 0.0)
+                    evaluations[position][root] = before + times if shifting else max(before, times)
+            # What only repeats elements is never stored: it would be larger than what it is made of.
+            if position in self.stored or isinstance(self.program.nodes[position].op, _REPEATING):
+                continue
+            if self._stays_in_its_row(position, evaluations[position]):
+                continue
+            total, size = sum(evaluations[position].values()), specs[position].size
+            saved = (total - size) * costs[position]
+            if saved > _MEMORY * (size + total) and costs[position] > 2:
+                self.stored.add(position)
+
+    def _stays_in_its_row(self, position: int, roots: Mapping[int, float]) -> bool:
+        """Whether those who need it are reductions of its rows and what is made of them: they will be one kernel."""
+        size = self.program.specs[position].size
+        reductions = [root for root in roots if isinstance(self.program.nodes[root].op, Reduce)]
+        others = [root for root in roots if root not in reductions]
+        if not reductions or any(self.parts_of(root) > 1 for root in reductions):
+            return False
+        return all(times == size for times in roots.values()) and all(
+            self._depends_on(other, reductions[-1]) or self._depends_on(other, reductions[0]) for other in others
+        )
+
+    def _depends_on(self, node: int, other: int) -> bool:
+        waiting, seen = [node], set[int]()
+        while waiting:
+            current = waiting.pop()
+            if current == other:
+                return True
+            for source in self.program.nodes[current].inputs:
+                if source >= other and source not in seen:
+                    seen.add(source)
+                    waiting.append(source)
+        return False
+
+    def _asked_by(self, use: int, position: int) -> float:
+        """How many elements a stored node asks of an input."""
+        op, inputs = self.program.nodes[use]
+        size = self.program.specs[position].size
+        if isinstance(op, Contract):
+            other = inputs[1] if position == inputs[0] else inputs[0]
+            free = (op.right, op.right_batch) if position == inputs[0] else (op.left, op.left_batch)
+            shape = self.program.specs[other].shape
+            return size * max(1.0, product(tuple(shape[axis] for axis in free_axes(shape, *free))) / 32)
+        if isinstance(op, ELEMENTWISE) or not isinstance(op, (Reduce, *HEAVY)):
+            return self.program.specs[use].size
+        return size
+
+    def _costs(self) -> list[float]:
+        """Of one element of each node, with everything below it that is not stored."""
+        costs: list[float] = []
+        for position, (op, inputs) in enumerate(self.program.nodes):
+            inner = sum(0.0 if source in self.stored else costs[source] for source in inputs)
+            if isinstance(op, Reduce | Contract):
+                inner *= _inner_length(self.program, position)
+            own = own_cost(op) * components(self.program.specs[position].dtype) ** 2
+            costs.append(min(own + inner, 1e9))
+        return costs
+
+    def _store_what_is_tangled(self) -> None:
+        """What is moved about, reshaped, moved about again and so on is stored on the way."""
+        tangles: list[int] = []
+        moved: list[bool] = []
+        for position, (op, inputs) in enumerate(self.program.nodes):
+            below = [source for source in inputs if source not in self.stored]
+            count = max((tangles[source] for source in below), default=0)
+            was_moved = any(moved[source] for source in below)
+            if isinstance(op, Reshape) and was_moved:
+                count, was_moved = count + 1, False
+            if count > MOST_TANGLES and self.live[position]:
+                self._store(position)
+            tangles.append(count)
+            moved.append(was_moved or isinstance(op, _SHIFTING))
+
+    def _store_where_kernels_grow_too_large(self) -> None:
+        """A kernel takes only so many buffers, and grows only so long."""
+        most = self.target.bindings - 3
+        leaves: list[frozenset[int]] = []
+        sizes: list[int] = []
+        for position, (op, inputs) in enumerate(self.program.nodes):
+            given = isinstance(op, Input) or (isinstance(op, Constant) and single_value(op) is None)
+            if given or self._comes_in_pieces(position):
+                leaves.append(frozenset((position,)))
+                sizes.append(0)
+                continue
+            below = list(dict.fromkeys(inputs))
+
+            def seen(source: int) -> frozenset[int]:
+                return frozenset((source,)) if source in self.stored else leaves[source]
+
+            while True:
+                together = frozenset().union(*(seen(source) for source in below)) if below else frozenset()
+                count = 1 + sum(sizes[source] for source in below if source not in self.stored)
+                open_ones = [source for source in below if source not in self.stored and sizes[source] > 0]
+                if (len(together) <= most and count <= MOST_NODES) or not open_ones:
+                    break
+                self.stored.add(max(open_ones, key=lambda source: (len(leaves[source]), sizes[source])))
+            leaves.append(together)
+            sizes.append(0 if position in self.stored else count)
+
+    def _comes_in_pieces(self, position: int) -> bool:
+        """A stored concatenation has a kernel for each of its parts, unless they share words."""
+        if position not in self.stored or not isinstance(self.program.nodes[position].op, Concatenate):
+            return False
+        shares_words = is_narrow(self.program.specs[position].dtype, self.target)
+        return not shares_words or position not in self.program.outputs
+
+
+def is_heavy(program: Program, position: int) -> bool:
+    """Whether a node has kernels of its own. A scatter of nothing is what it is put into."""
+    op, inputs = program.nodes[position]
+    return isinstance(op, HEAVY) and not (isinstance(op, Scatter) and program.specs[inputs[1]].size == 0)
+
+
+def is_short(program: Program, position: int) -> bool:
+    """Whether a reduction or an inner product is done by one invocation on the way to something else."""
+    op, inputs = program.nodes[position]
+    length = _inner_length(program, position)
+    if length == 0:
+        return True
+    if isinstance(op, Reduce):
+        return length <= 4
+    if isinstance(op, Contract):
+        rows, columns = matrix_sizes(op, program.specs[inputs[0]].shape, program.specs[inputs[1]].shape)
+        return length <= SHORT_LOOP and min(rows, columns) <= 4 and length * min(rows, columns) <= 2 * SHORT_LOOP
+    return False
+
+
+def matrix_sizes(op: Contract, left: Sequence[int], right: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of the product, without the batch."""
+    rows = free_axes(tuple(left), op.left, op.left_batch)
+    columns = free_axes(tuple(right), op.right, op.right_batch)
+    return product(tuple(left[axis] for axis in rows)), product(tuple(right[axis] for axis in columns))
+
+
+def _inner_length(program: Program, position: int) -> int:
+    op, inputs = program.nodes[position]
+    shape = program.specs[inputs[0]].shape
+    axes = op.axes if isinstance(op, Reduce) else op.left if isinstance(op, Contract) else ()
+    return product(tuple(shape[axis] for axis in axes))
+
+
+def own_cost(op: Primitive) -> float:
+    if isinstance(op, Input | Constant | Iota | Reshape | Permute | Broadcast | Slice | Flip | Windows):
+        return 0.0 if not isinstance(op, Input) else _MEMORY
+    if isinstance(op, ELEMENTWISE):
+        fn = getattr(op, "fn", "add")
+        return 1.0 if fn in _CHEAP else 4.0 if fn in _MIDDLING else _FUNCTION if isinstance(op, Unary) else 4.0
+    if isinstance(op, Search):
+        return 4 * _FUNCTION
+    return _MEMORY
+
+
+def _live(program: Program) -> list[bool]:
+    live = [False] * len(program.nodes)
+    for output in program.outputs:
+        live[output] = True
+    for position in range(len(program.nodes) - 1, -1, -1):
+        if live[position]:
+            for source in program.nodes[position].inputs:
+                live[source] = True
+    return live

@@ -1,0 +1,445 @@
+"""A program for a target: what is stored where, which kernels make it, and in which order they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from anygpu.codegen import nest
+from anygpu.codegen.convolutions import Convolution, contract_tilings, convolution_kernel, convolutions_in
+from anygpu.codegen.form import Buffer
+from anygpu.codegen.grouping import Group, grouped, is_row_reduction, row_sizes
+from anygpu.codegen.kernel import Check, Choice, Copy, Kernel, Output, Schedule, Slot
+from anygpu.codegen.lower import NotHere, Stored, buffer_names, single_value, spec_of_parts
+from anygpu.codegen.nest import Shape, Workshop
+from anygpu.codegen.operations import operation_kernels, search_function
+from anygpu.codegen.products import product_kernels
+from anygpu.codegen.roots import HEAVY, chosen
+from anygpu.codegen.target import Target
+from anygpu.codegen.templates.convolution import Tiling as Direct
+from anygpu.codegen.templates.matmul import Tiling
+from anygpu.codegen.types import WIDE, is_narrow
+from anygpu.program.dtypes import ITEMSIZE, KIND
+from anygpu.program.graph import Node, Program
+from anygpu.program.primitives import (
+    Binary,
+    Broadcast,
+    Cast,
+    Concatenate,
+    Constant,
+    Contract,
+    Gather,
+    Input,
+    Reduce,
+    Reshape,
+    Scatter,
+    Search,
+    Slice,
+    Spec,
+    product,
+)
+
+Sizes = TypeVar("Sizes", bound=msgspec.Struct)
+
+#: Whether no run can give a Gather or Scatter an index outside of its axis.
+InRange = Callable[[int], bool]
+
+
+def schedule(
+    program: Program,
+    target: Target,
+    *,
+    in_range: InRange = lambda node: False,
+    distinct: InRange = lambda node: False,
+    offsets: Sequence[bool] = (),
+    chosen: Mapping[str, msgspec.Struct] | None = None,
+) -> Schedule:
+    """`offsets` says of each input whether its data may begin inside of what is bound.
+
+    `chosen` has sizes for some kernels, by the names of an earlier schedule's choices; the others have the best guess.
+    """
+    return _Scheduler(program, target, in_range, distinct, offsets, chosen or {}).schedule()
+
+
+class _Scheduler:
+    def __init__(
+        self,
+        program: Program,
+        target: Target,
+        in_range: InRange,
+        distinct: InRange,
+        offsets: Sequence[bool],
+        chosen: Mapping[str, msgspec.Struct],
+    ) -> None:
+        self.program = program
+        self.target = target
+        self.in_range = in_range
+        self.distinct = distinct
+        self.offsets = offsets
+        self.chosen = chosen
+        self.choices: list[Choice] = []
+        self.convolutions: dict[int, Convolution] = {}
+        self.names = buffer_names(program)
+        self.slots: list[Slot] = []
+        self.stored: dict[int, Stored] = {}
+        self.buffers: dict[str, Buffer] = {}
+        self.slot_of: dict[int, int] = {}
+        self.checks: list[Check] = []
+        self.rules: dict[int, int | None] = {}
+        self.status: int | None = None
+        self.steps: list[Kernel | Copy] = []
+
+    def schedule(self) -> Schedule:
+        aliases = {output: self._alias(output) for output in self.program.outputs}
+        packed = self._with_packing([base for base, _ in aliases.values()])
+        aliases = {output: (packed.get(base, base), offset) for output, (base, offset) in aliases.items()}
+        program, target = self.program, self.target
+        bases = [base for base, _ in aliases.values()]
+        trimmed = Program.trusted(program.nodes, tuple(dict.fromkeys(bases)), program.specs, program.lines)
+        roots = chosen(trimmed, target, lambda root: parts_for(program, target, root))
+        for position, spec in enumerate(program.inputs):
+            self._declare(position, spec, "input", offset=bool(self.offsets) and self.offsets[position])
+        for position, (op, _) in enumerate(program.nodes):
+            if isinstance(op, Constant) and (position in bases or single_value(op) is None) and op.data:
+                self._declare(position, program.specs[position], "constant", data=op.data)
+        roots = [root for root in roots if root not in self.stored]
+        for root in roots:
+            self._declare(root, program.specs[root], "output" if root in bases else "temporary")
+        for base in bases:
+            if base not in self.stored and not isinstance(program.nodes[base].op, Input):
+                self._declare(base, program.specs[base], "output")
+        parts = {root: parts_for(program, target, root) for root in roots if is_row_reduction(program, root)}
+        self._plan_checks(roots)
+        self._make_all(trimmed, roots, parts)
+        outputs = tuple(self._output(output, *aliases[output]) for output in program.outputs)
+        return Schedule(
+            slots=tuple(self.slots),
+            steps=tuple(self.steps),
+            outputs=outputs,
+            status=self.status,
+            checks=tuple(self.checks),
+            choices=tuple(self.choices),
+        )
+
+    def _with_packing(self, bases: Sequence[int]) -> dict[int, int]:
+        """Only a map can write elements that share words: what other kernels compute is packed by one after them."""
+        nodes, specs = list(self.program.nodes), list(self.program.specs)
+        packed: dict[int, int] = {}
+        for base in dict.fromkeys(bases):
+            op, spec = nodes[base].op, specs[base]
+            apart = isinstance(op, (Reduce, Contract, *HEAVY))
+            # A concatenation of so many that one kernel cannot take them all is written piece by piece.
+            apart = apart or (isinstance(op, Concatenate) and len(nodes[base].inputs) > self.target.bindings - 3)
+            if is_narrow(spec.dtype, self.target) and spec.size and apart:
+                packed[base] = len(nodes)
+                nodes.append(Node(Cast(spec.dtype), (base,)))
+                specs.append(spec)
+        if packed:
+            lines = (*self.program.lines, *(None for _ in packed))
+            self.program = Program.trusted(tuple(nodes), self.program.outputs, tuple(specs), lines)
+            self.names = buffer_names(self.program)
+        return packed
+
+    # -- memory
+
+    def _alias(self, output: int) -> tuple[int, int]:
+        """What an output is a view of, and from which element on: reshaping costs nothing, and no kernel."""
+        node, offset = output, 0
+        while True:
+            op, inputs = self.program.nodes[node]
+            if isinstance(op, Reshape):
+                node = inputs[0]
+            elif isinstance(op, Slice) and self._is_run(node) and self._leads_to_input(inputs[0]):
+                shape = self.program.specs[inputs[0]].shape
+                step = 1
+                for start, length in zip(reversed(op.starts), reversed(shape), strict=True):
+                    offset += start * step
+                    step *= length
+                node = inputs[0]
+            else:
+                return node, offset
+
+    def _leads_to_input(self, node: int) -> bool:
+        op, inputs = self.program.nodes[node]
+        if isinstance(op, Reshape):
+            return self._leads_to_input(inputs[0])
+        if isinstance(op, Slice):
+            return self._is_run(node) and self._leads_to_input(inputs[0])
+        return isinstance(op, Input)
+
+    def _is_run(self, node: int) -> bool:
+        """Whether a slice takes elements that lie one after the other."""
+        op, inputs = self.program.nodes[node]
+        if not isinstance(op, Slice) or self.program.specs[node].size == 0:
+            return False
+        shape, taken = self.program.specs[inputs[0]].shape, self.program.specs[node].shape
+        several = [axis for axis in range(len(shape)) if taken[axis] > 1]
+        if not several:
+            return True
+        return op.steps[several[0]] == 1 and taken[several[0] + 1 :] == shape[several[0] + 1 :]
+
+    def _declare(self, node: int, spec: Spec, role: str, *, data: bytes | None = None, offset: bool = False) -> None:
+        dtype, size = spec_of_parts(spec)
+        if role == "temporary" and is_narrow(dtype, self.target):
+            dtype = WIDE[dtype]
+        slot = self.new_slot(size * ITEMSIZE[dtype], role, data)
+        name = self.names[node]
+        self.slot_of[node] = slot
+        self.stored[node] = Stored(name, dtype)
+        self.buffers[name] = Buffer(name, slot, dtype, size, has_offset=offset)
+
+    def new_slot(self, nbytes: int, role: str = "temporary", data: bytes | None = None) -> int:
+        self.slots.append(Slot(nbytes, role, data))  # type: ignore[arg-type]
+        return len(self.slots) - 1
+
+    def _new_temporary(self, nbytes: int, data: bytes | None) -> int:
+        return self.new_slot(nbytes, "temporary" if data is None else "constant", data)
+
+    def _output(self, output: int, base: int, offset: int) -> Output:
+        spec = self.program.specs[output]
+        return Output(self.slot_of[base], spec, offset * ITEMSIZE[spec.dtype])
+
+    # -- rules that values can break
+
+    def _plan_checks(self, roots: Sequence[int]) -> None:
+        program = self.program
+        for position, (op, inputs) in enumerate(program.nodes):
+            if isinstance(op, Gather | Scatter) and not self.in_range(position) and program.specs[inputs[1]].size:
+                self._add_check(position, Check(len(self.checks), "index", program.specs[inputs[0]].shape[op.axis]))
+            elif self._may_be_a_negative_power(position):
+                self._add_check(position, Check(len(self.checks), "negative_power"))
+
+    def _may_be_a_negative_power(self, position: int) -> bool:
+        op, inputs = self.program.nodes[position]
+        if not isinstance(op, Binary) or op.fn != "power":
+            return False
+        signed = KIND[self.program.specs[position].dtype] == "signed"
+        return signed and not _surely_not_negative(self.program, inputs[1])
+
+    def _add_check(self, node: int, check: Check) -> None:
+        self.rules[node] = check.number
+        self.checks.append(check)
+        if self.status is None:
+            self.status = self.new_slot(0, "status")
+        self.slots[self.status] = Slot(4 * len(self.checks), "status")
+        self.buffers["status"] = Buffer("status", self.status, "uint32", len(self.checks), access="read_write")
+
+    # -- kernels
+
+    def _make_all(self, program: Program, roots: Sequence[int], parts: Mapping[int, int]) -> None:
+        """Values that turn out not to be where their kernel wanted them get a kernel of their own."""
+        alone: set[int] = set()
+        given = set(self.stored) - set(roots)
+        slots, buffers = list(self.slots), dict(self.buffers)
+        found = self.convolutions = convolutions_in(program, self.target, roots, {*given, *roots})
+        while True:
+            workshop = Workshop(program, self.target, self.stored, self.buffers, self.rules.get)
+            groups = grouped(
+                program, self.target, roots, given=given, parts_of=parts, alone=alone, convolutions=set(found)
+            )
+            read = {each for group in groups for each in group.reads}
+            workshop.needed = frozenset({*program.outputs, *read})
+            for node, (op, _) in enumerate(program.nodes):
+                if isinstance(op, Search):
+                    workshop.searches[node] = f"find_{node}"
+                    workshop.search_functions[f"find_{node}"] = partial(search_function, workshop, node, op)
+            for group in groups:
+                try:
+                    self._make(workshop, group)
+                except NotHere:
+                    if len(group.members) == 1:
+                        raise
+                    alone.update(group.members[1:])
+                    break
+            else:
+                return
+            self.steps.clear()
+            self.choices.clear()
+            self.slots, self.buffers = list(slots), dict(buffers)
+
+    def _make(self, workshop: Workshop, group: Group) -> None:
+        first = group.members[-1]
+        op = self.program.nodes[first].op
+        name = f"{_identifier(op.name)}_{first}"
+        before = len(self.steps)
+        candidates: Sequence[msgspec.Struct] = ()
+        match group.kind:
+            case "map":
+                candidates = map_shapes(self.target)
+                shape = self._pick(name, candidates, Shape)
+                self.steps.append(nest.map_kernel(workshop, group.members, shape, name))
+            case "pieces":
+                self.steps += nest.piece_kernels(workshop, first, Shape(), name)
+            case "rows":
+                candidates = rows_shapes(self.program, self.target, group)
+                shape = self._pick(name, candidates, Shape)
+                if group.parts == 1:
+                    self.steps.append(nest.rows_kernel(workshop, group, shape, name))
+                else:
+                    last = last_shape(self.target, group)
+                    buffers = nest.part_buffers(workshop, group, self.new_slot)
+                    self.steps += nest.two_stage_kernels(workshop, group, shape, last, name, buffers)
+            case "contract":
+                convolved = self.convolutions.get(group.members[0])
+                candidates = contract_tilings(workshop, group, convolved)
+                if convolved is not None and isinstance(picked := self.chosen.get(name, candidates[0]), Direct):
+                    self.steps.append(convolution_kernel(workshop, group, convolved, picked, name))
+                else:
+                    tiling = self._pick(name, candidates, Tiling)
+                    self.steps += product_kernels(workshop, group, tiling, name, self.new_slot)
+            case _:
+                inputs = self.program.nodes[first].inputs
+                distinct = isinstance(op, Scatter) and self.distinct(inputs[1])
+                self.steps += operation_kernels(workshop, first, self._new_temporary, distinct=distinct)
+        if len(candidates) > 1:
+            self.choices.append(Choice(name, tuple(candidates), tuple(range(before, len(self.steps)))))
+
+    def _pick(self, name: str, candidates: Sequence[msgspec.Struct], kind: type[Sizes]) -> Sizes:
+        picked = self.chosen.get(name, candidates[0])
+        if not isinstance(picked, kind):
+            raise TypeError(f"{name} takes a {kind.__name__}, not {picked!r}")
+        return picked
+
+
+def _surely_not_negative(program: Program, position: int) -> bool:
+    """Whether it is a constant, repeated or not, of 0 or more."""
+    op, inputs = program.nodes[position]
+    while isinstance(op, Broadcast | Reshape):
+        op, inputs = program.nodes[inputs[0]]
+    value = single_value(op) if isinstance(op, Constant) else None
+    return value is not None and int(value) >= 0
+
+
+def _identifier(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+# -- sizes to begin with; tuning may find better ones
+
+#: So many invocations keep any device busy.
+_ENOUGH = 65536
+
+
+def parts_for(program: Program, target: Target, root: int) -> int:
+    """Into how many parts the rows of a reduction are cut."""
+    rows, length = row_sizes(program, root)
+    if not _is_inner(program, root):
+        return _parts_of_columns(target, rows, length)
+    # Enough to do for everybody, in parts that are long enough to be worth while.
+    enough, shortest = (64, 16384) if target.scalar_invocations else (256, 2048)
+    parts = min(-(-enough // rows), length // shortest) if rows < enough and length >= 2 * shortest else 1
+    lanes = 1 if target.scalar_invocations else min(256, target.group_limit)
+    return max(parts, -(-length // (target.loop_limit // 4 * lanes)), 1)
+
+
+def _parts_of_columns(target: Target, rows: int, length: int) -> int:
+    """Rows are neighbours here, and an invocation has a stretch of them: parts are runs of 64 elements or more."""
+    parts = 1
+    if target.scalar_invocations:
+        # Also so that a run stays within the pages of memory that a processor knows by heart.
+        if length >= 256:
+            parts = -(-length // max(64, length // 256))
+    elif rows // 4 < _ENOUGH and length >= 128:
+        parts = min(-(-_ENOUGH // max(rows // 4, 1)), length // 64)
+    return max(parts, -(-length // (target.loop_limit // 2)))
+
+
+def _is_inner(program: Program, root: int) -> bool:
+    """Whether the elements of a row are neighbours in memory, as far as the shapes tell."""
+    op, inputs = program.nodes[root]
+    shape = program.specs[inputs[0]].shape
+    axes = op.axes if isinstance(op, Reduce) else op.left if isinstance(op, Contract) else ()
+    last = next((axis for axis in range(len(shape) - 1, -1, -1) if shape[axis] > 1), -1)
+    return last in axes or product(shape) == 1
+
+
+def map_shape(target: Target) -> Shape:
+    if target.scalar_invocations:
+        return Shape(group=64, elements=4 * target.vector_width, vector=target.vector_width)
+    return Shape(group=min(128, target.group_limit), elements=4, vector=4)
+
+
+def map_shapes(target: Target) -> list[Shape]:
+    """Candidates, the best guess first."""
+    first, replace = map_shape(target), msgspec.structs.replace
+    others = [replace(first, group=group) for group in (64, 256) if group <= target.group_limit]
+    others.append(replace(first, elements=16, group=min(64, target.group_limit)))
+    if target.scalar_invocations:
+        others = [replace(first, elements=target.vector_width), replace(first, elements=target.vector_width, group=256)]
+    return list(dict.fromkeys([first, *others]))
+
+
+def rows_shapes(program: Program, target: Target, group: Group) -> list[Shape]:
+    first, replace = rows_shape(program, target, group), msgspec.structs.replace
+    others: list[Shape] = []
+    if first.lanes == 1:
+        others = [replace(first, group=size) for size in (1, 8, 64)]
+    else:
+        # All loops of a lane together stay within the limit.
+        longest = nest.part_size(group.length, group.parts) * (len(group.reductions) + 1)
+        if longest <= target.loop_limit:
+            others.append(Shape(group=64, lanes=1, vector=4))
+        counts = (target.subgroup_size or 8, 32, 64, 128, 256)
+        others += [
+            replace(first, group=lanes, lanes=lanes)
+            for lanes in counts
+            if lanes <= target.group_limit and longest <= target.loop_limit * lanes
+        ]
+        others += [replace(first, rows=rows) for rows in (1, 4, 16) if rows != first.rows and first.rows > 1]
+    return list(dict.fromkeys([first, *others]))
+
+
+def rows_shape(program: Program, target: Target, group: Group) -> Shape:
+    length, jobs = nest.part_size(group.length, group.parts), group.rows * group.parts
+    if not _is_inner(program, group.reductions[0]):
+        return _stretches(target, group.rows)
+    if target.scalar_invocations:
+        return Shape(group=1 if length >= 256 else 64, lanes=1, vector=target.vector_width)
+    if length < 32:
+        return Shape(group=64, lanes=1, vector=4)
+    lanes = _lanes_for(target, jobs, length)
+    # What is the same for all rows is loaded once for some of them, as long as there are enough groups.
+    enough = _enough(target.subgroup_size or 32)
+    rows = next((each for each in (16, 8, 4, 2) if jobs % each == 0 and 2 * jobs * lanes >= each * enough), 1)
+    return Shape(group=lanes, lanes=lanes, rows=rows if length <= 128 * lanes else 1, vector=4)
+
+
+def _enough(width: int) -> int:
+    """Invocations in subgroups of so many: narrow ones are those of processors, which have fewer of them at once."""
+    return width * (512 if width <= 8 else 1024)
+
+
+def _lanes_for(target: Target, rows: int, length: int) -> int:
+    """Invocations that share a row: one subgroup, which needs no barriers; more of them where rows are few and long."""
+    width = target.subgroup_size or 32
+    lanes, most = width, min(256, target.group_limit)
+    while lanes < min(most, 8 * width) and lanes * 16 <= length and rows * lanes < _enough(width) // 2:
+        lanes *= 2
+    while lanes < most and length > lanes * (target.loop_limit // 4):
+        lanes *= 2
+    while lanes > 8 and lanes * 4 > length:
+        lanes //= 2
+    return min(lanes, most)
+
+
+def _stretches(target: Target, rows: int) -> Shape:
+    """Rows are neighbours: each invocation has a stretch of them, in as many vectors as divide them evenly."""
+    if not target.scalar_invocations:
+        return Shape(group=64, lanes=1, elements=4, vector=4)
+    vector = target.vector_width
+    elements = next((vector * times for times in (8, 4, 2, 1) if rows % (vector * times) == 0), 1)
+    return Shape(group=1 if elements > 1 else 64, lanes=1, elements=elements, vector=vector)
+
+
+def last_shape(target: Target, group: Group) -> Shape:
+    if group.rows > 64:
+        return _stretches(target, group.rows)
+    if target.scalar_invocations:
+        return Shape(group=1, lanes=1, vector=target.vector_width)
+    if group.parts < 64:
+        return Shape(group=64, lanes=1, elements=4, vector=4)
+    lanes = _lanes_for(target, group.rows, group.parts)
+    return Shape(group=lanes, lanes=lanes, vector=4)

@@ -1,0 +1,1 @@
+"""Kernels as files, and what fills them in."""

@@ -1,0 +1,57 @@
+"""Matrix products: out[b, m, n] = sum over k of a[b, m, k] * b[b, k, n], in three forms that measuring chooses from.
+
+"blocks" reads operands where they are, "tiles" shares them in a group's memory, "panels" copies one where a processor
+reads it in order. The operands are reached only through accessor functions, so producers, views and windows are
+fused in by whoever writes those; what becomes of a total is in the store accessor.
+"""
+
+from __future__ import annotations
+
+from anygpu.codegen.target import ComputeType, Dialect
+from anygpu.codegen.templates.matmul_lines import Blocks, Kernel
+from anygpu.codegen.templates.matmul_panels import Panels
+from anygpu.codegen.templates.matmul_tiles import Tiles
+from anygpu.codegen.templates.matmul_tiling import Form, Sizes, Tiling, Vectors, grid, parts, tilings
+from anygpu.codegen.templates.matmul_words import Words
+from anygpu.codegen.templates.stages import Stage, fill
+
+__all__ = ["Sizes", "Tiling", "Vectors", "grid", "parts", "text", "tilings"]
+
+_KERNELS: dict[Form, type[Kernel]] = {"blocks": Blocks, "tiles": Tiles, "panels": Panels}
+
+
+def text(
+    dialect: Dialect,
+    type: ComputeType,
+    sizes: Sizes,
+    tiling: Tiling,
+    vectors: Vectors,
+    *,
+    declarations: str,
+    functions: str,
+    name: str,
+    parameters: str,
+    pass_: str,
+    group: str,
+) -> str:
+    """The kernel. `tiling` is one of `tilings`; its tile is not larger than the result."""
+    kernel = _KERNELS[tiling.form](Words(dialect, type), sizes, tiling, vectors)
+    groups, group_size = grid(sizes, tiling)
+    stage = Stage(
+        name=name,
+        template=f"matmul_{tiling.form}",
+        groups=groups,
+        group_size=group_size,
+        reads=(),
+        writes=(),
+        values={placeholder: "\n".join(lines) for placeholder, lines in kernel.values().items()},
+    )
+    names = {
+        "declarations": declarations,
+        "functions": functions,
+        "name": name,
+        "parameters": parameters,
+        "pass": pass_,
+        "group": group,
+    }
+    return fill(dialect, stage, names)

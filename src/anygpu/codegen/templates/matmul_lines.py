@@ -1,0 +1,264 @@
+"""The unrolled lines of a matmul kernel: what the placeholders of its template become."""
+
+from __future__ import annotations
+
+from anygpu.codegen.templates.matmul_tiling import Sizes, Tiling, Vectors, part_depth, parts
+from anygpu.codegen.templates.matmul_words import Lines, Words, divided, guarded, indented, plus, times
+
+
+class Kernel:
+    """What all forms have in common."""
+
+    def __init__(self, words: Words, sizes: Sizes, tiling: Tiling, vectors: Vectors) -> None:
+        self.words, self.sizes, self.tiling, self.vectors = words, sizes, tiling, vectors
+        self.split = parts(tiling, sizes) > 1
+        self.first_k = "first_k" if self.split else "0"
+        self.end_k = "end_k" if self.split else str(sizes.k)
+        self.width = tiling.vector
+        self.out_n = vectors.out_n and self.width > 1 and sizes.n % self.width == 0
+
+    def values(self) -> dict[str, Lines]:
+        tiling, sizes = self.tiling, self.sizes
+        product = f"[{sizes.m}, {sizes.k}] @ [{sizes.k}, {sizes.n}]"
+        values = {
+            "title": [f"{product}, {sizes.batch} times" if sizes.batch > 1 else product],
+            "rows": [str(tiling.rows)],
+            "columns": [str(tiling.columns)],
+            "place": self.place(),
+            "totals": self.totals(),
+            "first_k": [self.first_k],
+            "end_k": [self.end_k],
+            "vector": [self.words.vector(self.width)],
+            "width": [str(self.width)],
+            "depth": [str(tiling.depth)],
+            "tile_rows": [str(tiling.tile_m)],
+            "tile_columns": [str(tiling.tile_n)],
+            "stage_depth": [str(tiling.stage_depth)],
+        }
+        return {**values, **self.own()}
+
+    def own(self) -> dict[str, Lines]:
+        """What only this form of kernel has."""
+        raise NotImplementedError
+
+    # Where a group and an invocation work.
+
+    def place(self) -> Lines:
+        words, tiling, sizes = self.words, self.tiling, self.sizes
+        tiles_m, tiles_n = -(-sizes.m // tiling.tile_m), -(-sizes.n // tiling.tile_n)
+        lines = []
+        if self.split:
+            depth = part_depth(tiling, sizes)
+            lines += [
+                words.position("part", f"group / {sizes.batch * tiles_m * tiles_n}"),
+                words.position("first_k", times("part", depth)),
+                words.position("end_k", f"min(first_k + {depth}, {sizes.k})"),
+            ]
+        each = tiles_m * tiles_n
+        group = f"group % {sizes.batch * each}" if self.split and sizes.batch > 1 else "group"
+        lines.append(words.position("batch", divided(group, each) if sizes.batch > 1 else "0"))
+        whole = sizes.batch == 1 and not self.split
+        # Neighbouring groups have the same rows, or else the same columns: what they have in common stays in a cache.
+        slow, fast = ("first_column", tiles_n), ("first_row", tiles_m)
+        if not tiling.down:
+            slow, fast = fast, slow
+        numbers = {fast[0]: f"group % {fast[1]}" if fast[1] > 1 else "0"}
+        number = divided("group", fast[1]) if whole else f"{divided('group', fast[1])} % {slow[1]}"
+        numbers[slow[0]] = number if slow[1] > 1 else "0"
+        for name, size in (("first_row", tiling.tile_m), ("first_column", tiling.tile_n)):
+            lines.append(words.position(name, times(numbers[name], size) if numbers[name] != "0" else "0"))
+        moved_m, moved_n = sizes.m % tiling.tile_m, sizes.n % tiling.tile_n
+        if moved_m or moved_n:
+            lines.append("// The last tiles end at the edge: what they have in common with others is not stored again.")
+        tile_row, tile_column = "first_row", "first_column"
+        if moved_m:
+            tile_row = "tile_row"
+            lines.append(words.position("tile_row", f"min(first_row, {sizes.m - tiling.tile_m})"))
+        if moved_n:
+            tile_column = "tile_column"
+            lines.append(words.position("tile_column", f"min(first_column, {sizes.n - tiling.tile_n})"))
+        self.tile_row, self.tile_column = tile_row, tile_column
+        if tiling.form == "panels":
+            return lines
+        down = f" + lane / {tiling.lanes_n} * {tiling.rows}" if tiling.lanes_m > 1 else ""
+        lane = f"lane % {tiling.lanes_n}" if tiling.lanes_m > 1 else "lane"
+        aside = f" + {times(lane, self.width)}" if tiling.lanes_n > 1 else ""
+        if tiling.handed:
+            lines.append(words.position("neighbour", f"i32(place_in_subgroup % {tiling.handed}u)"))
+        return [*lines, words.position("row", f"{tile_row}{down}"), words.position("column", f"{tile_column}{aside}")]
+
+    def column(self, j: int) -> str:
+        """Where vector `j` of an invocation begins: neighbours have neighbouring vectors."""
+        return plus("column", j * self.tiling.lanes_n * self.width)
+
+    # Totals, and what becomes of them.
+
+    def totals(self) -> Lines:
+        every = ((i, j) for i in range(self.tiling.rows) for j in range(self.tiling.vectors))
+        return [self.words.zero(f"total_{i}_{j}", self.width) for i, j in every]
+
+    def stores(self) -> Lines:
+        tiling, words = self.tiling, self.words
+        count = tiling.rows * tiling.vectors
+        lines = []
+        if count * (1 if self.out_n else self.width) <= words.calls_in_a_row:
+            for i in range(tiling.rows):
+                for j in range(tiling.vectors):
+                    lines += self.store(plus("row", i), self.column(j), f"total_{i}_{j}")
+            return lines
+        kind = words.vector(self.width)
+        lines.append(f"var totals: array<{kind}, {count}>;" if words.wgsl else f"{kind} totals[{count}];")
+        every = ((i, j) for i in range(tiling.rows) for j in range(tiling.vectors))
+        lines += [f"totals[{i * tiling.vectors + j}] = total_{i}_{j};" for i, j in every]
+        lines.append(words.loop("i", "0", str(count), "1"))
+        row = "row + i" if tiling.vectors == 1 else f"row + i / {tiling.vectors}"
+        column = "column" if tiling.vectors == 1 else f"column + i % {tiling.vectors} * {tiling.lanes_n * self.width}"
+        inner = [words.position("stored_row", row), words.position("stored_column", column)]
+        inner.append(words.let("total", self.width, "totals[i]"))
+        return [*lines, *indented([*inner, *self.store("stored_row", "stored_column", "total")]), "}"]
+
+    def store(self, row: str, column: str, total: str) -> Lines:
+        """One vector of totals, but for what another tile stores."""
+        words = self.words
+        target = "store_part" if self.split else "store_out"
+        before = "${pass}part, batch" if self.split else "${pass}batch"
+        guards = [f"{row} >= first_row"] if self.sizes.m % self.tiling.tile_m else []
+        beside = self.sizes.n % self.tiling.tile_n != 0
+        if self.out_n or self.width == 1:
+            end = "_vector" if self.out_n else ""
+            call = f"{target}{end}({before}, {row}, {column}, {words.stored(total, self.width)});"
+            return guarded([call], guards + ([f"{column} >= first_column"] if beside else []))
+        lines = []
+        for c in range(self.width):
+            place = f"{column} + {c}"
+            value = words.stored(words.component(total, c, self.width), 1)
+            call = f"{target}({before}, {row}, {place}, {value});"
+            lines += guarded([call], [f"{place} >= first_column"] if beside else [])
+        return guarded(lines, guards)
+
+    def multiply(self, depth: int, a: dict[tuple[int, int], str]) -> Lines:
+        """Row by row, so that a row's totals stay in registers over all its k."""
+        words, lines = self.words, []
+        for i in range(self.tiling.rows):
+            for u in range(depth):
+                factor = words.all(a[i, u], self.width)
+                if self.tiling.vectors > 1 and self.width > 1:
+                    lines.append(words.let(f"a_{i}_{u}_all", self.width, factor))
+                    factor = f"a_{i}_{u}_all"
+                lines += [
+                    words.multiply_add(f"total_{i}_{j}", factor, f"b_{u}_{j}") for j in range(self.tiling.vectors)
+                ]
+        return lines
+
+    # Operands where they are.
+
+    def direct_a(self, depth: int) -> tuple[Lines, dict[tuple[int, int], str]]:
+        words, rows, width = self.words, self.tiling.rows, self.width
+        lines: Lines = []
+        elements: dict[tuple[int, int], str] = {}
+        vectors = self.tiling.a_vectors and width > 1
+        if vectors and self.vectors.a_k and depth % width == 0:
+            for i in range(rows):
+                for q in range(0, depth, width):
+                    call = f"load_a_vector(${{pass}}batch, {plus('row', i)}, {plus('k', q)})"
+                    lines.append(words.let(f"a_{i}_{q}", width, words.loaded(call, width)))
+                    elements |= {(i, q + c): words.component(f"a_{i}_{q}", c, width) for c in range(width)}
+        elif vectors and self.vectors.a_m and rows % width == 0:
+            for u in range(depth):
+                for i in range(0, rows, width):
+                    call = f"load_a_vector_m(${{pass}}batch, {plus('row', i)}, {plus('k', u)})"
+                    lines.append(words.let(f"a_{i}_{u}", width, words.loaded(call, width)))
+                    elements |= {(i + c, u): words.component(f"a_{i}_{u}", c, width) for c in range(width)}
+        else:
+            for i in range(rows):
+                for u in range(depth):
+                    call = f"load_a(${{pass}}batch, {plus('row', i)}, {plus('k', u)})"
+                    lines.append(words.let(f"a_{i}_{u}", 1, words.loaded(call, 1)))
+                    elements[i, u] = f"a_{i}_{u}"
+        return lines, elements
+
+    def handed_a(self, depth: int) -> tuple[Lines, dict[tuple[int, int], str]]:
+        """Every lane of a subgroup reads other rows of a, and all get them from there."""
+        words, rows, width, handed = self.words, self.tiling.rows, self.width, self.tiling.handed
+        lines: Lines = []
+        elements: dict[tuple[int, int], str] = {}
+
+        def of_lane(value: str, lane: int) -> str:
+            return f"subgroupBroadcast({value}, {lane}u)"
+
+        if self.vectors.a_k and depth % width == 0 and width > 1:
+            for q in range(0, depth, width):
+                for i in range(0, rows, handed):
+                    call = f"load_a_vector(${{pass}}batch, {plus('row', i)} + neighbour, {plus('k', q)})"
+                    lines.append(words.let(f"a_{i}_{q}", width, call))
+                    for lane in range(handed):
+                        for c in range(width):
+                            elements[i + lane, q + c] = of_lane(words.component(f"a_{i}_{q}", c, width), lane)
+        elif self.vectors.a_m and rows % (handed * width) == 0 and width > 1:
+            for u in range(depth):
+                for i in range(0, rows, handed * width):
+                    call = f"load_a_vector_m(${{pass}}batch, {plus('row', i)} + neighbour * {width}, {plus('k', u)})"
+                    lines.append(words.let(f"a_{i}_{u}", width, call))
+                    for lane in range(handed):
+                        for c in range(width):
+                            elements[i + lane * width + c, u] = of_lane(words.component(f"a_{i}_{u}", c, width), lane)
+        else:
+            for u in range(depth):
+                for i in range(0, rows, handed):
+                    call = f"load_a(${{pass}}batch, {plus('row', i)} + neighbour, {plus('k', u)})"
+                    lines.append(words.let(f"a_{i}_{u}", 1, call))
+                    elements |= {(i + lane, u): of_lane(f"a_{i}_{u}", lane) for lane in range(handed)}
+        return lines, elements
+
+    def direct_b(self, depth: int) -> Lines:
+        words, width = self.words, self.width
+        lines = []
+        for j in range(self.tiling.vectors):
+            if self.vectors.b_k and not self.vectors.b_n and depth % width == 0 and width > 1:
+                for q in range(0, depth, width):
+                    for c in range(width):
+                        call = f"load_b_vector_k(${{pass}}batch, {plus('k', q)}, {self.column(j)} + {c})"
+                        lines.append(words.let(f"b_{q}_{j}_along_{c}", width, words.loaded(call, width)))
+                    for u in range(width):
+                        across = [words.component(f"b_{q}_{j}_along_{c}", u, width) for c in range(width)]
+                        lines.append(words.let(f"b_{q + u}_{j}", width, words.made(across)))
+                continue
+            for u in range(depth):
+                k = plus("k", u)
+                if self.vectors.b_n and width > 1:
+                    value = words.loaded(f"load_b_vector(${{pass}}batch, {k}, {self.column(j)})", width)
+                else:
+                    columns = [plus(self.column(j), c) for c in range(width)]
+                    value = words.made([words.loaded(f"load_b(${{pass}}batch, {k}, {n})", 1) for n in columns])
+                lines.append(words.let(f"b_{u}_{j}", width, value))
+        return lines
+
+
+class Blocks(Kernel):
+    """Operands are read where they are."""
+
+    def own(self) -> dict[str, Lines]:
+        tiling, words, k = self.tiling, self.words, self.sizes.k
+        handed = ["@builtin(subgroup_invocation_id) place_in_subgroup: u32,"] if tiling.handed else []
+        values: dict[str, Lines] = {"builtins": handed, "multiply": [], "tail": [], "stores": self.stores()}
+        depth, tail = tiling.depth, k % tiling.depth
+        if k >= depth:
+            end = self.end_k
+            if tail:
+                # Only the last part has a rest.
+                end = f"end_k - {depth - 1}" if self.split else str(k - tail)
+            values["multiply"] += [
+                words.loop("k", self.first_k, end, str(depth)),
+                *indented(self.turn(depth)),
+                "}",
+            ]
+        if tail:
+            first = str(k - tail)
+            if self.split:
+                first = f"max(first_k, {k - tail})"
+            values["tail"] = [words.loop("k", first, self.end_k, "1"), *indented(self.turn(1)), "}"]
+        return values
+
+    def turn(self, depth: int) -> Lines:
+        lines, a = self.handed_a(depth) if self.tiling.handed else self.direct_a(depth)
+        return [*lines, *self.direct_b(depth), *self.multiply(depth, a)]

@@ -1,0 +1,133 @@
+"""Running sums, products, maxima and minima along rows, also of segments that flags begin.
+
+A row that one group can hold takes one kernel. A longer one is cut into tiles: the tiles' totals, a scan of them (the
+same again, when there are many), and a scan of each tile that starts from what came before. So the sum of n numbers is
+rounded about log(n) times and not n times, and elements are read twice and written once.
+"""
+
+from __future__ import annotations
+
+from anygpu.codegen.target import ComputeType, Dialect, Target
+from anygpu.codegen.templates.rows import (
+    buffers,
+    fitting,
+    from_accessors,
+    from_buffers,
+    layout,
+    to_accessors,
+    to_buffers,
+)
+from anygpu.codegen.templates.stages import Sink, Sizes, Source, Stage, Stages
+from anygpu.codegen.templates.values import combine_text, made, struct_bytes, struct_text
+
+
+def starting_sizes(target: Target) -> Sizes:
+    return Sizes(32, 64) if target.scalar_invocations else Sizes(256, 8)
+
+
+def stages(
+    target: Target,
+    rows: int,
+    length: int,
+    fn: str,
+    components: tuple[ComputeType, ...],
+    *,
+    segmented: bool = False,
+    source: Source | None = None,
+    sink: Sink | None = None,
+    sizes: Sizes | None = None,
+    name: str = "scan",
+) -> Stages:
+    """The inclusive scan by `fn`, one of "sum", "prod", "max", "min", of a real or complex (two components) number.
+
+    Segmented, component 0 is a flag (bool or u32) that is true where a segment begins, and is not stored: the results
+    are component 1 and following. Without a source and a sink, values come from load_0, load_1, … and go to store_0, ….
+    """
+    source = source or from_accessors(target, components)
+    sink = sink or to_accessors(components, 1 if segmented else 0)
+    each = struct_bytes(components)
+    fitted = fitting(target, sizes or starting_sizes(target), each, each)
+    plan = layout(rows, length, fitted)
+    combine, calls = combine_text(target.dialect, fn, components, segmented=segmented)
+    calls = {**calls, **source.calls}
+    values = {
+        **plan.values(rows, length),
+        "helpers": f"{struct_text(target.dialect, components)}\n\n{combine}",
+        "load": made(target.dialect, source.parts),
+        "store": "\n".join(sink.statements),
+        "carry": "",
+    }
+    if plan.tiles == 1:
+        whole = Stage(
+            name=name,
+            template="scan",
+            groups=plan.groups,
+            group_size=plan.group_size,
+            reads=source.reads,
+            writes=sink.writes,
+            values=values,
+            calls=calls,
+        )
+        return [], [whole]
+
+    inner = plan.tiles - 1
+    totals = buffers(f"{name}_totals", components, rows * inner)
+    carries = buffers(f"{name}_carries", components, rows * inner)
+    summing = Stage(
+        name=f"{name}_totals",
+        template="scan_totals",
+        groups=rows * inner,
+        group_size=plan.group_size,
+        reads=source.reads,
+        writes=tuple(each.name for each in totals),
+        values={
+            **values,
+            "totals_of_row": str(inner),
+            "store": "\n".join(f"{each.name}[group] = value.part_{k};" for k, each in enumerate(totals)),
+        },
+        calls=calls,
+    )
+    further, between = stages(
+        target,
+        rows,
+        inner,
+        fn,
+        components,
+        segmented=segmented,
+        source=from_buffers(totals, inner),
+        sink=to_buffers(carries, inner),
+        sizes=sizes,
+        name=f"{name}_of_totals",
+    )
+    scanning = Stage(
+        name=name,
+        template="scan",
+        groups=plan.groups,
+        group_size=plan.group_size,
+        reads=(*source.reads, *(each.name for each in carries)),
+        writes=sink.writes,
+        values={
+            **values,
+            "carry": _carry_text(target.dialect, [each.name for each in carries], inner),
+        },
+        calls=calls,
+    )
+    return [*totals, *carries, *further], [summing, *between, scanning]
+
+
+def _carry_text(dialect: Dialect, carries: list[str], inner: int) -> str:
+    """What came before the tile joins what came before the lane."""
+    integer, value = ("let", "let") if dialect == "wgsl" else ("const int", "const Value")
+    lines = [
+        "if (tile > 0) {",
+        f"    {integer} before_tile = first_row * {inner} + tile - 1;",
+        f"    {value} carried = {made(dialect, [f'{name}[before_tile]' for name in carries])};",
+        "    if (begins) {",
+        "        before = carried;",
+        "    } else {",
+        "        before = combine(carried, before);",
+        "    }",
+        "    begins = false;",
+        "}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,162 @@
+"""Stable sorting along rows: tiles in what a group shares, then merges of ever longer sorted stretches.
+
+NaN comes last and equal elements keep their order, as in NumPy. The order is that of the library's `order_key`, an
+unsigned integer in which both zeros are one and all NaN are one, the greatest. Complex numbers go by real part, then
+imaginary part; those with a NaN come last: first in the imaginary part only, then in the real part only, then in both.
+"""
+
+from __future__ import annotations
+
+from anygpu.codegen.target import ComputeType, Dialect, Target
+from anygpu.codegen.templates.rows import (
+    buffers,
+    fitting,
+    from_accessors,
+    from_buffers,
+    layout,
+    to_accessors,
+    to_buffers,
+)
+from anygpu.codegen.templates.stages import Sink, Sizes, Source, Stage, Stages, Temporary
+from anygpu.codegen.templates.values import Calls, function, made, struct_bytes, struct_text
+
+#: What `order_key` makes of each type; integers are their own keys.
+KEY_TYPES: dict[ComputeType, ComputeType] = {"f32": "u32", "f64": "u64"}
+_GREATEST: dict[Dialect, dict[ComputeType, str]] = {
+    "wgsl": {"f32": "0xffffffffu", "f64": "0xfffffffffffffffflu"},
+    "opencl": {"f32": "0xffffffffu", "f64": "0xfffffffffffffffful"},
+}
+
+
+def starting_sizes(target: Target) -> Sizes:
+    return Sizes(64, 32) if target.scalar_invocations else Sizes(256, 8)
+
+
+def order_key(component: ComputeType, expression: str, calls: Calls) -> str:
+    if component not in KEY_TYPES:
+        return expression
+    calls[f"order_key_{component}"] = ("order_key", component)
+    return f"${{order_key_{component}}}({expression})"
+
+
+def less_text(
+    dialect: Dialect,
+    components: tuple[ComputeType, ...],
+    *,
+    as_keys: bool = False,
+    struct: str = "Value",
+    name: str = "less",
+) -> tuple[str, Calls]:
+    """The function `less(a, b)`, by any name, over one part (real) or two (complex), and what it calls.
+
+    With `as_keys` the parts are keys already.
+    """
+    calls: Calls = {}
+    keys = [
+        [f"{side}.part_{k}" if as_keys else order_key(each, f"{side}.part_{k}", calls) for side in "ab"]
+        for k, each in enumerate(components)
+    ]
+    if len(components) == 1:
+        body = [f"return {keys[0][0]} < {keys[0][1]};"]
+    else:
+        body = _complex_less(dialect, components[0], keys)
+    return function(dialect, name, [("a", struct), ("b", struct)], "bool", body), calls
+
+
+def _complex_less(dialect: Dialect, component: ComputeType, keys: list[list[str]]) -> list[str]:
+    greatest = _GREATEST[dialect][component]
+    body = []
+    for part, both in zip(("real", "imag"), keys, strict=True):
+        for side, key in zip("ab", both, strict=True):
+            body.append(f"{_constant(dialect, KEY_TYPES[component])} {part}_{side} = {key};")
+    for side in "ab":
+        real, imag = f"real_{side} == {greatest}", f"imag_{side} == {greatest}"
+        if dialect == "wgsl":
+            nans = f"select(0, 2, {real}) + select(0, 1, {imag})"
+        else:
+            nans = f"({real} ? 2 : 0) + ({imag} ? 1 : 0)"
+        body.append(f"{_constant(dialect, 'i32')} nans_{side} = {nans};")
+    for one in ("nans", "real"):
+        body += [f"if ({one}_a != {one}_b) {{", f"    return {one}_a < {one}_b;", "}"]
+    return [*body, "return imag_a < imag_b;"]
+
+
+def _constant(dialect: Dialect, component: ComputeType) -> str:
+    return "let" if dialect == "wgsl" else {"i32": "const int", "u32": "const uint", "u64": "const ulong"}[component]
+
+
+def stages(
+    target: Target,
+    rows: int,
+    length: int,
+    components: tuple[ComputeType, ...],
+    *,
+    positions: bool = False,
+    source: Source | None = None,
+    sink: Sink | None = None,
+    sizes: Sizes | None = None,
+    name: str = "sort",
+) -> Stages:
+    """Sorts numbers of one (real) or two (complex) components from load_0, load_1 to store_0, store_1.
+
+    With `positions` the results are the positions that sort instead, i32 through store_0.
+    """
+    less, calls = less_text(target.dialect, components, as_keys=positions)
+    source = source or from_accessors(target, components)
+    carried = components
+    if positions:
+        keys = [order_key(each, part, calls) for each, part in zip(components, source.parts, strict=True)]
+        source = Source((*keys, "i"), source.reads, source.calls)
+        carried = (*(KEY_TYPES.get(each, each) for each in components), "i32")
+        position = f"value.part_{len(components)}"
+        sink = sink or Sink((f"store_0(${{pass}}row, i, {position});",), ("out",))
+    sink = sink or to_accessors(components)
+    calls = {**calls, **source.calls}
+
+    sizes = fitting(target, sizes or starting_sizes(target), struct_bytes(carried), 0)
+    plan = layout(rows, length, sizes)
+    common = {
+        **plan.values(rows, length),
+        "length": str(length),
+        "helpers": f"{struct_text(target.dialect, carried)}\n\n{less}",
+    }
+    widths = [plan.span]
+    while widths[-1] < length:
+        widths.append(2 * widths[-1])
+    passes = len(widths) - 1
+    sets = [buffers(f"{name}_{side}", carried, rows * length) for side in ("even", "odd")[: min(passes, 2)]]
+    constants = [Temporary(f"{name}_width_{width}", "i32", 1, width.to_bytes(4, "little")) for width in widths[:passes]]
+    # The merges differ only in buffers: so most of them are one kernel, which is compiled once.
+    read = from_buffers(buffers("source", carried, 0), length)
+    written = to_buffers(buffers("target", carried, 0), length)
+
+    described = []
+    for step in range(passes + 1):
+        came_from = source if step == 0 else read
+        goes_to = sink if step == passes else written
+        names, reads, writes = {}, came_from.reads, goes_to.writes
+        if step > 0:
+            names[constants[step - 1].name] = "widths"
+            names |= {each.name: f"source_{k}" for k, each in enumerate(sets[(step - 1) % 2])}
+            reads = (*(each.name for each in sets[(step - 1) % 2]), constants[step - 1].name)
+        if step < passes:
+            names |= {each.name: f"target_{k}" for k, each in enumerate(sets[step % 2])}
+            writes = tuple(each.name for each in sets[step % 2])
+        described.append(
+            Stage(
+                name=f"{name}_tiles" if step == 0 else f"{name}_merge",
+                template="sort_block" if step == 0 else "sort_merge",
+                groups=plan.groups,
+                group_size=plan.group_size,
+                reads=reads,
+                writes=writes,
+                values={
+                    **common,
+                    "load": made(target.dialect, came_from.parts),
+                    "store": "\n".join(goes_to.statements),
+                },
+                calls=calls,
+                names=names,
+            )
+        )
+    return [*(each for side in sets for each in side), *constants], described

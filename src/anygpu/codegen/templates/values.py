@@ -1,0 +1,149 @@
+"""Values of several components as text in both dialects: a complex number, a key with its position, a flag with a sum.
+
+Such a value is a struct `Value` with the fields part_0, part_1, …; in it a bool is a u32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anygpu.codegen.target import ComputeType, Dialect
+
+Calls = dict[str, tuple[str, ComputeType]]
+
+TYPE_NAMES: dict[Dialect, dict[ComputeType, str]] = {
+    "wgsl": {name: name for name in ("bool", "i32", "u32", "i64", "u64", "f32", "f64")},
+    "opencl": {
+        "bool": "bool",
+        "i32": "int",
+        "u32": "uint",
+        "i64": "long",
+        "u64": "ulong",
+        "f32": "float",
+        "f64": "double",
+    },
+}
+BYTES: dict[ComputeType, int] = {"bool": 4, "i32": 4, "u32": 4, "i64": 8, "u64": 8, "f32": 4, "f64": 8}
+_UNSIGNED: dict[ComputeType, ComputeType] = {"i32": "u32", "i64": "u64"}
+_OPERATORS = {"sum": "+", "prod": "*"}
+_CHOICES = {"max": "maximum", "min": "minimum"}
+
+
+def carried(component: ComputeType) -> ComputeType:
+    """The type of a component in buffers and in what a group shares."""
+    return "u32" if component == "bool" else component
+
+
+def struct_bytes(components: Sequence[ComputeType]) -> int:
+    """The size of a `Value` in memory, with what aligns it."""
+    size = 0
+    for component in components:
+        size = _aligned(size, BYTES[component]) + BYTES[component]
+    return _aligned(size, max(BYTES[component] for component in components))
+
+
+def _aligned(size: int, to: int) -> int:
+    return -(-size // to) * to
+
+
+def struct_text(dialect: Dialect, components: Sequence[ComputeType], name: str = "Value") -> str:
+    kinds = [TYPE_NAMES[dialect][carried(component)] for component in components]
+    if dialect == "wgsl":
+        fields = "\n".join(f"    part_{k}: {kind}," for k, kind in enumerate(kinds))
+        return f"struct {name} {{\n{fields}\n}}"
+    fields = "\n".join(f"    {kind} part_{k};" for k, kind in enumerate(kinds))
+    return f"typedef struct {{\n{fields}\n}} {name};"
+
+
+def made(dialect: Dialect, parts: Sequence[str], struct: str = "Value") -> str:
+    """The expression that makes a `Value` of its parts."""
+    inner = ", ".join(parts)
+    return f"{struct}({inner})" if dialect == "wgsl" else f"({struct}){{{inner}}}"
+
+
+def function(
+    dialect: Dialect, name: str, parameters: Sequence[tuple[str, str]], result: str, body: Sequence[str]
+) -> str:
+    """A function of parameters (name, type as the dialect calls it)."""
+    lines = "\n".join(f"    {line}" for line in body)
+    if dialect == "wgsl":
+        given = ", ".join(f"{parameter}: {kind}" for parameter, kind in parameters)
+        return f"fn {name}({given}) -> {result} {{\n{lines}\n}}"
+    given = ", ".join(f"{kind} {parameter}" for parameter, kind in parameters)
+    return f"{result} {name}({given}) {{\n{lines}\n}}"
+
+
+def loaded(dialect: Dialect, component: ComputeType, expression: str) -> str:
+    """A component as an accessor gives it, made into what is carried."""
+    if component != "bool":
+        return expression
+    return f"u32({expression})" if dialect == "wgsl" else f"(uint)({expression})"
+
+
+def stored(component: ComputeType, expression: str) -> str:
+    """What is carried, made into what an accessor takes."""
+    return f"{expression} != 0u" if component == "bool" else expression
+
+
+def arithmetic(dialect: Dialect, operator: str, component: ComputeType, a: str, b: str) -> str:
+    """`a operator b`; integers wrap, which C promises only for those without a sign."""
+    if dialect == "opencl" and component in _UNSIGNED:
+        unsigned, signed = TYPE_NAMES[dialect][_UNSIGNED[component]], TYPE_NAMES[dialect][component]
+        return f"as_{signed}(as_{unsigned}({a}) {operator} as_{unsigned}({b}))"
+    return f"{a} {operator} {b}"
+
+
+def combine_text(
+    dialect: Dialect, fn: str, components: Sequence[ComputeType], *, segmented: bool = False
+) -> tuple[str, Calls]:
+    """The function `combine(a, b)` for "sum", "prod", "max" or "min" (NaN wins), and the library functions it calls.
+
+    One component is a real number, two are a complex number. Segmented, the first component is a flag (u32): where `b`
+    has it, something new begins and `a` does not count.
+    """
+    calls: Calls = {}
+    skip = 1 if segmented else 0
+    number = tuple(components[skip:])
+    body = []
+    if segmented:
+        body = ["if (b.part_0 != 0u) {", "    return b;", "}"]
+    names = [f"part_{skip + k}" for k in range(len(number))]
+    if len(number) == 2 and fn != "sum":
+        lines, parts = _complex_combined(fn, names, number[0], calls)
+        body += lines
+    elif fn in _OPERATORS:
+        parts = [
+            arithmetic(dialect, _OPERATORS[fn], carried(component), f"a.{name}", f"b.{name}")
+            for name, component in zip(names, number, strict=True)
+        ]
+    else:
+        parts = [_chosen(fn, carried(number[0]), names[0], calls)]
+    body.append(f"return {made(dialect, [*(['a.part_0'] if segmented else []), *parts])};")
+    return function(dialect, "combine", [("a", "Value"), ("b", "Value")], "Value", body), calls
+
+
+def _chosen(fn: str, component: ComputeType, name: str, calls: Calls) -> str:
+    if component not in ("f32", "f64"):
+        return f"{fn}(a.{name}, b.{name})"
+    placeholder = f"{_CHOICES[fn]}_{component}"
+    calls[placeholder] = (_CHOICES[fn], component)
+    return f"${{{placeholder}}}(a.{name}, b.{name})"
+
+
+def _complex_combined(
+    fn: str, names: Sequence[str], component: ComputeType, calls: Calls
+) -> tuple[list[str], list[str]]:
+    """As NumPy: products term by term; of two the greater real part, then imaginary part, and the first NaN wins."""
+    re, im = names
+    if fn == "prod":
+        return [], [f"a.{re} * b.{re} - a.{im} * b.{im}", f"a.{re} * b.{im} + a.{im} * b.{re}"]
+    calls[f"isnan_{component}"] = ("isnan", component)
+    isnan = f"${{isnan_{component}}}"
+    sign = ">" if fn == "max" else "<"
+    lines = [
+        f"if ({isnan}(a.{re}) || {isnan}(a.{im}) || (a.{re} == b.{re} && a.{im} {sign}= b.{im})",
+        f"    || (a.{re} {sign} b.{re} && !{isnan}(b.{im}))) {{",
+        "    return a;",
+        "}",
+    ]
+    return lines, [f"b.{re}", f"b.{im}"]
