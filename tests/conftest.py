@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 from hypothesis import settings
 
 # SciPy's own switch for arrays that are not NumPy's; it is read once, when SciPy is first imported by anyone.
 os.environ["SCIPY_ARRAY_API"] = "1"
+
+# Tests neither read nor change what the user's own programs have left on disk, and never measure kernels on the side.
+os.environ.setdefault("ANYGPU_CACHE_DIR", tempfile.mkdtemp(prefix="anygpu-tests-"))
+os.environ.setdefault("ANYGPU_TUNING_SECONDS", "0")
 
 # In CI the same examples every time: a gate that fails by chance teaches nobody anything. On a developer's machine new
 # ones each time, which is where surprises belong.

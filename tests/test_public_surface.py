@@ -15,8 +15,8 @@ SOURCE = Path(anygpu.__file__).parent
 
 #: Each optional or heavy library, and the one module that may import it.
 OWNERS = {
-    "wgpu": "engines/webgpu.py",
-    "pyopencl": "engines/opencl.py",
+    "wgpu": "engines/webgpu/",
+    "pyopencl": "engines/opencl/",
     "torch": "engines/torch/",
     "jax": "engines/jax/",
     "pynvml": "hardware/nvidia.py",
@@ -95,10 +95,13 @@ def test_the_array_namespace() -> None:
 def test_the_exported_names_of_testing() -> None:
     assert sorted(anygpu.testing.__all__) == [
         "FakeEngine",
+        "FakeMemory",
         "Fault",
         "ManualClock",
         "check_engine_probe",
         "check_engine_programs",
+        "check_no_leaks",
+        "check_resource",
         "fake_device",
     ]
 

@@ -95,6 +95,15 @@ class HostOperation(msgspec.Struct, frozen=True, kw_only=True):
     bytes_moved: int
 
 
+class DriverWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine that compiles asked of its library during one call; all but submits are 0 in the steady state."""
+
+    allocations: int
+    compilations: int
+    submits: int
+    dispatches: int
+
+
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in one call."""
 
@@ -114,6 +123,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     bytes_skipped: int = 0
     peak_bytes: int | None = None
     kernels: int | None = None
+    #: For engines that count it.
+    driver: DriverWork | None = None
     host_operations: tuple[HostOperation, ...] = ()
     predicted_seconds: float | None = None
     #: For each field that is `None`: why it is not known.

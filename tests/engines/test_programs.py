@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from anygpu.engines.recent import Recent
 from anygpu.errors import OutOfMemory
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DType
+from anygpu.program.functions import LinearFunction
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import (
     Argsort,
@@ -104,6 +105,13 @@ def test_every_primitive_and_function_and_kind_of_type_on_jax() -> None:
     """Not every pair of function and type, because each is compiled for a while; `deep=True` does them all by hand."""
     reasons = check_engine_programs(*opened("jax"))
     assert reasons == [f"jax has no scatter {fn} for complex64" for fn in ("maximum", "minimum")]
+
+
+def test_every_primitive_and_function_and_kind_of_type_on_webgpu() -> None:
+    """OpenCL has the same kernels in another dialect; compiling all of them takes minutes there: that is by hand."""
+    reasons = check_engine_programs(*opened("webgpu"))
+    assert all(reason.startswith("wgsl has no kernel for ") for reason in reasons)
+    assert {reason.rpartition(" ")[2] for reason in reasons} <= set(get_args(LinearFunction))
 
 
 def test_a_fake_runs_programs_too() -> None:

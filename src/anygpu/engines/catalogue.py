@@ -39,10 +39,10 @@ class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 BUILT_IN: tuple[EngineEntry, ...] = (
     EngineEntry(name="numpy", target="anygpu.engines.numpy.engine:NumpyEngine", versions=("numpy",), probe_in="here"),
-    EngineEntry(name="webgpu", target="anygpu.engines.webgpu:WebGPUEngine", requires="wgpu", versions=("wgpu",)),
+    EngineEntry(name="webgpu", target="anygpu.engines.webgpu.engine:WebGPUEngine", requires="wgpu", versions=("wgpu",)),
     EngineEntry(
         name="opencl",
-        target="anygpu.engines.opencl:OpenCLEngine",
+        target="anygpu.engines.opencl.engine:OpenCLEngine",
         requires="pyopencl",
         extra="opencl",
         versions=("pyopencl", "pocl-binary-distribution"),

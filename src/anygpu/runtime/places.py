@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Sequence
@@ -97,6 +98,14 @@ class Places:
             self._found[entry.name] = engine.discover()
         return self._found[entry.name]
 
+    def close(self) -> None:
+        """Let go of every device, and of what engines keep; they leave to the next process what spares it work."""
+        with self._lock:
+            for engine in self._engines.values():
+                engine.close()
+            for kept in (self._engines, self._found, self._by_device, self._by_name):
+                kept.clear()
+
     def known(self) -> list[str]:
         """The devices that arrays can be on, as far as engines have been loaded; the default one first."""
         default = self.find().device
@@ -108,10 +117,11 @@ def _may_have(entry: EngineEntry, wanted: str) -> bool:
     """Whether a name can mean a device of this engine, so that only that engine's library is loaded."""
     engine = wanted.lower().partition(":")[0]
     names = {each.name for each in catalogue()}
-    return entry.name == engine if engine in names else is_installed(entry) and entry.name not in ("webgpu", "opencl")
+    return entry.name == engine if engine in names else is_installed(entry)
 
 
 #: The places of this process. Arrays find them through `anygpu.array.place`.
 places = Places()
 set_places(places.find)
 set_devices(places.known)
+atexit.register(places.close)

@@ -1,116 +1,24 @@
-"""OpenCL through pyopencl: GPUs, and CPUs through PoCL, with whatever driver the system has registered."""
+"""What an OpenCL device says of itself, as our facts."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyopencl as cl
 
-from anygpu.engines.protocol import Memory, failed, verified
-from anygpu.errors import AnyGPUError, DeviceLost, OutOfMemory, TooBig
+from anygpu.engines.opencl.partition import VARIABLE
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
 from anygpu.hardware.device import Device, Form, Kind, Unavailable, reasons_for, unknown_facts
-from anygpu.hardware.verification import Values, VerifiedType
-
-#: Of the extension cl_khr_icd: the loader works, and no driver is registered with it.
-PLATFORM_NOT_FOUND = -1001
 
 #: Of the extensions cl_khr_device_uuid and cl_khr_pci_bus_info, which pyopencl has no names for.
 _DEVICE_UUID_KHR = 0x106A
 _DEVICE_PCI_BUS_INFO_KHR = 0x410F
 
-_C_TYPES = {"float32": "float", "int32": "int", "float16": "half", "float64": "double", "int64": "long"}
-_ENABLE = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
 
-_KERNEL = """\
-{enable}
-__kernel void verify(__global const {type} *x, __global {type} *y) {{
-    const size_t i = get_global_id(0);
-    y[i] = x[i] * x[i] + ({type})3 * x[i];
-}}
-"""
-
-
-class OpenCLEngine:
-    name: ClassVar[str] = "opencl"
-
-    def __init__(self) -> None:
-        self._found: dict[str, Any] = {}
-
-    def discover(self) -> list[Device | Unavailable]:
-        try:
-            platforms = cl.get_platforms()
-        except cl.Error as error:
-            if error.code == PLATFORM_NOT_FOUND:
-                return [_no_platform(str(error))]
-            raise
-        devices = [device for platform in platforms for device in _devices_of(platform)]
-        if not devices:
-            return [_no_device([platform.name.strip() for platform in platforms])]
-        described: list[Device | Unavailable] = []
-        for index, device in enumerate(devices):
-            device_id = f"{self.name}:{index}"
-            self._found[device_id] = device
-            described.append(_describe(device_id, device))
-        return described
-
-    def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
-        try:
-            context = cl.Context([self._found[device.id]])
-            queue = cl.CommandQueue(context)
-
-            def compute(dtype: VerifiedType, values: Values) -> Values:
-                return _compute(context, queue, dtype, values)
-
-            return verified(device, compute, deep=deep)
-        except Exception as error:  # noqa: BLE001 - any failure of a driver is a fact about the device
-            return failed(device, error)
-
-    def memory(self, device: Device) -> Memory:
-        total = int(self._found[device.id].global_mem_size)
-        return Memory(total=total, unknown={"free": "OpenCL does not tell how much memory is free"})
-
-    def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
-        if not isinstance(error, cl.Error):
-            return None
-        status = cl.status_code
-        if error.code == status.INVALID_BUFFER_SIZE:
-            return TooBig(device.id, None, device.limits.get("max-buffer-size"))
-        if error.code in (status.MEM_OBJECT_ALLOCATION_FAILURE, status.OUT_OF_RESOURCES, status.OUT_OF_HOST_MEMORY):
-            return OutOfMemory(device.id)
-        if error.code == status.DEVICE_NOT_AVAILABLE:
-            return DeviceLost(device.id)
-        return None
-
-    def close(self) -> None:
-        self._found.clear()
-
-
-def _devices_of(platform: Any) -> list[Any]:
-    try:
-        return list(platform.get_devices())
-    except cl.Error as error:
-        if error.code == cl.status_code.DEVICE_NOT_FOUND:
-            return []
-        raise
-
-
-def _compute(context: Any, queue: Any, dtype: VerifiedType, values: Values) -> Values:
-    enable = f"#pragma OPENCL EXTENSION {_ENABLE[dtype]} : enable" if dtype in _ENABLE else ""
-    program = cl.Program(context, _KERNEL.format(enable=enable, type=_C_TYPES[dtype])).build()
-    flags = cl.mem_flags
-    source = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=values)
-    target = cl.Buffer(context, flags.WRITE_ONLY, values.nbytes)
-    cl.Kernel(program, "verify")(queue, values.shape, None, source, target)
-    result = np.empty_like(values)
-    cl.enqueue_copy(queue, result, target, is_blocking=True)
-    return result
-
-
-def _describe(device_id: str, device: Any) -> Device:
+def describe(device_id: str, device: Any) -> Device:
     form, kind = _form_and_kind(device)
     uuid, pci = _identity(device)
     # OpenCL knows how much memory there is, never how much is free, except where it is the host's own.
@@ -129,7 +37,7 @@ def _describe(device_id: str, device: Any) -> Device:
     known = {"memory_free": free, "uuid": uuid, "pci": pci, "compute_capability": capability}
     return Device(
         id=device_id,
-        engine=OpenCLEngine.name,
+        engine="opencl",
         kind=kind,
         form=form,
         name=device.name.strip(),
@@ -213,7 +121,7 @@ def _raw_info(device: Any, parameter: int, size: int) -> bytes | None:
     return value.raw if status == 0 else None
 
 
-def _no_platform(detail: str) -> Unavailable:
+def no_platform(detail: str) -> Unavailable:
     return Unavailable(
         id="opencl",
         engine="opencl",
@@ -225,7 +133,7 @@ def _no_platform(detail: str) -> Unavailable:
     )
 
 
-def _no_device(platforms: list[str]) -> Unavailable:
+def no_device(platforms: list[str]) -> Unavailable:
     return Unavailable(
         id="opencl",
         engine="opencl",
@@ -233,4 +141,16 @@ def _no_device(platforms: list[str]) -> Unavailable:
         cause="no_device",
         reason=f"OpenCL has a driver ({', '.join(platforms)}), but it finds no device.",
         fix="Check that the driver fits your hardware and that you may open its device node: ls -l /dev/dri",
+    )
+
+
+def too_few_units(device_id: str, device: Any) -> Unavailable:
+    units = int(device.max_compute_units)
+    return Unavailable(
+        id=device_id,
+        engine="opencl",
+        state="present",
+        cause="failed",
+        reason=f"{device.name.strip()} has {units} compute units, too few for the parts that {VARIABLE} asks for.",
+        fix=f"Unset {VARIABLE}, or ask for parts that have at most {units} compute units together.",
     )

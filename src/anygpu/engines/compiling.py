@@ -1,0 +1,553 @@
+"""What the engines that compile have in common: programs become schedules, and schedules run through a driver.
+
+An array on such a device is a `DeviceArray`: a part of a block of memory, its shape and type, and the rules that the
+kernels before it may have found broken. Nothing waits for the device until somebody wants values.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+
+from anygpu.cache_folder import cache_folder
+from anygpu.codegen.functions import accuracy
+from anygpu.codegen.kernel import Check, Copy, Kernel, Schedule
+from anygpu.codegen.lifetimes import shared_temporaries
+from anygpu.codegen.lower import buffer_names
+from anygpu.codegen.schedule import schedule
+from anygpu.codegen.target import Target
+from anygpu.codegen.types import part_of
+from anygpu.engines.driver import Built, Bytes, Clear, Command, Counters, Driver, Extent, Launch, Move
+from anygpu.engines.indices import IndexFacts
+from anygpu.engines.kept import Kept, stamp_of
+from anygpu.engines.lacking import why_not
+from anygpu.engines.numpy.lowering import evaluate_constant
+from anygpu.engines.protocol import Lack
+from anygpu.engines.recent import KEPT_PROGRAMS, Recent
+from anygpu.engines.tuning import Tuner, budget
+from anygpu.errors import AnyGPUError, DeviceLost, Unsupported
+from anygpu.hardware.device import Device
+from anygpu.hardware.verification import Values
+from anygpu.memory.resource import Block, DeviceMemory, reclaim
+from anygpu.memory.stats import Stats
+from anygpu.memory.strategies import pooled
+from anygpu.program.dtypes import ITEMSIZE, DType
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Gather, Scatter, Spec
+from anygpu.program.transforms import simplified
+
+#: Whom memory is counted for.
+ARRAYS, TEMPORARIES, CONSTANTS, TUNING = "arrays", "temporaries", "constants", "tuning"
+
+
+#: For what a session leaves to the next process when it is closed.
+LAST_SECONDS = 1.0
+
+
+class Held:
+    """A block that goes back when the last array in it is gone."""
+
+    __slots__ = ("__weakref__", "_memory", "block")
+
+    def __init__(self, memory: Stats, nbytes: int, owner: str) -> None:
+        self._memory = memory
+        self.block: Block = memory.allocate(nbytes, owner=owner)
+
+    def __del__(self) -> None:
+        block = getattr(self, "block", None)
+        if block is not None:
+            self._memory.release(block)
+
+
+class Pending(NamedTuple):
+    """Rules of a run that has not been looked at yet, and where it writes what went wrong.
+
+    Every array that depends on the run has it, through any number of later runs. A broken rule is raised whenever a
+    value of such an array is wanted, each time; rules that were found kept are not looked at again for that array.
+    """
+
+    held: Held
+    checks: tuple[Check, ...]
+
+
+class DeviceArray:
+    """An array on a device that compiles."""
+
+    __slots__ = ("held", "offset", "pending", "session", "spec")
+
+    def __init__(
+        self, session: Session, held: Held, spec: Spec, offset: int = 0, pending: tuple[Pending, ...] = ()
+    ) -> None:
+        self.session = session
+        self.held = held
+        self.spec = spec
+        #: In bytes.
+        self.offset = offset
+        self.pending = pending
+
+    def __repr__(self) -> str:
+        return f"<{self.spec} on {self.session.device.id}>"
+
+
+class _Made(NamedTuple):
+    """A kernel that was built, and whether its binary is on disk."""
+
+    built: Built
+    is_kept: bool
+
+
+class _Step(NamedTuple):
+    """A kernel with the slots that it takes, or a copy."""
+
+    kernel: Kernel | None
+    built: Built
+    #: Slot, first byte and number of bytes; `None` for all that there is.
+    slots: tuple[tuple[int, tuple[int, int] | None], ...]
+    #: For each number the input whose offset it is; -1 for the first group, which the driver knows.
+    numbers: tuple[int, ...]
+    copy: Copy | None = None
+
+
+class Executable:
+    """A schedule whose kernels are built, and whose constants are on the device."""
+
+    def __init__(self, session: Session, program: Program, plan: Schedule, offsets: tuple[bool, ...]) -> None:
+        self.session = session
+        self.program = program
+        self.schedule = plan
+        self.offsets = offsets
+        self.constants: dict[int, Held] = {}
+        for number, slot in enumerate(plan.slots):
+            if slot.role == "constant" and slot.data:
+                self.constants[number] = session.uploaded(np.frombuffer(slot.data, np.uint8), CONSTANTS)
+        inputs = buffer_names(program)[: program.input_count]
+        names = {f"offset_{name}": position for position, name in enumerate(inputs)}
+        self.steps = [_step(session, step, names) for step in plan.steps]
+        self.places, self.sizes = shared_temporaries(plan)
+
+
+class Session:
+    """One open device: its driver, its memory, and what was compiled for it.
+
+    The lock is held around every use of the driver. Memory is asked for outside of it, because its own release may
+    come from the garbage collector at any moment (see `anygpu.memory.resource`).
+    """
+
+    def __init__(self, driver: Driver, device: Device, engine: CompilingEngine) -> None:
+        self.driver = driver
+        self.device = device
+        self.lock = threading.Lock()
+        self._engine = engine
+        self._executables: Recent[Executable] = Recent()
+        self._lacks: Recent[list[Lack]] = Recent()
+        self._built: dict[str, _Made] = {}
+        self.kept = Kept(cache_folder() / "kernels", stamp_of(device, engine.libraries))
+        self._tuner = Tuner(self.kept, self._measured)
+        self._root = DeviceMemory(driver.allocate, driver.release, classify=self._translated, guard=self.lock)
+        # What is idle may be a quarter of the memory there is: enough for any program that fits.
+        keep = (device.memory_total or 1 << 30) // 4
+        self.memory = pooled(self._root, device=device.id, keep_bytes=keep)
+
+    @cached_property
+    def target(self) -> Target:
+        """The device as kernels see it, with the built-in functions that proved good there."""
+        return msgspec.structs.replace(self.driver.target, trusted=self._trusted())
+
+    def _trusted(self) -> tuple[str, ...]:
+        """Measured once for a device and its driver; after that it is on disk."""
+        target = self.driver.target
+        wgsl = target.dialect == "wgsl"
+        plan = accuracy.measurement(target) if wgsl else accuracy.race()
+        key = "\n".join(kernel.source for kernel in plan.kernels)
+        known = self.kept.record("functions", key, tuple[str, ...])
+        if known is None:
+            known = self._measured_accuracy(plan) if wgsl else self._raced(plan)
+            self.kept.put_record("functions", key, known)
+        return known
+
+    def _measured_accuracy(self, plan: Schedule) -> tuple[str, ...]:
+        held = self._held_for(plan)
+        commands = self._launches(plan, plan.kernels, held)
+        with self.lock:
+            self.driver.submit(commands)
+            read = self.driver.read_many(
+                [Extent(held[each.slot].block.handle, 0, each.spec.nbytes) for each in plan.outputs]
+            )
+        results = [
+            data.view(each.spec.dtype).reshape(each.spec.shape) for data, each in zip(read, plan.outputs, strict=True)
+        ]
+        return accuracy.trusted(self.driver.target, results)
+
+    def _raced(self, plan: Schedule) -> tuple[str, ...]:
+        held = self._held_for(plan)
+        seconds: list[float] = []
+        for kernel in plan.kernels:
+            commands = self._launches(plan, [kernel], held)
+            times = []
+            for _ in range(4):
+                with self.lock:
+                    self.driver.submit(commands, timed=True)
+                    times.append(self.driver.device_seconds())
+            known = [each for each in times[1:] if each is not None]
+            if not known:
+                return ()
+            seconds.append(min(known))
+        return accuracy.faster(seconds[0], seconds[1])
+
+    def _held_for(self, plan: Schedule) -> dict[int, Held]:
+        """Memory for the slots of a schedule that has no inputs, with its constants in it."""
+        held = {}
+        for number, slot in enumerate(plan.slots):
+            if slot.data is not None:
+                held[number] = self.uploaded(np.frombuffer(slot.data, np.uint8), TUNING)
+            else:
+                held[number] = Held(self.memory, slot.nbytes, TUNING)
+        return held
+
+    def _launches(self, plan: Schedule, kernels: Sequence[Kernel], held: Mapping[int, Held]) -> list[Command]:
+        """Kernels on memory of their own."""
+        launches: list[Command] = []
+        for kernel in kernels:
+            extents = []
+            for binding in kernel.bindings:
+                first, nbytes = binding.window or (0, plan.slots[binding.slot].nbytes)
+                extents.append(Extent(held[binding.slot].block.handle, first, nbytes))
+            launches.append(Launch(self.built(kernel), tuple(extents), (0,) * len(kernel.numbers)))
+        return launches
+
+    @property
+    def counters(self) -> Counters:
+        return self.driver.counters
+
+    def _translated(self, error: Exception) -> AnyGPUError | None:
+        return self._engine.classify(error, self.device)
+
+    # -- arrays
+
+    def uploaded(self, data: Bytes, owner: str = ARRAYS) -> Held:
+        held = Held(self.memory, data.nbytes, owner)
+        if data.nbytes:
+            with self.lock:
+                self.driver.write(Extent(held.block.handle, 0, data.nbytes), data)
+        return held
+
+    def downloaded(self, array: DeviceArray) -> Values:
+        """On the host, after every rule on the way to it has been looked at."""
+        spec = array.spec
+        dtype = numpy_dtype(spec.dtype)
+        # Bytes are read in whole words; an array that begins inside of one is cut out on the host.
+        first = array.offset // 4 * 4
+        inside = array.offset - first
+        extent = Extent(array.held.block.handle, first, inside + spec.nbytes)
+        if array.pending:
+            extents = [Extent(held.block.handle, 0, 4 * len(checks)) for held, checks in array.pending]
+            with self.lock:
+                *words, data = self.driver.read_many([*extents, *([extent] if spec.size else [])] or [extent])
+            if not spec.size:
+                words, data = [*words, data], np.empty(0, np.uint8)
+            _raise_broken(array.pending, words)
+            array.pending = ()
+        elif spec.size:
+            with self.lock:
+                data = self.driver.read_view(extent, owner=array.held)
+        else:
+            data = np.empty(0, np.uint8)
+        return np.asarray(data[inside : inside + spec.nbytes].view(dtype).reshape(spec.shape))
+
+    # -- programs
+
+    def lacks(self, program: Program) -> list[Lack]:
+        return self._lacks.get(program.key, lambda: why_not(program, self.target, self.device.id))
+
+    def compiled(self, program: Program, offsets: tuple[bool, ...] = ()) -> Executable:
+        return self._executables.get((program.key, offsets), lambda: self._compile(program, offsets))
+
+    def _compile(self, program: Program, offsets: tuple[bool, ...]) -> Executable:
+        # What is constant is computed here: compilers take liberties with constants that NumPy does not.
+        simple = simplified(program, evaluate_constant)
+        facts = IndexFacts(simple)
+
+        def in_range(node: int) -> bool:
+            op, inputs = simple.nodes[node]
+            if not isinstance(op, Gather | Scatter):
+                return True
+            return facts.surely_in_range(inputs[1], simple.specs[inputs[0]].shape[op.axis])
+
+        def again(chosen: Mapping[str, msgspec.Struct]) -> Schedule:
+            return schedule(
+                simple,
+                self.target,
+                in_range=in_range,
+                distinct=facts.surely_distinct,
+                offsets=offsets,
+                chosen=chosen,
+            )
+
+        plan = again({})
+        chosen = self._tuner.choose(plan, again, budget())
+        return Executable(self, program, again(chosen) if chosen else plan, offsets)
+
+    def _measured(self, plan: Schedule, steps: tuple[int, ...]) -> float | None:
+        """Seconds that some steps of a schedule take, on memory of their own that holds zeros."""
+        kernels = [step for number in steps if isinstance(step := plan.steps[number], Kernel)]
+        sizes = {binding.slot: plan.slots[binding.slot].nbytes for kernel in kernels for binding in kernel.bindings}
+        free = self.device.memory_free
+        if free is not None and sum(sizes.values()) > free // 4:
+            return None
+        held = {slot: Held(self.memory, nbytes, TUNING) for slot, nbytes in sizes.items()}
+        launches: list[Command] = []
+        for kernel in kernels:
+            extents = []
+            for binding in kernel.bindings:
+                whole = Extent(held[binding.slot].block.handle, 0, sizes[binding.slot])
+                extents.append(_window_of(whole, *binding.window) if binding.window is not None else whole)
+            launches.append(Launch(self.built(kernel), tuple(extents), (0,) * len(kernel.numbers)))
+        clears = [Clear(Extent(each.block.handle, 0, sizes[slot])) for slot, each in held.items()]
+        with self.lock:
+            self.driver.submit(clears)
+            self.driver.submit(launches, timed=True)
+            return self.driver.device_seconds()
+
+    def built(self, kernel: Kernel) -> Built:
+        key = f"{kernel.name}\n{kernel.source}"
+        known = key in self._built
+        binary = None if known else self.kept.get("binary", key)
+        with self.lock:
+            built = self.driver.build(kernel, binary=binary)
+        if not known and len(self._built) < KEPT_PROGRAMS:
+            self._built[key] = _Made(built, binary is not None)
+        return built
+
+    def _keep_binaries(self, seconds: float) -> None:
+        """For the next process. Asking for a binary may take as long as compiling did, so not for long."""
+        end = time.perf_counter() + seconds
+        for key, made in self._built.items():
+            if made.is_kept or time.perf_counter() > end:
+                continue
+            with self.lock:
+                binary = self.driver.binary_of(made.built)
+            if binary is None:
+                return
+            self.kept.put("binary", key, binary)
+
+    def run(self, executable: Executable, arrays: Sequence[DeviceArray], *, timed: bool = False) -> list[DeviceArray]:
+        offsets = tuple(array.offset % self.driver.alignment != 0 for array in arrays)
+        if any(offsets) and executable.offsets != offsets:
+            executable = self.compiled(executable.program, offsets)
+        plan = executable.schedule
+        whole: list[tuple[Held | None, int]] = []
+        temporaries = [Held(self.memory, size, TEMPORARIES) for size in executable.sizes]
+        outputs: dict[int, Held] = {}
+        status: Held | None = None
+        for number, slot in enumerate(plan.slots):
+            match slot.role:
+                case "input":
+                    array = arrays[number]
+                    whole.append((array.held, array.offset // self.driver.alignment * self.driver.alignment))
+                case "constant":
+                    whole.append((executable.constants[number], 0))
+                case "temporary":
+                    # A value that stays inside of its kernel has a slot, but no memory.
+                    piece = executable.places.get(number)
+                    whole.append((temporaries[piece] if piece is not None else None, 0))
+                case "status":
+                    status = Held(self.memory, slot.nbytes, ARRAYS)
+                    whole.append((status, 0))
+                case _:
+                    outputs[number] = Held(self.memory, slot.nbytes, ARRAYS)
+                    whole.append((outputs[number], 0))
+        commands = self._commands(executable, whole, arrays, status)
+        if commands:
+            with self.lock:
+                self.driver.submit(commands, timed=timed)
+        pending = tuple(dict.fromkeys(each for array in arrays for each in array.pending))
+        if status is not None:
+            pending = (*pending, Pending(status, plan.checks))
+        results = []
+        for slot_number, spec, offset in ((each.slot, each.spec, each.offset) for each in plan.outputs):
+            if plan.slots[slot_number].role == "input":
+                source = arrays[slot_number]
+                results.append(DeviceArray(self, source.held, spec, source.offset + offset, pending))
+            else:
+                held = outputs.get(slot_number) or executable.constants[slot_number]
+                results.append(DeviceArray(self, held, spec, offset, pending))
+        return results
+
+    def _commands(
+        self,
+        executable: Executable,
+        whole: Sequence[tuple[Held | None, int]],
+        arrays: Sequence[DeviceArray],
+        status: Held | None,
+    ) -> list[Command]:
+        plan, alignment = executable.schedule, self.driver.alignment
+        commands: list[Command] = []
+        if status is not None:
+            commands.append(Clear(Extent(status.block.handle, 0, 4 * len(plan.checks))))
+        everything: list[Extent] = []
+        for number, (held, first) in enumerate(whole):
+            rest = arrays[number].offset - first if number < len(arrays) else 0
+            handle = held.block.handle if held is not None else None
+            everything.append(Extent(handle, first, rest + plan.slots[number].nbytes))
+        for step in executable.steps:
+            if step.copy is not None:
+                copy = step.copy
+                source, target = everything[copy.source], everything[copy.target]
+                commands.append(
+                    Move(
+                        Extent(source.block, source.offset + copy.source_offset, copy.nbytes),
+                        Extent(target.block, target.offset + copy.target_offset, copy.nbytes),
+                    )
+                )
+                continue
+            extents = []
+            for slot, window in step.slots:
+                extent = everything[slot]
+                if window is not None:
+                    extent = _window_of(extent, *window)
+                extents.append(extent)
+            numbers = tuple(
+                0
+                if position < 0
+                else arrays[position].offset % alignment // ITEMSIZE[part_of(arrays[position].spec.dtype)]
+                for position in step.numbers
+            )
+            commands.append(Launch(step.built, tuple(extents), numbers))
+        return commands
+
+    def synchronize(self) -> None:
+        with self.lock:
+            self.driver.synchronize()
+
+    def close(self) -> None:
+        self._keep_binaries(LAST_SECONDS)
+        self._executables.clear()
+        self._lacks.clear()
+        self._built.clear()
+        reclaim(self.memory)
+        # Arrays that outlive the session must not give their memory to a driver that is gone.
+        self._root.close()
+        with self.lock:
+            self.driver.close()
+
+
+def _window_of(extent: Extent, first: int, nbytes: int) -> Extent:
+    """A part of an extent. Of what begins at an offset, the last window may turn out to show nothing at all."""
+    left = extent.nbytes - first
+    if left <= 0:
+        return Extent(extent.block, extent.offset, min(extent.nbytes, 4))
+    return Extent(extent.block, extent.offset + first, min(nbytes, left))
+
+
+def _step(session: Session, step: Kernel | Copy, names: dict[str, int]) -> _Step:
+    if isinstance(step, Copy):
+        return _Step(None, None, (), (), step)
+    numbers = tuple(names.get(name, -1) for name in step.numbers)
+    slots = tuple((binding.slot, binding.window) for binding in step.bindings)
+    return _Step(step, session.built(step), slots, numbers)
+
+
+def _raise_broken(pending: Sequence[Pending], words: Sequence[Bytes]) -> None:
+    for (_, checks), status in zip(pending, words, strict=True):
+        for check in checks:
+            word = int(status.view(np.uint32)[check.number])
+            if word:
+                raise broken_rule(check, word)
+
+
+def broken_rule(check: Check, word: int) -> Exception:
+    """What NumPy raises for the same mistake."""
+    if check.error == "negative_power":
+        return ValueError("integers to negative integer powers are not allowed; convert the base to float first.")
+    value = word - 1 if word - 1 < 1 << 31 else word - 1 - (1 << 32)
+    return IndexError(f"index {value} is out of bounds for an axis with size {check.length}.")
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        instead = "Cast to float32 on the device first, or import ml_dtypes."
+        raise Unsupported(dtype, "NumPy without ml_dtypes", instead=instead) from None
+
+
+class CompilingEngine:
+    """The part of an engine that runs programs. What it is mixed into opens devices and knows their errors."""
+
+    #: The distributions whose versions change what kernels become.
+    libraries: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+        self._opening = threading.Lock()
+
+    def open(self, device: Device) -> Driver:
+        raise NotImplementedError
+
+    def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
+        raise NotImplementedError
+
+    def session(self, device: Device) -> Session:
+        """The device, opened when it is first needed."""
+        found = self._sessions.get(device.id)
+        if found is None:
+            with self._opening:
+                found = self._sessions.get(device.id)
+                if found is None:
+                    found = self._sessions[device.id] = Session(self.open(device), device, self)
+        return found
+
+    def supports(self, program: Program, device: Device) -> list[Lack]:
+        return self.session(device).lacks(program)
+
+    def compile(self, program: Program, device: Device) -> Executable:
+        return self.session(device).compiled(program)
+
+    def upload(self, values: Values, device: Device) -> DeviceArray:
+        session = self.session(device)
+        whole = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+        spec = Spec(values.shape, values.dtype.name)  # type: ignore[arg-type]
+        return DeviceArray(session, session.uploaded(whole.reshape(-1).view(np.uint8)), spec)
+
+    def download(self, buffer: DeviceArray) -> Values:
+        return buffer.session.downloaded(buffer)
+
+    def execute(self, executable: Executable, buffers: Sequence[DeviceArray]) -> list[DeviceArray]:
+        return executable.session.run(executable, buffers)
+
+    def execute_timed(
+        self, executable: Executable, buffers: Sequence[DeviceArray]
+    ) -> tuple[list[DeviceArray], float | None]:
+        """The results, and the seconds by the device's own clock; `None` where it has none. Waits for the device."""
+        session = executable.session
+        results = session.run(executable, buffers, timed=True)
+        with session.lock:
+            return results, session.driver.device_seconds()
+
+    def counters(self, device: Device) -> Counters:
+        """What the driver has done so far, as it is now."""
+        return msgspec.structs.replace(self.session(device).counters)
+
+    def native(self, buffer: DeviceArray) -> Values:
+        """The library's buffers do not speak DLPack; a copy on the host does."""
+        return self.download(buffer)
+
+    def adopt(self, array: Any, device: Device) -> DeviceArray:
+        return self.upload(np.from_dlpack(array), device)
+
+    def synchronize(self, device: Device) -> None:
+        self.session(device).synchronize()
+
+    def close_sessions(self) -> None:
+        while self._sessions:
+            _, session = self._sessions.popitem()
+            try:
+                session.close()
+            except DeviceLost:
+                continue

@@ -1,0 +1,126 @@
+"""What the engines that compile need of a library: one open device that holds memory and runs kernels.
+
+Everything above this seam (`anygpu.engines.compiling`) is the same for WebGPU and OpenCL; everything that knows the
+library is below it, in one folder for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from anygpu.codegen.kernel import Kernel
+from anygpu.codegen.target import Target
+
+#: A piece of the device's memory, and a kernel that is ready to run: the driver's own objects.
+Block = Any
+Built = Any
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Extent(NamedTuple):
+    """A part of a block."""
+
+    block: Block
+    offset: int
+    nbytes: int
+
+
+class Launch(NamedTuple):
+    """A built kernel on its buffers. Offsets that the device cannot bind are in the kernel's numbers already."""
+
+    built: Built
+    extents: tuple[Extent, ...]
+    numbers: tuple[int, ...] = ()
+
+
+class Move(NamedTuple):
+    """Bytes from one extent to another of the same length, by the device itself."""
+
+    source: Extent
+    target: Extent
+
+
+class Clear(NamedTuple):
+    """Zeros."""
+
+    extent: Extent
+
+
+Command = Launch | Move | Clear
+
+
+class Counters(msgspec.Struct, kw_only=True):
+    """What a driver has done since it was opened. Nothing is ever taken off."""
+
+    #: Blocks that the library itself made; a pool's reuse does not count.
+    allocations: int = 0
+    #: Kernels that the library itself compiled.
+    compilations: int = 0
+    submits: int = 0
+    dispatches: int = 0
+    bytes_to_device: int = 0
+    bytes_to_host: int = 0
+
+
+class Driver(Protocol):
+    """One open device. Not to be used from two threads at once."""
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def alignment(self) -> int:
+        """An extent that is bound begins at a multiple of so many bytes."""
+
+    @property
+    def counters(self) -> Counters: ...
+
+    def allocate(self, nbytes: int) -> Block:
+        """Memory for kernels and transfers. A multiple of 4 bytes is made of any size; raises the library's errors."""
+
+    def release(self, block: Block) -> None:
+        """Give it back to the library. What has been submitted may still be using it."""
+
+    def write(self, extent: Extent, data: Bytes) -> None:
+        """From the host, in order with what is submitted before and after. `data` may be reused on return.
+
+        An extent owns the whole of its last word: up to three bytes after its end may change.
+        """
+
+    def read(self, extent: Extent) -> Bytes:
+        """Wait for everything that was submitted, and copy."""
+
+    def read_many(self, extents: Sequence[Extent]) -> list[Bytes]:
+        """Like `read` of each, with one wait for all of them."""
+
+    def read_view(self, extent: Extent, *, owner: object) -> Bytes:
+        """Like `read`, but without the copy where the host sees the device's memory.
+
+        The result then keeps `owner` alive: what returns the block to a pool when it dies.
+        """
+
+    def build(self, kernel: Kernel, *, binary: bytes | None = None) -> Built:
+        """Compile, or take from what was compiled before; `binary` is what `binary_of` gave for the same kernel."""
+
+    def binary_of(self, built: Built) -> bytes | None:
+        """What spares the next process the compiler; `None` where the library gives nothing of the kind."""
+
+    def submit(self, commands: Sequence[Command], *, timed: bool = False) -> None:
+        """All of them in order, as one submission where the library allows; returns before they are done.
+
+        A kernel whose grid would run too long for one dispatch is cut along its groups.
+        """
+
+    def device_seconds(self) -> float | None:
+        """By the device's own clock: of the last submission that was `timed`; waits for it. `None` when it has none."""
+
+    def synchronize(self) -> None:
+        """Return when the device has nothing left to do."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,203 @@
+"""Kernels from text, or from what a compiler made of it earlier."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pyopencl as cl
+
+from anygpu.codegen.kernel import Kernel
+from anygpu.engines.cutting import Cut, Pace, cuts
+from anygpu.engines.driver import Counters
+from anygpu.engines.opencl import errors
+from anygpu.engines.opencl.declarations import WITHOUT_HEADER, with_declarations
+from anygpu.engines.recent import Recent
+from anygpu.errors import InvalidProgram
+
+#: Compiled texts that are kept, whoever still uses them or not.
+KEPT_TEXTS = 1024
+
+#: How many runs of a kernel are timed to know how long it takes: the first may have been unlucky.
+_TIMED_RUNS = 3
+
+#: How often a kernel is built without the header before that is given up.
+_TRIES = 3
+
+
+class Function:
+    """A compiled function, with the arguments that it was last given: only what changes is set again."""
+
+    __slots__ = ("__weakref__", "bound", "kernel", "numbers", "program")
+
+    def __init__(self, program: Any, kernel: Any, buffers: int, numbers: int) -> None:
+        self.program = program
+        self.kernel = kernel
+        #: The number of the part (see `Part`) at each buffer, 0 for none, and the values of the numbers.
+        self.bound = [0] * buffers
+        self.numbers: list[int | None] = [None] * numbers
+
+
+class Built:
+    """One kernel, ready to be launched."""
+
+    __slots__ = ("_event", "_seconds_per_group", "_timed", "function", "kernel", "whole")
+
+    def __init__(self, kernel: Kernel, function: Function) -> None:
+        self.kernel = kernel
+        self.function = function
+        self.whole = (Cut(0, kernel.groups),) if kernel.groups > 0 else ()
+        self._seconds_per_group: float | None = None
+        self._timed = 0
+        self._event: tuple[Any, int] | None = None
+
+    def binary(self) -> bytes:
+        """What the compiler made, for a cache on disk: only of use on the same device, driver and library.
+
+        Best asked for after the first run: PoCL has then made everything that belongs into it.
+        """
+        (binary,) = self.function.program.get_info(cl.program_info.BINARIES)
+        return bytes(binary)
+
+    def cuts(self, pace: Pace) -> tuple[Cut, ...]:
+        """The parts in which it runs: by its own earlier runs where there are any, by its estimates otherwise."""
+        kernel = self.kernel
+        if "first_group" not in kernel.numbers:
+            return self.whole
+        if self._timed < _TIMED_RUNS:
+            self._learn()
+        if self._seconds_per_group is None:
+            seconds = pace.seconds(kernel.flops, kernel.bytes_moved)
+        else:
+            seconds = self._seconds_per_group * kernel.groups
+        return tuple(cuts(kernel.groups, seconds)) if self.whole else ()
+
+    def ran(self, event: Any, groups: int) -> None:
+        """Remember the event of a run, to learn from it when it is done."""
+        if self._timed < _TIMED_RUNS and self._event is None and "first_group" in self.kernel.numbers:
+            self._event = (event, groups)
+
+    def _learn(self) -> None:
+        if self._event is None:
+            return
+        event, groups = self._event
+        if event.get_info(cl.event_info.COMMAND_EXECUTION_STATUS) > 0:
+            return
+        self._event = None
+        self._timed += 1
+        seconds = seconds_of(event)
+        if seconds is not None:
+            known = self._seconds_per_group
+            self._seconds_per_group = seconds / groups if known is None else min(known, seconds / groups)
+
+
+def seconds_of(event: Any) -> float | None:
+    """From start to end by the device's clock; `None` when the driver cannot tell."""
+    try:
+        start = event.get_profiling_info(cl.profiling_info.START)
+        end = event.get_profiling_info(cl.profiling_info.END)
+    except cl.Error:
+        return None
+    return float(end - start) * 1e-9
+
+
+class Builder:
+    """Compiles for one device, and keeps what it has compiled."""
+
+    def __init__(self, device: Any, context: Any, name: str, counters: Counters, *, options: tuple[str, ...]) -> None:
+        self._device = device
+        self._context = context
+        self._name = name
+        self._counters = counters
+        self._options = list(options)
+        self._group_limit = int(device.max_work_group_size)
+        self._floats = floating_types(device)
+        self._functions: Recent[Function] = Recent(KEPT_TEXTS)
+        self._own_declarations = _reads_a_long_header(device)
+        #: How often that worked, and how often the text was right and only the header missing.
+        self._spared, self._missed = 0, 0
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def build(self, kernel: Kernel, binary: bytes | None = None) -> Built:
+        """Raises `InvalidProgram` with the compiler's words. A binary that the driver refuses is as good as none."""
+        if kernel.group_size > self._group_limit:
+            raise self._too_large(kernel, self._group_limit)
+        key = (kernel.source, kernel.name, kernel.group_size, len(kernel.bindings), len(kernel.numbers))
+        return Built(kernel, self._functions.get(key, lambda: self._function(kernel, binary)))
+
+    def _function(self, kernel: Kernel, binary: bytes | None) -> Function:
+        program = None if binary is None else self._from_binary(binary)
+        try:
+            if program is None:
+                program = self._from_source(kernel)
+            compiled = cl.Kernel(program, kernel.name)
+        except cl.Error as error:
+            if errors.is_refusal_of_a_kernel(error):
+                raise self._refusal(kernel, error) from error
+            raise
+        limit = compiled.get_work_group_info(cl.kernel_work_group_info.WORK_GROUP_SIZE, self._device)
+        if kernel.group_size > limit:
+            raise self._too_large(kernel, int(limit))
+        arguments = len(kernel.bindings) + len(kernel.numbers)
+        if compiled.num_args != arguments:
+            raise InvalidProgram(
+                f"The text of kernel {kernel.name} takes {compiled.num_args} arguments, and its record {arguments}. "
+                "It was not run; please report this."
+            )
+        return Function(program, compiled, len(kernel.bindings), len(kernel.numbers))
+
+    def _from_binary(self, binary: bytes) -> Any | None:
+        try:
+            return cl.Program(self._context, [self._device], [binary]).build(self._options)
+        except cl.Error:
+            return None
+
+    def _from_source(self, kernel: Kernel) -> Any:
+        self._counters.compilations += 1
+        if self._own_declarations:
+            try:
+                text = with_declarations(kernel.source, floats=self._floats)
+                program = self._compiled(text, [*self._options, WITHOUT_HEADER])
+            except cl.Error as error:
+                if not errors.is_refusal_of_a_kernel(error):
+                    raise
+            else:
+                self._spared += 1
+                return program
+        program = self._compiled(kernel.source, self._options)
+        if self._own_declarations:
+            self._missed += 1
+            # Some other version of PoCL may not have that header: then there is nothing to spare.
+            self._own_declarations = self._spared > 0 or self._missed < _TRIES
+        return program
+
+    def _compiled(self, text: str, options: list[str]) -> Any:
+        with warnings.catch_warnings():
+            # A compiler may say something about a text that it takes: nobody can do anything about it.
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            # Made from pyopencl's inner program, because the outer one keeps binaries where we do not see them.
+            return cl.Program(cl._cl._Program(self._context, text)).build(options)
+
+    def _refusal(self, kernel: Kernel, error: cl.Error) -> InvalidProgram:
+        return InvalidProgram(
+            f"The OpenCL compiler of {self._name} refuses kernel {kernel.name}. It was not run; if the kernel is not "
+            f"your own, please report this.\n{error}\n{kernel.source}"
+        )
+
+    def _too_large(self, kernel: Kernel, limit: int) -> InvalidProgram:
+        return InvalidProgram(
+            f"Kernel {kernel.name} has groups of {kernel.group_size}, and {self._name} runs it in groups of at most "
+            f"{limit}. Use smaller groups."
+        )
+
+
+def floating_types(device: Any) -> tuple[str, ...]:
+    extensions = device.extensions.split()
+    double = "cl_khr_fp64" in extensions or device.double_fp_config
+    return ("float", *(["double"] if double else []), *(["half"] if "cl_khr_fp16" in extensions else []))
+
+
+def _reads_a_long_header(device: Any) -> bool:
+    return str(device.platform.name).strip() == "Portable Computing Language"

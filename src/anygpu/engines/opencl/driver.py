@@ -1,0 +1,275 @@
+"""One open OpenCL device that holds memory and runs kernels: the driver of `anygpu.engines.driver`."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyopencl as cl
+
+from anygpu.codegen.kernel import Kernel
+from anygpu.codegen.target import Target
+from anygpu.engines.cutting import Pace
+from anygpu.engines.driver import Bytes, Clear, Command, Counters, Extent, Launch, Move
+from anygpu.engines.opencl.building import Builder, Built, seconds_of
+from anygpu.engines.opencl.device import OpenDevice
+from anygpu.engines.opencl.memory import Block, MappedMemory, Memory, SharedMemory, StagedMemory
+from anygpu.engines.opencl.submissions import Submissions
+from anygpu.errors import DeviceLost, InvalidProgram, TooBig
+
+_ZERO = {size: np.zeros(1, f"u{size}") for size in (1, 4)}
+
+
+class Live(NamedTuple):
+    """What a driver has given out and has not got back, for tests of leaks."""
+
+    blocks: int
+    nbytes: int
+    functions: int
+
+
+class OpenCLDriver:
+    """An in-order queue, so that nothing has to be waited for between two submissions."""
+
+    def __init__(self, opened: OpenDevice) -> None:
+        self._opened = opened
+        self._queue = opened.queue
+        self._closed = False
+        self._counters = Counters()
+        self._submissions = Submissions(opened.id)
+        self._memory = _memory_of(opened, self._submissions)
+        self._builder = Builder(opened.device, opened.context, opened.id, self._counters, options=opened.build_options)
+        self._pace = Pace()
+        self._timed: list[Any] | None = None
+        self._blocks: weakref.WeakSet[Block] = weakref.WeakSet()
+        #: Blocks that were released while the device was still using them.
+        self._leaving: list[Block] = []
+
+    @property
+    def target(self) -> Target:
+        return self._opened.target
+
+    @property
+    def alignment(self) -> int:
+        return self._opened.alignment
+
+    @property
+    def counters(self) -> Counters:
+        return self._counters
+
+    @property
+    def views_are_free(self) -> bool:
+        """Whether `read_view` shows the device's memory itself."""
+        return self._opened.sharing != "staged"
+
+    def allocate(self, nbytes: int) -> Block:
+        self._require_open()
+        nbytes = max(nbytes + 3 & ~3, 4)
+        if nbytes > self._opened.largest_block:
+            raise TooBig(self._opened.id, nbytes, self._opened.largest_block)
+        self._let_go()
+        block = self._memory.allocate(nbytes)
+        self._counters.allocations += 1
+        self._blocks.add(block)
+        return block
+
+    def release(self, block: Block) -> None:
+        """A view of the block keeps its memory; so does what the device still has to do with it."""
+        if not self._closed and not self._submissions.is_done(block.last_use):
+            self._leaving.append(block)
+
+    def adopt_host(self, array: Bytes) -> Block | None:
+        """A block of the user's own bytes, for kernels to read; `None` where it would have to be copied.
+
+        The array must not be written to until everything that was submitted with the block is done. It is kept until
+        then. Its first byte is a multiple of 16, no more: kernels load wider vectors with `vloadN`.
+        """
+        self._require_open()
+        if array.ndim != 1 or array.dtype != np.uint8 or not array.flags.c_contiguous:
+            return None
+        if not 0 < array.nbytes <= self._opened.largest_block:
+            return None
+        block = self._memory.adopt(array)
+        if block is not None:
+            self._blocks.add(block)
+        return block
+
+    def write(self, extent: Extent, data: Bytes) -> None:
+        self._require_open()
+        if len(data) != extent.nbytes:
+            raise ValueError(f"{len(data)} bytes do not fill an extent of {extent.nbytes}.")
+        if extent.nbytes:
+            self._memory.write(extent, data)
+            self._counters.bytes_to_device += extent.nbytes
+
+    def read(self, extent: Extent) -> Bytes:
+        self._require_open()
+        if not extent.nbytes:
+            return np.empty(0, np.uint8)
+        # What went wrong in a submission is raised here, with its own code.
+        self._submissions.wait(extent.block.last_use)
+        self._counters.bytes_to_host += extent.nbytes
+        return self._memory.read(extent)
+
+    def read_many(self, extents: Sequence[Extent]) -> list[Bytes]:
+        return [self.read(extent) for extent in extents]
+
+    def read_view(self, extent: Extent, *, owner: object = None, writable: bool = False) -> Bytes:
+        """The bytes in place, where the host sees the device's memory, and otherwise a copy.
+
+        The view holds the block and `owner` for as long as it lives itself: give as `owner` whatever returns the block
+        to a pool when it dies. A kernel must not write to the block before that, nor read from it if it is `writable`.
+        """
+        self._require_open()
+        if not extent.nbytes:
+            return np.empty(0, np.uint8)
+        self._submissions.wait(extent.block.last_use)
+        view = self._memory.view(extent, owner, writable=writable)
+        return self.read(extent) if view is None else view
+
+    def build(self, kernel: Kernel, *, binary: bytes | None = None) -> Built:
+        """`binary`: what `Built.binary` gave earlier, for the same kernel, device, driver and libraries."""
+        self._require_open()
+        return self._builder.build(kernel, binary)
+
+    def binary_of(self, built: Built) -> bytes | None:
+        return built.binary()
+
+    def submit(self, commands: Sequence[Command], *, timed: bool = False) -> None:
+        self._require_open()
+        self._let_go()
+        number = self._submissions.next
+        events: list[Any] = []
+        try:
+            for command in commands:
+                match command:
+                    case Launch():
+                        self._launch(command, number, events)
+                    case Move(source=source, target=target):
+                        self._move(source, target, number, events)
+                    case Clear(extent=extent):
+                        self._clear(extent, number, events)
+        finally:
+            # Also when a command is refused: those before it are on their way, and their memory is in use.
+            if events:
+                self._submissions.add(events[-1])
+                self._queue.flush()
+                self._counters.submits += 1
+        if timed:
+            self._timed = events
+
+    def device_seconds(self) -> float | None:
+        """The sum of what each command took, from its start to its end: idle time between two is the host's doing."""
+        if self._timed is None:
+            return None
+        if self._timed:
+            self._timed[-1].wait()
+        seconds = [seconds_of(event) for event in self._timed]
+        known = [each for each in seconds if each is not None]
+        return sum(known) if len(known) == len(seconds) else None
+
+    def synchronize(self) -> None:
+        self._require_open()
+        self._submissions.wait_for_all()
+        self._queue.finish()
+        self._let_go()
+
+    def live(self) -> Live:
+        blocks = list(self._blocks)
+        functions = 0 if self._closed else len(self._builder)
+        return Live(len(blocks), sum(block.nbytes for block in blocks), functions)
+
+    def close(self) -> None:
+        """Wait for the device and let go of everything. Blocks and views that others hold stay valid memory."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._queue.finish()
+        finally:
+            self._submissions.forget()
+            self._leaving.clear()
+            self._timed = None
+            del self._memory, self._builder, self._queue, self._opened
+
+    def _launch(self, launch: Launch, number: int, events: list[Any]) -> None:
+        built: Built = launch.built
+        kernel = built.kernel
+        function = built.function
+        if len(launch.extents) != len(function.bound) or len(launch.numbers) != len(function.numbers):
+            raise InvalidProgram(
+                f"kernel {kernel.name} takes {len(function.bound)} buffers and {len(function.numbers)} numbers; it was "
+                f"given {len(launch.extents)} and {len(launch.numbers)}."
+            )
+        compiled = function.kernel
+        for index, (block, offset, nbytes) in enumerate(launch.extents):
+            part = block.part(offset, nbytes)
+            if function.bound[index] != part.number:
+                function.bound[index] = 0
+                compiled.set_arg(index, part.buffer)
+                function.bound[index] = part.number
+            block.last_use = number
+        for index, value in enumerate(launch.numbers):
+            if function.numbers[index] != value:
+                _set_number(function, index, value)
+        size = kernel.group_size
+        parts = built.cuts(self._pace)
+        for part_of_grid in parts:
+            if len(parts) > 1:
+                where = kernel.numbers.index("first_group")
+                _set_number(function, where, launch.numbers[where] + part_of_grid.first_group)
+            event = cl.enqueue_nd_range_kernel(self._queue, compiled, (part_of_grid.groups * size,), (size,))
+            events.append(event)
+            built.ran(event, part_of_grid.groups)
+        self._counters.dispatches += len(parts)
+
+    def _move(self, source: Extent, target: Extent, number: int, events: list[Any]) -> None:
+        if not source.nbytes:
+            return
+        event = cl.enqueue_copy(
+            self._queue,
+            target.block.buffer,
+            source.block.buffer,
+            byte_count=source.nbytes,
+            src_offset=source.offset,
+            dst_offset=target.offset,
+        )
+        source.block.last_use = target.block.last_use = number
+        events.append(event)
+
+    def _clear(self, extent: Extent, number: int, events: list[Any]) -> None:
+        if not extent.nbytes:
+            return
+        pattern = _ZERO[1 if (extent.offset | extent.nbytes) % 4 else 4]
+        event = cl.enqueue_fill_buffer(self._queue, extent.block.buffer, pattern, extent.offset, extent.nbytes)
+        extent.block.last_use = number
+        events.append(event)
+
+    def _let_go(self) -> None:
+        """Drop what was released while it was in use, and is not any more."""
+        done = self._submissions.look()
+        if self._leaving:
+            self._leaving = [block for block in self._leaving if block.last_use > done]
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise DeviceLost("the OpenCL device", detail="it was closed")
+
+
+def _set_number(function: Any, index: int, value: int) -> None:
+    function.numbers[index] = None
+    # Not `set_arg`: it tries one type after the other, which costs 12 µs against 0.1.
+    function.kernel._set_arg_buf(len(function.bound) + index, value.to_bytes(4, "little"))
+    function.numbers[index] = value
+
+
+def _memory_of(opened: OpenDevice, submissions: Submissions) -> Memory:
+    match opened.sharing:
+        case "shared":
+            return SharedMemory(opened.context, opened.alignment, submissions)
+        case "mapped":
+            return MappedMemory(opened.context, opened.queue, submissions)
+        case "staged":
+            return StagedMemory(opened.context, opened.queue, submissions)

@@ -1,0 +1,304 @@
+"""Memory of an OpenCL device, and the three ways in which a host gets at it.
+
+`SharedMemory`  the device is made of the host's own processors: blocks are ordinary memory, and nothing is ever copied
+                twice. Whether a driver really works on the memory it is given is tried out when the device is opened.
+`MappedMemory`  the device shares the host's memory chips (integrated GPUs): blocks are mapped for each access.
+`StagedMemory`  the device has memory of its own: bytes pass through page-locked memory of the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import sys
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyopencl as cl
+
+from anygpu.engines.driver import Bytes, Extent
+from anygpu.engines.opencl.submissions import Submissions
+
+#: What kernels may expect of the first byte of memory that the user brought: NumPy's own memory begins so.
+ADOPTED_ALIGNMENT = 16
+
+_CACHE_LINE = 64
+_PAGE = 4096
+#: From here on memory comes from the system in pages that are 512 times as large, which halves the cost of first use.
+_HUGE_PAGES_FROM = 4 << 20
+_CHUNK = 4 << 20
+_CHUNKS = 4
+
+_PARTS_KEPT = 64
+_part_numbers = itertools.count(1)
+
+
+class Part(NamedTuple):
+    """What a kernel is given for an extent. The number tells two parts apart without keeping either alive."""
+
+    number: int
+    buffer: Any
+
+
+class Block:
+    """A piece of memory. It lives as long as somebody holds it: a driver's caller, or a view of its bytes."""
+
+    __slots__ = ("__weakref__", "_parts", "_whole", "buffer", "host", "last_use", "nbytes")
+
+    def __init__(self, buffer: Any, nbytes: int, host: Bytes | None = None) -> None:
+        self.buffer = buffer
+        self.nbytes = nbytes
+        #: The same bytes as the host sees them, where it always does.
+        self.host = host
+        #: The number of the last submission that has to do with it.
+        self.last_use = 0
+        self._whole = Part(next(_part_numbers), buffer)
+        self._parts: dict[tuple[int, int], Part] = {}
+
+    def part(self, offset: int, nbytes: int) -> Part:
+        """As small as can be: what a kernel does with two parts that overlap is undefined in OpenCL."""
+        # An empty part may begin where the block ends; it is never looked at, but something must be given.
+        if (offset == 0 and nbytes + 3 >= self.nbytes) or offset >= self.nbytes:
+            return self._whole
+        part = self._parts.get((offset, nbytes))
+        if part is None:
+            if len(self._parts) >= _PARTS_KEPT:
+                self._parts.clear()
+            size = min(max(nbytes + 3 & ~3, 4), self.nbytes - offset)
+            part = Part(next(_part_numbers), self.buffer.get_sub_region(offset, size))
+            self._parts[offset, nbytes] = part
+        return part
+
+
+class Lent:
+    """What a NumPy view of a block stands on: holds the block, its mapping and its owner until no view is left."""
+
+    __slots__ = ("__array_interface__", "_held")
+
+    def __init__(self, array: Bytes, held: tuple[object, ...], *, writable: bool) -> None:
+        self._held = (array, *held)
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": array.shape,
+            "data": (array.ctypes.data, not writable),
+        }
+
+    def array(self) -> Bytes:
+        view: Bytes = np.asarray(self)
+        return view
+
+
+class Memory(Protocol):
+    """How blocks are made, and how the host reads and writes them."""
+
+    def allocate(self, nbytes: int) -> Block: ...
+
+    def write(self, extent: Extent, data: Bytes) -> None: ...
+
+    def read(self, extent: Extent) -> Bytes: ...
+
+    def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes | None:
+        """The bytes in place, when everything that writes them is done; `None` where the host cannot see them."""
+
+    def adopt(self, array: Bytes) -> Block | None: ...
+
+
+class SharedMemory:
+    def __init__(self, context: Any, alignment: int, submissions: Submissions) -> None:
+        self._context = context
+        self._alignment = max(alignment, _CACHE_LINE)
+        self._submissions = submissions
+
+    def allocate(self, nbytes: int) -> Block:
+        host = host_memory(nbytes, self._alignment)
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+        return Block(cl.Buffer(self._context, flags, hostbuf=host), nbytes, host)
+
+    def write(self, extent: Extent, data: Bytes) -> None:
+        self._submissions.wait(extent.block.last_use)
+        self._bytes(extent)[:] = data
+
+    def read(self, extent: Extent) -> Bytes:
+        self._submissions.wait(extent.block.last_use)
+        return self._bytes(extent).copy()
+
+    def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes:
+        self._submissions.wait(extent.block.last_use)
+        return Lent(self._bytes(extent), (extent.block, owner), writable=writable).array()
+
+    def adopt(self, array: Bytes) -> Block | None:
+        if array.ctypes.data % ADOPTED_ALIGNMENT:
+            return None
+        return _adopted(self._context, array)
+
+    @staticmethod
+    def _bytes(extent: Extent) -> Bytes:
+        bytes_of_block: Bytes = extent.block.host
+        return bytes_of_block[extent.offset : extent.offset + extent.nbytes]
+
+
+class MappedMemory:
+    def __init__(self, context: Any, queue: Any, submissions: Submissions) -> None:
+        self._context = context
+        self._queue = queue
+        self._submissions = submissions
+
+    def allocate(self, nbytes: int) -> Block:
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        return Block(cl.Buffer(self._context, flags, nbytes), nbytes)
+
+    def write(self, extent: Extent, data: Bytes) -> None:
+        mapped = self._map(extent, cl.map_flags.WRITE_INVALIDATE_REGION)
+        mapped[:] = data
+        mapped.base.release(self._queue)
+
+    def read(self, extent: Extent) -> Bytes:
+        mapped = self._map(extent, cl.map_flags.READ)
+        copy: Bytes = mapped.copy()
+        mapped.base.release(self._queue)
+        return copy
+
+    def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes:
+        # The mapping ends with the view: pyopencl releases it when nobody holds it any more.
+        flags = cl.map_flags.READ | (cl.map_flags.WRITE if writable else 0)
+        return Lent(self._map(extent, flags), (extent.block, owner), writable=writable).array()
+
+    def adopt(self, array: Bytes) -> Block | None:
+        # What drivers of integrated GPUs ask for in order to work in place; anything else they would copy in secret.
+        if array.ctypes.data % _PAGE or array.nbytes % _CACHE_LINE:
+            return None
+        return _adopted(self._context, array)
+
+    def _map(self, extent: Extent, flags: int) -> Any:
+        # What went wrong before is raised by the one who knows its code.
+        self._submissions.wait_for_all()
+        mapped, _ = cl.enqueue_map_buffer(
+            self._queue, extent.block.buffer, flags, extent.offset, (extent.nbytes,), np.uint8, is_blocking=True
+        )
+        return mapped
+
+
+class StagedMemory:
+    """Writes return as soon as the bytes are in page-locked memory; a ring of chunks lets copies overlap."""
+
+    def __init__(self, context: Any, queue: Any, submissions: Submissions) -> None:
+        self._context = context
+        self._queue = queue
+        self._submissions = submissions
+        self._ring: list[tuple[Bytes, Any]] = []
+        self._turn = 0
+        #: For each chunk the event of the copy that uses it.
+        self._busy: list[Any] = [None] * _CHUNKS
+
+    def allocate(self, nbytes: int) -> Block:
+        block = Block(cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes), nbytes)
+        # Drivers only promise memory until it is first used; a promise that cannot be kept had better fail here.
+        event = cl.enqueue_fill_buffer(self._queue, block.buffer, np.zeros(1, np.uint32), 0, 4)
+        block.last_use = self._submissions.add(event)
+        return block
+
+    def write(self, extent: Extent, data: Bytes) -> None:
+        event = None
+        for begin in range(0, len(data), _CHUNK):
+            turn, chunk = self._next_chunk()
+            piece = data[begin : begin + _CHUNK]
+            staged = chunk[: len(piece)]
+            staged[:] = piece
+            event = self._busy[turn] = cl.enqueue_copy(
+                self._queue, extent.block.buffer, staged, dst_offset=extent.offset + begin, is_blocking=False
+            )
+        if event is not None:
+            extent.block.last_use = self._submissions.add(event)
+
+    def read(self, extent: Extent) -> Bytes:
+        result = np.empty(extent.nbytes, np.uint8)
+        arriving: list[tuple[Any, Bytes, Bytes]] = []
+        for begin in range(0, extent.nbytes, _CHUNK):
+            if len(arriving) == _CHUNKS - 1:
+                _arrive(arriving.pop(0))
+            turn, chunk = self._next_chunk()
+            target = result[begin : begin + _CHUNK]
+            staged = chunk[: len(target)]
+            event = self._busy[turn] = cl.enqueue_copy(
+                self._queue, staged, extent.block.buffer, src_offset=extent.offset + begin, is_blocking=False
+            )
+            arriving.append((event, staged, target))
+        for each in arriving:
+            _arrive(each)
+        return result
+
+    def view(self, extent: Extent, owner: object, *, writable: bool) -> None:
+        return None
+
+    def adopt(self, array: Bytes) -> None:
+        return None
+
+    def _next_chunk(self) -> tuple[int, Bytes]:
+        turn = self._turn
+        self._turn = (turn + 1) % _CHUNKS
+        if turn == len(self._ring):
+            self._ring.append(self._page_locked())
+        if (event := self._busy[turn]) is not None:
+            event.wait()
+        return turn, self._ring[turn][0]
+
+    def _page_locked(self) -> tuple[Bytes, Any]:
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        buffer = cl.Buffer(self._context, flags, _CHUNK)
+        access = cl.map_flags.READ | cl.map_flags.WRITE
+        mapped, _ = cl.enqueue_map_buffer(self._queue, buffer, access, 0, (_CHUNK,), np.uint8, is_blocking=True)
+        return mapped, buffer
+
+
+def _arrive(arriving: tuple[Any, Bytes, Bytes]) -> None:
+    event, staged, target = arriving
+    event.wait()
+    target[:] = staged
+
+
+def _adopted(context: Any, array: Bytes) -> Block | None:
+    if not array.nbytes:
+        return None
+    # The device promises never to write, so an array that nobody may write to can be lent as well.
+    flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
+    return Block(cl.Buffer(context, flags, hostbuf=array), array.nbytes, array)
+
+
+def host_memory(nbytes: int, alignment: int) -> Bytes:
+    """Ordinary memory that begins at a multiple of `alignment`."""
+    if nbytes >= _HUGE_PAGES_FROM:
+        return np.frombuffer(_pages(nbytes), np.uint8)
+    roomy = np.empty(nbytes + alignment, np.uint8)
+    start = -roomy.ctypes.data % alignment
+    return roomy[start : start + nbytes]
+
+
+def _pages(nbytes: int) -> mmap.mmap:
+    try:
+        if sys.platform == "win32":
+            return mmap.mmap(-1, nbytes)
+        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"the system gives no {nbytes} bytes: {error}") from error
+    if sys.platform == "linux":
+        # A kernel without huge pages refuses the advice, and works all the same.
+        with contextlib.suppress(OSError):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
+
+
+def works_in_place(context: Any, queue: Any, alignment: int) -> bool:
+    """Whether the device and the host see each other's writes to the same bytes with no mapping in between."""
+    size = 256
+    source, target = (host_memory(size, max(alignment, _CACHE_LINE)) for _ in range(2))
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+    source[:] = target[:] = 0
+    buffers = [cl.Buffer(context, flags, hostbuf=host) for host in (source, target)]
+    for value in (1, 2):  # twice: the second time a secret copy would be stale
+        source[:] = value
+        cl.enqueue_copy(queue, buffers[1], buffers[0], byte_count=size).wait()
+        if not (target == value).all():
+            return False
+    return True

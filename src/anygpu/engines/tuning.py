@@ -1,0 +1,139 @@
+"""Sizes of kernels found by measuring, on the device at hand and within a time that is set beforehand.
+
+Only kernels that would take a noticeable time are measured, each once on a machine: what was found is kept on disk,
+by the kernel's text and everything that may change its speed. A candidate that is clearly slower than the best so far
+is given up after its first run. Memory for it is borrowed from the session and holds zeros.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from anygpu.codegen.kernel import Choice, Kernel, Schedule
+from anygpu.engines.kept import Kept
+from anygpu.errors import AllocationError, InvalidOption, InvalidProgram, Unsupported
+
+#: Seconds that may be spent on the kernels of one program; 0 measures nothing.
+VARIABLE = "ANYGPU_TUNING_SECONDS"
+DEFAULT_SECONDS = 1.0
+
+#: Kernels that surely take less than about a millisecond are not worth it.
+LEAST_FLOPS = 2e7
+LEAST_BYTES = 4e6
+
+#: Another candidate must be better than the first guess by this much, or noise would choose.
+MARGIN = 0.95
+#: A candidate that takes so much longer than the best is not run again.
+HOPELESS = 1.3
+RUNS = 3
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What was measured: the candidate's position, what it was, and seconds."""
+
+    candidate: int
+    sizes: str
+    seconds: float
+    measured: int
+
+
+#: Runs steps of a schedule on memory of the right sizes: the seconds by the device's own clock, or `None`.
+Measure = Callable[[Schedule, tuple[int, ...]], float | None]
+
+
+def budget() -> float:
+    given = os.environ.get(VARIABLE)
+    if given is None:
+        return DEFAULT_SECONDS
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise InvalidOption(f"{VARIABLE} is a number of seconds, 0 or more; got {given!r}.")
+    return seconds
+
+
+class Tuner:
+    """Chooses sizes for the kernels of schedules."""
+
+    def __init__(self, kept: Kept, measure: Measure, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._kept = kept
+        self._measure = measure
+        self._clock = clock
+
+    def choose(
+        self, plan: Schedule, again: Callable[[Mapping[str, msgspec.Struct]], Schedule], seconds: float
+    ) -> dict[str, msgspec.Struct]:
+        """Sizes that differ from the first guess, by name. `again` makes the schedule with other sizes."""
+        end = self._clock() + seconds
+        result: dict[str, msgspec.Struct] = {}
+        for choice in plan.choices:
+            if not _is_worth_it(plan, choice):
+                continue
+            key = "\n".join(step.source for step in _kernels(plan, choice))
+            found = self._known(key, choice)
+            if found is None and self._clock() < end:
+                found = self._try(plan, choice, again, end)
+                if found is not None:
+                    self._kept.put_record("tuning", key, found)
+            if found is not None and found.candidate:
+                result[choice.name] = choice.candidates[found.candidate]
+        return result
+
+    def _known(self, key: str, choice: Choice) -> Found | None:
+        found = self._kept.record("tuning", key, Found)
+        if found is None or not 0 <= found.candidate < len(choice.candidates):
+            return None
+        # Candidates may have changed since: the position alone is not trusted.
+        return found if found.sizes == repr(choice.candidates[found.candidate]) else None
+
+    def _try(
+        self, plan: Schedule, choice: Choice, again: Callable[[Mapping[str, msgspec.Struct]], Schedule], end: float
+    ) -> Found | None:
+        best: tuple[float, int] | None = None
+        measured = 0
+        for number, candidate in enumerate(choice.candidates):
+            if number and self._clock() >= end:
+                break
+            try:
+                other = again({choice.name: candidate}) if number else plan
+                steps = next((each.steps for each in other.choices if each.name == choice.name), choice.steps)
+                seconds = self._fastest(other, steps, best[0] if best else None)
+            except (InvalidProgram, Unsupported, AllocationError):
+                # A size that this device refuses is no candidate.
+                continue
+            if seconds is None:
+                return None
+            measured += 1
+            if best is None or seconds < best[0] * (MARGIN if best[1] == 0 else 1.0):
+                best = (seconds, number)
+        if best is None:
+            return None
+        return Found(best[1], repr(choice.candidates[best[1]]), best[0], measured)
+
+    def _fastest(self, plan: Schedule, steps: tuple[int, ...], best: float | None) -> float | None:
+        """Of a few runs, after one that compiles; `None` when the device has no clock."""
+        fastest: float | None = None
+        for run in range(RUNS + 1):
+            seconds = self._measure(plan, steps)
+            if seconds is None:
+                return None
+            if run and (fastest is None or seconds < fastest):
+                fastest = seconds
+            if best is not None and run and fastest is not None and fastest > best * HOPELESS:
+                break
+        return fastest
+
+
+def _kernels(plan: Schedule, choice: Choice) -> list[Kernel]:
+    return [step for number in choice.steps if isinstance(step := plan.steps[number], Kernel)]
+
+
+def _is_worth_it(plan: Schedule, choice: Choice) -> bool:
+    kernels = _kernels(plan, choice)
+    return any(kernel.flops >= LEAST_FLOPS or kernel.bytes_moved >= LEAST_BYTES for kernel in kernels)

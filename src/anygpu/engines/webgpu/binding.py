@@ -1,0 +1,106 @@
+"""Memory as kernels are given it: blocks, and bind groups that are made once for the same extents."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from anygpu.codegen.target import Target
+from anygpu.engines.driver import Extent
+from anygpu.engines.webgpu.programs import Layout
+from anygpu.errors import TooBig
+
+#: Bind groups that are kept. A program needs one for each kernel and each set of buffers that it meets.
+KEPT_BIND_GROUPS = 4096
+
+#: Buffers are whole multiples of the widest element that kernels read, so that the last one is never cut off.
+GRANULE = 16
+
+Key = tuple[Layout, tuple[Extent, ...]]
+
+
+class Block:
+    """A buffer on the device. Without `buffer`, it was given back."""
+
+    __slots__ = ("buffer", "keys", "nbytes")
+
+    def __init__(self, buffer: Any, nbytes: int) -> None:
+        self.buffer = buffer
+        self.nbytes = nbytes
+        #: Of the bind groups that have it.
+        self.keys: set[Key] = set()
+
+
+def round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def buffer_of(extent: Extent) -> Any:
+    """The extent's buffer. Submitting one that was given back would end the process, so it is looked at first."""
+    block: Block = extent.block
+    if block.buffer is None:
+        raise ValueError("a block was used after it had been released.")
+    if extent.offset < 0 or extent.nbytes < 0 or extent.offset + extent.nbytes > block.nbytes:
+        raise ValueError(
+            f"bytes {extent.offset} to {extent.offset + extent.nbytes} are not inside a block of {block.nbytes}."
+        )
+    return block.buffer
+
+
+class BindGroups:
+    """Keeps bind groups by layout and extents, and forgets them with their blocks."""
+
+    def __init__(self, device: Any, device_id: str, target: Target, alignment: int, numbers: Any) -> None:
+        self._device = device
+        self._device_id = device_id
+        self._limit = target.binding_bytes
+        self._alignment = alignment
+        #: The buffer that every kernel's numbers are in.
+        self._numbers = numbers
+        self._groups: OrderedDict[Key, Any] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def get(self, layout: Layout, extents: tuple[Extent, ...]) -> Any:
+        # A hit needs no look at the blocks: one that was given back has taken its bind groups along.
+        key = (layout, extents)
+        group = self._groups.get(key)
+        if group is not None:
+            self._groups.move_to_end(key)
+            return group
+        group = self._make(layout, extents)
+        self._groups[key] = group
+        for extent in extents:
+            extent.block.keys.add(key)
+        if len(self._groups) > KEPT_BIND_GROUPS:
+            self._forget(next(iter(self._groups)))
+        return group
+
+    def forget(self, block: Block) -> None:
+        for key in list(block.keys):
+            self._forget(key)
+
+    def _forget(self, key: Key) -> None:
+        self._groups.pop(key, None)
+        for extent in key[1]:
+            extent.block.keys.discard(key)
+
+    def _make(self, layout: Layout, extents: tuple[Extent, ...]) -> Any:
+        if len(extents) != layout.buffers:
+            raise ValueError(f"a kernel of {layout.buffers} buffers was given {len(extents)}.")
+        entries = [{"binding": position, "resource": self._resource(extent)} for position, extent in enumerate(extents)]
+        if layout.number_bytes:
+            numbers = {"buffer": self._numbers, "offset": 0, "size": layout.number_bytes}
+            entries.append({"binding": layout.buffers, "resource": numbers})
+        return self._device.create_bind_group(layout=layout.native, entries=entries)
+
+    def _resource(self, extent: Extent) -> dict[str, Any]:
+        buffer = buffer_of(extent)
+        if extent.offset % self._alignment:
+            raise ValueError(f"byte {extent.offset} cannot be bound: {self._device_id} needs {self._alignment}'s.")
+        if extent.nbytes > self._limit:
+            raise TooBig(self._device_id, extent.nbytes, self._limit)
+        # Whole granules, so that a kernel may read the last elements together; an empty array needs some memory too.
+        size = min(round_up(max(extent.nbytes, 1), GRANULE), extent.block.nbytes - extent.offset, self._limit)
+        return {"buffer": buffer, "offset": extent.offset, "size": size}

@@ -1,0 +1,278 @@
+"""One open WebGPU device: memory, kernels and submissions."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import wgpu
+
+from anygpu.codegen.kernel import Kernel
+from anygpu.codegen.target import Target
+from anygpu.engines.driver import Bytes, Command, Counters, Extent, Launch
+from anygpu.engines.webgpu.binding import GRANULE, BindGroups, Block, buffer_of, round_up
+from anygpu.engines.webgpu.device import alignment_of, destroy, round_down, target_of
+from anygpu.engines.webgpu.encoding import BLOCK_USAGE, Encoder, Step
+from anygpu.engines.webgpu.errors import classify
+from anygpu.engines.webgpu.gate import Gate
+from anygpu.engines.webgpu.numbers import Numbers
+from anygpu.engines.webgpu.pacing import DISPATCH_SECONDS, Pace, Work, plan
+from anygpu.engines.webgpu.programs import BuiltKernel, Programs
+from anygpu.engines.webgpu.staging import Downloads, Uploads
+from anygpu.engines.webgpu.timing import TICKS_BYTES, Stopwatch, stopwatch_of
+from anygpu.errors import AnyGPUError, DeviceLost, TooBig
+
+#: Work that is guessed to take less teaches nothing about the device's pace.
+_WORTH_MEASURING = 0.02
+
+
+class Live(NamedTuple):
+    """What a driver holds now. For leak checks."""
+
+    blocks: int = 0
+    block_bytes: int = 0
+    pipelines: int = 0
+    bind_groups: int = 0
+    staging_bytes: int = 0
+
+
+class _Measurement(NamedTuple):
+    """Work that is being timed."""
+
+    kernels: tuple[str, ...]
+    careful: float
+    #: By the caller, and not only to learn from it.
+    asked: bool
+    began: float
+
+
+class _Open:
+    """Everything that holds on to the library's objects; gone as a whole when the device is."""
+
+    def __init__(self, device: Any, device_id: str, target: Target, counters: Counters) -> None:
+        alignment = alignment_of(device)
+        gate = Gate(device, counters)
+        self.device = device
+        self.numbers = Numbers(device)
+        self.programs = Programs(device, device_id, target)
+        self.groups = BindGroups(device, device_id, target, alignment, self.numbers.buffer)
+        self.stopwatch: Stopwatch | None = stopwatch_of(device)
+        self.encoder = Encoder(device, self.groups, self.numbers, self.stopwatch, self.programs.fold, gate)
+        self.uploads = Uploads(device, gate)
+        self.downloads = Downloads(device, gate)
+
+
+class WebGPUDriver:
+    """`anygpu.engines.driver.Driver` on wgpu.
+
+    The bytes from the end of an extent to the next multiple of four belong to it: writes and copies may change them.
+    """
+
+    def __init__(self, opened: Any, *, device_id: str, software: bool) -> None:
+        self._id = device_id
+        self._target = target_of(opened, software=software)
+        self._alignment = alignment_of(opened)
+        self._largest = round_down(opened.limits["max-buffer-size"], GRANULE)
+        self._counters = Counters()
+        self._blocks: set[Block] = set()
+        self._open: _Open | None = _Open(opened, device_id, self._target, self._counters)
+        #: Why it is not open any more.
+        self._end = ""
+        self._pace = Pace()
+        self._measurement: _Measurement | None = None
+        self._device_seconds: float | None = None
+
+    @property
+    def target(self) -> Target:
+        return self._target
+
+    @property
+    def alignment(self) -> int:
+        return self._alignment
+
+    @property
+    def counters(self) -> Counters:
+        return self._counters
+
+    def live(self) -> Live:
+        if self._open is None:
+            return Live()
+        return Live(
+            blocks=len(self._blocks),
+            block_bytes=sum(block.nbytes for block in self._blocks),
+            pipelines=self._open.programs.pipelines,
+            bind_groups=len(self._open.groups),
+            staging_bytes=self._open.downloads.kept_bytes,
+        )
+
+    # Memory
+
+    def allocate(self, nbytes: int) -> Block:
+        size = round_up(max(nbytes, 1), GRANULE)
+        if size > self._largest:
+            raise TooBig(self._id, nbytes, self._largest)
+        with self._calling(requested=size) as library:
+            buffer = library.device.create_buffer(size=size, usage=BLOCK_USAGE)
+        block = Block(buffer, size)
+        self._blocks.add(block)
+        self._counters.allocations += 1
+        return block
+
+    def release(self, block: Block) -> None:
+        if self._open is not None:
+            self._open.groups.forget(block)
+        self._blocks.discard(block)
+        block.buffer = None
+
+    def write(self, extent: Extent, data: Bytes) -> None:
+        with self._calling() as library:
+            if data.nbytes != extent.nbytes:
+                raise ValueError(f"{data.nbytes} bytes were given for an extent of {extent.nbytes}.")
+            buffer = buffer_of(extent)
+            if not data.nbytes:
+                return
+            data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+            begin = round_down(extent.offset, 4)
+            if begin != extent.offset:
+                # The device takes whole words: what comes before in the first one is read and written again.
+                before = library.downloads.read([(buffer, begin, extent.offset - begin)])[0]
+                data = np.concatenate([before, data])
+            library.uploads.write(buffer, begin, data)
+        self._counters.bytes_to_device += extent.nbytes
+
+    def read(self, extent: Extent) -> Bytes:
+        return self.read_many([extent])[0]
+
+    def read_many(self, extents: Sequence[Extent]) -> list[Bytes]:
+        """Like `read` of each, with one wait for all of them."""
+        with self._calling() as library:
+            read = library.downloads.read([(buffer_of(extent), extent.offset, extent.nbytes) for extent in extents])
+            self._learn(library)
+        self._counters.bytes_to_host += sum(extent.nbytes for extent in extents)
+        return read
+
+    def read_view(self, extent: Extent, *, owner: object) -> Bytes:
+        """A copy: WebGPU shows the host only memory that kernels cannot use."""
+        return self.read(extent)
+
+    # Kernels
+
+    def binary_of(self, built: BuiltKernel) -> None:
+        """wgpu has a pipeline cache, and no call for it in Python yet. Drivers keep what they compile themselves."""
+
+    def build(self, kernel: Kernel, *, binary: bytes | None = None) -> BuiltKernel:
+        with self._calling() as library:
+            built = library.programs.build(kernel)
+            self._counters.compilations = library.programs.compilations
+            return built
+
+    def submit(self, commands: Sequence[Command], *, timed: bool = False) -> None:
+        with self._calling() as library:
+            careful = sum([command.built.careful for command in commands if type(command) is Launch])
+            measurement = self._measurement_of(commands, careful, timed)
+            measured = measurement is not None and library.stopwatch is not None
+            submissions: list[list[Step]] = [[(command, None) for command in commands]]
+            if careful * max(1.0, self._pace.unknown) > DISPATCH_SECONDS:
+                parts = plan([self._work_of(command) for command in commands], fold=library.programs.fold)
+                submissions = [[(commands[part.command], part) for part in together] for together in parts]
+            last = len(submissions) - 1
+            for position, steps in enumerate(submissions):
+                begins, ends = measured and position == 0, measured and position == last
+                self._counters.dispatches += library.encoder.submit(steps, begins=begins, ends=ends)
+            self._measurement = measurement or self._measurement
+
+    def device_seconds(self) -> float | None:
+        with self._calling() as library:
+            self._learn(library)
+        return self._device_seconds
+
+    def synchronize(self) -> None:
+        with self._calling() as library:
+            poll = getattr(library.device, "_poll_wait", None)
+            if poll is not None:
+                # No part of wgpu's public interface, but the only wait that needs no work of its own.
+                poll()
+            else:
+                # A copy comes after everything before it, and its mapped result can be waited for.
+                library.downloads.read([(library.numbers.buffer, 0, 4)])
+            self._learn(library)
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._let_go("it was closed")
+        # wgpu's device and queue refer to each other; what the device holds is freed when both are collected.
+        gc.collect()
+
+    # Time
+
+    def _work_of(self, command: Command) -> Work:
+        if not isinstance(command, Launch):
+            return Work(0.0)
+        built: BuiltKernel = command.built
+        seconds = self._pace.seconds(built.kernel.source, built.careful)
+        return Work(seconds, built.kernel.groups, built.first_group is not None)
+
+    def _measurement_of(self, commands: Sequence[Command], careful: float, timed: bool) -> _Measurement | None:
+        """Whether the stopwatch runs for these: on request, or to learn how long their kernels take."""
+        if not timed and (careful < _WORTH_MEASURING or self._measurement is not None):
+            return None
+        kernels = {command.built.kernel.source for command in commands if isinstance(command, Launch)}
+        if not timed and not any(self._pace.wants(source) for source in kernels):
+            return None
+        return _Measurement(tuple(kernels), careful, timed, time.perf_counter())
+
+    def _learn(self, library: _Open) -> None:
+        """Read the stopwatch, where it ran. Without one, the time until now is the most that the work took."""
+        measurement, self._measurement = self._measurement, None
+        if measurement is None:
+            return
+        seconds: float | None = time.perf_counter() - measurement.began
+        if library.stopwatch is not None:
+            ticks = library.downloads.read([(library.stopwatch.ticks, 0, TICKS_BYTES)])[0]
+            seconds = library.stopwatch.seconds(ticks)
+        if measurement.asked:
+            self._device_seconds = seconds if library.stopwatch is not None else None
+        if seconds is not None and measurement.careful >= _WORTH_MEASURING:
+            self._pace.learn(measurement.kernels, seconds / measurement.careful)
+
+    # Failure and the end
+
+    @contextmanager
+    def _calling(self, requested: int | None = None) -> Iterator[_Open]:
+        """Around every use of the library: none of a device that is lost, and its errors become ours."""
+        if self._open is None:
+            raise DeviceLost(self._id, detail=self._end)
+        try:
+            yield self._open
+        except AnyGPUError:
+            raise
+        except Exception as error:
+            if self._is_lost(self._open):
+                self._let_go("seen earlier")
+                raise DeviceLost(self._id) from error
+            known = classify(error, self._id, requested=requested)
+            if known is None:
+                raise
+            raise known from error
+
+    def _is_lost(self, library: _Open) -> bool:
+        # Errors of a lost device have many shapes; its answer when it is asked has one.
+        try:
+            library.device.create_command_encoder().finish()
+        except wgpu.GPUError as error:
+            return isinstance(classify(error, self._id), DeviceLost)
+        return False
+
+    def _let_go(self, why: str) -> None:
+        """Give everything back. After this, nothing calls the library any more."""
+        library, self._open, self._end = self._open, None, why
+        for block in self._blocks:
+            block.buffer = None
+            block.keys.clear()
+        self._blocks.clear()
+        if library is not None:
+            destroy(library.device)

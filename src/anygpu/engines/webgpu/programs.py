@@ -1,0 +1,129 @@
+"""Kernels made ready: shader modules, layouts and pipelines, each made once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import wgpu
+
+from anygpu.codegen.kernel import Kernel
+from anygpu.codegen.target import Target
+from anygpu.engines.recent import Recent
+from anygpu.engines.webgpu.errors import classify, innermost
+from anygpu.engines.webgpu.pacing import careful_seconds
+from anygpu.errors import InvalidProgram, Unsupported
+
+#: Pipelines that are kept for kernels to come; one that is in use stays alive beyond that.
+KEPT_PIPELINES = 2048
+
+_FIRST_GROUP = "first_group"
+
+
+class Layout:
+    """The kinds of a kernel's parameters. Kernels of equal kinds share one, and with it their bind groups."""
+
+    __slots__ = ("buffers", "native", "number_bytes", "pipeline_layout")
+
+    def __init__(self, device: Any, kinds: tuple[str, ...], numbers: int) -> None:
+        entries: list[dict[str, Any]] = [
+            {"binding": position, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
+            for position, kind in enumerate(kinds)
+        ]
+        if numbers:
+            block = {"type": "uniform", "has_dynamic_offset": True}
+            entries.append({"binding": len(kinds), "visibility": wgpu.ShaderStage.COMPUTE, "buffer": block})
+        self.buffers = len(kinds)
+        self.number_bytes = -(-4 * numbers // 16) * 16
+        self.native = device.create_bind_group_layout(entries=entries)
+        self.pipeline_layout = device.create_pipeline_layout(bind_group_layouts=[self.native])
+
+
+class BuiltKernel:
+    """A kernel that can be launched."""
+
+    __slots__ = ("careful", "first_group", "grid", "kernel", "layout", "pipeline")
+
+    def __init__(self, kernel: Kernel, layout: Layout, pipeline: Any, grid: tuple[int, int]) -> None:
+        self.kernel = kernel
+        self.layout = layout
+        self.pipeline = pipeline
+        self.grid = grid
+        self.careful = careful_seconds(kernel)
+        #: Where among the numbers the first group is; `None` when the kernel only runs whole.
+        self.first_group = kernel.numbers.index(_FIRST_GROUP) if _FIRST_GROUP in kernel.numbers else None
+
+    def starting_at(self, first: int, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        """The numbers for the groups from `first` on."""
+        if self.first_group is None:
+            return numbers
+        place = self.first_group
+        return (*numbers[:place], numbers[place] + first, *numbers[place + 1 :])
+
+
+def grid_of(groups: int, fold: int) -> tuple[int, int]:
+    """Columns and rows: more groups than fit into one dimension fill whole rows."""
+    return (groups, 1) if groups <= fold else (fold, -(-groups // fold))
+
+
+class Programs:
+    """Builds kernels, and remembers what it built."""
+
+    def __init__(self, device: Any, device_id: str, target: Target) -> None:
+        self._device = device
+        self._device_id = device_id
+        self._target = target
+        self._layouts: dict[tuple[tuple[str, ...], int], Layout] = {}
+        self._pipelines: Recent[Any] = Recent(KEPT_PIPELINES)
+        self.compilations = 0
+
+    @property
+    def pipelines(self) -> int:
+        return len(self._pipelines)
+
+    @property
+    def fold(self) -> int:
+        return self._target.groups_per_dimension or 65535
+
+    def build(self, kernel: Kernel) -> BuiltKernel:
+        self._refuse_what_never_fits(kernel)
+        layout = self._layout(kernel)
+        pipeline = self._pipelines.get((kernel.source, kernel.name, layout), lambda: self._compile(kernel, layout))
+        return BuiltKernel(kernel, layout, pipeline, grid_of(kernel.groups, self.fold))
+
+    def _layout(self, kernel: Kernel) -> Layout:
+        kinds = tuple("read-only-storage" if each.access == "read" else "storage" for each in kernel.bindings)
+        key = kinds, len(kernel.numbers)
+        if key not in self._layouts:
+            self._layouts[key] = Layout(self._device, kinds, len(kernel.numbers))
+        return self._layouts[key]
+
+    def _compile(self, kernel: Kernel, layout: Layout) -> Any:
+        try:
+            module = self._device.create_shader_module(label=kernel.name, code=kernel.source)
+            pipeline = self._device.create_compute_pipeline(
+                label=kernel.name,
+                layout=layout.pipeline_layout,
+                compute={"module": module, "entry_point": kernel.name},
+            )
+        except wgpu.GPUError as error:
+            if classify(error, self._device_id) is not None:
+                raise
+            raise InvalidProgram(
+                f"the kernel {kernel.name} does not compile for {self._device_id}:\n{innermost(error)}"
+            ) from error
+        self.compilations += 1
+        return pipeline
+
+    def _refuse_what_never_fits(self, kernel: Kernel) -> None:
+        most = self._target
+        for what, asked, limit in (
+            ("buffers", len(kernel.bindings), most.bindings),
+            ("invocations in a group", kernel.group_size, most.group_limit),
+            ("groups", kernel.groups, self.fold * self.fold),
+        ):
+            if asked > limit:
+                raise Unsupported(
+                    f"room for the {asked:,} {what} of the kernel {kernel.name}; its limit is {limit:,}",
+                    self._device_id,
+                    instead="Compile the program for this device's own limits, or use another device.",
+                )
