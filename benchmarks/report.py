@@ -50,11 +50,16 @@ def this_machine() -> Machine:
     )
 
 
-def arguments(description: str | None) -> argparse.Namespace:
+def options_parser(description: str | None) -> argparse.ArgumentParser:
+    """What every benchmark can be told; a benchmark adds its own options."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bound is missed")
-    return parser.parse_args()
+    return parser
+
+
+def arguments(description: str | None) -> argparse.Namespace:
+    return options_parser(description).parse_args()
 
 
 def publish(figures: list[Figure], options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 import anygpu as ag
 
-ENGINES = ("numpy", "torch", "jax")
+ENGINES = ("numpy", "torch", "jax", "webgpu", "opencl")
 
 #: Engines sum in different orders, so floats agree to a part of their precision.
 TOLERANCE = {"float32": 2e-4, "float64": 1e-9, "complex64": 2e-4, "complex128": 1e-9}

@@ -16,7 +16,8 @@ COUNTS = {"torch": 400, "jax": 60, "webgpu": 10, "opencl": 2}
 
 
 #: Found by long runs: what once aborted the process (a running sum of complex constants, in XLA) or disagreed
-#: (in WGSL: wide integers from narrow ones, a search before its line was sorted, a cast of one number, an unrolled counter).
+#: (in WGSL: wide integers from narrow ones, a search before its line was sorted, a cast of one number, an unrolled
+#: counter).
 FOUND = (15453, 169, 352, 460, 1231)
 
 

@@ -50,6 +50,10 @@ ARRAYS, TEMPORARIES, CONSTANTS, TUNING = "arrays", "temporaries", "constants", "
 LAST_SECONDS = 1.0
 
 
+#: Kernels that this process has compiled from their text, in whatever session.
+_FROM_TEXT: set[str] = set()
+
+
 class Held:
     """A block that goes back when the last array in it is gone."""
 
@@ -317,9 +321,13 @@ class Session:
     def built(self, kernel: Kernel) -> Built:
         key = f"{kernel.name}\n{kernel.source}"
         known = key in self._built
-        binary = None if known else self.kept.get("binary", key)
+        # PoCL has been seen to abort where one process has a kernel from its text and from its binary, too.
+        from_text = key in _FROM_TEXT
+        binary = None if known or from_text else self.kept.get("binary", key)
         with self.lock:
             built = self.driver.build(kernel, binary=binary)
+        if binary is None:
+            _FROM_TEXT.add(key)
         if not known and len(self._built) < KEPT_PROGRAMS:
             self._built[key] = _Made(built, binary is not None)
         return built

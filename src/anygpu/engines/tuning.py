@@ -19,7 +19,7 @@ from anygpu.errors import AllocationError, InvalidOption, InvalidProgram, Unsupp
 
 #: Seconds that may be spent on the kernels of one program; 0 measures nothing.
 VARIABLE = "ANYGPU_TUNING_SECONDS"
-DEFAULT_SECONDS = 1.0
+DEFAULT_SECONDS = 2.0
 
 #: Kernels that surely take less than about a millisecond are not worth it.
 LEAST_FLOPS = 2e7
@@ -30,6 +30,8 @@ MARGIN = 0.95
 #: A candidate that takes so much longer than the best is not run again.
 HOPELESS = 1.3
 RUNS = 3
+#: Runs of a kernel that takes long need no repeating: noise is a small part of them.
+LONG_ENOUGH = 0.03
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -123,9 +125,10 @@ class Tuner:
             seconds = self._measure(plan, steps)
             if seconds is None:
                 return None
-            if run and (fastest is None or seconds < fastest):
-                fastest = seconds
-            if best is not None and run and fastest is not None and fastest > best * HOPELESS:
+            if not run:
+                continue
+            fastest = seconds if fastest is None else min(fastest, seconds)
+            if seconds > LONG_ENOUGH or (best is not None and fastest > best * HOPELESS):
                 break
         return fastest
 

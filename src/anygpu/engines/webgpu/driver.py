@@ -194,8 +194,10 @@ class WebGPUDriver:
         with self._calling() as library:
             poll = getattr(library.device, "_poll_wait", None)
             if poll is not None:
-                # No part of wgpu's public interface, but the only wait that needs no work of its own.
+                # No part of wgpu's public interface, but the only wait that needs no work of its own. It returns as
+                # if nothing had happened when the device is lost, so the device is asked.
                 poll()
+                library.device.create_command_encoder().finish()
             else:
                 # A copy comes after everything before it, and its mapped result can be waited for.
                 library.downloads.read([(library.numbers.buffer, 0, 4)])

@@ -1,0 +1,207 @@
+"""What anygpu costs beside the same kernels written by hand, straight on wgpu or pyopencl.
+
+    python -m benchmarks.bare --engine opencl
+    python -m benchmarks.bare --engine webgpu --only matmul --seconds 10
+    python -m benchmarks.bare --engine opencl --against tinygrad
+
+Both sides run by turns in one process; what counts of each is its best round. By hand, everything that can be kept is
+kept: pipelines, bind groups, buffers, arguments.
+
+Device time has a bound where the hand-written kernel takes 5 ms or more: below, clocks are too coarse. A resident call
+may take 100 µs more than the bare one, and where the kernel has 5 % of its own, that as well. Where the device is this
+processor, its time on a resident call is compared too: of all figures, other work on the machine disturbs it least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import defaultdict
+
+import numpy as np
+import psutil
+
+from anygpu.errors import AnyGPUError
+from benchmarks.handwritten.against_tinygrad import against_tinygrad
+from benchmarks.handwritten.ours import NotOnTheDevice, Ours
+from benchmarks.handwritten.side import Prepared, Side
+from benchmarks.handwritten.workloads import WORKLOADS, Values, Workload
+from benchmarks.report import Figure, options_parser, publish
+
+#: Seconds by hand from which on device times are compared.
+COMPARABLE = 5e-3
+DEVICE_BOUND, RESIDENT_MICROSECONDS, ROUND_TRIP_BOUND = 1.05, 100.0, 1.10
+
+FEWEST_ROUNDS, MOST_ROUNDS = 5, 100
+
+
+class Disagreement(Exception):
+    """A result is wrong: its time says nothing."""
+
+
+def by_hand(engine: str) -> Side:
+    if engine == "opencl":
+        from benchmarks.handwritten import opencl
+
+        return opencl.ByHand()
+    from benchmarks.handwritten import webgpu
+
+    return webgpu.ByHand()
+
+
+def measure(workload: Workload, bare: Side, ours: Ours, *, seconds: float, with_numpy: bool) -> list[Figure]:
+    arguments = workload.make()
+    expected = np.asarray(workload.function(*arguments))
+    our_side = ours.prepared(workload, arguments, expected)
+    sides: dict[str, Prepared] = {"by hand": bare.prepared(workload, arguments, expected), "anygpu": our_side}
+    for name, side in sides.items():
+        require_agreement(side.round_trip(), expected, workload, name)
+    best = best_of_turns(workload, sides, arguments if with_numpy else None, seconds)
+    return figures(workload, best, kernels=our_side.kernels, software=bare.is_software)
+
+
+def require_agreement(result: Values, expected: Values, workload: Workload, side: str) -> None:
+    if result.shape != expected.shape:
+        raise Disagreement(f"{workload}, {side}: the shape is {result.shape}, and NumPy's {expected.shape}.")
+    furthest = float(np.max(np.abs(result - expected))) / float(np.max(np.abs(expected)))
+    # Written so that NaN disagrees.
+    if not furthest <= workload.tolerance:
+        raise Disagreement(f"{workload}, {side}: {furthest:.1e} of the greatest number away from NumPy.")
+
+
+def best_of_turns(
+    workload: Workload, sides: dict[str, Prepared], arguments: tuple[Values, ...] | None, seconds: float
+) -> dict[str, float]:
+    taken: dict[str, list[float]] = defaultdict(list)
+    clocks: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    end = time.perf_counter() + seconds
+    for turn in range(MOST_ROUNDS):
+        if turn >= FEWEST_ROUNDS and time.perf_counter() > end:
+            break
+        order = list(sides.items())
+        # Who comes second finds the caches warm, or the processor hot: each is second in turn.
+        for name, side in order if turn % 2 else reversed(order):
+            processor = time.process_time()
+            taken[f"{name}, resident"].append(side.resident())
+            taken[f"{name}, processor"].append(time.process_time() - processor)
+            clocks[f"{name}, device"].append(side.device_seconds())
+            begin = time.perf_counter()
+            side.round_trip()
+            taken[f"{name}, round trip"].append(time.perf_counter() - begin)
+        if arguments is not None:
+            begin = time.perf_counter()
+            workload.function(*arguments)
+            taken["NumPy"].append(time.perf_counter() - begin)
+    best = {name: min(each) for name, each in taken.items()}
+    return best | {name: min(credible(each)) for name, each in clocks.items()}
+
+
+def credible(samples: list[tuple[float, float]]) -> list[float]:
+    """Device times that the wall clock confirms.
+
+    On a busy machine lavapipe reads its clock too late at the beginning of a pass, and then a kernel of 50 ms has
+    taken 15 of them.
+    """
+    confirmed = [device for device, elapsed in samples if elapsed - device <= max(1e-3, 0.15 * elapsed)]
+    return confirmed or [elapsed for _, elapsed in samples]
+
+
+def figures(workload: Workload, best: dict[str, float], *, kernels: int, software: bool) -> list[Figure]:
+    bare_device, device = best["by hand, device"], best["anygpu, device"]
+    comparable = bare_device >= COMPARABLE
+    beyond = (best["anygpu, resident"] - best["by hand, resident"]) * 1e6
+    allowed = RESIDENT_MICROSECONDS + ((DEVICE_BOUND - 1) * bare_device * 1e6 if comparable else 0.0)
+    found = [
+        Figure(name=f"{workload}: by hand, device", value=bare_device * 1e3, unit="ms"),
+        Figure(
+            name=f"{workload}: device, anygpu / by hand",
+            value=device / bare_device,
+            unit="×",
+            bound=DEVICE_BOUND if comparable else None,
+        ),
+        Figure(name=f"{workload}: resident call beyond bare", value=beyond, unit="µs", bound=round(allowed)),
+        Figure(
+            name=f"{workload}: round trip / bare",
+            value=best["anygpu, round trip"] / best["by hand, round trip"],
+            unit="×",
+            bound=ROUND_TRIP_BOUND,
+        ),
+    ]
+    if software:
+        ratio = best["anygpu, processor"] / best["by hand, processor"]
+        found.append(Figure(name=f"{workload}: processor time, anygpu / by hand", value=ratio, unit="×"))
+    found.append(Figure(name=f"{workload}: anygpu's kernels", value=kernels, unit=""))
+    if "NumPy" in best and workload.numpy_factor:
+        found += [
+            Figure(
+                name=f"{workload}: {side}, resident / NumPy",
+                value=best[f"{side}, resident"] / best["NumPy"],
+                unit="×",
+                bound=1 / workload.numpy_factor,
+            )
+            for side in ("by hand", "anygpu")
+        ]
+    return found
+
+
+def run(options: argparse.Namespace) -> list[Figure]:
+    bare, ours = by_hand(options.engine), Ours(options.engine)
+    _say(f"by hand on {bare.name}; anygpu on {ours.name}")
+    load, cores = psutil.getloadavg()[0], os.cpu_count() or 1
+    if load > cores / 4:
+        _say(f"The machine is busy (load {load:.1f} on {cores} cores): of these figures trust the processor's time.")
+    found = []
+    for workload in WORKLOADS:
+        if options.only and options.only.lower() not in workload.name.lower():
+            continue
+        if workload.large and options.engine == "webgpu":
+            continue
+        _say(f"{workload} ...")
+        with_numpy = options.engine == "opencl" and workload.numpy_factor is not None
+        try:
+            measured = measure(workload, bare, ours, seconds=options.seconds, with_numpy=with_numpy)
+        except (AnyGPUError, NotOnTheDevice, Disagreement, NotImplementedError) as error:
+            _say(f"{workload}: {type(error).__name__}: {error}")
+            measured = [Figure(name=f"{workload}: not measured", value=1, unit="", bound=0.5)]
+        found += measured
+    return found
+
+
+def _say(line: str) -> None:
+    """Beside the report, so that a long run shows how far it is."""
+    sys.stderr.write(line + "\n")
+
+
+def main() -> None:
+    parser = options_parser(__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--engine", choices=["webgpu", "opencl"], required=True)
+    parser.add_argument("--only", metavar="NAME", help="workloads whose name contains this")
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long each workload is repeated (default: 4)")
+    parser.add_argument("--against", choices=["tinygrad"], help="compare matmuls with another library instead")
+    parser.add_argument(
+        "--python", default=sys.executable, metavar="PATH", help="for --against: a Python that has that library"
+    )
+    parser.add_argument(
+        "--beam",
+        type=int,
+        nargs="+",
+        default=[0, 2],
+        help="for --against tinygrad: widths of its search; the first search takes minutes (default: 0 2)",
+    )
+    options = parser.parse_args()
+    if options.against:
+        if options.engine != "opencl":
+            parser.error("--against tinygrad is measured through OpenCL: add --engine opencl.")
+        matmuls = [each for each in WORKLOADS if each.kind == "matmul" and not each.large]
+        chosen = [each for each in matmuls if not options.only or options.only.lower() in each.name.lower()]
+        bare = by_hand(options.engine)
+        publish(against_tinygrad(chosen, bare, Ours(options.engine), options), options)
+    else:
+        publish(run(options), options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""The same workloads through anygpu, as a user calls it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import anygpu as ag
+from anygpu.array.tracing import record
+from anygpu.engines.compiling import CompilingEngine
+from anygpu.runtime.places import places
+from benchmarks.handwritten.workloads import Values, Workload
+
+
+class NotOnTheDevice(Exception):
+    """A part of a workload would run on the host: then there is nothing to compare."""
+
+
+class Ours:
+    def __init__(self, engine: str) -> None:
+        self._place = places.find(engine)
+        self.name = self._place.device
+        self.is_software = self._place.facts.kind == "cpu"
+
+    def prepared(self, workload: Workload, arguments: Sequence[Values], result: Values) -> Prepared:
+        return Prepared(self._place, workload, arguments)
+
+
+class Prepared:
+    def __init__(self, place: Any, workload: Workload, arguments: Sequence[Values]) -> None:
+        engine: CompilingEngine = place.engine
+        self._function = workload.function
+        self._values = arguments
+        self._device = place.device
+        self._session = engine.session(place.facts)
+        program = record(workload.function, *arguments)
+        lacks = engine.supports(program, place.facts)
+        if lacks:
+            raise NotOnTheDevice(f"{workload}: {lacks[0]}")
+        self._executable = engine.compile(program, place.facts)
+        self._arrays = [ag.asarray(each, device=self._device) for each in arguments]
+        self._buffers = [place.upload(each) for each in arguments]
+
+    def resident(self) -> float:
+        begin = time.perf_counter()
+        result = self._function(*self._arrays).compute()
+        self._session.synchronize()
+        elapsed = time.perf_counter() - begin
+        del result
+        return elapsed
+
+    def device_seconds(self) -> tuple[float, float]:
+        begin = time.perf_counter()
+        results = self._session.run(self._executable, self._buffers, timed=True)
+        self._session.synchronize()
+        elapsed = time.perf_counter() - begin
+        seconds = self._session.driver.device_seconds()
+        del results
+        return elapsed if seconds is None else seconds, elapsed
+
+    def round_trip(self) -> Values:
+        arrays = (ag.asarray(each, device=self._device) for each in self._values)
+        return np.asarray(self._function(*arrays))
+
+    @property
+    def kernels(self) -> int:
+        return len(self._executable.schedule.kernels)
