@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from anygpu.codegen.form import Apply, Choose, Expr, Literal
+import math
+
+from anygpu.codegen.form import Apply, Choose, Expr, Literal, Name
 from anygpu.codegen.target import ComputeType
 from anygpu.codegen.types import COMPUTE, NARROWED
 from anygpu.program.dtypes import KIND, DType, is_integer
@@ -46,8 +48,24 @@ def binary(fn: BinaryFunction, dtype: DType, x: Expr, y: Expr) -> Expr:
         return Apply(fn, (x, y), "bool")
     if fn == "nextafter" and dtype in ("float16", "bfloat16"):
         return Apply("nextafter_f16" if dtype == "float16" else "nextafter_bf16", (x, y), x.type)
+    if fn in ("add", "subtract", "multiply") and KIND[dtype] == "float":
+        x, y = _as_is(fn, x, y)
     result = Apply(fn, (x, y), x.type)
     return result if fn in _STAYS_INSIDE else narrowed(result, dtype)
+
+
+def _as_is(fn: BinaryFunction, x: Expr, y: Expr) -> tuple[Expr, Expr]:
+    """Operands that no compiler can make too much of: `x * 0` is not 0 for infinity, nor is `x - x`."""
+    if fn == "subtract" and isinstance(x, Name) and x == y:
+        return x, Apply("multiply", (y, Apply("one", (Literal(1, y.type),), y.type)), y.type)
+    return _runtime_zero(x), _runtime_zero(y)
+
+
+def _runtime_zero(value: Expr) -> Expr:
+    if not isinstance(value, Literal) or value.value != 0:
+        return value
+    zero = Apply("zero", (Literal(0, value.type),), value.type)
+    return Apply("negative", (zero,), value.type) if math.copysign(1.0, value.value) < 0 else zero
 
 
 def converted(value: Expr, type: ComputeType) -> Expr:

@@ -155,6 +155,10 @@ class Printer(ABC):
     @abstractmethod
     def add_to_word(self, buffer: Buffer, value: str) -> str: ...
 
+    def runtime_number(self, fn: str, type: ComputeType) -> str:
+        """0 or 1, where a compiler must not know which."""
+        return self.literal(Literal(0 if fn == "zero" else 1, type))
+
     def comparison(self, fn: str, of: ComputeType, one: str, other: str) -> str | None:
         """Where an operator does not say what it should: what to write instead."""
         return None
@@ -195,6 +199,8 @@ class Printer(ABC):
 
     def _apply(self, expr: Apply) -> str:
         fn, of = expr.fn, expr.args[0].type
+        if fn in ("zero", "one"):
+            return self.runtime_number(fn, of)
         if of == "bool" and fn in _LOGIC:
             return _LOGIC[fn].format(*(self.operand(each) for each in expr.args))
         if fn in _OPERATORS and of != "bool":
@@ -348,7 +354,8 @@ class Printer(ABC):
         self.rehearse(body)
         function_texts = [self.function_text(function) for function in functions]
         function_texts += [self.filled(template) for template in templates]
-        lines = [self.group_line(groups, numbers), *self.lines(body)]
+        inner = self.lines(body)
+        lines = [self.group_line(groups, numbers), *inner]
         entry = self.entry(name, group_size, numbers, lines)
         parts = [self.declarations(numbers), self.library_texts(), self.shared_texts(), *function_texts, entry]
         return Kernel(

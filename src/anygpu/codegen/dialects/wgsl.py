@@ -29,6 +29,7 @@ class WGSLPrinter(VectorPrinter):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self._runtime: dict[ComputeType, None] = {}
+        self._needs_zero = False
         #: A buffer has one type of elements in all of a kernel: those that are declared in vectors, when that is known.
         self._in_vectors: frozenset[str] | None = frozenset()
         self._done_in_vectors: set[str] = set()
@@ -62,7 +63,14 @@ class WGSLPrinter(VectorPrinter):
         """Drivers have been seen to say that NaN is not unequal to anything; that it is not equal, all of them know."""
         return f"!({one} == {other})" if fn == "not_equal" and of in ("f32", "f64") else None
 
+    def runtime_number(self, fn: str, type: ComputeType) -> str:
+        """Drivers take every liberty with constants, and have been seen to make 0 of `x * 0` for infinity, too."""
+        self._needs_zero = True
+        return f"{type}(zero)" if fn == "zero" else f"{type}(1u + zero)"
+
     def _apply(self, expr: Apply) -> str:
+        if expr.fn in ("zero", "one"):
+            return super()._apply(expr)
         if all(isinstance(each, Literal) for each in expr.args):
             # Compilers compute what is constant themselves, and refuse what overflows or what they cannot compute.
             first, *others = expr.args
@@ -73,7 +81,9 @@ class WGSLPrinter(VectorPrinter):
         return super()._apply(expr)
 
     def library_texts(self) -> str:
-        own = [f"fn runtime_{type}(x: {type}) -> {type} {{\n    return x;\n}}" for type in self._runtime]
+        # Groups are never counted along the third dimension: this is 0, and no compiler can know.
+        zero = ["var<private> zero: u32;"] if self._needs_zero else []
+        own = zero + [f"fn runtime_{type}(x: {type}) -> {type} {{\n    return x;\n}}" for type in self._runtime]
         return "\n\n".join([*own, super().library_texts()]).strip()
 
     def choose(self, condition: str, yes: str, no: str) -> str:
@@ -112,6 +122,7 @@ class WGSLPrinter(VectorPrinter):
     def rehearse(self, body: Sequence[Statement]) -> None:
         super().rehearse(body)
         self._runtime.clear()
+        self._needs_zero = False
 
     def try_out(self, body: Sequence[Statement]) -> None:
         """Finds out which buffers are read or written in vectors, and then whether that suffices.
@@ -319,12 +330,13 @@ class WGSLPrinter(VectorPrinter):
         return "\n".join([f"fn {function.name}({parameters}){arrow} {{", *indented(lines), "}"])
 
     def group_line(self, groups: int, numbers: Sequence[str]) -> str:
+        zero = f"\n{INDENT}zero = group_id.z;" if self._needs_zero else ""
         limit = self.target.groups_per_dimension
         first = "i32(numbers.first_group) + " if "first_group" in numbers else ""
         if limit is None or groups <= limit:
-            return f"let group = {first}i32(group_id.x);"
+            return f"let group = {first}i32(group_id.x);{zero}"
         folded = f"let group = {first}i32(group_id.x) + i32(group_id.y) * {limit};"
-        return f"{folded}\n{INDENT}if (group >= {groups}) {{ return; }}"
+        return f"{folded}\n{INDENT}if (group >= {groups}) {{ return; }}{zero}"
 
     def entry(self, name: str, group_size: int, numbers: Sequence[str], body: Sequence[str]) -> str:
         used = "\n".join(body)

@@ -1,0 +1,117 @@
+"""Sizes are chosen by measuring, within a time, once; what is on disk is believed only when it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from anygpu.codegen.kernel import Binding, Choice, Kernel, Schedule, Slot
+from anygpu.engines.kept import Kept
+from anygpu.engines.tuning import VARIABLE, Found, Tuner, budget
+from anygpu.errors import InvalidOption, InvalidProgram
+from anygpu.testing import ManualClock
+
+
+class Size(msgspec.Struct, frozen=True):
+    number: int
+
+
+def plan(size: int = 1, *, flops: float = 1e9, candidates: int = 4) -> Schedule:
+    kernel = Kernel(
+        name="sum_1", source=f"size {size}", bindings=(Binding(0, "read"),), groups=1, group_size=1, flops=flops
+    )
+    choice = Choice("sum_1", tuple(Size(number) for number in range(1, candidates + 1)), (0,))
+    return Schedule(slots=(Slot(4, "input"),), steps=(kernel,), outputs=(), choices=(choice,))
+
+
+def again(chosen: Mapping[str, msgspec.Struct]) -> Schedule:
+    size = chosen["sum_1"]
+    assert isinstance(size, Size)
+    return plan(size.number)
+
+
+class Device:
+    """A fake of the device's clock: seconds for each size, and how often each was run."""
+
+    def __init__(self, seconds: dict[int, float | None], clock: ManualClock | None = None) -> None:
+        self.seconds = seconds
+        self.runs: list[int] = []
+        self.clock = clock
+
+    def __call__(self, schedule: Schedule, steps: tuple[int, ...]) -> float | None:
+        (kernel,) = schedule.kernels
+        size = int(kernel.source.split()[1])
+        self.runs.append(size)
+        seconds = self.seconds[size]
+        if self.clock is not None and seconds is not None:
+            self.clock.advance(seconds)
+        if seconds == 0:
+            raise InvalidProgram("this size does not compile")
+        return seconds
+
+
+def kept(folder: Path) -> Kept:
+    return Kept(folder, "this device")
+
+
+def test_the_fastest_is_chosen_and_found_again_without_measuring(tmp_path: Path) -> None:
+    device = Device({1: 0.004, 2: 0.002, 3: 0.001, 4: 0.003})
+    chosen = Tuner(kept(tmp_path), device).choose(plan(), again, 1.0)
+    assert chosen == {"sum_1": Size(3)}
+    other = Device({})
+    assert Tuner(kept(tmp_path), other).choose(plan(), again, 1.0) == {"sum_1": Size(3)}
+    assert other.runs == []
+
+
+def test_the_first_guess_stays_unless_another_is_clearly_better(tmp_path: Path) -> None:
+    device = Device({1: 0.0040, 2: 0.0039, 3: 0.0041, 4: 0.0040})
+    assert Tuner(kept(tmp_path), device).choose(plan(), again, 1.0) == {}
+
+
+def test_a_hopeless_candidate_is_given_up_early(tmp_path: Path) -> None:
+    device = Device({1: 0.001, 2: 0.02, 3: 0.001, 4: 0.001})
+    Tuner(kept(tmp_path), device).choose(plan(), again, 1.0)
+    assert device.runs.count(2) < device.runs.count(1)
+
+
+def test_a_size_that_the_device_refuses_is_no_candidate(tmp_path: Path) -> None:
+    device = Device({1: 0.004, 2: 0, 3: 0.001, 4: 0})
+    assert Tuner(kept(tmp_path), device).choose(plan(), again, 1.0) == {"sum_1": Size(3)}
+
+
+def test_no_new_candidate_is_tried_when_the_time_is_over(tmp_path: Path) -> None:
+    clock = ManualClock()
+    device = Device(dict.fromkeys((1, 2, 3, 4), 0.4), clock)
+    Tuner(kept(tmp_path), device, clock).choose(plan(), again, 1.0)
+    assert set(device.runs) == {1, 2}
+    assert Tuner(kept(tmp_path / "other"), Device({}), clock).choose(plan(), again, 0.0) == {}
+
+
+def test_small_kernels_and_devices_without_a_clock_keep_the_first_guess(tmp_path: Path) -> None:
+    device = Device({})
+    assert Tuner(kept(tmp_path), device).choose(plan(flops=1e3), again, 1.0) == {}
+    assert device.runs == []
+    assert Tuner(kept(tmp_path), Device({1: None})).choose(plan(), again, 1.0) == {}
+
+
+@pytest.mark.parametrize(
+    "wrong", [Found(7, "Size(number=8)", 0.1, 3), Found(2, "Size(number=99)", 0.1, 3), Found(-1, "", 0.1, 0)]
+)
+def test_what_is_on_disk_and_does_not_fit_is_measured_again(tmp_path: Path, wrong: Found) -> None:
+    kept(tmp_path).put_record("tuning", "size 1", wrong)
+    device = Device({1: 0.004, 2: 0.001, 3: 0.004, 4: 0.004})
+    assert Tuner(kept(tmp_path), device).choose(plan(), again, 1.0) == {"sum_1": Size(2)}
+
+
+def test_the_budget_is_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert budget() > 0
+    monkeypatch.setenv(VARIABLE, "0.25")
+    assert budget() == 0.25
+    for wrong in ("-1", "soon", "inf", "nan"):
+        monkeypatch.setenv(VARIABLE, wrong)
+        with pytest.raises(InvalidOption, match=VARIABLE):
+            budget()
