@@ -7,7 +7,6 @@ kernels before it may have found broken. Nothing waits for the device until some
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -29,7 +28,7 @@ from anygpu.engines.kept import Kept, stamp_of
 from anygpu.engines.lacking import why_not
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.protocol import Lack
-from anygpu.engines.recent import KEPT_PROGRAMS, Recent
+from anygpu.engines.recent import Recent
 from anygpu.engines.tuning import Tuner, budget
 from anygpu.errors import AnyGPUError, DeviceLost, Unsupported
 from anygpu.hardware.device import Device
@@ -44,14 +43,6 @@ from anygpu.program.transforms import simplified
 
 #: Whom memory is counted for.
 ARRAYS, TEMPORARIES, CONSTANTS, TUNING = "arrays", "temporaries", "constants", "tuning"
-
-
-#: For what a session leaves to the next process when it is closed.
-LAST_SECONDS = 1.0
-
-
-#: Kernels that this process has compiled from their text, in whatever session.
-_FROM_TEXT: set[str] = set()
 
 
 class Held:
@@ -99,13 +90,6 @@ class DeviceArray:
         return f"<{self.spec} on {self.session.device.id}>"
 
 
-class _Made(NamedTuple):
-    """A kernel that was built, and whether its binary is on disk."""
-
-    built: Built
-    is_kept: bool
-
-
 class _Step(NamedTuple):
     """A kernel with the slots that it takes, or a copy."""
 
@@ -150,7 +134,6 @@ class Session:
         self._engine = engine
         self._executables: Recent[Executable] = Recent()
         self._lacks: Recent[list[Lack]] = Recent()
-        self._built: dict[str, _Made] = {}
         self.kept = Kept(cache_folder() / "kernels", stamp_of(device, engine.libraries))
         self._tuner = Tuner(self.kept, self._measured)
         self._root = DeviceMemory(driver.allocate, driver.release, classify=self._translated, guard=self.lock)
@@ -319,30 +302,9 @@ class Session:
             return self.driver.device_seconds()
 
     def built(self, kernel: Kernel) -> Built:
-        key = f"{kernel.name}\n{kernel.source}"
-        known = key in self._built
-        # PoCL has been seen to abort where one process has a kernel from its text and from its binary, too.
-        from_text = key in _FROM_TEXT
-        binary = None if known or from_text else self.kept.get("binary", key)
+        # Binaries are not kept: drivers keep what they compile themselves, and asking PoCL for one has made it abort.
         with self.lock:
-            built = self.driver.build(kernel, binary=binary)
-        if binary is None:
-            _FROM_TEXT.add(key)
-        if not known and len(self._built) < KEPT_PROGRAMS:
-            self._built[key] = _Made(built, binary is not None)
-        return built
-
-    def _keep_binaries(self, seconds: float) -> None:
-        """For the next process. Asking for a binary may take as long as compiling did, so not for long."""
-        end = time.perf_counter() + seconds
-        for key, made in self._built.items():
-            if made.is_kept or time.perf_counter() > end:
-                continue
-            with self.lock:
-                binary = self.driver.binary_of(made.built)
-            if binary is None:
-                return
-            self.kept.put("binary", key, binary)
+            return self.driver.build(kernel)
 
     def run(self, executable: Executable, arrays: Sequence[DeviceArray], *, timed: bool = False) -> list[DeviceArray]:
         offsets = tuple(array.offset % self.driver.alignment != 0 for array in arrays)
@@ -434,10 +396,8 @@ class Session:
             self.driver.synchronize()
 
     def close(self) -> None:
-        self._keep_binaries(LAST_SECONDS)
         self._executables.clear()
         self._lacks.clear()
-        self._built.clear()
         reclaim(self.memory)
         # Arrays that outlive the session must not give their memory to a driver that is gone.
         self._root.close()

@@ -105,11 +105,8 @@ class Driver(Protocol):
         The result then keeps `owner` alive: what returns the block to a pool when it dies.
         """
 
-    def build(self, kernel: Kernel, *, binary: bytes | None = None) -> Built:
-        """Compile, or take from what was compiled before; `binary` is what `binary_of` gave for the same kernel."""
-
-    def binary_of(self, built: Built) -> bytes | None:
-        """What spares the next process the compiler; `None` where the library gives nothing of the kind."""
+    def build(self, kernel: Kernel) -> Built:
+        """Compile, or take from what was compiled before."""
 
     def submit(self, commands: Sequence[Command], *, timed: bool = False) -> None:
         """All of them in order, as one submission where the library allows; returns before they are done.

@@ -134,9 +134,6 @@ class OpenCLDriver:
         self._require_open()
         return self._builder.build(kernel, binary)
 
-    def binary_of(self, built: Built) -> bytes | None:
-        return built.binary()
-
     def submit(self, commands: Sequence[Command], *, timed: bool = False) -> None:
         self._require_open()
         self._let_go()

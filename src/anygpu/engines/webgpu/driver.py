@@ -161,10 +161,7 @@ class WebGPUDriver:
 
     # Kernels
 
-    def binary_of(self, built: BuiltKernel) -> None:
-        """wgpu has a pipeline cache, and no call for it in Python yet. Drivers keep what they compile themselves."""
-
-    def build(self, kernel: Kernel, *, binary: bytes | None = None) -> BuiltKernel:
+    def build(self, kernel: Kernel) -> BuiltKernel:
         with self._calling() as library:
             built = library.programs.build(kernel)
             self._counters.compilations = library.programs.compilations
