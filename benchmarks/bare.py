@@ -112,7 +112,6 @@ def figures(workload: Workload, best: dict[str, float], *, kernels: int, softwar
     bare_device, device = best["by hand, device"], best["anygpu, device"]
     comparable = bare_device >= COMPARABLE
     beyond = (best["anygpu, resident"] - best["by hand, resident"]) * 1e6
-    allowed = RESIDENT_MICROSECONDS + ((DEVICE_BOUND - 1) * bare_device * 1e6 if comparable else 0.0)
     found = [
         Figure(name=f"{workload}: by hand, device", value=bare_device * 1e3, unit="ms"),
         Figure(
