@@ -120,7 +120,7 @@ def figures(workload: Workload, best: dict[str, float], *, kernels: int, softwar
             unit="×",
             bound=DEVICE_BOUND if comparable else None,
         ),
-        Figure(name=f"{workload}: resident call beyond bare", value=beyond, unit="µs", bound=round(allowed)),
+        Figure(name=f"{workload}: resident call beyond bare", value=beyond, unit="µs", bound=RESIDENT_MICROSECONDS),
         Figure(
             name=f"{workload}: round trip / bare",
             value=best["anygpu, round trip"] / best["by hand, round trip"],

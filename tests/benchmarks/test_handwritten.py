@@ -87,7 +87,7 @@ def test_bounds_follow_the_size() -> None:
     long = {figure.name.split(": ")[1]: figure for figure in bare.figures(workload, best, kernels=1, software=True)}
     assert long["device, anygpu / by hand"].bound == pytest.approx(1.05)
     assert long["device, anygpu / by hand"].share > 1
-    assert long["resident call beyond bare"].bound == 600
+    assert long["resident call beyond bare"].bound == 100
     assert long["resident call beyond bare"].value == pytest.approx(200)
     best["by hand, device"] = 0.004
     short = {figure.name.split(": ")[1]: figure for figure in bare.figures(workload, best, kernels=1, software=False)}
