@@ -8,8 +8,8 @@ Both sides run by turns in one process; what counts of each is its best round. B
 kept: pipelines, bind groups, buffers, arguments.
 
 Device time has a bound where the hand-written kernel takes 5 ms or more: below, clocks are too coarse. A resident call
-may take 100 µs more than the bare one, and where the kernel has 5 % of its own, that as well. Where the device is this
-processor, its time on a resident call is compared too: of all figures, other work on the machine disturbs it least.
+may take 100 µs more than the bare one. Where the device is this processor, its time on a resident call is compared too:
+of all figures, other work on the machine disturbs it least.
 """
 
 from __future__ import annotations
