@@ -27,5 +27,5 @@ def why_not(program: Program, target: Target, device: str) -> list[Lack]:
         elif any(spec.size > _MOST_ELEMENTS for spec in specs):
             found.append(Lack(position, f"{target.dialect} kernels count elements in 31 bits"))
         elif isinstance(op, _WITHOUT) and program.specs[position].size:
-            found.append(Lack(position, f"anygpu has no kernel for {op.name} yet"))
+            found.append(Lack(position, f"anygpu has no kernel for {op.name}"))
     return found

@@ -284,7 +284,7 @@ def _for_wide_machines(sizes: Sizes, width: int, subgroup_size: int) -> list[Til
     # Where few invocations run together they are the lanes of one processor, and a group's memory is no faster than
     # any other.
     if 0 < subgroup_size <= 8:
-        return [*handed, *split, first, *rest, *blocks]
+        return [*split, *handed, first, *rest, *blocks]
     return [*split, first, *handed, *rest, *blocks]
 
 
