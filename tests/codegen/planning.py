@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from anygpu.array.tracing import record
-from anygpu.codegen.kernel import Copy, Kernel, Schedule
+from anygpu.codegen.kernel import Kernel, Schedule
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
 from anygpu.program.dtypes import DType
@@ -57,13 +57,11 @@ def roles(planned: Schedule) -> list[str]:
     return sorted(planned.slots[slot].role for slot in used)
 
 
-def slots_of(step: Kernel | Copy) -> set[int]:
-    return {binding.slot for binding in step.bindings} if isinstance(step, Kernel) else {step.source, step.target}
+def slots_of(step: Kernel) -> set[int]:
+    return {binding.slot for binding in step.bindings}
 
 
-def written(step: Kernel | Copy) -> set[int]:
-    if isinstance(step, Copy):
-        return {step.target}
+def written(step: Kernel) -> set[int]:
     return {binding.slot for binding in step.bindings if binding.access != "read"}
 
 

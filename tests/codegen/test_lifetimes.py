@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.codegen.kernel import Binding, Copy, Kernel, Schedule, Slot
+from anygpu.codegen.kernel import Binding, Kernel, Schedule, Slot
 from anygpu.codegen.lifetimes import shared_temporaries
 from anygpu.codegen.schedule import schedule
 from anygpu.engines.lacking import why_not
@@ -64,11 +64,7 @@ def random_schedule(chance: random.Random) -> Schedule:
             name="k", source="", bindings=tuple(Binding(each, "read_write") for each in used), groups=1, group_size=1
         )
 
-    def copy() -> Copy:
-        one, other = chance.sample(range(12), 2)
-        return Copy(one, other, 4)
-
-    steps = tuple(copy() if chance.random() < 0.2 else kernel() for _ in range(chance.randrange(1, 15)))
+    steps = tuple(kernel() for _ in range(chance.randrange(1, 15)))
     return Schedule(slots=slots, steps=steps, outputs=())
 
 

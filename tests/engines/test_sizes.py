@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import anygpu as ag
 from anygpu.program.graph import Recorder
 from anygpu.program.primitives import Gather, Pad
 from tests.engines.compiled import NAMES, Running, Values, running, spec_of
@@ -197,3 +198,9 @@ def test_padding_with_small_windows(narrowed: Running) -> None:
     )
     (padded,) = narrowed.execute(program, [narrowed.up(given), narrowed.up(fill)])
     np.testing.assert_array_equal(narrowed.down(padded), np.pad(given, (5, 6), constant_values=7))
+
+
+@pytest.mark.parametrize("engine", ["webgpu", "opencl"])
+def test_an_array_that_no_buffer_holds_is_refused_with_what_to_do(engine: str) -> None:
+    with pytest.raises(ag.TooBig, match=r"can never fit on .*, whose limit is .* Cut the data into chunks"):
+        np.asarray(ag.zeros(1 << 30, dtype="float64", device=engine) + 1)

@@ -20,8 +20,8 @@ from anygpu.codegen.form import Buffer, Function, Load, Name, names_used
 from anygpu.codegen.index import Index, constant, variable
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.lower import Lowering, Value
-from anygpu.codegen.nest import Workshop, body_of
 from anygpu.codegen.target import ComputeType
+from anygpu.codegen.workshop import Workshop, body_of
 
 #: Where values are, of named positions.
 At = Callable[[Lowering, Mapping[str, Index]], Value]

@@ -24,13 +24,13 @@ from anygpu.codegen.index import ZERO, Index, flat, strides, unflat, variable
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.lower import Lowering, Positions, Value, contract_positions
-from anygpu.codegen.nest import Workshop, body_of
 from anygpu.codegen.products import LONG_WORK, declarations, put_total, tilings_of
 from anygpu.codegen.roots import is_short
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.codegen.templates import convolution
 from anygpu.codegen.templates.convolution import Sizes, Tiling, Vectors
 from anygpu.codegen.types import compute_type
+from anygpu.codegen.workshop import Workshop, body_of
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (

@@ -46,16 +46,6 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     bytes_moved: float = 0.0
 
 
-class Copy(msgspec.Struct, frozen=True):
-    """Bytes from one slot to another, by the device itself."""
-
-    source: int
-    target: int
-    nbytes: int
-    source_offset: int = 0
-    target_offset: int = 0
-
-
 class Slot(msgspec.Struct, frozen=True):
     """A buffer of a schedule. Inputs have the first slots."""
 
@@ -101,7 +91,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """A program for one target: steps in order over numbered slots."""
 
     slots: tuple[Slot, ...]
-    steps: tuple[Kernel | Copy, ...]
+    steps: tuple[Kernel, ...]
     outputs: tuple[Output, ...]
     #: Which slot is cleared to zero before the steps and holds what went wrong after them.
     status: int | None = None
@@ -110,4 +100,4 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        return tuple(step for step in self.steps if isinstance(step, Kernel))
+        return self.steps

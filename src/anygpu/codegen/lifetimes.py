@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anygpu.codegen.kernel import Copy, Kernel, Schedule
+from anygpu.codegen.kernel import Schedule
 
 
 def shared_temporaries(schedule: Schedule) -> tuple[dict[int, int], list[int]]:
@@ -10,7 +10,7 @@ def shared_temporaries(schedule: Schedule) -> tuple[dict[int, int], list[int]]:
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for number, step in enumerate(schedule.steps):
-        for slot in _slots(step):
+        for slot in {binding.slot for binding in step.bindings}:
             if schedule.slots[slot].role == "temporary":
                 first.setdefault(slot, number)
                 last[slot] = number
@@ -34,9 +34,3 @@ def shared_temporaries(schedule: Schedule) -> tuple[dict[int, int], list[int]]:
         places[slot] = piece
         free_from[piece] = last[slot]
     return places, sizes
-
-
-def _slots(step: Kernel | Copy) -> set[int]:
-    if isinstance(step, Kernel):
-        return {binding.slot for binding in step.bindings}
-    return {step.source, step.target}

@@ -14,11 +14,11 @@ from anygpu.codegen.form import Apply, Buffer, Expr, Function, Literal, Name, Re
 from anygpu.codegen.index import Index, flat, unflat
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.lower import Lowering, Value
-from anygpu.codegen.nest import Workshop, body_of
 from anygpu.codegen.target import ComputeType
 from anygpu.codegen.templates import fourier, scan, scatter, search, sort
 from anygpu.codegen.templates.stages import Stage, Stages, Temporary, fill
 from anygpu.codegen.types import STORED, components, compute_type
+from anygpu.codegen.workshop import Workshop, body_of
 from anygpu.program.dtypes import ITEMSIZE, DType
 from anygpu.program.primitives import Argsort, Fourier, Scan, Scatter, Search, Sort, product
 

@@ -32,10 +32,10 @@ from anygpu.codegen.grouping import Group, from_order
 from anygpu.codegen.index import Index, flat, unflat, variable
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.lower import Lowering, Value, contract_positions
-from anygpu.codegen.nest import Workshop, body_of, leave_beyond, store
 from anygpu.codegen.templates import matmul
 from anygpu.codegen.templates.matmul import Sizes, Tiling, Vectors
 from anygpu.codegen.types import STORED, compute_type
+from anygpu.codegen.workshop import Workshop, body_of, leave_beyond, store
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.primitives import Contract, free_axes, product
 

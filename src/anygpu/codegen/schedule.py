@@ -8,20 +8,22 @@ from typing import TypeVar
 
 import msgspec
 
-from anygpu.codegen import nest
 from anygpu.codegen.convolutions import Convolution, contract_tilings, convolution_kernel, convolutions_in
 from anygpu.codegen.form import Buffer
 from anygpu.codegen.grouping import Group, grouped, is_row_reduction, row_sizes
-from anygpu.codegen.kernel import Check, Choice, Copy, Kernel, Output, Schedule, Slot
+from anygpu.codegen.kernel import Check, Choice, Kernel, Output, Schedule, Slot
 from anygpu.codegen.lower import NotHere, Stored, buffer_names, single_value, spec_of_parts
-from anygpu.codegen.nest import Shape, Workshop
+from anygpu.codegen.maps import map_kernel, piece_kernels
 from anygpu.codegen.operations import operation_kernels, search_function
+from anygpu.codegen.parts import part_buffers, part_size, two_stage_kernels
 from anygpu.codegen.products import product_kernels
 from anygpu.codegen.roots import HEAVY, chosen
+from anygpu.codegen.rows import rows_kernel
 from anygpu.codegen.target import Target
 from anygpu.codegen.templates.convolution import Tiling as Direct
 from anygpu.codegen.templates.matmul import Tiling
 from anygpu.codegen.types import WIDE, is_narrow
+from anygpu.codegen.workshop import Shape, Workshop
 from anygpu.program.dtypes import ITEMSIZE, KIND
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import (
@@ -90,7 +92,7 @@ class _Scheduler:
         self.checks: list[Check] = []
         self.rules: dict[int, int | None] = {}
         self.status: int | None = None
-        self.steps: list[Kernel | Copy] = []
+        self.steps: list[Kernel] = []
 
     def schedule(self) -> Schedule:
         aliases = {output: self._alias(output) for output in self.program.outputs}
@@ -270,18 +272,18 @@ class _Scheduler:
             case "map":
                 candidates = map_shapes(self.target)
                 shape = self._pick(name, candidates, Shape)
-                self.steps.append(nest.map_kernel(workshop, group.members, shape, name))
+                self.steps.append(map_kernel(workshop, group.members, shape, name))
             case "pieces":
-                self.steps += nest.piece_kernels(workshop, first, Shape(), name)
+                self.steps += piece_kernels(workshop, first, Shape(), name)
             case "rows":
                 candidates = rows_shapes(self.program, self.target, group)
                 shape = self._pick(name, candidates, Shape)
                 if group.parts == 1:
-                    self.steps.append(nest.rows_kernel(workshop, group, shape, name))
+                    self.steps.append(rows_kernel(workshop, group, shape, name))
                 else:
                     last = last_shape(self.target, group)
-                    buffers = nest.part_buffers(workshop, group, self.new_slot)
-                    self.steps += nest.two_stage_kernels(workshop, group, shape, last, name, buffers)
+                    buffers = part_buffers(workshop, group, self.new_slot)
+                    self.steps += two_stage_kernels(workshop, group, shape, last, name, buffers)
             case "contract":
                 convolved = self.convolutions.get(group.members[0])
                 candidates = contract_tilings(workshop, group, convolved)
@@ -379,7 +381,7 @@ def rows_shapes(program: Program, target: Target, group: Group) -> list[Shape]:
         others = [replace(first, group=size) for size in (1, 8, 64)]
     else:
         # All loops of a lane together stay within the limit.
-        longest = nest.part_size(group.length, group.parts) * (len(group.reductions) + 1)
+        longest = part_size(group.length, group.parts) * (len(group.reductions) + 1)
         if longest <= target.loop_limit:
             others.append(Shape(group=64, lanes=1, vector=4))
         counts = (target.subgroup_size or 8, 32, 64, 128, 256)
@@ -393,7 +395,7 @@ def rows_shapes(program: Program, target: Target, group: Group) -> list[Shape]:
 
 
 def rows_shape(program: Program, target: Target, group: Group) -> Shape:
-    length, jobs = nest.part_size(group.length, group.parts), group.rows * group.parts
+    length, jobs = part_size(group.length, group.parts), group.rows * group.parts
     if not _is_inner(program, group.reductions[0]):
         return _stretches(target, group.rows)
     if target.scalar_invocations:

@@ -16,48 +16,32 @@ import numpy as np
 
 from anygpu.cache_folder import cache_folder
 from anygpu.codegen.functions import accuracy
-from anygpu.codegen.kernel import Check, Copy, Kernel, Schedule
+from anygpu.codegen.kernel import Check, Kernel, Schedule
 from anygpu.codegen.lifetimes import shared_temporaries
 from anygpu.codegen.lower import buffer_names
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import part_of
-from anygpu.engines.driver import Built, Bytes, Clear, Command, Counters, Driver, Extent, Launch, Move
+from anygpu.engines.driver import Built, Bytes, Clear, Command, Counters, Driver, Extent, Launch
+from anygpu.engines.held import ARRAYS, CONSTANTS, TEMPORARIES, Held, window_of
+from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.kept import Kept, stamp_of
 from anygpu.engines.lacking import why_not
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.protocol import Lack
 from anygpu.engines.recent import Recent
+from anygpu.engines.trials import Trials
 from anygpu.engines.tuning import Tuner, budget
-from anygpu.errors import AnyGPUError, DeviceLost, Unsupported
+from anygpu.errors import AnyGPUError, DeviceLost, TooBig
 from anygpu.hardware.device import Device
 from anygpu.hardware.verification import Values
-from anygpu.memory.resource import Block, DeviceMemory, reclaim
-from anygpu.memory.stats import Stats
+from anygpu.memory.resource import DeviceMemory, reclaim
 from anygpu.memory.strategies import pooled
-from anygpu.program.dtypes import ITEMSIZE, DType
+from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Gather, Scatter, Spec
 from anygpu.program.transforms import simplified
-
-#: Whom memory is counted for.
-ARRAYS, TEMPORARIES, CONSTANTS, TUNING = "arrays", "temporaries", "constants", "tuning"
-
-
-class Held:
-    """A block that goes back when the last array in it is gone."""
-
-    __slots__ = ("__weakref__", "_memory", "block")
-
-    def __init__(self, memory: Stats, nbytes: int, owner: str) -> None:
-        self._memory = memory
-        self.block: Block = memory.allocate(nbytes, owner=owner)
-
-    def __del__(self) -> None:
-        block = getattr(self, "block", None)
-        if block is not None:
-            self._memory.release(block)
 
 
 class Pending(NamedTuple):
@@ -91,15 +75,13 @@ class DeviceArray:
 
 
 class _Step(NamedTuple):
-    """A kernel with the slots that it takes, or a copy."""
+    """A kernel with the slots that it takes."""
 
-    kernel: Kernel | None
     built: Built
     #: Slot, first byte and number of bytes; `None` for all that there is.
     slots: tuple[tuple[int, tuple[int, int] | None], ...]
     #: For each number the input whose offset it is; -1 for the first group, which the driver knows.
     numbers: tuple[int, ...]
-    copy: Copy | None = None
 
 
 class Executable:
@@ -135,11 +117,12 @@ class Session:
         self._executables: Recent[Executable] = Recent()
         self._lacks: Recent[list[Lack]] = Recent()
         self.kept = Kept(cache_folder() / "kernels", stamp_of(device, engine.libraries))
-        self._tuner = Tuner(self.kept, self._measured)
         self._root = DeviceMemory(driver.allocate, driver.release, classify=self._translated, guard=self.lock)
         # What is idle may be a quarter of the memory there is: enough for any program that fits.
         keep = (device.memory_total or 1 << 30) // 4
         self.memory = pooled(self._root, device=device.id, keep_bytes=keep)
+        self._trials = Trials(driver, self.lock, self.memory)
+        self._tuner = Tuner(self.kept, self._measured)
 
     @cached_property
     def target(self) -> Target:
@@ -149,64 +132,13 @@ class Session:
     def _trusted(self) -> tuple[str, ...]:
         """Measured once for a device and its driver; after that it is on disk."""
         target = self.driver.target
-        wgsl = target.dialect == "wgsl"
-        plan = accuracy.measurement(target) if wgsl else accuracy.race()
+        plan = accuracy.measurement(target) if target.dialect == "wgsl" else accuracy.race()
         key = "\n".join(kernel.source for kernel in plan.kernels)
         known = self.kept.record("functions", key, tuple[str, ...])
         if known is None:
-            known = self._measured_accuracy(plan) if wgsl else self._raced(plan)
+            known = self._trials.trusted_functions(plan)
             self.kept.put_record("functions", key, known)
         return known
-
-    def _measured_accuracy(self, plan: Schedule) -> tuple[str, ...]:
-        held = self._held_for(plan)
-        commands = self._launches(plan, plan.kernels, held)
-        with self.lock:
-            self.driver.submit(commands)
-            read = self.driver.read_many(
-                [Extent(held[each.slot].block.handle, 0, each.spec.nbytes) for each in plan.outputs]
-            )
-        results = [
-            data.view(each.spec.dtype).reshape(each.spec.shape) for data, each in zip(read, plan.outputs, strict=True)
-        ]
-        return accuracy.trusted(self.driver.target, results)
-
-    def _raced(self, plan: Schedule) -> tuple[str, ...]:
-        held = self._held_for(plan)
-        seconds: list[float] = []
-        for kernel in plan.kernels:
-            commands = self._launches(plan, [kernel], held)
-            times = []
-            for _ in range(4):
-                with self.lock:
-                    self.driver.submit(commands, timed=True)
-                    times.append(self.driver.device_seconds())
-            known = [each for each in times[1:] if each is not None]
-            if not known:
-                return ()
-            seconds.append(min(known))
-        return accuracy.faster(seconds[0], seconds[1])
-
-    def _held_for(self, plan: Schedule) -> dict[int, Held]:
-        """Memory for the slots of a schedule that has no inputs, with its constants in it."""
-        held = {}
-        for number, slot in enumerate(plan.slots):
-            if slot.data is not None:
-                held[number] = self.uploaded(np.frombuffer(slot.data, np.uint8), TUNING)
-            else:
-                held[number] = Held(self.memory, slot.nbytes, TUNING)
-        return held
-
-    def _launches(self, plan: Schedule, kernels: Sequence[Kernel], held: Mapping[int, Held]) -> list[Command]:
-        """Kernels on memory of their own."""
-        launches: list[Command] = []
-        for kernel in kernels:
-            extents = []
-            for binding in kernel.bindings:
-                first, nbytes = binding.window or (0, plan.slots[binding.slot].nbytes)
-                extents.append(Extent(held[binding.slot].block.handle, first, nbytes))
-            launches.append(Launch(self.built(kernel), tuple(extents), (0,) * len(kernel.numbers)))
-        return launches
 
     @property
     def counters(self) -> Counters:
@@ -221,7 +153,7 @@ class Session:
         held = Held(self.memory, data.nbytes, owner)
         if data.nbytes:
             with self.lock:
-                self.driver.write(Extent(held.block.handle, 0, data.nbytes), data)
+                self.driver.write(held.extent(data.nbytes), data)
         return held
 
     def downloaded(self, array: DeviceArray) -> Values:
@@ -233,13 +165,12 @@ class Session:
         inside = array.offset - first
         extent = Extent(array.held.block.handle, first, inside + spec.nbytes)
         if array.pending:
-            extents = [Extent(held.block.handle, 0, 4 * len(checks)) for held, checks in array.pending]
+            status = [held.extent(4 * len(checks)) for held, checks in array.pending]
             with self.lock:
-                *words, data = self.driver.read_many([*extents, *([extent] if spec.size else [])] or [extent])
-            if not spec.size:
-                words, data = [*words, data], np.empty(0, np.uint8)
-            _raise_broken(array.pending, words)
+                read = self.driver.read_many([*status, extent] if spec.size else status)
+            _raise_broken(array.pending, read[: len(status)])
             array.pending = ()
+            data = read[-1] if spec.size else np.empty(0, np.uint8)
         elif spec.size:
             with self.lock:
                 data = self.driver.read_view(extent, owner=array.held)
@@ -277,29 +208,20 @@ class Session:
             )
 
         plan = again({})
+        self._refuse_what_never_fits(plan)
         chosen = self._tuner.choose(plan, again, budget())
         return Executable(self, program, again(chosen) if chosen else plan, offsets)
 
+    def _refuse_what_never_fits(self, plan: Schedule) -> None:
+        """Before anything is compiled: a kernel for it might be refused for a reason that helps nobody."""
+        limit = self.device.limits.get("max-buffer-size")
+        largest = max((slot.nbytes for slot in plan.slots), default=0)
+        if limit is not None and largest > limit:
+            raise TooBig(self.device.id, largest, limit)
+
     def _measured(self, plan: Schedule, steps: tuple[int, ...]) -> float | None:
-        """Seconds that some steps of a schedule take, on memory of their own that holds zeros."""
-        kernels = [step for number in steps if isinstance(step := plan.steps[number], Kernel)]
-        sizes = {binding.slot: plan.slots[binding.slot].nbytes for kernel in kernels for binding in kernel.bindings}
         free = self.device.memory_free
-        if free is not None and sum(sizes.values()) > free // 4:
-            return None
-        held = {slot: Held(self.memory, nbytes, TUNING) for slot, nbytes in sizes.items()}
-        launches: list[Command] = []
-        for kernel in kernels:
-            extents = []
-            for binding in kernel.bindings:
-                whole = Extent(held[binding.slot].block.handle, 0, sizes[binding.slot])
-                extents.append(_window_of(whole, *binding.window) if binding.window is not None else whole)
-            launches.append(Launch(self.built(kernel), tuple(extents), (0,) * len(kernel.numbers)))
-        clears = [Clear(Extent(each.block.handle, 0, sizes[slot])) for slot, each in held.items()]
-        with self.lock:
-            self.driver.submit(clears)
-            self.driver.submit(launches, timed=True)
-            return self.driver.device_seconds()
+        return self._trials.seconds(plan, steps, free // 4 if free is not None else None)
 
     def built(self, kernel: Kernel) -> Built:
         # Binaries are not kept: drivers keep what they compile themselves, and asking PoCL for one has made it abort.
@@ -359,36 +281,21 @@ class Session:
         plan, alignment = executable.schedule, self.driver.alignment
         commands: list[Command] = []
         if status is not None:
-            commands.append(Clear(Extent(status.block.handle, 0, 4 * len(plan.checks))))
+            commands.append(Clear(status.extent(4 * len(plan.checks))))
         everything: list[Extent] = []
         for number, (held, first) in enumerate(whole):
             rest = arrays[number].offset - first if number < len(arrays) else 0
             handle = held.block.handle if held is not None else None
             everything.append(Extent(handle, first, rest + plan.slots[number].nbytes))
         for step in executable.steps:
-            if step.copy is not None:
-                copy = step.copy
-                source, target = everything[copy.source], everything[copy.target]
-                commands.append(
-                    Move(
-                        Extent(source.block, source.offset + copy.source_offset, copy.nbytes),
-                        Extent(target.block, target.offset + copy.target_offset, copy.nbytes),
-                    )
-                )
-                continue
-            extents = []
-            for slot, window in step.slots:
-                extent = everything[slot]
-                if window is not None:
-                    extent = _window_of(extent, *window)
-                extents.append(extent)
+            extents = tuple(window_of(everything[slot], window) for slot, window in step.slots)
             numbers = tuple(
                 0
                 if position < 0
                 else arrays[position].offset % alignment // ITEMSIZE[part_of(arrays[position].spec.dtype)]
                 for position in step.numbers
             )
-            commands.append(Launch(step.built, tuple(extents), numbers))
+            commands.append(Launch(step.built, extents, numbers))
         return commands
 
     def synchronize(self) -> None:
@@ -405,20 +312,10 @@ class Session:
             self.driver.close()
 
 
-def _window_of(extent: Extent, first: int, nbytes: int) -> Extent:
-    """A part of an extent. Of what begins at an offset, the last window may turn out to show nothing at all."""
-    left = extent.nbytes - first
-    if left <= 0:
-        return Extent(extent.block, extent.offset, min(extent.nbytes, 4))
-    return Extent(extent.block, extent.offset + first, min(nbytes, left))
-
-
-def _step(session: Session, step: Kernel | Copy, names: dict[str, int]) -> _Step:
-    if isinstance(step, Copy):
-        return _Step(None, None, (), (), step)
-    numbers = tuple(names.get(name, -1) for name in step.numbers)
-    slots = tuple((binding.slot, binding.window) for binding in step.bindings)
-    return _Step(step, session.built(step), slots, numbers)
+def _step(session: Session, kernel: Kernel, names: dict[str, int]) -> _Step:
+    numbers = tuple(names.get(name, -1) for name in kernel.numbers)
+    slots = tuple((binding.slot, binding.window) for binding in kernel.bindings)
+    return _Step(session.built(kernel), slots, numbers)
 
 
 def _raise_broken(pending: Sequence[Pending], words: Sequence[Bytes]) -> None:
@@ -435,14 +332,6 @@ def broken_rule(check: Check, word: int) -> Exception:
         return ValueError("integers to negative integer powers are not allowed; convert the base to float first.")
     value = word - 1 if word - 1 < 1 << 31 else word - 1 - (1 << 32)
     return IndexError(f"index {value} is out of bounds for an axis with size {check.length}.")
-
-
-def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    try:
-        return np.dtype(dtype)
-    except TypeError:
-        instead = "Cast to float32 on the device first, or import ml_dtypes."
-        raise Unsupported(dtype, "NumPy without ml_dtypes", instead=instead) from None
 
 
 class CompilingEngine:

@@ -134,7 +134,7 @@ class Tuner:
 
 
 def _kernels(plan: Schedule, choice: Choice) -> list[Kernel]:
-    return [step for number in choice.steps if isinstance(step := plan.steps[number], Kernel)]
+    return [plan.steps[number] for number in choice.steps]
 
 
 def _is_worth_it(plan: Schedule, choice: Choice) -> bool:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence, Set
-
-import numpy as np
+from collections.abc import Sequence
 
 from anygpu.codegen.dialects.indenting import indented
 from anygpu.codegen.dialects.vector_words import OpenCLWords, VectorWords, vector_width
 from anygpu.codegen.dialects.vectors import VectorPrinter, types_along
-from anygpu.codegen.form import Apply, Buffer, Function, Literal, Loop, Name
-from anygpu.codegen.functions.source import read
+from anygpu.codegen.form import Apply, Buffer, Function, Loop
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.program.dtypes import DType
 
@@ -40,53 +36,28 @@ _ELEMENTS: dict[DType, str] = {
     "float64": "double",
 }
 _SUFFIX: dict[ComputeType, str] = {"i32": "", "u32": "u", "i64": "L", "u64": "UL", "f32": "f", "f64": ""}
+#: What a sign before the digits would not say.
+_SMALLEST: dict[ComputeType, str] = {"i32": "(-2147483647 - 1)", "i64": "(-9223372036854775807L - 1L)"}
 
 
 class OpenCLPrinter(VectorPrinter):
+    suffixes = _SUFFIX
+    smallest = _SMALLEST
+
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self._loose: dict[str, int] = {}
-        self._runtime: dict[ComputeType, None] = {}
 
     def type_name(self, type: ComputeType) -> str:
         return TYPES[type]
 
-    def literal(self, literal: Literal) -> str:
-        value, type = literal.value, literal.type
-        if type == "bool":
-            return "true" if value else "false"
-        if type in ("f32", "f64"):
-            return self._float(float(value), type)
-        if type == "i32" and value == -(1 << 31):
-            return "(-2147483647 - 1)"
-        if type == "i64" and value == -(1 << 63):
-            return "(-9223372036854775807L - 1L)"
-        return f"{int(value)}{_SUFFIX[type]}"
+    def hides_constants(self, expr: Apply) -> bool:
+        """PoCL 3.1 makes nonsense of some functions of constants: rint(1e300) crashed, expm1(NaN) was a number."""
+        return expr.args[0].type in ("f32", "f64")
 
-    def _float(self, value: float, type: ComputeType) -> str:
-        if math.isnan(value):
-            return f"{'-' if math.copysign(1, value) < 0 else ''}{self.library_name('nan', type)}()"
-        if math.isinf(value):
-            return f"{'-' if value < 0 else ''}{self.library_name('infinity', type)}()"
-        digits = str(np.float32(value)) if type == "f32" else repr(value)
-        return f"{digits}{_SUFFIX[type]}"
-
-    def _apply(self, expr: Apply) -> str:
-        first, *others = expr.args
-        if first.type in ("f32", "f64") and all(isinstance(each, Literal) for each in expr.args):
-            # PoCL 3.1 makes nonsense of some functions of constants: rint(1e300) crashed, expm1(NaN) was a number.
-            self._runtime[first.type] = None
-            hidden = Name(f"runtime_{first.type}({self.expression(first)})", first.type)
-            return super()._apply(Apply(expr.fn, (hidden, *others), expr.type))
-        return super()._apply(expr)
-
-    def library_texts(self) -> str:
-        own = [
-            f"static {TYPES[type]} runtime_{type}({TYPES[type]} x) {{\n"
-            f"    volatile {TYPES[type]} unknown = x;\n    return unknown;\n}}"
-            for type in self._runtime
-        ]
-        return "\n\n".join([*own, super().library_texts()]).strip()
+    def runtime_function(self, type: ComputeType) -> str:
+        name = TYPES[type]
+        return f"static {name} runtime_{type}({name} x) {{\n    volatile {name} unknown = x;\n    return unknown;\n}}"
 
     def choose(self, condition: str, yes: str, no: str) -> str:
         return f"({condition}) ? {yes} : {no}" if " " in condition else f"{condition} ? {yes} : {no}"
@@ -106,11 +77,6 @@ class OpenCLPrinter(VectorPrinter):
     def words(self, loop: Loop) -> VectorWords:
         natural = self.target.vector_width if self.target.scalar_invocations else 4
         return OpenCLWords(self, vector_width(natural, types_along(loop.body, loop.variable)))
-
-    @property
-    def own_names(self) -> Set[str]:
-        """Functions that are ours: they take no vectors."""
-        return read("opencl").keys()
 
     def windows(self, buffer: Buffer) -> int:
         """A kernel sees the whole of a buffer; what is too large for that cannot be allocated, either."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from string import Template
 from typing import NamedTuple
+
+import numpy as np
 
 from anygpu.codegen.dialects.indenting import INDENT, indented
 from anygpu.codegen.form import (
@@ -90,6 +93,8 @@ class Printer(ABC):
         self.target = target
         self.buffers: dict[str, Buffer] = {}
         self.needed: dict[str, None] = {}
+        #: Types of constants that compilers must not see.
+        self.hidden: dict[ComputeType, None] = {}
         self.shared: dict[str, Shared] = {}
 
     # -- what a dialect says in its own way
@@ -97,8 +102,9 @@ class Printer(ABC):
     @abstractmethod
     def type_name(self, type: ComputeType) -> str: ...
 
-    @abstractmethod
-    def literal(self, literal: Literal) -> str: ...
+    #: What follows the digits of a number of each type, and how the least of the signed ones is written.
+    suffixes: Mapping[ComputeType, str]
+    smallest: Mapping[ComputeType, str]
 
     @abstractmethod
     def load(self, buffer: Buffer, index: str) -> str: ...
@@ -163,7 +169,31 @@ class Printer(ABC):
         """Where an operator does not say what it should: what to write instead."""
         return None
 
+    @abstractmethod
+    def hides_constants(self, expr: Apply) -> bool:
+        """Whether a function of constants alone must be computed when the kernel runs."""
+
+    @abstractmethod
+    def runtime_function(self, type: ComputeType) -> str:
+        """The text of `runtime_<type>(x)`, which is x, and which no compiler computes beforehand."""
+
     # -- expressions
+
+    def literal(self, literal: Literal) -> str:
+        value, type = literal.value, literal.type
+        if type == "bool":
+            return "true" if value else "false"
+        if type in ("f32", "f64"):
+            return self._float(float(value), type)
+        least = -(1 << (31 if type == "i32" else 63))
+        return self.smallest[type] if value == least and type in self.smallest else f"{int(value)}{self.suffixes[type]}"
+
+    def _float(self, value: float, type: ComputeType) -> str:
+        sign = "-" if math.copysign(1, value) < 0 else ""
+        if math.isnan(value) or math.isinf(value):
+            return f"{sign}{self.library_name('nan' if math.isnan(value) else 'infinity', type)}()"
+        digits = str(np.float32(value)) if type == "f32" else repr(value)
+        return f"{digits}{self.suffixes[type]}"
 
     def expression(self, expr: Expr) -> str:
         match expr:
@@ -201,6 +231,11 @@ class Printer(ABC):
         fn, of = expr.fn, expr.args[0].type
         if fn in ("zero", "one"):
             return self.runtime_number(fn, of)
+        if all(isinstance(each, Literal) for each in expr.args) and self.hides_constants(expr):
+            first, *others = expr.args
+            self.hidden[of] = None
+            hidden = Name(f"runtime_{of}({self.expression(first)})", of)
+            return self._apply(Apply(fn, (hidden, *others), expr.type))
         if of == "bool" and fn in _LOGIC:
             return _LOGIC[fn].format(*(self.operand(each) for each in expr.args))
         if fn in _OPERATORS and of != "bool":
@@ -388,7 +423,8 @@ class Printer(ABC):
     def shared_texts(self) -> str: ...
 
     def library_texts(self) -> str:
-        return library.definitions(self.target.dialect, self.needed)
+        hidden = [self.runtime_function(type) for type in self.hidden]
+        return "\n\n".join([*hidden, library.definitions(self.target.dialect, self.needed)]).strip()
 
     def windows(self, buffer: Buffer) -> int:
         """How many bindings show the whole of a buffer."""

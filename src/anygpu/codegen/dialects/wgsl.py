@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence, Set
-
-import numpy as np
 
 from anygpu.codegen.dialects.indenting import INDENT, indented
 from anygpu.codegen.dialects.vector_words import WIDE_TYPES, VectorWords, WGSLWords
 from anygpu.codegen.dialects.vectors import VectorPrinter
-from anygpu.codegen.form import Apply, Assign, Buffer, Fold, Function, Literal, Loop, Name, Statement
+from anygpu.codegen.form import Apply, Assign, Buffer, Fold, Function, Loop, Statement
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.program.dtypes import ITEMSIZE, DType
 
@@ -23,12 +20,16 @@ _ELEMENTS: dict[DType, str] = {
     "float64": "f64",
 }
 _SUFFIX: dict[ComputeType, str] = {"i32": "", "u32": "u", "i64": "li", "u64": "lu", "f32": "f", "f64": "lf"}
+#: What a sign before the digits would not say.
+_SMALLEST: dict[ComputeType, str] = {"i32": "i32(-2147483648)", "i64": "(-9223372036854775807li - 1li)"}
 
 
 class WGSLPrinter(VectorPrinter):
+    suffixes = _SUFFIX
+    smallest = _SMALLEST
+
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        self._runtime: dict[ComputeType, None] = {}
         self._needs_zero = False
         #: A buffer has one type of elements in all of a kernel: those that are declared in vectors, when that is known.
         self._in_vectors: frozenset[str] | None = frozenset()
@@ -39,26 +40,6 @@ class WGSLPrinter(VectorPrinter):
     def type_name(self, type: ComputeType) -> str:
         return type
 
-    def literal(self, literal: Literal) -> str:
-        value, type = literal.value, literal.type
-        if type == "bool":
-            return "true" if value else "false"
-        if type in ("f32", "f64"):
-            return self._float(float(value), type)
-        if type == "i32" and value == -(1 << 31):
-            return "i32(-2147483648)"
-        if type == "i64" and value == -(1 << 63):
-            return "(-9223372036854775807li - 1li)"
-        return f"{int(value)}{_SUFFIX[type]}"
-
-    def _float(self, value: float, type: ComputeType) -> str:
-        if math.isnan(value):
-            return f"{'-' if math.copysign(1, value) < 0 else ''}{self.library_name('nan', type)}()"
-        if math.isinf(value):
-            return f"{'-' if value < 0 else ''}{self.library_name('infinity', type)}()"
-        digits = str(np.float32(value)) if type == "f32" else repr(value)
-        return f"{digits}{_SUFFIX[type]}"
-
     def comparison(self, fn: str, of: ComputeType, one: str, other: str) -> str | None:
         """Drivers have been seen to say that NaN is not unequal to anything; that it is not equal, all of them know."""
         return f"!({one} == {other})" if fn == "not_equal" and of in ("f32", "f64") else None
@@ -68,23 +49,17 @@ class WGSLPrinter(VectorPrinter):
         self._needs_zero = True
         return f"{type}(zero)" if fn == "zero" else f"{type}(1u + zero)"
 
-    def _apply(self, expr: Apply) -> str:
-        if expr.fn in ("zero", "one"):
-            return super()._apply(expr)
-        if all(isinstance(each, Literal) for each in expr.args):
-            # Compilers compute what is constant themselves, and refuse what overflows or what they cannot compute.
-            first, *others = expr.args
-            type = first.type
-            self._runtime[type] = None
-            text = f"runtime_{type}({self.expression(first)})"
-            return super()._apply(Apply(expr.fn, (Name(text, type), *others), expr.type))
-        return super()._apply(expr)
+    def hides_constants(self, expr: Apply) -> bool:
+        """Compilers compute what is constant themselves, and refuse what overflows or what they cannot compute."""
+        return True
+
+    def runtime_function(self, type: ComputeType) -> str:
+        return f"fn runtime_{type}(x: {type}) -> {type} {{\n    return x;\n}}"
 
     def library_texts(self) -> str:
         # Groups are never counted along the third dimension: this is 0, and no compiler can know.
-        zero = ["var<private> zero: u32;"] if self._needs_zero else []
-        own = zero + [f"fn runtime_{type}(x: {type}) -> {type} {{\n    return x;\n}}" for type in self._runtime]
-        return "\n\n".join([*own, super().library_texts()]).strip()
+        zero = "var<private> zero: u32;\n\n" if self._needs_zero else ""
+        return f"{zero}{super().library_texts()}".strip()
 
     def choose(self, condition: str, yes: str, no: str) -> str:
         return f"select({no}, {yes}, {condition})"
@@ -121,7 +96,6 @@ class WGSLPrinter(VectorPrinter):
 
     def rehearse(self, body: Sequence[Statement]) -> None:
         super().rehearse(body)
-        self._runtime.clear()
         self._needs_zero = False
 
     def try_out(self, body: Sequence[Statement]) -> None:

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.engines.recent import Recent
 from anygpu.engines.torch import lowering
 from anygpu.engines.torch.lowering import Executable
-from anygpu.errors import AnyGPUError, DevicePoisoned, OutOfMemory, Unsupported
+from anygpu.errors import AnyGPUError, DevicePoisoned, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
 from anygpu.hardware.device import Device, Unavailable, reasons_for, unknown_facts
@@ -83,7 +84,7 @@ class TorchEngine:
 
     def download(self, buffer: torch.Tensor) -> Values:
         if buffer.dtype == torch.bfloat16:
-            return np.asarray(buffer.detach().cpu().view(torch.int16).numpy().view(_bfloat16()))
+            return np.asarray(buffer.detach().cpu().view(torch.int16).numpy().view(numpy_dtype("bfloat16")))
         return np.asarray(buffer.detach().cpu().numpy())
 
     def execute(self, executable: Executable, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -143,14 +144,6 @@ def _runs_backwards(array: Any) -> bool:
     except (BufferError, RuntimeError):
         # A type that NumPy has not, or a refusal that torch will repeat.
         return False
-
-
-def _bfloat16() -> np.dtype[Any]:
-    try:
-        return np.dtype("bfloat16")
-    except TypeError:
-        instead = "Cast to float32 on the device first, or import ml_dtypes."
-        raise Unsupported("bfloat16", "NumPy without ml_dtypes", instead=instead) from None
 
 
 def _place(device: Device) -> str:

@@ -1,9 +1,8 @@
 """Bytes between the host and the device.
 
-Uploads go through the queue's own `write_buffer`, in pieces. Measured on lavapipe against rings of mapped buffers,
-pieces of 8 to 16 MiB are as fast or faster at every size (256 MiB: 63 ms, against 61 to 85 ms), and one call for a
-whole large array is far slower (172 ms). Downloads use mapped buffers again, since `read_buffer` makes one each time
-(256 MiB: 94 ms, against 684 ms; 1 KiB: 152 µs, against 179 µs).
+Uploads go through the queue's own `write_buffer`, in pieces: on lavapipe that was as fast as rings of mapped buffers at
+every size, and one call for a whole large array far slower. Downloads use mapped buffers again, since `read_buffer`
+makes one each time.
 """
 
 from __future__ import annotations

@@ -1,0 +1,84 @@
+"""Kernels run to find something out: how long they take, or how accurate a device's own functions are.
+
+They run on memory of their own, beside everything else that a session does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from anygpu.codegen.functions import accuracy
+from anygpu.codegen.kernel import Kernel, Schedule
+from anygpu.engines.driver import Clear, Command, Driver, Launch
+from anygpu.engines.held import TUNING, Held, window_of
+from anygpu.memory.stats import Stats
+
+#: A race is run so often; the first time is for the compiler.
+_RACES = 4
+
+
+class Trials:
+    """The lock is the session's: it is held around every use of the driver, and never while memory is asked for."""
+
+    def __init__(self, driver: Driver, lock: threading.Lock, memory: Stats) -> None:
+        self._driver = driver
+        self._lock = lock
+        self._memory = memory
+
+    def trusted_functions(self, plan: Schedule) -> tuple[str, ...]:
+        """The built-in functions to call instead of ours: the accurate ones in WGSL, all or none in OpenCL C."""
+        held = self._held(plan, range(len(plan.slots)))
+        with self._lock:
+            for number, slot in enumerate(plan.slots):
+                if slot.data is not None:
+                    self._driver.write(held[number].extent(slot.nbytes), np.frombuffer(slot.data, np.uint8))
+        if self._driver.target.dialect != "wgsl":
+            builtins, ours = (self._fastest(plan, kernel, held) for kernel in plan.kernels)
+            return accuracy.faster(builtins, ours) if builtins is not None and ours is not None else ()
+        commands = self._launches(plan, plan.kernels, held)
+        with self._lock:
+            self._driver.submit(commands)
+            read = self._driver.read_many([held[each.slot].extent(each.spec.nbytes) for each in plan.outputs])
+        shaped = zip(read, (each.spec for each in plan.outputs), strict=True)
+        results = [data.view(spec.dtype).reshape(spec.shape) for data, spec in shaped]
+        return accuracy.trusted(self._driver.target, results)
+
+    def _fastest(self, plan: Schedule, kernel: Kernel, held: Mapping[int, Held]) -> float | None:
+        commands = self._launches(plan, [kernel], held)
+        times = [self._timed(commands) for _ in range(_RACES)]
+        return min((each for each in times[1:] if each is not None), default=None)
+
+    def seconds(self, plan: Schedule, steps: tuple[int, ...], most_bytes: int | None) -> float | None:
+        """What some steps of a schedule take, on zeros; `None` when memory or the device's clock is missing."""
+        kernels = [plan.steps[number] for number in steps]
+        slots = {binding.slot for kernel in kernels for binding in kernel.bindings}
+        if most_bytes is not None and sum(plan.slots[slot].nbytes for slot in slots) > most_bytes:
+            return None
+        held = self._held(plan, slots)
+        launches = self._launches(plan, kernels, held)
+        with self._lock:
+            self._driver.submit([Clear(each.extent(plan.slots[slot].nbytes)) for slot, each in held.items()])
+        return self._timed(launches)
+
+    def _timed(self, commands: Sequence[Command]) -> float | None:
+        with self._lock:
+            self._driver.submit(commands, timed=True)
+            return self._driver.device_seconds()
+
+    def _held(self, plan: Schedule, slots: Sequence[int] | set[int]) -> dict[int, Held]:
+        return {slot: Held(self._memory, plan.slots[slot].nbytes, TUNING) for slot in slots}
+
+    def _launches(self, plan: Schedule, kernels: Sequence[Kernel], held: Mapping[int, Held]) -> list[Command]:
+        launches: list[Command] = []
+        for kernel in kernels:
+            extents = [
+                window_of(held[binding.slot].extent(plan.slots[binding.slot].nbytes), binding.window)
+                for binding in kernel.bindings
+            ]
+            with self._lock:
+                built = self._driver.build(kernel)
+            launches.append(Launch(built, tuple(extents), (0,) * len(kernel.numbers)))
+        return launches
