@@ -38,6 +38,7 @@ html_show_sourcelink = False
 html_sidebars = {
     "index": [],
     "tutorial/first-look": [],
+    "tutorial/offload": [],
     "tutorial/arrays": [],
     "tutorial/programs": [],
     "requirements": [],

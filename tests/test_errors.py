@@ -16,6 +16,7 @@ from anygpu.errors import (
     InvalidOption,
     InvalidProgram,
     MissingExtra,
+    NotRecordable,
     OutOfMemory,
     OverBudget,
     TooBig,
@@ -35,6 +36,7 @@ EXAMPLES: list[AnyGPUError] = [
     Unsupported("float64", "webgpu:0"),
     MissingExtra("pyopencl", "opencl"),
     ValueNeeded("a.py:3"),
+    NotRecordable("score", "it asks for a value"),
     InvalidProgram("permute: (0, 0) is no order of the axes of float32[2, 3]."),
     InvalidOption("max_load is a share from 0 to 1; got 7."),
 ]

@@ -21,7 +21,8 @@ class NotOnTheDevice(Exception):
 
 class Ours:
     def __init__(self, engine: str) -> None:
-        self._place = places.find(engine)
+        # In this process, as the kernels by hand are.
+        self._place = places.find(engine, isolation="thread")
         self.name = self._place.device
         self.is_software = self._place.facts.kind == "cpu"
 
@@ -31,18 +32,18 @@ class Ours:
 
 class Prepared:
     def __init__(self, place: Any, workload: Workload, arguments: Sequence[Values]) -> None:
-        engine: CompilingEngine = place.engine
+        engine: CompilingEngine = place.worker.engine
         self._function = workload.function
         self._values = arguments
-        self._device = place.device
+        self._place = place
         self._session = engine.session(place.facts)
         program = record(workload.function, *arguments)
         lacks = engine.supports(program, place.facts)
         if lacks:
             raise NotOnTheDevice(f"{workload}: {lacks[0]}")
         self._executable = engine.compile(program, place.facts)
-        self._arrays = [ag.asarray(each, device=self._device) for each in arguments]
-        self._buffers = [place.upload(each) for each in arguments]
+        self._arrays = [ag.asarray(each, device=self._place) for each in arguments]
+        self._buffers = [engine.upload(each, place.facts) for each in arguments]
 
     def resident(self) -> float:
         begin = time.perf_counter()
@@ -62,7 +63,7 @@ class Prepared:
         return elapsed if seconds is None else seconds, elapsed
 
     def round_trip(self) -> Values:
-        arrays = (ag.asarray(each, device=self._device) for each in self._values)
+        arrays = (ag.asarray(each, device=self._place) for each in self._values)
         return np.asarray(self._function(*arrays))
 
     @property

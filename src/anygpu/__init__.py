@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from anygpu._version import __version__
-from anygpu.api import devices, doctor
+from anygpu.api import collect_receipts, devices, doctor, explain, freeze_support, last_receipt, offload, run
 from anygpu.errors import (
     AllocationError,
     AnyGPUError,
@@ -26,6 +26,7 @@ from anygpu.errors import (
     InvalidOption,
     InvalidProgram,
     MissingExtra,
+    NotRecordable,
     OutOfMemory,
     OverBudget,
     TooBig,
@@ -34,7 +35,7 @@ from anygpu.errors import (
 )
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.notices import HostFallback, host_operations
+from anygpu.notices import DeviceFallback, HostFallback, host_operations
 from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
 
 if TYPE_CHECKING:
@@ -43,8 +44,10 @@ if TYPE_CHECKING:
     from anygpu.hardware.case import Finding
     from anygpu.hardware.diagnosis import Diagnosis
     from anygpu.namespace import *  # noqa: F403
+    from anygpu.plan.plan import Plan
     from anygpu.program.batching import vmap
     from anygpu.program.graph import Program
+    from anygpu.runtime.offloading import Result
 
 __array_api_version__ = "2024.12"
 
@@ -56,6 +59,7 @@ __all__ = [
     "DeadlineExceeded",
     "Device",
     "DeviceError",
+    "DeviceFallback",
     "DeviceHung",
     "DeviceLost",
     "DevicePoisoned",
@@ -67,23 +71,32 @@ __all__ = [
     "InvalidOption",
     "InvalidProgram",
     "MissingExtra",
+    "NotRecordable",
     "OutOfMemory",
     "OverBudget",
     "Phases",
+    "Plan",
     "Program",
     "Receipt",
+    "Result",
     "TooBig",
     "Unavailable",
     "Unsupported",
     "ValueNeeded",
     "__array_api_version__",
     "__version__",
+    "collect_receipts",
     "devices",
     "doctor",
+    "explain",
     "fft",
+    "freeze_support",
     "host_operations",
+    "last_receipt",
     "linalg",
+    "offload",
     "record",
+    "run",
     "vmap",
 ]
 
@@ -91,7 +104,9 @@ __all__ = [
 _LATER = {
     "Diagnosis": "anygpu.hardware.diagnosis",
     "Finding": "anygpu.hardware.case",
+    "Plan": "anygpu.plan.plan",
     "Program": "anygpu.program.graph",
+    "Result": "anygpu.runtime.offloading",
     "record": "anygpu.array.tracing",
     "vmap": "anygpu.program.batching",
 }

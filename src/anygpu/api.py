@@ -5,14 +5,23 @@ What they need is imported when they are called, so that importing anygpu costs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from anygpu.hardware.device import Device
 from anygpu.hardware.selection import Power, prefer, require
 
 if TYPE_CHECKING:
     from anygpu.hardware.diagnosis import Diagnosis
+    from anygpu.plan.plan import Plan
+    from anygpu.receipts import Receipt
+    from anygpu.runtime.offloading import Offloaded, Result
+    from anygpu.runtime.options import Fallback, Precision
+    from anygpu.workers.worker import Home
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Seconds that a probe may take in all; a device that is silent for 40 % of them counts as hung.
 PROBE_SECONDS = 15.0
@@ -45,3 +54,120 @@ def doctor(*, deep: bool = False, timeout: float = PROBE_SECONDS) -> Diagnosis:
     from anygpu.workers.look import examine
 
     return examine(deep=deep, timeout=timeout)
+
+
+@overload
+def offload(function: Callable[P, R], /) -> Offloaded[P, R]: ...
+
+
+@overload
+def offload(
+    *,
+    on: str | Sequence[str] | None = None,
+    fallback: Fallback | None = None,
+    precision: Precision | None = None,
+    min_memory: int | None = None,
+    max_load: float | None = None,
+    power: Power | None = None,
+    isolation: Home | None = None,
+    timeout: float | None = None,
+    engine: str | None = None,
+) -> Callable[[Callable[P, R]], Offloaded[P, R]]: ...
+
+
+def offload(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
+    """Let a function run where it is fastest: `@offload`, or `@offload(on="gpu", fallback="raise")`.
+
+    Calls take and return what they did before: NumPy arrays in, NumPy arrays out; `Array` in, `Array` out. Where a
+    call ran and why is in `last_receipt()`; `function.run(...)` returns it with the value, and `function.explain(...)`
+    tells beforehand. Options that are left out come from environment variables, or allow everything.
+
+    With `engine="torch"` (or `"jax"`) the function takes and returns that library's own arrays and is never looked
+    into: an opaque task.
+    """
+    from anygpu.runtime.offloading import offloaded
+
+    if function is None:
+        return lambda later: offloaded(later, options)
+    return offloaded(function, options)
+
+
+def run(
+    function: Callable[..., Any],
+    /,
+    *arguments: Any,
+    on: str | Sequence[str] | None = None,
+    fallback: Fallback | None = None,
+    precision: Precision | None = None,
+    min_memory: int | None = None,
+    max_load: float | None = None,
+    power: Power | None = None,
+    isolation: Home | None = None,
+    timeout: float | None = None,
+    engine: str | None = None,
+) -> Result:
+    """Call the function where it is fastest: `.value` and `.receipt`. Its keywords go into `functools.partial`."""
+    from anygpu.runtime.offloading import remembered
+
+    options = {
+        "on": on,
+        "fallback": fallback,
+        "precision": precision,
+        "min_memory": min_memory,
+        "max_load": max_load,
+        "power": power,
+        "isolation": isolation,
+        "timeout": timeout,
+        "engine": engine,
+    }
+    return remembered(function, options).run(*arguments)
+
+
+def explain(
+    function: Callable[..., Any],
+    /,
+    *arguments: Any,
+    on: str | Sequence[str] | None = None,
+    fallback: Fallback | None = None,
+    precision: Precision | None = None,
+    min_memory: int | None = None,
+    max_load: float | None = None,
+    power: Power | None = None,
+    isolation: Home | None = None,
+    engine: str | None = None,
+) -> Plan:
+    """Where `run(function, *arguments)` would run, and why; every other device with its prediction or its refusal."""
+    from anygpu.runtime.offloading import remembered
+
+    options = {
+        "on": on,
+        "fallback": fallback,
+        "precision": precision,
+        "min_memory": min_memory,
+        "max_load": max_load,
+        "power": power,
+        "isolation": isolation,
+        "engine": engine,
+    }
+    return remembered(function, options).explain(*arguments)
+
+
+def last_receipt() -> Receipt | None:
+    """What happened in the last call of an offloaded function, or of `run`, in this thread or asynchronous task."""
+    from anygpu.runtime import collecting
+
+    return collecting.last_receipt()
+
+
+def collect_receipts() -> AbstractContextManager[list[Receipt]]:
+    """`with collect_receipts() as collected:` has the receipt of every call inside the block, in order."""
+    from anygpu.runtime import collecting
+
+    return collecting.collect_receipts()
+
+
+def freeze_support() -> None:
+    """First line of a frozen application's main module, unless PyInstaller froze it: children of anygpu start there."""
+    from anygpu.workers.command import serve_if_worker
+
+    serve_if_worker()

@@ -16,6 +16,7 @@
     ├── Unsupported                 an operation or dtype that the device does not have
     ├── MissingExtra                an optional library is not installed (also an ImportError)
     ├── ValueNeeded                 a function asks for a value while it is recorded (also a TypeError)
+    ├── NotRecordable               a function cannot become a program, so no device can run it (also a TypeError)
     ├── InvalidProgram              a graph or its byte form is wrong     (also a ValueError)
     └── InvalidOption               an argument of ours that makes no sense (also a ValueError)
 
@@ -217,6 +218,21 @@ class ValueNeeded(AnyGPUError, TypeError):
         super().__init__(
             f"the function asks for a value{at} while it is being recorded, and there are none yet. Branches and "
             "shapes that depend on values cannot be recorded: use where(), or call the function on arrays directly."
+        )
+
+
+class NotRecordable(AnyGPUError, TypeError):
+    """A function that cannot become a program: it runs where Python runs, and on no other device."""
+
+    task: str
+    why: str
+
+    def __init__(self, task: str, why: str) -> None:
+        self.task = task
+        self.why = why
+        super().__init__(
+            f"{task} cannot be recorded as a program: {why.rstrip('.')}. Run it on NumPy, as it is: leave on= out, "
+            'or allow that with fallback="warn".'
         )
 
 

@@ -1,8 +1,9 @@
-"""Operations that ran on the host although they were meant for a device: told to whoever listens, never kept silent."""
+"""What ran elsewhere than it was meant to: told to whoever listens, never kept silent."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -12,6 +13,10 @@ from anygpu.receipts import HostOperation
 
 class HostFallback(UserWarning):
     """An operation ran on the host because the device, or anygpu, lacks it."""
+
+
+class DeviceFallback(UserWarning):
+    """A call ran on another device than the one that was asked for, or chosen first."""
 
 
 _listeners: ContextVar[tuple[list[HostOperation], ...]] = ContextVar("host operations", default=())
@@ -41,3 +46,32 @@ def ran_on_host(operation: HostOperation) -> None:
         # Blamed on the user's own line, so that it is shown once for each of those and not once for ours.
         file, _, number = (operation.line or "").rpartition(":")
         warnings.warn_explicit(message, HostFallback, file or "anygpu", int(number) if number.isdigit() else 0)
+
+
+#: What has been said, with the line that it was said about: nobody needs to hear it twice.
+_said: set[tuple[str, str, int]] = set()
+
+
+def fell_back(cause: str) -> None:
+    """Warn with the user's own line, once for each cause and line."""
+    file, number = users_line()
+    if (cause, file, number) not in _said:
+        _said.add((cause, file, number))
+        warnings.warn_explicit(cause, DeviceFallback, file, number)
+
+
+def forget_what_was_said() -> None:
+    """For tests, and for whoever wants to hear it all again."""
+    _said.clear()
+
+
+def users_line() -> tuple[str, int]:
+    """The nearest line outside of this package and of NumPy's dispatching."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith(("anygpu.", "numpy.")):
+            return frame.f_code.co_filename, frame.f_lineno
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return "anygpu", 0

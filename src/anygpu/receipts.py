@@ -41,7 +41,7 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         parts = self._by_name().items()
-        return ", ".join(f"{name} {readable_seconds(value)}" for name, value in parts if value) or "nothing"
+        return ", ".join(f"{name} {readable_seconds(value)}" for name, value in parts if value >= 5e-7) or "nothing"
 
 
 class PhaseTimer:
@@ -65,6 +65,10 @@ class PhaseTimer:
             self._seconds[name] += elapsed - self._claimed.pop()
             if self._claimed:
                 self._claimed[-1] += elapsed
+
+    def seconds(self, name: Phase) -> float:
+        """Of a phase, so far."""
+        return self._seconds[name]
 
     def finish(self) -> Phases:
         total = self._clock() - self._begin
@@ -126,7 +130,12 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     #: For engines that count it.
     driver: DriverWork | None = None
     host_operations: tuple[HostOperation, ...] = ()
+    #: What was predicted before the call, everything included but tracing, planning and compiling.
     predicted_seconds: float | None = None
+    #: How the work was cut, if it was: "in 12 pieces of at most 1000 along axis 0 of the result".
+    how: str | None = None
+    #: The key of the program that ran; `None` when the function ran as it is.
+    program: str | None = None
     #: For each field that is `None`: why it is not known.
     unknown: dict[str, str] = {}
 
@@ -149,10 +158,13 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(data, type=cls)
 
     def __str__(self) -> str:
-        text = f"{self.task} ran on {self.device} in {readable_seconds(self.seconds)}: {self.reason}"
+        predicted = ""
         if self.predicted_seconds is not None:
-            text += f" (predicted {readable_seconds(self.predicted_seconds)})"
+            predicted = f" (predicted {readable_seconds(self.predicted_seconds)})"
+        text = f"{self.task} ran on {self.device} in {readable_seconds(self.seconds)}{predicted}: {self.reason}"
         text += f" [{self.phases}]"
+        if self.how is not None:
+            text += f"; {self.how}"
         for failure in self.failures:
             text += f"; first tried {failure.device}: {failure.error}"
         for host in self.host_operations:

@@ -1,6 +1,27 @@
-"""Numbers as people read them."""
+"""Numbers as people read and write them."""
 
 from __future__ import annotations
+
+import re
+
+_UNITS = {
+    "": 1,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "KI": 1 << 10,
+    "MI": 1 << 20,
+    "GI": 1 << 30,
+    "TI": 1 << 40,
+}
+_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", re.IGNORECASE)
+
+
+def bytes_from(text: str) -> int | None:
+    """From "512MB", "1.5 GiB" or "4096"; `None` for anything else."""
+    found = _BYTES.fullmatch(text)
+    return None if found is None else int(float(found[1]) * _UNITS[(found[2] or "").upper()])
 
 
 def readable_bytes(count: int) -> str:

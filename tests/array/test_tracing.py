@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import operator
+from collections.abc import Callable
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -9,6 +14,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.array import as_array
+from anygpu.array.tracing import NotTraceable, Traced, trace
 from anygpu.engines.numpy import lowering
 from anygpu.program.primitives import Spec
 
@@ -87,3 +93,186 @@ def test_single_precision_only_on_request() -> None:
     assert np.array_equal(got[1], X.argmax(axis=0))
     with pytest.raises(ag.InvalidOption):
         ag.record(work, X, precision="float8")  # type: ignore[arg-type]
+
+
+# What `offload` makes of a call
+
+
+def run(traced: Traced, *arguments: Any, **keywords: Any) -> Any:
+    return traced.rebuild(lowering.run(traced.program, traced.inputs(arguments, keywords)))
+
+
+def traced(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Traced:
+    made = trace(function, arguments, keywords)
+    assert isinstance(made, Traced), made
+    return made
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    position: Any
+    speed: Any
+    time: float
+    name: str = "start"
+
+
+def step(state: State, forces: dict[str, Any], *, dt: float) -> tuple[State, Any]:
+    speed = state.speed + dt * sum(forces.values())
+    return State(state.position + dt * speed, speed, state.time + dt), (speed**2).sum() / 2
+
+
+def test_nested_arguments_and_results_come_back_as_they_were() -> None:
+    state = State(np.zeros(4), np.ones(4), 0.0, "here")
+    forces = {"down": np.full(4, -9.81), "up": np.arange(4.0)}
+    program = traced(step, state, forces, dt=0.5)
+    assert program.lifted
+    assert len(program.program.inputs) == 4 + 2  # dt, and time + dt
+    for dt in (0.5, 0.25):
+        state, energy = run(program, state, forces, dt=dt)
+        expected, expected_energy = step(State(state.position, state.speed, 0.0), forces, dt=0.0)
+        assert np.allclose(state.position, expected.position)
+        assert type(energy) is type(expected_energy) is np.float64
+        assert np.allclose(energy, expected_energy)
+    assert (state.time, state.name) == (0.75, "start")
+    assert type(state.time) is float
+
+
+def test_results_that_are_no_arrays_are_kept() -> None:
+    def function(x: Any, n: int) -> Any:
+        return [x.sum(), None, {"n": n, "name": "text", "kind": x.dtype, "where": np.arange(n)}, (x.shape, 2.5)]
+
+    program = traced(function, X, 3)
+    got, again, expected = run(program, X, 3), run(program, X, 3), function(X, 3)
+    assert repr(got) == repr(expected)
+    got[2]["where"][:] = 7
+    assert repr(again) == repr(expected) == repr(run(program, X, 3))
+
+
+def test_arguments_may_be_returned_as_they_are_in_part_and_twice() -> None:
+    def function(x: Any, y: Any) -> Any:
+        z = y * 2
+        return x, x[1:], x.T, z, z, y * 2
+
+    got = run(traced(function, X, W), X, W)
+    for one, other in zip(got, function(X, W), strict=True):
+        assert np.array_equal(one, other)
+    assert got[3] is got[4]
+    assert not np.shares_memory(got[3], got[5])
+
+
+def test_arguments_that_are_not_used_are_not_moved() -> None:
+    program = traced(lambda x, y, z: z + 1, X, W, X)
+    assert program.inputs((X, W, X + 1), {})[0][0, 0] == X[0, 0] + 1
+    assert len(program.program.inputs) == 1
+
+
+def test_constants_that_the_function_makes_work_at_every_size() -> None:
+    def function(x: Any) -> Any:
+        grid = np.linspace(0, 1, 5000)
+        return x.sum() + grid, grid * 2 + x[0, 0], x @ np.eye(5) + np.array([1, 2, 3, 4, 5]), grid + x.mean()
+
+    program = traced(function, X)
+    assert len(program.program.inputs) == 3  # x, and two different large ones
+    for one, other in zip(run(program, X), function(X), strict=True):
+        assert np.allclose(one, other)
+    first = run(program, X)
+    assert np.array_equal(first[0], run(program, X)[0])
+
+
+def test_our_arrays_are_arguments_too() -> None:
+    program = traced(score, as_array(X), as_array(W))
+    assert program.program.key == traced(score, X, W).program.key
+    assert program.inputs((X, W), {})[0] is X
+
+
+COUNTER = itertools.count()
+REFUSED: list[tuple[Callable[..., Any], str]] = [
+    (lambda x, w: x if x.sum() > 0 else -x, "it asks for a value"),
+    (lambda x, w: x[x > 0], "it asks for a value"),
+    (lambda x, w: x * next(COUNTER), "something else each time"),
+    (lambda x, w: (x, next(COUNTER)), "returns something else each time"),
+    (lambda x, w: np.zeros(5000) + next(COUNTER) + x.sum(), "other numbers each time"),
+    (lambda x, w: np.add(x, 1, out=x), "writes to its argument number 1"),
+    (lambda x, w: [w.fill(3), x][1], "writes to its argument number 2"),
+    (lambda x, w: w.sort(), "writes to its argument number 2"),
+    (lambda x, w: 3, "returns no array"),
+    (lambda x, w: [x, object()], "returns a object"),
+    (lambda x, w: np.may_share_memory(x, w), "np.may_share_memory does not work"),
+    (lambda x, w: x.ctypes, "ctypes"),
+    (lambda x, w: memoryview(x), "TypeError"),
+    (lambda x, w: operator.index(x), "index"),
+    (lambda x, w: x @ x, "do not fit"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_is_no_program_says_why(number: int) -> None:
+    function, reason = REFUSED[number]
+    given = X.copy(), W.copy()
+    made = trace(function, given, {})
+    assert isinstance(made, NotTraceable)
+    assert reason in made.reason
+    assert np.array_equal(given[0], X)
+    assert np.array_equal(given[1], W)
+    if "value" in reason:
+        assert made.line is not None
+        assert made.line.startswith(__file__)
+
+
+def test_arguments_that_are_no_arrays_of_ours_are_named() -> None:
+    for strange in (np.ma.masked_array(X), np.array(["text"]), np.array([object()]), X.astype(np.longdouble)):
+        made = trace(lambda x, y: x, (X, strange), {})
+        assert isinstance(made, NotTraceable)
+        assert "argument number 2" in made.reason
+
+
+def test_the_functions_own_errors_come_out_unchanged() -> None:
+    class Own(Exception):
+        pass
+
+    def raises(x: Any, t: float) -> Any:
+        raise Own(f"{x.shape}")
+
+    def fails(x: Any, t: float) -> Any:
+        return {"there": x}["missing"]
+
+    with pytest.raises(Own, match=r"\(7, 5\)") as caught:
+        trace(raises, (X, 2.0), {})
+    assert caught.traceback[-1].name == "raises"
+    with pytest.raises(KeyError):
+        trace(fails, (X, 2.0), {})
+
+
+def test_precision_narrows_numbers_too() -> None:
+    made = trace(lambda x, t: x * t, (X, 2.0), {}, precision="float32")
+    assert isinstance(made, Traced)
+    assert {spec.dtype for spec in made.program.specs} == {"float32"}
+    assert made.inputs((X, 0.1), {})[1].dtype == np.float32
+    with pytest.raises(ag.InvalidOption):
+        trace(score, (X, W), {}, precision="float8")  # type: ignore[arg-type]
+
+
+def test_a_call_that_is_nested_otherwise_is_refused() -> None:
+    program = traced(lambda pair: pair[0] + pair[1], [X, X])
+    with pytest.raises(ag.InvalidOption, match="nested"):
+        program.inputs(([X, X, X],), {})
+
+
+def test_a_deep_loop_over_a_number_is_recorded_with_its_value() -> None:
+    def function(x: Any, t: float) -> Any:
+        for _ in range(300):
+            x, t = x * t, t * 0.99
+        return x
+
+    program = traced(function, X, 1.0)
+    assert not program.lifted
+    assert np.allclose(run(program, X, 1.0), function(X, 1.0))
+
+
+def test_the_way_to_the_program_and_back_is_short() -> None:
+    program = traced(score, X, W)
+    results = lowering.run(program.program, [X, W])
+    work = np.zeros(64)
+    theirs = min(repeat(lambda: work + 1, number=2000, repeat=5))
+    assert min(repeat(lambda: program.inputs((X, W), {}), number=2000, repeat=5)) < 10 * theirs
+    assert min(repeat(lambda: program.rebuild(results), number=2000, repeat=5)) < 5 * theirs

@@ -15,7 +15,8 @@ from anygpu.engines.protocol import Lack
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Cast, Input
-from anygpu.runtime.places import EnginePlace, Places
+from anygpu.runtime.places import Places, WorkerPlace
+from anygpu.workers.thread import ThreadWorker
 
 
 class WithoutSort(NumpyEngine):
@@ -36,7 +37,8 @@ class WithoutSort(NumpyEngine):
 def on(engine: NumpyEngine, values: Any) -> Array:
     (device,) = engine.discover()
     assert isinstance(device, Device)
-    return as_array(values, EnginePlace(engine, device))
+    worker = ThreadWorker(engine, device)
+    return as_array(values, WorkerPlace(device, lambda: worker))
 
 
 def test_one_operation_goes_to_the_host_and_the_rest_stays() -> None:

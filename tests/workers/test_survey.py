@@ -40,8 +40,20 @@ def timed_survey(*entries: EngineEntry) -> tuple[dict[str, Device | Unavailable]
     return by_id([item for items in results.values() for item in items]), seconds
 
 
+#: Workers of other tests in this process.
+before: set[psutil.Process] = set()
+
+
+@pytest.fixture(autouse=True)
+def _who_was_there() -> None:
+    before.clear()
+    before.update(psutil.Process().children(recursive=True))
+
+
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    """Those that this test has started and that are still there."""
+    found = psutil.Process().children(recursive=True)
+    return [child for child in found if child not in before and child.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +125,7 @@ def test_in_a_frozen_application_no_child_is_started(monkeypatch: pytest.MonkeyP
     found, _ = timed_survey(GOOD)
     item = found["good"]
     assert isinstance(item, Unavailable)
-    assert "no Python interpreter" in (item.detail or "")
+    assert "does not know how to run a child" in (item.detail or "")
 
 
 def test_a_hanging_child_does_not_outlive_a_parent_that_is_killed() -> None:

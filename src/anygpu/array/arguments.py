@@ -11,9 +11,11 @@ import numpy.typing as npt
 from anygpu.array import recording
 from anygpu.array.array import Array, as_value
 from anygpu.array.expression import Value
+from anygpu.array.paper import Paper
 from anygpu.array.place import Place, place_for
 from anygpu.array.recording import apply, broadcast, cast, reshape
 from anygpu.array.views import attach
+from anygpu.array.weak import Weak
 from anygpu.program.dtypes import DType, promote_all
 from anygpu.program.primitives import Concatenate, Gather, Iota, Primitive, Shape, Slice, Spec
 
@@ -30,7 +32,7 @@ def place_among(*arguments: Any) -> Place:
 
 
 def _found_place(x: Any) -> Place | None:
-    if isinstance(x, Array):
+    if isinstance(x, Array) or type(x) is Weak:
         return x._place
     if isinstance(x, list | tuple):
         return next(filter(None, map(_found_place, x)), None)
@@ -41,6 +43,8 @@ def to_array(x: Any, place: Place) -> Array:
     """As `as_array`, but lists that have arrays in them are stacked without computing these."""
     if isinstance(x, Array):
         return x
+    if type(x) is Weak:
+        return Array(x.strong)
     if isinstance(x, list | tuple) and holds_array(x):
         return Array(_stacked(x, place))
     return Array(placed(as_value(np.asarray(x), place), place))
@@ -72,7 +76,8 @@ def on_place(values: npt.NDArray[Any], place: Place | None) -> Value:
     """An array that this package made itself: a part of the program when it is small."""
     if values.nbytes <= recording.MAX_CONSTANT_BYTES or place is None:
         return recording.literal(values)
-    return as_value(values, place)
+    # A copy, because a table that is kept for the next time would look like an array from outside.
+    return as_value(values.copy() if type(place) is Paper else values, place)
 
 
 #: Types that an engine counts in directly; the others are converted from one of them.

@@ -18,9 +18,11 @@ import numpy.typing as npt
 from anygpu.array import recording
 from anygpu.array.expression import Value, compute
 from anygpu.array.methods import NumpyMethods
+from anygpu.array.paper import Paper
 from anygpu.array.place import Place, place_for, to_numpy_dtype
 from anygpu.array.recording import Operand, binary, dtype_name
 from anygpu.array.views import Shared, View, write
+from anygpu.array.weak import Weak
 from anygpu.errors import InvalidOption
 from anygpu.program.functions import BinaryFunction
 from anygpu.program.graph import Program
@@ -498,7 +500,7 @@ def _fresh(value: Value) -> Value:
     return recording.apply(Reshape(value.spec.shape), value, spec=value.spec)
 
 
-_PYTHON_NUMBERS = frozenset((bool, int, float, complex))
+_PYTHON_NUMBERS = frozenset((bool, int, float, complex, Weak))
 
 
 def _operand(other: object, array: Array) -> Operand | None:
@@ -514,6 +516,8 @@ def _operand(other: object, array: Array) -> Operand | None:
 
 def as_value(values: npt.NDArray[Any], place: Place) -> Value:
     """A NumPy array as a value: a single number becomes a part of the program, others are copied to the place."""
+    if type(place) is Paper:
+        return place.met(values)
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     if values.ndim == 0:
@@ -525,12 +529,15 @@ def as_array(x: Any, place: Place | None = None) -> Array:
     """Whatever a user may mean by an array: an `Array` is itself, everything else is copied to the place."""
     if isinstance(x, Array):
         return x
+    if type(x) is Weak:
+        return Array(x.strong)
     return Array(as_value(np.asarray(x), place or place_for(None)))
 
 
 def place_of(*arguments: Any) -> Place:
     """Where the first array among the arguments is; the default device when there is none."""
-    return next((each._place for each in arguments if isinstance(each, Array)), None) or place_for(None)
+    found = (each._place for each in arguments if isinstance(each, Array) or type(each) is Weak)
+    return next(found, None) or place_for(None)
 
 
 def _unpickle(values: npt.NDArray[Any], device: str) -> Array:

@@ -41,6 +41,7 @@ from anygpu.array.recording import (
     where,
 )
 from anygpu.array.sequences import arange, geomspace, linspace, logspace
+from anygpu.array.weak import Weak
 from anygpu.program.dtypes import DType, promote
 from anygpu.program.primitives import Broadcast, Concatenate, Flip, Pad, Reshape, Scan, Shape
 
@@ -171,6 +172,8 @@ def full(
     if isinstance(fill_value, Array):
         wanted = dtype_name(dtype) if dtype is not None else fill_value._value.spec.dtype
         return Array(broadcast(cast(fill_value.to_device(place)._value, wanted), lengths))
+    if type(fill_value) is Weak:
+        return Array(broadcast(fill_value.strong if dtype is None else fill_value.value(dtype_name(dtype)), lengths))
     with np.errstate(invalid="ignore"):
         values = np.full(np.shape(fill_value), fill_value, dtype)
     return Array(placed(broadcast(as_value(values, place), lengths), place))

@@ -13,6 +13,7 @@ from anygpu.array.array import Array
 from anygpu.array.expression import Value
 from anygpu.array.facts import ndim
 from anygpu.array.recording import Operand, apply, binary, broadcast, cast, normal_axes, normal_axis, reshape
+from anygpu.array.weak import Weak
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.primitives import Concatenate, Reduce
 
@@ -80,7 +81,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
     length = given[0].shape[position]
     width: Operand
     if x is None:
-        width = dx if type(dx) in (int, float, complex) else to_array(dx, given[0]._place)._value
+        width = dx if type(dx) in (int, float, complex, Weak) else to_array(dx, given[0]._place)._value
     else:
         width = _steps(given[1]._value, position if given[1].ndim > 1 else 0)
         if given[1].ndim == 1:
@@ -121,7 +122,7 @@ def _spacings(varargs: tuple[Any, ...], axes: tuple[int, ...], array: Array) -> 
         raise TypeError(f"gradient: {len(varargs)} spacings do not fit {len(axes)} axes.")
     result: list[Operand] = []
     for given, axis in zip(varargs, axes, strict=True):
-        if type(given) in (int, float):
+        if type(given) in (int, float, Weak):
             result.append(given)
             continue
         if not isinstance(given, Array) and ndim(given) == 1:

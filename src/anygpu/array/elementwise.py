@@ -22,6 +22,7 @@ from anygpu.array.expression import Value
 from anygpu.array.place import Place, to_numpy_dtype
 from anygpu.array.recording import Operand, _fitted, binary, broadcast_shapes, cast, compare, dtype_name, unary
 from anygpu.array.views import attach
+from anygpu.array.weak import Weak
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import BinaryFunction, UnaryFunction
 from anygpu.program.primitives import Reshape, Shape, Unary
@@ -83,7 +84,7 @@ def operands_of(inputs: Sequence[Any], place: Place | None = None) -> list[Opera
     return [to_array(each, place)._value for each in operands]
 
 
-_NUMBERS = frozenset({bool, int, float, complex})
+_NUMBERS = frozenset({bool, int, float, complex, Weak})
 
 
 def operand_of(x: Any, place: Place) -> Operand:

@@ -144,6 +144,11 @@ def is_portable(value: Value) -> bool:
     return all(each.op is not None for each in _in_order([value]))
 
 
+def leaves_of(wanted: Sequence[Value]) -> list[Value]:
+    """What the wanted values are made of in the end: those that are there already."""
+    return [value for value in _in_order(wanted) if value.op is None]
+
+
 def _in_order(wanted: Sequence[Value]) -> list[Value]:
     """Every value that is needed, inputs before what uses them. Iterative: a loop may have made a very deep graph."""
     order: list[Value] = []

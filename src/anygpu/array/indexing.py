@@ -57,9 +57,10 @@ def _leading(shape: Shape, key: slice) -> Slice:
 
 def put_at(array: Array, key: Any, new: Any) -> None:
     """`array[key] = new`, also when the array is a view or has some."""
-    source = new._value if isinstance(new, Array) else as_value(np.asarray(new), array._place)
     if isinstance(new, bool | int | float | complex):
         source = recording.constant(new, _checked_dtype(new, array))
+    else:
+        source = new._value if isinstance(new, Array) else as_value(np.asarray(new), array._place)
     source = cast(source, array._stored.spec.dtype)
     if isinstance(key, Array) and key.dtype == np.bool_ and key.shape == array.shape and source.spec.size == 1:
         # One value under a mask needs no positions, so nothing has to be computed for it.

@@ -15,6 +15,7 @@ import numpy as np
 
 from anygpu.array.array import Array, as_array, place_of
 from anygpu.array.expression import users_line
+from anygpu.array.weak import Weak
 from anygpu.notices import ran_on_host
 from anygpu.receipts import HostOperation
 
@@ -138,6 +139,8 @@ def _arrays_in(arguments: Any) -> Iterator[Array]:
 def _hosted(arguments: Any) -> Any:
     if isinstance(arguments, Array):
         return arguments.numpy()
+    if type(arguments) is Weak:
+        return float(arguments)
     if isinstance(arguments, dict):
         return {name: _hosted(each) for name, each in arguments.items()}
     if isinstance(arguments, tuple) and hasattr(arguments, "_fields"):

@@ -11,6 +11,7 @@ import numpy as np
 
 from anygpu.array.expression import Value, is_portable, users_line
 from anygpu.array.place import Place
+from anygpu.array.weak import Weak
 from anygpu.errors import InvalidOption, InvalidProgram
 from anygpu.program.dtypes import DTYPES, ITEMSIZE, KIND, DType, default_float, is_inexact, promote
 from anygpu.program.functions import (
@@ -36,7 +37,7 @@ from anygpu.program.primitives import (
     product,
 )
 
-Scalar = bool | int | float | complex
+Scalar = bool | int | float | complex | Weak
 #: What an operation takes beside arrays; a scalar adapts to the type of the array it meets.
 Operand = Value | Scalar
 
@@ -144,6 +145,8 @@ _FORMATS: dict[DType, str] = {"float32": "<f", "float64": "<d", "float16": "<e",
 
 
 def _new_constant(scalar: Any, dtype: DType) -> Value:
+    if type(scalar) is Weak:
+        return scalar.value(dtype)
     if dtype in _FORMATS:
         try:
             data = struct.pack(_FORMATS[dtype], scalar)
@@ -216,6 +219,8 @@ def _nobody() -> None:
 
 
 def _scalar_beside(scalar: Scalar, spec: Spec) -> Value:
+    if type(scalar) is Weak:
+        return broadcast(scalar.value(spec.dtype), spec.shape)
     # 0.0 and -0.0 are equal and differ, as NaN does from itself: those go by what they look like.
     key = (scalar if scalar and scalar == scalar else repr(scalar), type(scalar), spec)
     known = _MET.get(key)
@@ -264,7 +269,7 @@ def binary(fn: BinaryFunction, one: Operand, other: Operand) -> Value:
         if type(other) is Value:
             beside = other if one.spec == other.spec and one.place is other.place else None
         else:
-            beside = _MET.get((other, type(other), one.spec)) if other else None
+            beside = _MET.get((other, type(other), one.spec)) if type(other) is not Weak and other else None
         if beside is not None:
             spec = one.spec
             dtype = _RESULT.get((fn, spec.dtype))
@@ -359,7 +364,7 @@ def _outside_range(fn: BinaryFunction, one: Operand, other: Operand) -> Value | 
 def where(condition: Value, a: Operand, b: Operand) -> Value:
     """`a` where the condition holds, `b` elsewhere."""
     if not isinstance(a, Value) and not isinstance(b, Value):
-        dtype = np.result_type(a, b).name
+        dtype = np.result_type(*(each.sample if type(each) is Weak else each for each in (a, b))).name
         a, b = constant(a, dtype), constant(b, dtype)  # type: ignore[arg-type]
     x, y = common(a, b)
     shape = broadcast_shapes(condition.spec.shape, x.spec.shape)

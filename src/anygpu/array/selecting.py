@@ -34,6 +34,7 @@ from anygpu.array.recording import (
     permute,
     reshape,
 )
+from anygpu.array.weak import Weak
 from anygpu.array.writing import fold, lines_along
 from anygpu.program.primitives import Concatenate, Gather, Iota, Reduce, Scan, Search
 
@@ -51,7 +52,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
 
 def _operand(x: Any, place: Any) -> Operand:
     """Python numbers adapt to what they meet; everything else has a type of its own."""
-    return x if type(x) in (bool, int, float, complex) else to_array(x, place)._value
+    return x if type(x) in (bool, int, float, complex, Weak) else to_array(x, place)._value
 
 
 # Where a condition holds. How many places these are depends on the values, so that number is computed.

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from anygpu.array.array import Array, as_array, place_of
 from anygpu.array.place import place_for, to_numpy_dtype
+from anygpu.array.weak import Weak
 from anygpu.program.primitives import MAX_DIMENSIONS
 
 bool_ = to_numpy_dtype("bool")
@@ -52,7 +53,12 @@ def can_cast(from_: Any, to: npt.DTypeLike, /, casting: Any = "safe") -> builtin
 
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
     """The type that an operation between all of them has; Python numbers adapt to the others."""
-    return np.result_type(*(each.dtype if isinstance(each, Array) else each for each in arrays_and_dtypes))
+    return np.result_type(*map(_telling, arrays_and_dtypes))
+
+
+def _telling(x: Any) -> Any:
+    """What NumPy knows the type of."""
+    return x.dtype if isinstance(x, Array) else x.sample if type(x) is Weak else x
 
 
 def common_type(*arrays: Any) -> type[Any]:

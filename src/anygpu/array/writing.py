@@ -13,6 +13,7 @@ from anygpu.array.array import Array, place_of
 from anygpu.array.expression import Value
 from anygpu.array.recording import apply, binary, broadcast, broadcast_shapes, cast, normal_axis, reshape, where
 from anygpu.array.views import write
+from anygpu.array.weak import Weak
 from anygpu.program.dtypes import is_integer
 from anygpu.program.primitives import Gather, Scan, Scatter, Update, product
 
@@ -31,10 +32,14 @@ def copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) ->
         return
     target = _target(dst, "copyto")
     dtype = target._value.spec.dtype
-    if type(src) in (bool, int, float, complex):
+    if type(src) is Weak:
+        if np.result_type(dtype, src.sample) != dtype and not np.can_cast(type(src.sample), dtype, casting):
+            raise TypeError(f"Python's {src.__class__.__name__} cannot become {dtype} under casting={casting!r}.")
+        source: Value = src.value(dtype)
+    elif type(src) in (bool, int, float, complex):
         if np.result_type(dtype, src) != dtype and not np.can_cast(np.asarray(src).dtype, dtype, casting):
             raise TypeError(f"{src!r} cannot become {dtype} under casting={casting!r}.")
-        source: Value = to_array(np.full((), src, dtype), target._place)._value
+        source = to_array(np.full((), src, dtype), target._place)._value
     else:
         source = to_array(src, target._place)._value
         if not np.can_cast(source.spec.dtype, dtype, casting):

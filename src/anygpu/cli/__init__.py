@@ -11,6 +11,8 @@ from rich.status import Status
 
 import anygpu
 from anygpu import api
+from anygpu.cli.calibrate import calibrate
+from anygpu.cli.explain import explain
 from anygpu.cli.show import show_diagnosis, show_inventory
 from anygpu.workers.look import look
 
@@ -63,6 +65,11 @@ def doctor(json: Json = False, timeout: Seconds = api.PROBE_SECONDS) -> None:
     else:
         show_diagnosis(Console(), diagnosis)
     raise typer.Exit(1 if diagnosis.problems else 0)
+
+
+app.command()(calibrate)
+# Negative numbers are arguments and not options.
+app.command(context_settings={"ignore_unknown_options": True})(explain)
 
 
 def _version(wanted: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from functools import cache
 from importlib import metadata
 from typing import Literal
 
@@ -69,13 +70,7 @@ def catalogue() -> tuple[EngineEntry, ...]:
 
     With names in the variable `ANYGPU_ENGINES`, separated by commas, only these engines are looked at; numpy always is.
     """
-    taken = {entry.name for entry in BUILT_IN}
-    others = [
-        EngineEntry(name=point.name, target=point.value, versions=(point.dist.name,) if point.dist else ())
-        for point in metadata.entry_points(group=ENTRY_POINT_GROUP)
-        if point.name not in taken
-    ]
-    every = BUILT_IN + tuple(sorted(others, key=lambda entry: entry.name))
+    every = BUILT_IN + _of_other_packages()
     chosen = {name.strip() for name in os.environ.get("ANYGPU_ENGINES", "").split(",")} - {""}
     known = [entry.name for entry in every]
     if unknown := sorted(chosen.difference(known)):
@@ -83,6 +78,18 @@ def catalogue() -> tuple[EngineEntry, ...]:
             f"ANYGPU_ENGINES asks for {', '.join(unknown)}, and there is no such engine. Known are: {', '.join(known)}."
         )
     return tuple(entry for entry in every if not chosen or entry.name in chosen | {"numpy"})
+
+
+@cache
+def _of_other_packages() -> tuple[EngineEntry, ...]:
+    """Read once: it takes some ten milliseconds where many packages are installed."""
+    taken = {entry.name for entry in BUILT_IN}
+    others = [
+        EngineEntry(name=point.name, target=point.value, versions=(point.dist.name,) if point.dist else ())
+        for point in metadata.entry_points(group=ENTRY_POINT_GROUP)
+        if point.name not in taken
+    ]
+    return tuple(sorted(others, key=lambda entry: entry.name))
 
 
 def is_installed(entry: EngineEntry) -> bool:

@@ -120,7 +120,7 @@ class Session:
         self._root = DeviceMemory(driver.allocate, driver.release, classify=self._translated, guard=self.lock)
         # What is idle may be a quarter of the memory there is: enough for any program that fits.
         keep = (device.memory_total or 1 << 30) // 4
-        self.memory = pooled(self._root, device=device.id, keep_bytes=keep)
+        self.memory = pooled(self._root, device=device.id, keep_bytes=keep, budget=engine.budgets.get(device.id))
         self._trials = Trials(driver, self.lock, self.memory)
         self._tuner = Tuner(self.kept, self._measured)
 
@@ -343,6 +343,8 @@ class CompilingEngine:
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
         self._opening = threading.Lock()
+        #: For each device's id the most bytes of its memory that a session may take; read when the session opens.
+        self.budgets: dict[str, int] = {}
 
     def open(self, device: Device) -> Driver:
         raise NotImplementedError
@@ -390,6 +392,14 @@ class CompilingEngine:
     def counters(self, device: Device) -> Counters:
         """What the driver has done so far, as it is now."""
         return msgspec.structs.replace(self.session(device).counters)
+
+    def reset_peak(self, device: Device) -> None:
+        """Let `peak_bytes` begin anew at what is in use now."""
+        self.session(device).memory.reset_peak()
+
+    def peak_bytes(self, device: Device) -> int:
+        """The most bytes that were in use at once since `reset_peak`."""
+        return self.session(device).memory.snapshot().peak_bytes
 
     def native(self, buffer: DeviceArray) -> Values:
         """The library's buffers do not speak DLPack; a copy on the host does."""

@@ -15,6 +15,7 @@ import msgspec
 
 from anygpu.codegen.kernel import Choice, Kernel, Schedule
 from anygpu.engines.kept import Kept
+from anygpu.engines.tuning_limit import tuning_limit
 from anygpu.errors import AllocationError, InvalidOption, InvalidProgram, Unsupported
 
 #: Seconds that may be spent on the kernels of one program; 0 measures nothing.
@@ -48,6 +49,11 @@ Measure = Callable[[Schedule, tuple[int, ...]], float | None]
 
 
 def budget() -> float:
+    limit = tuning_limit()
+    return _chosen() if limit is None else min(limit, _chosen())
+
+
+def _chosen() -> float:
     given = os.environ.get(VARIABLE)
     if given is None:
         return DEFAULT_SECONDS

@@ -163,26 +163,34 @@ def operation_class(op: Primitive) -> OperationClass:
 
 
 def node_cost(program: Program, position: int) -> Cost:
-    return _cost(program, position, _owners(program), _is_paid_for(program, position))
+    return _cost(program, position, owners_of(program), _is_paid_for(program, position))
 
 
-def program_cost(program: Program) -> ProgramCost:
-    owners = _owners(program)
+def node_costs(program: Program) -> list[Cost]:
+    """Of every node, as `node_cost` has it."""
+    owners = owners_of(program)
     decomposed: set[Node] = set()
-    totals: dict[OperationClass, list[int]] = {}
-    kernels = 0
+    costs = []
     for position, node in enumerate(program.nodes):
         paid = False
         if isinstance(node.op, Linear):
             whole = _whole(node)
             paid = whole in decomposed
             decomposed.add(whole)
-        cost = _cost(program, position, owners, paid)
+        costs.append(_cost(program, position, owners, paid))
+    return costs
+
+
+def program_cost(program: Program) -> ProgramCost:
+    owners = owners_of(program)
+    totals: dict[OperationClass, list[int]] = {}
+    kernels = 0
+    for position, cost in enumerate(node_costs(program)):
         total = totals.setdefault(cost.kind, [0, 0, 0])
         total[0] += cost.flops
         total[1] += cost.bytes_read
         total[2] += cost.bytes_written
-        kernels += owners[position] == position and not isinstance(node.op, Input | Constant)
+        kernels += owners[position] == position and not isinstance(program.nodes[position].op, Input | Constant)
     totals.pop("input", None)
     return ProgramCost(
         flops=sum(total[0] for total in totals.values()),
@@ -221,7 +229,7 @@ def _released(last: list[int]) -> list[list[int]]:
     return result
 
 
-def _owners(program: Program) -> list[int]:
+def owners_of(program: Program) -> list[int]:
     """For each value the one whose memory it is in: its own, or that of what a view looks at."""
     outputs = set(program.outputs)
     owners: list[int] = []

@@ -1,116 +1,276 @@
-"""Places: an engine and one of its devices, opened in this process, as arrays see them."""
+"""Places: devices as arrays see them, each with the worker that has it open."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import threading
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from anygpu.array.place import set_places
 from anygpu.array.types import set_devices
 from anygpu.engines.catalogue import EngineEntry, catalogue, is_installed, load
-from anygpu.engines.protocol import Buffer, ProgramEngine
-from anygpu.errors import DeviceUnavailable, MissingExtra
+from anygpu.engines.protocol import ProgramEngine
+from anygpu.errors import DeviceLost, DeviceUnavailable, MissingExtra
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.selection import prefer, require
 from anygpu.hardware.verification import Values
+from anygpu.notices import ran_on_host
 from anygpu.program.graph import Program
-from anygpu.runtime.hosting import run_with_host
+from anygpu.workers.opening import home_of, open_worker
+from anygpu.workers.starting import Child
+from anygpu.workers.worker import Handle, Home, Worker
 
 #: The default device is this variable's, or NumPy's.
 VARIABLE = "ANYGPU_DEVICE"
 
+#: How long the machine may be looked at.
+LOOK_SECONDS = 20.0
 
-class EnginePlace:
-    """Runs programs on one device. What the device lacks runs on the host, operation by operation."""
+#: A child that has verified a device waits so long to become its worker.
+_ADOPTION_SECONDS = 60.0
 
-    def __init__(self, engine: ProgramEngine, device: Device) -> None:
-        self.engine = engine
-        self.facts = device
+
+class WorkerPlace:
+    """One device that holds arrays and runs programs, through whichever worker has it open now."""
+
+    def __init__(self, facts: Device, find_worker: Callable[[], Worker]) -> None:
+        self.facts = facts
+        self._find_worker = find_worker
+        self._worker: Worker | None = None
 
     @property
     def device(self) -> str:
         return self.facts.id
 
-    def upload(self, values: Values) -> Buffer:
-        return self.engine.upload(values, self.facts)
+    @property
+    def worker(self) -> Worker:
+        """Opened when it is first needed, and again when it has died."""
+        worker = self._worker
+        if worker is None or not worker.alive:
+            worker = self._worker = self._find_worker()
+        return worker
 
-    def download(self, buffer: Buffer) -> Values:
-        return self.engine.download(buffer)
+    def upload(self, values: Values) -> Handle:
+        return self.worker.upload(values)
 
-    def run(self, program: Program, buffers: Sequence[Buffer]) -> list[Buffer]:
-        lacks = self.engine.supports(program, self.facts)
-        if lacks:
-            return run_with_host(self.engine, self.facts, program, buffers, lacks)
-        return self.engine.execute(self.engine.compile(program, self.facts), buffers)
+    def download(self, buffer: Handle) -> Values:
+        return self._worker_of(buffer).download(buffer)
 
-    def native(self, buffer: Buffer) -> Any:
-        return self.engine.native(buffer)
+    def run(self, program: Program, buffers: Sequence[Handle | Values]) -> list[Handle]:
+        worker = self.worker
+        for buffer in buffers:
+            worker = self._worker_of(buffer)
+        ran = worker.run(program, buffers, keep=True, wait=False)
+        for operation in ran.host_operations:
+            ran_on_host(operation)
+        return ran.results
 
-    def adopt(self, array: Any) -> Buffer:
-        return self.engine.adopt(array, self.facts)
+    def native(self, buffer: Handle) -> Any:
+        return self._worker_of(buffer).native(buffer)
+
+    def adopt(self, array: Any) -> Handle:
+        return self.worker.adopt(array)
+
+    def _worker_of(self, buffer: Handle | Values) -> Worker:
+        """The worker, unless what the buffer was on is gone: then a new one would be opened in vain."""
+        worker = self._worker
+        generation = getattr(buffer, "generation", None)
+        if generation is not None and worker is not None and (not worker.alive or worker.generation != generation):
+            raise DeviceLost(self.device, detail="its worker has ended since", generation=generation)
+        return self.worker
 
     def __repr__(self) -> str:
         return f"<place {self.device}>"
 
 
 class Places:
-    """The places that have been opened, by every name that has led to them."""
+    """The devices that are known and the workers that are open, by every name that has led to them."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._engines: dict[str, ProgramEngine] = {}
-        self._found: dict[str, list[Device | Unavailable]] = {}
-        self._by_device: dict[str, EnginePlace] = {}
-        self._by_name: dict[str, EnginePlace] = {}
+        self._locks()
+        self._by_name: dict[tuple[str, Home | None], WorkerPlace] = {}
+        self._places: dict[tuple[str, Home], WorkerPlace] = {}
+        self._workers: dict[tuple[str, Home], Worker] = {}
+        self._generations: dict[tuple[str, Home], int] = defaultdict(int)
+        #: What engines of this process have listed, and the engines.
+        self._listed: dict[str, list[Device | Unavailable]] = {}
+        self._listing: dict[str, ProgramEngine] = {}
+        #: What probes have found.
+        self._probed: dict[str, list[Device | Unavailable]] = {}
+        #: Children that have verified a device of their engine, and could be its worker.
+        self._adopted: dict[str, Child] = {}
 
-    def find(self, name: str | None = None) -> EnginePlace:
+    def _locks(self) -> None:
+        self._lock = threading.RLock()
+        self._looking = threading.Lock()
+        self._opening: dict[tuple[str, Home], threading.Lock] = defaultdict(threading.Lock)
+
+    def find(self, name: str | None = None, *, isolation: Home | None = None) -> WorkerPlace:
         """The place for `on=name`; `None` is the default device. Raises `DeviceUnavailable` with every reason."""
         wanted = name or os.environ.get(VARIABLE) or "numpy"
-        known = self._by_name.get(wanted)
+        known = self._by_name.get((wanted, isolation))
         if known is not None:
             return known
-        with self._lock:
-            place = self._open(wanted)
-            self._by_name[wanted] = place
-            return place
-
-    def _open(self, wanted: str) -> EnginePlace:
         candidates = [entry for entry in catalogue() if _may_have(entry, wanted)]
-        found = [item for entry in candidates for item in self._discover(entry)]
+        found: list[Device | Unavailable] = []
+        distant: list[EngineEntry] = []
+        for entry in candidates:
+            if not is_installed(entry):
+                raise MissingExtra(entry.requires or entry.name, entry.extra or entry.name)
+            if home_of(entry, isolation) == "process":
+                distant.append(entry)
+            else:
+                found += self._list(entry)
+        found += [item for item in self._probe(distant) if not isinstance(item, Device) or item.verified]
         devices = [item for item in found if isinstance(item, Device)]
         missing = [item for item in found if isinstance(item, Unavailable)]
         (best, *_) = require(devices, prefer(wanted, unverified=True), missing)
-        if best.id not in self._by_device:
-            self._by_device[best.id] = EnginePlace(self._engines[best.engine], best)
-        return self._by_device[best.id]
+        place = self._place(best, isolation)
+        self._by_name[wanted, isolation] = place
+        return place
 
-    def _discover(self, entry: EngineEntry) -> list[Device | Unavailable]:
-        if entry.name not in self._found:
-            if not is_installed(entry):
-                raise MissingExtra(entry.requires or entry.name, entry.extra or entry.name)
-            engine = load(entry)
-            if not isinstance(engine, ProgramEngine):
-                raise DeviceUnavailable(f'on="{entry.name}"', [f"{entry.name} does not run programs yet."])
-            self._engines[entry.name] = engine
-            self._found[entry.name] = engine.discover()
-        return self._found[entry.name]
+    def _place(self, device: Device, isolation: Home | None) -> WorkerPlace:
+        home = home_of(_entry_of(device.id), isolation)
+        with self._lock:
+            key = (device.id, home)
+            if key not in self._places:
+                self._places[key] = WorkerPlace(device, partial(self._open, device, home))
+            return self._places[key]
+
+    def worker(self, device_id: str, *, isolation: Home | None = None) -> Worker:
+        """The open worker of a device. One that has died is replaced by its next generation."""
+        entry = _entry_of(device_id)
+        home = home_of(entry, isolation)
+        known = self._workers.get((device_id, home))
+        if known is not None and known.alive:
+            return known
+        found = self._list(entry) if home == "thread" and entry.name not in self._probed else self._probe([entry])
+        for item in found:
+            if item.id == device_id and isinstance(item, Device):
+                return self._open(item, home)
+        reasons = [item.reason for item in found if isinstance(item, Unavailable)]
+        raise DeviceUnavailable(f'on="{device_id}"', reasons, device=device_id)
+
+    def home(self, device_id: str) -> Home:
+        """Where a worker of the device lives by default."""
+        return home_of(_entry_of(device_id))
+
+    def is_open(self, device_id: str) -> bool:
+        """Whether a worker of the device, in any home, is there to be used."""
+        return any(name == device_id and worker.alive for (name, _), worker in list(self._workers.items()))
+
+    def _open(self, device: Device, home: Home) -> Worker:
+        key = (device.id, home)
+        with self._lock:
+            opening = self._opening[key]
+        with opening:
+            known = self._workers.get(key)
+            if known is not None and known.alive:
+                return known
+            with self._lock:
+                adopted = self._adopted.pop(device.engine, None) if home == "process" else None
+            self._generations[key] += 1
+            entry = _entry_of(device.id)
+            worker = open_worker(entry, device, isolation=home, generation=self._generations[key], adopted=adopted)
+            self._workers[key] = worker
+            return worker
+
+    def devices(self) -> list[Device]:
+        """Every device that was verified, looked for once in this process."""
+        return [item for item in self._everything() if isinstance(item, Device) and item.verified]
+
+    def unavailable(self) -> list[Unavailable]:
+        """What could have been a device and is not."""
+        return [item for item in self._everything() if isinstance(item, Unavailable)]
+
+    def _everything(self) -> list[Device | Unavailable]:
+        return self._probe(catalogue())
+
+    def _probe(self, entries: Sequence[EngineEntry]) -> list[Device | Unavailable]:
+        """What is on the machine, as remembered or as children find it."""
+        if any(entry.name not in self._probed for entry in entries):
+            with self._looking:
+                new = [entry for entry in entries if entry.name not in self._probed]
+                if new:
+                    self._look(new)
+        return [item for entry in entries for item in self._probed[entry.name]]
+
+    def _look(self, entries: Sequence[EngineEntry]) -> None:
+        from anygpu.workers.look import look
+
+        adopt: dict[str, Child | None] = {e.name: None for e in entries if home_of(e) == "process"}
+        inventory = look(timeout=LOOK_SECONDS, entries=entries, with_cards=False, adopt=adopt)
+        found: dict[str, list[Device | Unavailable]] = {entry.name: [] for entry in entries}
+        items: list[Device | Unavailable] = [*inventory.devices, *inventory.unavailable]
+        for item in items:
+            found.setdefault(item.engine, []).append(item)
+        fresh = {name: child for name, child in adopt.items() if child is not None}
+        with self._lock:
+            self._adopted |= fresh
+            self._probed |= found
+        if fresh:
+            timer = threading.Timer(_ADOPTION_SECONDS, self._send_away, [fresh])
+            timer.daemon = True
+            timer.start()
+
+    def _send_away(self, children: dict[str, Child]) -> None:
+        """End those that nobody has made a worker."""
+        for name, child in children.items():
+            with self._lock:
+                unclaimed = self._adopted.get(name) is child
+                if unclaimed:
+                    del self._adopted[name]
+            if unclaimed:
+                child.kill()
+                child.close()
+
+    def _list(self, entry: EngineEntry) -> list[Device | Unavailable]:
+        with self._lock:
+            if entry.name not in self._listed:
+                engine = load(entry)
+                if not isinstance(engine, ProgramEngine):
+                    raise DeviceUnavailable(f'on="{entry.name}"', [f"{entry.name} does not run programs yet."])
+                self._listing[entry.name] = engine
+                self._listed[entry.name] = engine.discover()
+            return self._listed[entry.name]
 
     def close(self) -> None:
         """Let go of every device, and of what engines keep; they leave to the next process what spares it work."""
         with self._lock:
-            for engine in self._engines.values():
-                engine.close()
-            for kept in (self._engines, self._found, self._by_device, self._by_name):
+            workers, adopted = list(self._workers.values()), dict(self._adopted)
+            engines = list(self._listing.values())
+            self._send_away(adopted)
+            for kept in (self._workers, self._places, self._by_name, self._listed, self._listing, self._probed):
                 kept.clear()
+        for worker in workers:
+            worker.close()
+        for engine in engines:
+            engine.close()
 
     def known(self) -> list[str]:
-        """The devices that arrays can be on, as far as engines have been loaded; the default one first."""
+        """The devices that arrays can be on, as far as engines have been asked; the default one first."""
         default = self.find().device
-        others = [item.id for found in self._found.values() for item in found if isinstance(item, Device)]
-        return [default, *sorted(set(others) - {default})]
+        with self._lock:
+            every = [item for found in (*self._listed.values(), *self._probed.values()) for item in found]
+        others = {item.id for item in every if isinstance(item, Device)}
+        return [default, *sorted(others - {default})]
+
+    def _forked(self) -> None:
+        """In a process that was forked from ours: workers say themselves that they stayed behind."""
+        self._locks()
+        self._adopted.clear()
+
+
+def _entry_of(device_id: str) -> EngineEntry:
+    name = device_id.partition(":")[0]
+    for entry in catalogue():
+        if entry.name == name:
+            return entry
+    raise DeviceUnavailable(f'on="{device_id}"', [f"there is no engine {name}."], device=device_id)
 
 
 def _may_have(entry: EngineEntry, wanted: str) -> bool:
@@ -125,3 +285,5 @@ places = Places()
 set_places(places.find)
 set_devices(places.known)
 atexit.register(places.close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=places._forked)

@@ -1,14 +1,15 @@
 """The fakes and checks that anygpu's own tests use, for yours.
 
 `FakeEngine` and `FakeMemory` have faults that a test can set, `ManualClock` only moves when told to, and the functions
-that begin with `check_` are the conformance suites: run them on an engine or a memory resource of your own. Nothing in
-the package imports this.
+that begin with `check_` are the conformance suites: run them on an engine, a worker or a memory resource of your own.
+Nothing in the package imports this.
 """
 
 from anygpu.testing.clock import ManualClock
 from anygpu.testing.conformance import check_engine_probe, check_engine_programs
 from anygpu.testing.fake_engine import FakeEngine, Fault, fake_device
 from anygpu.testing.resources import FakeMemory, check_no_leaks, check_resource
+from anygpu.testing.workers import check_worker
 
 __all__ = [
     "FakeEngine",
@@ -19,5 +20,6 @@ __all__ = [
     "check_engine_programs",
     "check_no_leaks",
     "check_resource",
+    "check_worker",
     "fake_device",
 ]

@@ -11,14 +11,13 @@ from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Buffer, Engine, ProgramEngine
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import FEATURES, Device, Unavailable
-from anygpu.notices import host_operations
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Cast, Gather, Input, Primitive, Scatter
-from anygpu.runtime.hosting import run_with_host
 from anygpu.testing.bounds import tolerance_of
 from anygpu.testing.cases import sheets
 from anygpu.testing.sheet import REFERENCE_DTYPES, Result, Sheet, Values, tame, values
+from anygpu.workers.hosting import run_with_host
 
 
 def check_engine_probe(engine: Engine, *, deep: bool = False) -> list[Device]:
@@ -91,8 +90,8 @@ def _run(
         _expect(bool(lack.reason.strip()), f"supports() must say why {device.id} lacks {name}")
     if not lacks:
         return engine.execute(engine.compile(program, device), buffers), set()
-    with host_operations():
-        return run_with_host(engine, device, program, buffers, lacks), {lack.reason for lack in lacks}
+    results, _ = run_with_host(engine, device, program, buffers, lacks)
+    return results, {lack.reason for lack in lacks}
 
 
 def _check_sheet(engine: ProgramEngine, device: Device, sheet: Sheet) -> set[str]:

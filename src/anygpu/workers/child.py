@@ -1,7 +1,8 @@
-"""The inside of a probing child: lists and verifies, and says at each step what it is about to do.
+"""The inside of a child: a probe lists and verifies, and says at each step what it is about to do; a worker serves.
 
-It is started as a Python command of its own and imports nothing of the caller's. Its messages go out on what was its
-standard output; that is then pointed at standard error, so that a library which prints cannot garble them.
+It is started as a Python command of its own and imports nothing of the caller's. The messages of a probe go out on what
+was its standard output; that is then pointed at standard error, so that a library which prints cannot garble them. A
+probe that is asked to stay becomes the worker of a device that it has verified.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ import threading
 from collections.abc import Callable
 from typing import BinaryIO
 
-import msgspec
-
 from anygpu.engines import catalogue
-from anygpu.engines.protocol import Engine
+from anygpu.engines.protocol import Engine, ProgramEngine
 from anygpu.hardware import nvidia, sysfs
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
@@ -30,6 +29,7 @@ from anygpu.workers.messages import (
     Raised,
     Settled,
     Started,
+    decode_request,
     encode_line,
 )
 
@@ -41,10 +41,27 @@ Send = Callable[[Message], None]
 
 def main() -> None:
     channel = _take_over_stdout()
-    request = msgspec.json.decode(sys.argv[1], type=ProbeRequest)
-    _end_with_the_parent(request.seconds)
+    request = decode_request(sys.argv[1])
+    _end_with_the_parent()
     # Without it Mesa prints a warning for every adapter that it lists.
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    engine = _probe(request, channel) if isinstance(request, ProbeRequest) else None
+    channel.close()
+    if request.serve_at:
+        # Late, because a probe alone does not need it.
+        from anygpu.workers.link import taken_up
+        from anygpu.workers.serving import serve
+
+        serve(taken_up(request.serve_at), engine if isinstance(engine, ProgramEngine) else None)
+    # Drivers crash in their exit handlers more often than anywhere else, and there is nothing left to clean up.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _probe(request: ProbeRequest, channel: BinaryIO) -> Engine | None:
+    """What was probed, with its devices discovered."""
+    _end_after(request.seconds)
+    engine: Engine | None = None
 
     def send(message: Message) -> None:
         channel.write(encode_line(message))
@@ -58,9 +75,8 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - whatever a driver's library raises is reported, not lost
         send(Raised(error=type(error).__name__, message=str(error)))
     send(Finished())
-    # Drivers crash in their exit handlers more often than anywhere else, and there is nothing left to clean up.
-    sys.stderr.flush()
-    os._exit(0)
+    _end_after(None)
+    return engine
 
 
 def _load(entry: catalogue.EngineEntry, send: Send) -> Engine | None:
@@ -94,15 +110,27 @@ def _take_over_stdout() -> BinaryIO:
     return channel
 
 
-def _end_with_the_parent(seconds: float) -> None:
-    """A child that hangs must not outlive its parent, even when the parent is killed."""
+def _end_after(seconds: float | None) -> None:
+    """A child that hangs must not outlive its parent for long, even where nothing else ends it."""
     if hasattr(signal, "alarm"):
         # The default action needs no Python, so it works while a driver call blocks the interpreter.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(math.ceil(seconds))
+        signal.alarm(math.ceil(seconds) if seconds is not None else 0)
+
+
+def _end_with_the_parent() -> None:
+    """When the parent closes its end of standard input, on purpose or by being killed."""
+    if sys.platform == "linux":
+        import fcntl
+
+        # The kernel then sends a signal, whose default action ends the process even inside of a driver call that
+        # holds the interpreter's lock.
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
+        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
 
     def watch() -> None:
-        os.read(0, 1)  # returns when the parent closes its end, on purpose or by dying
+        os.read(0, 1)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

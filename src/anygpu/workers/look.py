@@ -14,6 +14,7 @@ from anygpu.hardware.inventory import Inventory, take_inventory
 from anygpu.workers.messages import Item
 from anygpu.workers.probing import Deadlines
 from anygpu.workers.remembered import fingerprint, recall, refreshed, remember
+from anygpu.workers.starting import Child
 from anygpu.workers.survey import CARDS, survey
 
 
@@ -24,8 +25,10 @@ def look(
     timeout: float,
     entries: Sequence[EngineEntry] | None = None,
     evidence: Evidence | None = None,
+    with_cards: bool = True,
+    adopt: dict[str, Child | None] | None = None,
 ) -> Inventory:
-    """Everything there is on this machine, usable or not."""
+    """Everything there is on this machine, usable or not. For `adopt` see `survey`."""
     began = time.monotonic()
     now = time.time()
     entries = catalogue() if entries is None else entries
@@ -34,12 +37,18 @@ def look(
     fingerprints = {entry.name: fingerprint(entry, evidence) for entry in entries if entry.probe_in == "child"}
     known = {} if refresh or deep else recall(path, fingerprints, now)
     deadlines = Deadlines.within(timeout)
-    fresh = survey([entry for entry in entries if entry.name not in known], deep=deep, deadlines=deadlines)
+    fresh = survey(
+        [entry for entry in entries if entry.name not in known],
+        deep=deep,
+        deadlines=deadlines,
+        with_cards=with_cards,
+        adopt=adopt,
+    )
     remember(path, fresh, fingerprints, now)
     items: list[Item] = []
     for entry in entries:
         items += [refreshed(item) for item in known[entry.name].items] if entry.name in known else fresh[entry.name]
-    items += fresh[CARDS]
+    items += fresh.get(CARDS, ())
     return take_inventory(
         items,
         seconds=time.monotonic() - began,

@@ -1,4 +1,4 @@
-"""What crosses the pipe between a probing child and its parent: one JSON record a line."""
+"""What a child is asked when it is started, and what a probing child answers: one JSON record a line."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from anygpu.hardware.device import Device, Unavailable
 Item = Device | Unavailable | Card
 
 
-class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child is asked to do; it travels as the child's only argument."""
+class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
+    """List and verify; it travels as the child's only argument."""
 
     #: The engine to probe; `None` asks for the cards that the vendors' own tools know.
     engine: EngineEntry | None
@@ -21,6 +21,21 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     skip: tuple[str, ...] = ()
     #: The child ends itself after this many seconds, whatever happens to its parent.
     seconds: float = 60.0
+    #: Where a child that has finished waits for whoever makes it the worker of a device; without it, it ends.
+    serve_at: str | None = None
+
+
+class ServeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="serve"):
+    """Be the worker of a device: which one is the first task."""
+
+    serve_at: str = ""
+
+
+Request = ProbeRequest | ServeRequest
+
+
+def decode_request(text: str) -> Request:
+    return msgspec.json.decode(text, type=Request)  # type: ignore[no-any-return]
 
 
 class Discovered(msgspec.Struct, frozen=True, kw_only=True, tag=True):

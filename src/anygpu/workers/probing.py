@@ -106,7 +106,7 @@ class Probe:
         return [Stop(), *self._blame("hung", f"did not answer within {waited}", None, now)]
 
     def could_not_start(self, why: str, now: float) -> list[Action]:
-        fix = "Run `anygpu doctor` in an ordinary Python environment; frozen applications have only numpy for now."
+        fix = f"{why[:1].upper()}{why[1:]}."
         return self._blame("failed", "could not be probed: no child process could be started", why, now, fix=fix)
 
     def _settle(self, name: str, *items: Item) -> None:

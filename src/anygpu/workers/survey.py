@@ -6,41 +6,40 @@ what `Probe` answers.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import queue
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import IO
 
 import msgspec
 
 from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.protocol import probe as probe_here
-from anygpu.hardware.device import Unavailable
+from anygpu.hardware.device import Device, Unavailable
 from anygpu.workers.messages import Item, Message, ProbeRequest, decode_line
 from anygpu.workers.probing import Action, Deadlines, Probe, Start, Stop
+from anygpu.workers.starting import Child
 
 #: The name under which the vendors' card readers are probed.
 CARDS = "cards"
 
-#: Appends rather than prepends, so that nothing in the caller's folders can shadow a library in the child.
-_BOOTSTRAP = "import sys; sys.path.append(sys.argv.pop(1)); from anygpu.workers.child import main; main()"
-
-_LAST_WORDS = 4000
 _LONGEST_LINE = 1 << 20
 
 
 def survey(
-    entries: Sequence[EngineEntry], *, deadlines: Deadlines, with_cards: bool = True, deep: bool = False
+    entries: Sequence[EngineEntry],
+    *,
+    deadlines: Deadlines,
+    with_cards: bool = True,
+    deep: bool = False,
+    adopt: dict[str, Child | None] | None = None,
 ) -> dict[str, list[Item]]:
-    """Probe the engines (and the cards) in parallel. Returns within the deadline, whatever the drivers do."""
+    """Probe the engines (and the cards) in parallel. Returns within the deadline, whatever the drivers do.
+
+    The children of engines that are named in `adopt` stay when they have verified a device, and are put there: whoever
+    gives it either makes them workers or closes them.
+    """
     targets: dict[str, EngineEntry | None] = {}
     results: dict[str, list[Item]] = {}
     for entry in entries:
@@ -52,7 +51,7 @@ def survey(
             targets[entry.name] = entry
     if with_cards:
         targets[CARDS] = None
-    with _Children(targets, deep=deep, deadlines=deadlines) as children:
+    with _Children(targets, deep=deep, deadlines=deadlines, adopt=adopt) as children:
         children.run()
         results |= {name: probe.results() for name, probe in children.probes.items()}
     return results
@@ -72,8 +71,16 @@ def _not_installed(entry: EngineEntry) -> Unavailable:
 class _Children:
     """The running children of one survey."""
 
-    def __init__(self, targets: dict[str, EngineEntry | None], *, deep: bool, deadlines: Deadlines) -> None:
+    def __init__(
+        self,
+        targets: dict[str, EngineEntry | None],
+        *,
+        deep: bool,
+        deadlines: Deadlines,
+        adopt: dict[str, Child | None] | None,
+    ) -> None:
         self._targets = targets
+        self._adopt = adopt
         self._deep = deep
         self._deadlines = deadlines
         self._events: queue.SimpleQueue[tuple[str, _Child, bytes | None]] = queue.SimpleQueue()
@@ -84,9 +91,14 @@ class _Children:
     def __enter__(self) -> _Children:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for child in self._running.values():
-            child.kill()
+    def __exit__(self, kind: object, *_: object) -> None:
+        for name, child in self._running.items():
+            probe = self.probes[name]
+            verified = any(isinstance(item, Device) and item.verified for item in probe.results())
+            if kind is None and self._adopt is not None and child.child.link is not None and probe.done and verified:
+                self._adopt[name] = child.given_away()
+            else:
+                child.kill()
 
     def run(self) -> None:
         for name, probe in self.probes.items():
@@ -103,8 +115,11 @@ class _Children:
 
     def _told(self, name: str, child: _Child, line: bytes | None) -> list[Action]:
         probe, now = self.probes[name], time.monotonic()
+        if line is None and probe.done and child.child.link is not None:
+            return []  # it has said all that it had to say, and stays
         if line is None:
-            code, last_words = child.collect()
+            code, last_words = child.child.collect()
+            child.child.close()
             return probe.exited(code, last_words, now)
         try:
             message: Message = decode_line(line)
@@ -131,7 +146,8 @@ class _Children:
                         seconds=self._deadlines.total + 1,
                     )
                     try:
-                        self._running[name] = _Child(name, request, self._events)
+                        stays = self._adopt is not None and name in self._adopt
+                        self._running[name] = _Child(name, request, self._events, stays=stays)
                     except OSError as error:
                         self.probes[name].could_not_start(str(error), time.monotonic())
 
@@ -140,53 +156,33 @@ class _Child:
     """One probing process, and the thread that reads what it says."""
 
     def __init__(
-        self, name: str, request: ProbeRequest, events: queue.SimpleQueue[tuple[str, _Child, bytes | None]]
+        self,
+        name: str,
+        request: ProbeRequest,
+        events: queue.SimpleQueue[tuple[str, _Child, bytes | None]],
+        *,
+        stays: bool,
     ) -> None:
-        if not sys.executable or getattr(sys, "frozen", False):
-            # In a frozen application sys.executable is the application: starting it would start it again.
-            raise OSError("there is no Python interpreter to start a probe with")
-        # A file and not a pipe: a driver that floods it cannot block, and nobody has to read it in time.
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
-        root = str(Path(__file__).parents[2])
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _BOOTSTRAP, root, msgspec.json.encode(request).decode()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-        )
+        self.child = Child(request, serves=stays)
 
         def read() -> None:
-            assert self._process.stdout is not None
+            channel = self.child.process.stdout
             # With a limit, so that a child which floods its channel with one endless line cannot fill our memory.
-            while line := self._process.stdout.readline(_LONGEST_LINE):
+            while channel is not None and (line := channel.readline(_LONGEST_LINE)):
                 events.put((name, self, line))
             events.put((name, self, None))
 
         self._reader = threading.Thread(target=read, name=f"anygpu-probe-{name}", daemon=True)
         self._reader.start()
 
-    def collect(self) -> tuple[int, str]:
-        """The exit code and the last words of a child that closed its channel."""
-        try:
-            code = self._process.wait(timeout=0.5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait(timeout=0.5)
-        self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, self._stderr.tell() - _LAST_WORDS))
-        words = self._stderr.read().decode("utf-8", "replace").strip()
-        self._close()
-        return code, words
-
     def kill(self) -> None:
-        self._process.kill()
-        # A process that is stuck inside a driver cannot be reaped; it must not hold us up as well.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=0.3)
-            self._reader.join(timeout=0.3)
-            self._close()
+        self.child.kill()
+        self._reader.join(timeout=0.3)
+        # While it is read, closing the channel would wait for the reader.
+        if not self._reader.is_alive():
+            self.child.close()
 
-    def _close(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout, self._stderr):
-            if stream is not None:
-                stream.close()
+    def given_away(self) -> Child:
+        """The process alone, which has said all that it had to say."""
+        self._reader.join(timeout=1.0)
+        return self.child

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Buffer, Lack, ProgramEngine
 from anygpu.errors import Unsupported
 from anygpu.hardware.device import Device
-from anygpu.notices import ran_on_host
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Input
 from anygpu.receipts import HostOperation
 
 
+class Hosted(NamedTuple):
+    """A node that ran on the host."""
+
+    node: int
+    operation: HostOperation
+
+
 def run_with_host(
     engine: ProgramEngine, device: Device, program: Program, buffers: Sequence[Buffer], lacks: Sequence[Lack]
-) -> list[Buffer]:
-    """Cut the program at the nodes that the device lacks: what lies between runs on the device as ever."""
+) -> tuple[list[Buffer], list[Hosted]]:
+    """Cut the program at the nodes that the device lacks: what lies between runs on the device as ever.
+
+    Also returns what ran on the host, which the caller has to tell.
+    """
     reasons = {lack.node: lack.reason for lack in lacks}
     if any(program.specs[node].dtype == "bfloat16" for node in reasons):
         raise Unsupported("bfloat16", device.id, instead="NumPy on the host has none either: cast to float32.")
     values: dict[int, Buffer] = dict(enumerate(buffers))
     waiting: list[int] = []
+    hosted: list[Hosted] = []
 
     def flush(needed: Sequence[int]) -> None:
         if waiting:
@@ -42,9 +53,10 @@ def run_with_host(
         inputs = [engine.download(values[source]) for source in node.inputs]
         result = lowering.run_node(node.op, inputs)
         values[position] = engine.upload(result, device)
-        _tell(program, position, reasons[position], sum(each.nbytes for each in inputs) + result.nbytes)
+        moved = sum(each.nbytes for each in inputs) + result.nbytes
+        hosted.append(_hosted(program, position, reasons[position], moved))
     flush(_needed_later(program, waiting, len(program.nodes)))
-    return [values[output] for output in program.outputs]
+    return [values[output] for output in program.outputs], hosted
 
 
 def _needed_later(program: Program, part: Sequence[int], after: int) -> list[int]:
@@ -68,13 +80,17 @@ def _part(program: Program, part: Sequence[int], results: Sequence[int]) -> tupl
     return Program(nodes, [numbers[result] for result in results]), sources, list(results)
 
 
-def _tell(program: Program, position: int, reason: str, moved: int) -> None:
-    line = program.lines[position]
-    ran_on_host(
-        HostOperation(
-            operation=program.nodes[position].op.name,
-            reason=reason,
-            line=f"{line[0]}:{line[1]}" if line is not None else None,
-            bytes_moved=moved,
-        )
+def _hosted(program: Program, position: int, reason: str, moved: int) -> Hosted:
+    operation = HostOperation(
+        operation=program.nodes[position].op.name,
+        reason=reason,
+        line=line_of(program, position),
+        bytes_moved=moved,
     )
+    return Hosted(position, operation)
+
+
+def line_of(program: Program, position: int) -> str | None:
+    """The user's line of a node, as `file:line`."""
+    line = program.lines[position]
+    return f"{line[0]}:{line[1]}" if line is not None else None

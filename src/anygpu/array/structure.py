@@ -1,0 +1,253 @@
+"""Nested containers of arrays, taken apart into a flat list and put together again.
+
+Containers are dicts, lists, tuples, named tuples, dataclasses and `None` (which holds nothing); subclasses keep their
+type. Everything else is a leaf. What is put together is made without calling the class: `__init__`, `__post_init__`
+and a `__new__` of the user's own have run once for the original and do not run again, so they may check or open
+whatever they like. Attributes that a dataclass has beside its fields are carried along, except cached properties,
+which belong to the values they were computed from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Structure:
+    """How a value was nested, without what it held. Hashable; equal structures rebuild equal containers."""
+
+    __slots__ = ("_hash", "children", "container", "count", "is_flat", "names")
+
+    #: The class of the container; `None` for a leaf.
+    container: type[Any] | None
+    #: Keys of a dict, attributes of a dataclass, the factory of a default dict.
+    names: tuple[Any, ...]
+    children: tuple[Structure, ...]
+    #: How many leaves there are below.
+    count: int
+    #: Whether it is a tuple or list of leaves alone.
+    is_flat: bool
+
+    def __init__(
+        self, container: type[Any] | None, names: tuple[Any, ...] = (), children: tuple[Structure, ...] = ()
+    ) -> None:
+        self.container = container
+        self.names = names
+        self.children = children
+        self.count = 1 if container is None else sum(child.count for child in children)
+        self.is_flat = (container is tuple or container is list) and all(not child.container for child in children)
+        self._hash = hash((container, names, children))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Structure):
+            return NotImplemented
+        return (
+            self._hash == other._hash
+            and self.container is other.container
+            and self.names == other.names
+            and self.children == other.children
+        )
+
+    def __repr__(self) -> str:
+        if self.container is None:
+            return "*"
+        if self.container is type(None):
+            return "None"
+        parts = [repr(child) for child in self.children]
+        if issubclass(self.container, dict) or not issubclass(self.container, tuple | list):
+            parts = [f"{name}: {part}" for name, part in zip(self.names, parts, strict=False)]
+        return f"{self.container.__name__}({', '.join(parts)})"
+
+
+LEAF = Structure(None)
+NOTHING = Structure(type(None))
+
+#: Tuples and lists of leaves alone, by their length: they are what most calls are made of.
+_FLAT: dict[tuple[type[Any], int], Structure] = {}
+
+#: Types that are surely leaves.
+_LEAVES: frozenset[type[Any]] = frozenset((np.ndarray, float, int, bool, str, bytes, complex))
+
+
+def flatten(value: Any) -> tuple[list[Any], Structure]:
+    """The leaves in order, and what they were nested in."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        for each in value:
+            if type(each) not in _LEAVES and _way_of(type(each)) is not None:
+                break
+        else:
+            return list(value), _flat(kind, len(value))
+    leaves: list[Any] = []
+    return leaves, _take(value, leaves)
+
+
+def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """The value that these leaves make in this structure."""
+    if len(leaves) != structure.count:
+        raise ValueError(f"{structure} has {structure.count} leaves, not {len(leaves)}.")
+    if structure.is_flat:
+        return tuple(leaves) if structure.container is tuple else list(leaves)
+    return _make(structure, iter(leaves))
+
+
+def _flat(kind: type[Any], length: int) -> Structure:
+    known = _FLAT.get((kind, length))
+    if known is None:
+        known = _FLAT[kind, length] = Structure(kind, (), (LEAF,) * length)
+    return known
+
+
+def _take(value: Any, leaves: list[Any]) -> Structure:
+    way = _way_of(type(value))
+    taken = None if way is None else way.take(value)
+    if taken is None:
+        leaves.append(value)
+        return LEAF
+    names, parts = taken
+    structures = tuple([_take(part, leaves) for part in parts])
+    return Structure(type(value), names, structures) if value is not None else NOTHING
+
+
+def _make(structure: Structure, leaves: Iterator[Any]) -> Any:
+    container = structure.container
+    if container is None:
+        return next(leaves)
+    parts = [_make(child, leaves) for child in structure.children]
+    way = _way_of(container)
+    if way is None:
+        raise TypeError(f"{container.__name__} is no container.")
+    return way.make(container, structure.names, parts)
+
+
+#: Names and parts of a container; `None` when this one has to stay whole.
+Taken = tuple[tuple[Any, ...], Sequence[Any]] | None
+
+
+class _Way(NamedTuple):
+    """How containers of one kind are taken apart and made again."""
+
+    take: Callable[[Any], Taken]
+    make: Callable[[type[Any], tuple[Any, ...], list[Any]], Any]
+
+
+def _has_attributes(value: Any) -> bool:
+    """A list or dict of the user's own that carries more than its elements stays whole."""
+    return bool(getattr(value, "__dict__", None))
+
+
+def _take_none(value: None) -> Taken:
+    return (), ()
+
+
+def _make_none(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -> None:
+    return None
+
+
+def _take_sequence(value: Any) -> Taken:
+    return None if _has_attributes(value) else ((), value)
+
+
+def _make_tuple(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -> Any:
+    return tuple(parts) if container is tuple else tuple.__new__(container, parts)
+
+
+def _make_list(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -> Any:
+    if container is list:
+        return parts
+    made = list.__new__(container)
+    list.extend(made, parts)
+    return made
+
+
+def _take_dict(value: dict[Any, Any]) -> Taken:
+    return None if _has_attributes(value) else (tuple(value), list(value.values()))
+
+
+def _make_dict(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -> Any:
+    pairs = zip(names, parts, strict=True)
+    if container is dict:
+        return dict(pairs)
+    made: Any = dict.__new__(container)
+    if issubclass(container, OrderedDict):
+        for name, part in pairs:
+            OrderedDict.__setitem__(made, name, part)
+    else:
+        dict.update(made, pairs)
+    return made
+
+
+def _take_defaultdict(value: defaultdict[Any, Any]) -> Taken:
+    return None if _has_attributes(value) else ((*value, value.default_factory), list(value.values()))
+
+
+def _make_defaultdict(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -> Any:
+    made: Any = dict.__new__(container)
+    made.default_factory = names[-1]
+    dict.update(made, zip(names[:-1], parts, strict=True))
+    return made
+
+
+def _dataclass_way(container: type[Any]) -> _Way:
+    fields = tuple(field.name for field in dataclasses.fields(container))
+
+    def take(value: Any) -> Taken:
+        names = fields
+        attributes = getattr(value, "__dict__", None)
+        if attributes is not None and len(attributes) > len(fields):
+            extra = (name for name in attributes if name not in fields)
+            kind = type(value)
+            names += tuple(each for each in extra if not isinstance(getattr(kind, each, None), cached_property))
+        try:
+            return names, [getattr(value, name) for name in names]
+        except AttributeError:  # a field that was never set, or was deleted
+            return None
+
+    def make(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -> Any:
+        made = object.__new__(container)
+        for name, part in zip(names, parts, strict=True):
+            object.__setattr__(made, name, part)
+        return made
+
+    return _Way(take, make)
+
+
+def _find_way(container: type[Any]) -> _Way | None:
+    if container is type(None):
+        return _Way(_take_none, _make_none)
+    if issubclass(container, np.ndarray | np.generic | type):
+        return None
+    if issubclass(container, tuple):
+        return _Way(_take_sequence, _make_tuple)
+    if issubclass(container, list):
+        return _Way(_take_sequence, _make_list)
+    if issubclass(container, defaultdict):
+        return _Way(_take_defaultdict, _make_defaultdict)
+    if issubclass(container, dict):
+        return _Way(_take_dict, _make_dict)
+    if dataclasses.is_dataclass(container):
+        return _dataclass_way(container)
+    return None
+
+
+_WAYS: dict[type[Any], _Way | None] = {}
+
+
+def _way_of(container: type[Any]) -> _Way | None:
+    try:
+        return _WAYS[container]
+    except KeyError:
+        if len(_WAYS) > 1000:  # classes that were made in a loop are not kept alive for ever
+            _WAYS.clear()
+        way = _WAYS[container] = _find_way(container)
+        return way

@@ -1,0 +1,177 @@
+"""`anygpu calibrate`: measures how fast devices are, and shows it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from anygpu import api
+from anygpu.errors import AnyGPUError
+from anygpu.hardware.device import Device
+from anygpu.hardware.selection import prefer, require
+from anygpu.plan.calibration import ARITHMETIC, Calibration, Transfer, assumed
+from anygpu.program.costs import OperationClass
+from anygpu.runtime import calibrating
+from anygpu.units import readable_seconds
+
+#: What a class is called on the screen.
+_WORDS: dict[OperationClass, str] = {
+    "creation": "making ranges",
+    "elementwise": "additions",
+    "transcendental": "functions, as tanh",
+    "reduce": "sums of rows",
+    "scan": "running sums",
+    "movement": "joining, transposing",
+    "indexing": "picking by position",
+    "contraction": "matrix products",
+    "sort": "sorting rows",
+    "fourier": "Fourier transforms",
+    "linear": "solving equations",
+}
+#: Beyond this it says only that nothing is moved at all.
+_NOTHING_MOVES = 1e14
+
+
+class Calibrated(msgspec.Struct, frozen=True, kw_only=True):
+    """The document that `--json` prints."""
+
+    schema: str = "anygpu.calibrations/1"
+    calibrations: tuple[Calibration, ...]
+    #: For each device that could not be measured: why.
+    failures: dict[str, str] = {}
+    #: Where they are kept.
+    folder: str
+
+
+def calibrate(
+    devices: Annotated[
+        list[str] | None, typer.Argument(metavar="DEVICE", help="Ids, engines or kinds; every device without.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")] = False,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, help="Seconds that may be spent on each device.")
+    ] = calibrating.SECONDS,
+    show: Annotated[bool, typer.Option("--show", help="Measure nothing: show what is known.")] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.5, help="Seconds that looking for devices may take.")
+    ] = api.PROBE_SECONDS,
+) -> None:
+    """Measure how fast each device is, so that calls are placed well from the first one on.
+
+    Ends with exit code 1 when a device could not be measured.
+    """
+    from anygpu.workers.look import look
+
+    patience = Console(stderr=True)
+    with patience.status("Looking for devices …"):
+        inventory = look(timeout=timeout)
+    chosen = require(inventory.devices, prefer(devices or None), inventory.unavailable)
+    found: dict[str, Calibration] = {}
+    failures: dict[str, str] = {}
+    for device in chosen:
+        if show:
+            found[device.id] = calibrating.recalled(device) or assumed(device)
+            continue
+        with patience.status(f"Calibrating {device} …"):
+            try:
+                found[device.id] = _measured(device, seconds)
+            except AnyGPUError as error:
+                failures[device.id] = str(error)
+    folder = str(calibrating.calibration_folder())
+    if json:
+        document = Calibrated(calibrations=tuple(found.values()), failures=failures, folder=folder)
+        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+    else:
+        _show_all(Console(), chosen, found, failures)
+        kept = "What was measured is kept in" if found and not show else "What is measured is kept in"
+        Console().print(Text(f"{kept} {folder}.", style="dim"), soft_wrap=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _measured(device: Device, seconds: float) -> Calibration:
+    from anygpu.engines.catalogue import catalogue
+    from anygpu.workers.opening import open_worker
+
+    (entry,) = (each for each in catalogue() if each.name == device.engine)
+    begin = time.perf_counter()
+    worker = open_worker(entry, device)
+    try:
+        result = calibrating.calibrate(worker, seconds=seconds, opening=time.perf_counter() - begin)
+        calibrating.remember(result, device, home=worker.home)
+    finally:
+        worker.close()
+    return result
+
+
+def _show_all(
+    console: Console, devices: Sequence[Device], found: dict[str, Calibration], failures: dict[str, str]
+) -> None:
+    for device in devices:
+        console.print(Text.assemble((device.id, "bold"), f"  {device.name}, through {device.api}"))
+        if device.id in failures:
+            console.print(Padding(Text(failures[device.id], style="red"), (0, 0, 1, 2)))
+        else:
+            _show(console, found[device.id])
+
+
+def _show(console: Console, calibration: Calibration) -> None:
+    if calibration.source == "assumed":
+        console.print(Padding(Text("not measured yet: this is assumed of its kind", style="yellow"), (0, 0, 0, 2)))
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    facts.add_row("a call", f"{readable_seconds(calibration.launch)} at least")
+    fused = "; neighbouring operations become one" if calibration.fuses else ""
+    facts.add_row(
+        "one more kernel" if calibration.fuses else "one more operation", f"{_short(calibration.kernel)}{fused}"
+    )
+    facts.add_row("to the device", _way(calibration.write))
+    facts.add_row("back to the host", _way(calibration.read))
+    facts.add_row("64-bit numbers", f"{calibration.wide:.1f} times slower")
+    facts.add_row("compiling a kernel", readable_seconds(calibration.compile) if calibration.compile else "nothing")
+    facts.add_row("opening it", readable_seconds(calibration.open) if calibration.open else "nothing")
+    console.print(Padding(facts, (0, 0, 0, 2)))
+    rates = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    rates.add_column("", no_wrap=True)
+    rates.add_column("few", justify="right")
+    rates.add_column("many", justify="right")
+    rates.add_column("", overflow="fold")
+    for kind, words in _WORDS.items():
+        curve = calibration.rates.get(kind)
+        if curve is None:
+            continue
+        is_guess = calibration.source == "measured" and kind not in calibration.measured
+        speeds = [_speed(kind, amount / seconds) for amount, seconds in (curve.points[0], curve.points[-1])]
+        rates.add_row(words, *speeds, Text("derived from the others", style="dim") if is_guess else "")
+    console.print(Padding(rates, (0, 0, 1, 2)))
+
+
+def _way(transfer: Transfer) -> str:
+    if transfer.bytes_per_second > _NOTHING_MOVES:
+        return "nothing has to move"
+    return f"{_number(transfer.bytes_per_second / 1e9)} GB/s after {_short(transfer.latency)}"
+
+
+def _speed(kind: OperationClass, per_second: float) -> str:
+    unit = "Gop/s" if kind in ARITHMETIC else "GB/s"
+    return f"{_number(per_second / 1e9)} {unit}"
+
+
+def _short(seconds: float) -> str:
+    """Kernels may take less than a microsecond."""
+    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-5 else readable_seconds(seconds)
+
+
+def _number(value: float) -> str:
+    """With about three digits, and never as a power of ten."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.01 else f"{value:.4f}"

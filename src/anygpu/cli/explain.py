@@ -1,0 +1,305 @@
+"""`anygpu explain`: where a function would run with arguments of a kind, and why; and what happens when it does."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import msgspec
+import numpy as np
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from anygpu import api
+from anygpu.errors import InvalidOption
+from anygpu.notices import DeviceFallback, HostFallback
+from anygpu.plan.plan import Candidate, Plan
+from anygpu.receipts import Receipt
+from anygpu.units import readable_bytes, readable_seconds
+
+SCHEMA = "anygpu.explain/1"
+
+#: Arrays are the same at every call of the command, so that what it says can be compared.
+_SEED = 0
+#: Random whole numbers are below this: every type has them, and they are positions in most arrays.
+_BELOW = 10
+#: What is being tried in the background is waited for, but not for ever.
+_PATIENCE = 120.0
+
+_ARRAY = re.compile(r"(?P<dtype>[A-Za-z_]\w*)\[(?P<shape>[^\]]*)\]")
+_EXAMPLE = 'anygpu explain mymodule:score --args "float32[1000,1000]" weights.npy 0.5'
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """The document that `--json` prints."""
+
+    schema: str = SCHEMA
+    #: Before any call.
+    plan: Plan
+    #: Of the calls that `--run` asked for, in order.
+    receipts: tuple[Receipt, ...] = ()
+    #: What the plan is after these calls; `None` when there were none.
+    afterwards: Plan | None = None
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
+def explain(
+    function: Annotated[
+        str, typer.Argument(metavar="MODULE:FUNCTION", help="Where it is found, also in the current folder.")
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ARGUMENT",
+            help="float32[1000,1000] is an array of random numbers, data.npy is loaded, a number is a number, and "
+            "anything else is a string.",
+        ),
+    ] = None,
+    args: Annotated[bool, typer.Option("--args", help="What follows are the function's arguments.")] = False,
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="NAME[,NAME]", help="Devices, engines or kinds, in order.")
+    ] = None,
+    fallback: Annotated[
+        str | None, typer.Option(metavar="raise|warn|allow", help="What to do when these cannot run it.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(metavar="float32", help="Narrow 64-bit numbers to 32 bits.")] = None,
+    run: Annotated[
+        int, typer.Option("--run", min=0, metavar="N", help="Also call the function N times, and show the receipts.")
+    ] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")] = False,
+) -> None:
+    """Say where a function would run, and why; every other device with its prediction or its refusal.
+
+    Without --run nothing is computed, but the function is called with arrays that have no values, to record it.
+    """
+    found = _found(function)
+    generator = np.random.default_rng(_SEED)
+    values = [_value(text, generator) for text in arguments or ()]
+    options = _checked(on, fallback, precision)
+    console = Console(stderr=True)
+    receipts: list[Receipt] = []
+    afterwards: Plan | None = None
+    with _plainly_warned(console):
+        with console.status("Looking at the function and the devices …"):
+            plan = api.explain(found, *values, **options)
+        if not json:
+            show_plan(Console(), plan)
+        for number in range(1, run + 1):
+            with console.status(f"Call {number} of {run} …"):
+                receipt = api.run(found, *values, **options).receipt
+                _settle(console)
+            receipts.append(receipt)
+            if not json:
+                _show_receipt(Console(), receipt, number)
+        if run:
+            with console.status("Looking at the plan again …"):
+                afterwards = api.explain(found, *values, **options)
+    if json:
+        document = Explanation(plan=plan, receipts=tuple(receipts), afterwards=afterwards)
+        sys.stdout.write(document.to_json().decode() + "\n")
+    elif afterwards is not None:
+        out = Console()
+        out.print(Text(f"\nAfter {run} {'call' if run == 1 else 'calls'}:", style="dim"))
+        show_plan(out, afterwards)
+
+
+# -- what was typed
+
+
+def _found(name: str) -> Callable[..., Any]:
+    """The function `module:name`, or `module:Class.name`; modules of the current folder come first, as for scripts."""
+    module_name, colon, path = name.partition(":")
+    if not (colon and module_name and path):
+        _wrong("MODULE:FUNCTION", f"{name!r} is not a module and a function with a colon between them")
+    if module_name.endswith(".py") or "/" in module_name:
+        instead = Path(module_name).stem
+        _wrong("MODULE:FUNCTION", f"{module_name!r} is a file; name the module instead, as in {instead}:{path}")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and something that it needs is not
+        _wrong("MODULE:FUNCTION", f"there is no module {error.name!r}, neither installed nor in {here}")
+    for part in path.split("."):
+        if not hasattr(found, part):
+            _wrong("MODULE:FUNCTION", f"{module_name} has no {path!r}{_did_you_mean(found)}")
+        found = getattr(found, part)
+    if not callable(found):
+        _wrong("MODULE:FUNCTION", f"{name} is a {type(found).__name__}, and not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def _did_you_mean(module: Any) -> str:
+    own = [
+        name
+        for name, each in vars(module).items()
+        if callable(each) and not name.startswith("_") and getattr(each, "__module__", None) == module.__name__
+    ]
+    return f"; it has {', '.join(sorted(own)[:8])}" if own else ""
+
+
+def _checked(on: str | None, fallback: str | None, precision: str | None) -> dict[str, Any]:
+    """The options as `anygpu.explain` takes them."""
+    from anygpu.runtime.options import options
+
+    given: dict[str, Any] = {
+        "on": None if on is None else on.split(","),
+        "fallback": fallback,
+        "precision": precision,
+    }
+    try:
+        options(**given)
+    except InvalidOption as error:
+        raise typer.BadParameter(str(error)) from None
+    return given
+
+
+def _value(text: str, generator: np.random.Generator) -> Any:
+    array = _ARRAY.fullmatch(text)
+    if array is not None:
+        return _random(text, array["dtype"], array["shape"], generator)
+    if text.endswith(".npy"):
+        return _loaded(text)
+    for number in (int, float, complex):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    if text.startswith("-"):
+        _wrong("ARGUMENT", f"there is no option {text!r}, and it is no number")
+    return text
+
+
+def _random(text: str, name: str, shape_text: str, generator: np.random.Generator) -> Any:
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        _wrong("ARGUMENT", f"{text!r}: {name!r} is not a type of NumPy's")
+    try:
+        lengths = shape_text.strip().removesuffix(",")
+        shape = tuple(int(length) for length in lengths.split(",")) if lengths else ()
+    except ValueError:
+        _wrong("ARGUMENT", f"{text!r}: a shape is whole numbers with commas between them")
+    if any(length < 0 for length in shape):
+        _wrong("ARGUMENT", f"{text!r}: no axis is shorter than 0")
+    try:
+        match dtype.kind:
+            case "f":
+                # Between 0 and 1, so that roots and logarithms have values.
+                return generator.random(shape, np.float32 if dtype.itemsize <= 4 else np.float64).astype(dtype)
+            case "c":
+                return (generator.random(shape) + 1j * generator.random(shape)).astype(dtype)
+            case "i" | "u":
+                return generator.integers(0, _BELOW, shape).astype(dtype)
+            case "b":
+                return generator.integers(0, 2, shape).astype(dtype)
+    except (MemoryError, OverflowError, ValueError):
+        _wrong("ARGUMENT", f"{text!r} is larger than this machine's memory")
+    _wrong("ARGUMENT", f"{text!r}: arrays of {dtype.name} have no random numbers; save one with numpy.save and name it")
+
+
+def _loaded(text: str) -> Any:
+    try:
+        # Never what is pickled: that would run whatever is in the file.
+        return np.load(text, allow_pickle=False)
+    except FileNotFoundError:
+        _wrong("ARGUMENT", f"there is no file {text!r} in {Path.cwd()}")
+    except (OSError, ValueError, EOFError) as error:
+        _wrong("ARGUMENT", f"{text!r} cannot be loaded: {error}")
+
+
+def _wrong(what: str, why: str) -> NoReturn:
+    raise typer.BadParameter(f"{why}. For example: {_EXAMPLE}", param_hint=what)
+
+
+# -- what happens meanwhile
+
+
+@contextmanager
+def _plainly_warned(console: Console) -> Iterator[None]:
+    """Our own warnings name the user's line, and here there is none: they are said as sentences."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def say(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, DeviceFallback | HostFallback):
+                console.print(Text.assemble(("Warning: ", "bold yellow"), str(message)), soft_wrap=True)
+            else:
+                show(message, category, *where, **more)
+
+        warnings.showwarning = say
+        yield
+
+
+def _settle(console: Console) -> None:
+    from anygpu.runtime.runtime import default
+
+    if not default().settle(_PATIENCE):
+        console.print(Text(f"What is tried in the background has not ended within {_PATIENCE:g} s.", style="yellow"))
+
+
+# -- what is shown
+
+
+def show_plan(console: Console, plan: Plan) -> None:
+    heading = Text.assemble((plan.task, "bold"), " would run on ", (plan.chosen, "bold green"), f": {plan.reason}")
+    console.print(heading)
+    if plan.bytes_in is not None and plan.bytes_out is not None:
+        what = (
+            f"Its program has {plan.flops:,} operations on numbers; {readable_bytes(plan.bytes_in)} go in and "
+            f"{readable_bytes(plan.bytes_out)} come out."
+        )
+        console.print(Text(what, style="dim"))
+    if plan.not_recorded is not None:
+        console.print(Text(f"It could not be recorded: {plan.not_recorded}.", style="yellow"))
+    console.print()
+    _show_rows(console, plan.candidates, plan)
+
+
+def _show_rows(console: Console, candidates: Sequence[Candidate], plan: Plan) -> None:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column(overflow="fold")
+    for each in candidates:
+        mark = Text("→", "green") if each.device == plan.chosen else Text(" ")
+        table.add_row(mark, each.device, readable_seconds(each.seconds), Text(_in_words(each)))
+        table.add_row("", "", "", Text(_sentence(each.sentence), style="dim"))
+    for refused in plan.refused:
+        table.add_row(Text("✗", "red"), refused.device, "", Text(refused.sentence))
+    console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _in_words(candidate: Candidate) -> str:
+    parts: list[str] = [candidate.basis]
+    if candidate.phases is not None and candidate.basis != "measured":
+        parts.append(str(candidate.phases))
+    if candidate.peak_bytes is not None:
+        parts.append(f"at most {readable_bytes(candidate.peak_bytes)} of memory")
+    if candidate.how is not None:
+        parts.append(candidate.how)
+    return " · ".join(parts)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _show_receipt(console: Console, receipt: Receipt, number: int) -> None:
+    # Not wrapped by us: a receipt is one line, to be searched and copied.
+    console.print(Text.assemble("\n" if number == 1 else "", (f"{number}. ", "dim"), str(receipt)), soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Where a program should run: predictions, choices and ways to cut, as pure functions of values."""

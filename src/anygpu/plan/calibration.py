@@ -1,0 +1,200 @@
+"""What is known of a device's speed: measured once, kept on disk, and assumed before that.
+
+The curve of a class is that of a program of *one* operation of it, on float32 values (complex64 for `fourier`) that
+are on the device already and with a result that stays there, beyond `launch`: `a + b`, `tanh(a)`, `a.sum(axis=-1)` of
+rows, `cumsum` of rows, a transposition that is written out, the product of two square matrices, `take` along the first
+axis, `sort` of rows, `fft` of rows, `solve`. What fused operations cost is found from these (see `predicting`).
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+
+from anygpu.hardware.device import Device
+from anygpu.program.costs import Cost, OperationClass
+
+#: Classes whose time goes with the operations that they do. That of all others goes with the bytes that they move.
+ARITHMETIC: frozenset[OperationClass] = frozenset({"transcendental", "contraction", "sort", "fourier", "linear"})
+
+#: measured: by the calibration of this device; assumed: from its kind alone.
+Source = Literal["measured", "assumed"]
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Seconds for an amount of work, at a few amounts; between them, and beyond, by straight lines of logarithms."""
+
+    #: Amount and seconds, amounts rising. At least one.
+    points: tuple[tuple[float, float], ...]
+
+    def seconds(self, amount: float) -> float:
+        """Below the smallest amount a call costs what that one costs; beyond the largest, time grows with amounts."""
+        points = self.points
+        if amount <= points[0][0]:
+            return points[0][1]
+        if amount >= points[-1][0]:
+            return points[-1][1] * amount / points[-1][0]
+        for (low, fast), (high, slow) in pairwise(points):
+            if amount <= high:
+                share = math.log(amount / low) / math.log(high / low)
+                return fast * math.pow(slow / fast, share) if fast > 0 else slow * amount / high
+        return points[-1][1]
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """Moving bytes one way between the host and the device."""
+
+    latency: float
+    bytes_per_second: float
+
+    def seconds(self, nbytes: float) -> float:
+        return self.latency + nbytes / self.bytes_per_second if nbytes else 0.0
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """One device's speed. All times are what a caller waits for, through the home that its worker has by default."""
+
+    device: str
+    source: Source
+    #: A call of the smallest program with nothing to move, beyond what its kernels take.
+    launch: float
+    #: One more kernel in a call.
+    kernel: float
+    write: Transfer
+    read: Transfer
+    #: Seconds for an amount of work of that class, launch excluded, in 32-bit types. The amount is `amount_of`'s.
+    rates: dict[OperationClass, Curve]
+    #: How much longer as many operations take in 64-bit types, where `amount_of` counts operations and not bytes.
+    wide: float
+    #: Building one kernel that was never built before.
+    compile: float
+    #: Whether neighbouring operations become one kernel, so that what is between them never reaches memory.
+    fuses: bool
+    #: Starting to use the device at all: importing its library, opening it.
+    open: float
+    #: A function such as `tanh` of one 32-bit number, between others inside of a kernel of a device that fuses. It is
+    #: estimated from the curves where it was not measured.
+    function: float | None = None
+    #: What one more addition costs inside of a kernel, as a share of what it costs alone.
+    addition: float = 0.05
+    #: The classes of which something was measured; the others are assumed, and scaled by these.
+    measured: tuple[OperationClass, ...] = ()
+
+
+def amount_of(cost: Cost) -> float:
+    """How much work of its class an operation is: the operations it does, or the bytes it reads and writes."""
+    return float(cost.flops if cost.kind in ARITHMETIC else cost.bytes_read + cost.bytes_written)
+
+
+class _Guess(msgspec.Struct, frozen=True, kw_only=True):
+    """What is assumed of a kind of devices. Rates are operations or bytes in a second."""
+
+    launch: float
+    kernel: float
+    latency: float
+    bytes_per_second: float
+    memory: float
+    functions: float
+    products: float
+    transforms: float
+    sorting: float
+    indexing: float
+    solving: float
+    wide: float
+    compile: float
+    fuses: bool
+    open: float
+
+
+#: One CPU through NumPy, with two cores for matrix products.
+_NUMPY = _Guess(
+    launch=5e-6, kernel=1e-6, latency=1e-6, bytes_per_second=2e10, memory=1e10, functions=5e8, products=1e11,
+    transforms=2e9, sorting=5e8, indexing=2e9, solving=2e10, wide=2.0, compile=0.0, fuses=False, open=0.0,
+)  # fmt: skip
+_TORCH_CPU = msgspec.structs.replace(
+    _NUMPY, launch=3e-5, kernel=4e-6, latency=5e-6, bytes_per_second=8e9, functions=1e9, open=2.0
+)
+_JAX_CPU = msgspec.structs.replace(
+    _NUMPY, launch=6e-5, kernel=5e-6, latency=3e-5, bytes_per_second=8e9, functions=1e9, sorting=2e8,
+    compile=0.1, fuses=True, open=2.0,
+)  # fmt: skip
+#: A GPU interface that runs on the CPU, in a process of its own.
+_SOFTWARE = _Guess(
+    launch=5e-4, kernel=5e-5, latency=1e-4, bytes_per_second=3e9, memory=6e9, functions=5e8, products=1e10,
+    transforms=1e9, sorting=1e8, indexing=1e9, solving=1e9, wide=2.5, compile=0.05, fuses=True, open=0.5,
+)  # fmt: skip
+_INTEGRATED = _Guess(
+    launch=4e-4, kernel=2e-5, latency=1e-4, bytes_per_second=6e9, memory=3e10, functions=3e10, products=3e11,
+    transforms=1e10, sorting=5e9, indexing=1e10, solving=1e10, wide=8.0, compile=0.05, fuses=True, open=0.5,
+)  # fmt: skip
+_DISCRETE = _Guess(
+    launch=4e-4, kernel=1e-5, latency=1e-4, bytes_per_second=6e9, memory=3e11, functions=5e11, products=3e12,
+    transforms=1e11, sorting=5e10, indexing=1e11, solving=1e11, wide=32.0, compile=0.05, fuses=True, open=0.5,
+)  # fmt: skip
+#: Libraries of the vendors of GPUs: their own products, and no child process in between.
+_INTEGRATED_NATIVE = msgspec.structs.replace(_INTEGRATED, launch=6e-5, latency=2e-5)
+_DISCRETE_NATIVE = msgspec.structs.replace(_DISCRETE, launch=6e-5, latency=2e-5, bytes_per_second=1e10, products=1e13)
+
+
+def assumed(device: Device) -> Calibration:
+    """What a device of this kind is likely to do, until it has been measured."""
+    guess = _guess(device)
+    by_class: dict[OperationClass, float] = {
+        "creation": guess.memory,
+        "elementwise": guess.memory,
+        "reduce": guess.memory,
+        "scan": guess.memory / 4,
+        "movement": guess.memory / 2,
+        "indexing": guess.indexing,
+        "transcendental": guess.functions,
+        "contraction": guess.products,
+        "fourier": guess.transforms,
+        "sort": guess.sorting,
+        "linear": guess.solving,
+    }
+    way = Transfer(guess.latency, guess.bytes_per_second)
+    return Calibration(
+        device=device.id,
+        source="assumed",
+        launch=guess.launch,
+        kernel=guess.kernel,
+        write=way,
+        read=way,
+        rates={kind: _straight(rate) for kind, rate in by_class.items()},
+        wide=guess.wide,
+        compile=guess.compile,
+        fuses=guess.fuses,
+        open=guess.open,
+    )
+
+
+def _straight(per_second: float) -> Curve:
+    """The same rate at every amount."""
+    least, most = 1e2, 1e9
+    return Curve(((least, least / per_second), (most, most / per_second)))
+
+
+def _guess(device: Device) -> _Guess:
+    guess = _on_the_cpu(device) if device.kind == "cpu" else _on_an_accelerator(device)
+    return msgspec.structs.replace(guess, fuses=device.engine not in ("numpy", "torch"))
+
+
+def _on_an_accelerator(device: Device) -> _Guess:
+    native = device.engine in ("torch", "jax")
+    if device.form == "integrated":
+        return _INTEGRATED_NATIVE if native else _INTEGRATED
+    return _DISCRETE_NATIVE if native else _DISCRETE
+
+
+def _on_the_cpu(device: Device) -> _Guess:
+    match device.engine:
+        case "numpy":
+            return _NUMPY
+        case "torch":
+            return _TORCH_CPU
+        case "jax":
+            return _JAX_CPU
+    return _SOFTWARE

@@ -1,0 +1,405 @@
+"""Where the next call of one function with one kind of arguments goes, learnt from the calls before it.
+
+A cell is a small state machine without clocks or devices: it is told what calls took, and answers where the next one
+should run and what should be tried in the background meanwhile. It keeps three promises:
+
+- **Do no harm.** The home (where the arguments are: NumPy for NumPy arrays) is measured first and is what everything
+  else must beat. What exploring costs the caller never exceeds a share of what the calls themselves take.
+- **Nobody waits for a compiler.** A candidate is first compiled and run in the background, on a copy of the arguments.
+  That time is rough, because the machine was busy with the calls as well; so a candidate that looks good gets two real
+  calls, and these decide.
+- **Nothing is for ever.** A candidate that became slow, or failed, loses its work as soon as its recent calls say so,
+  and is tried again later: in the background, at growing intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Literal, NamedTuple
+
+from anygpu.units import readable_seconds
+
+#: How many real calls a candidate has before its time counts as known.
+DOSES = 2
+#: Recent calls whose median is the estimate: three slow ones are enough to lose.
+WINDOW = 5
+#: Another candidate must be better by this much to take over: less is noise.
+MARGIN = 0.95
+#: A background run shares the machine with the calls, so it may have taken twice as long as it would alone.
+CONTENTION = 2.0
+#: A prediction without history may be wrong by this factor; what it rules out by more is not tried.
+DOUBT = 2.0
+#: Without any measurement another candidate is believed only if it is so much faster than a home that takes so long.
+BELIEVED_GAIN = 3.0
+BELIEVED_SECONDS = 0.25
+#: What exploring may cost, as a share of what calls have taken: generous while a function is new, small later.
+EARLY_CALLS = 8
+EARLY_SHARE = 0.5
+LATER_SHARE = 0.03
+#: A single expense so small is always allowed: how often there is one is bounded by the intervals below.
+SMALL_SHARE = 0.02
+#: Calls until a candidate that lost is tried again. One that has won before is owed a look more often.
+FIRST_INTERVAL = 16
+LONGEST_INTERVAL = 1024
+LONGEST_FOR_A_WINNER = 24
+#: One that is nearly as good is measured again by a real call, which then costs little more than it should.
+NEARLY = 1.3
+
+#: Recording one operation costs at most this much, and is done twice.
+_RECORDING = 2 * 8e-6
+#: What NumPy needs for any operation, and for one element of the cheapest.
+_LEAST_PER_OPERATION = 5e-7
+_LEAST_PER_ELEMENT = 1.5e-10
+
+
+def most_for_recording(seconds: float, size: int) -> float:
+    """What recording can cost at most: a call that took so long with arrays so large has only so many operations."""
+    return _RECORDING * seconds / (_LEAST_PER_OPERATION + _LEAST_PER_ELEMENT * size)
+
+
+Kind = Literal["home", "known", "dose", "believed", "only"]
+
+
+class Track:
+    """How one candidate has done."""
+
+    __slots__ = ("due", "failures", "interval", "recent", "rough", "suspended", "trying", "why_failed", "won")
+
+    def __init__(self) -> None:
+        #: Seconds of the last real calls, the newest last.
+        self.recent: list[float] = []
+        #: Of its last background run.
+        self.rough: float | None = None
+        self.trying = False
+        self.won = False
+        #: The call from which on it may be tried again.
+        self.due = 0
+        self.interval = FIRST_INTERVAL
+        self.failures = 0
+        self.suspended = False
+        self.why_failed = ""
+
+    @property
+    def estimate(self) -> float | None:
+        """Of a real call; `None` before there was one."""
+        if not self.recent:
+            return None
+        return median(self.recent) if len(self.recent) > DOSES else min(self.recent)
+
+    @property
+    def known(self) -> bool:
+        return len(self.recent) >= DOSES
+
+    def add(self, seconds: float) -> None:
+        self.recent.append(seconds)
+        if len(self.recent) > WINDOW:
+            del self.recent[0]
+
+
+class Choice(NamedTuple):
+    """Where the next call goes."""
+
+    candidate: str
+    kind: Kind
+    #: One sentence: why.
+    sentence: str
+
+
+class Cell:
+    """One function with one kind of arguments."""
+
+    def __init__(self, home: str | None) -> None:
+        #: Where calls go unless something else proves better; `None` when the caller has ruled it out.
+        self.home = home
+        self.tracks: dict[str, Track] = {} if home is None else {home: Track()}
+        #: Predicted seconds of a call, for every candidate that has been considered.
+        self.expected: dict[str, float] = {}
+        #: What the first call there would take beyond that: opening the device, compiling.
+        self.once: dict[str, float] = {}
+        self.calls = 0
+        #: Seconds of all calls, and what was spent on finding out rather than computing.
+        self.seconds = 0.0
+        self.spent = 0.0
+        self._current: str | None = home
+
+    # -- events
+
+    def consider(self, expected: Mapping[str, float], once: Mapping[str, float] | None = None) -> None:
+        """Candidates and what is predicted for each, always and once; those that are gone are forgotten."""
+        self.expected = dict(expected)
+        self.once = dict(once or {})
+        for name in expected:
+            self.tracks.setdefault(name, Track())
+        for name in [name for name in self.tracks if name not in expected and name != self.home]:
+            del self.tracks[name]
+        if self._current not in self.tracks:
+            self._current = self.home
+
+    def measured(self, candidate: str, seconds: float) -> None:
+        """A real call ran there and took so long."""
+        track = self.tracks.setdefault(candidate, Track())
+        best = self._best_known(without=candidate)
+        if candidate != self._current and track.known:
+            # It was away, and what it took long ago says little about now.
+            track.recent.clear()
+        track.add(seconds)
+        track.failures, track.suspended = 0, False
+        self.calls += 1
+        self.seconds += seconds
+        if best is not None and candidate != self._current:
+            self.spent += max(0.0, seconds - best[1])
+        if track.known or candidate == self.home:
+            self._settle(candidate)
+
+    def quietly(self, calls: int, seconds: float) -> None:
+        """So many calls went home without anything being asked, and took so long together."""
+        if self.home is not None and calls > 0:
+            self.tracks[self.home].add(seconds / calls)
+            self.calls += calls
+            self.seconds += seconds
+
+    def tried(self, candidate: str, seconds: float) -> None:
+        """A background run of it took so long, beside whatever else the machine was doing."""
+        track = self.tracks.get(candidate)
+        if track is None:
+            return
+        track.trying = False
+        track.rough = seconds
+        track.suspended = False
+        best = self._best_known(without=candidate)
+        if best is not None and seconds > best[1] * CONTENTION:
+            self._later(track)
+        elif track.known and best is not None and candidate != self._current:
+            # It may be back: what it did before no longer counts.
+            track.recent.clear()
+
+    def failed(self, candidate: str, why: str) -> None:
+        """It could not run there; it is left alone for a while, each time longer."""
+        track = self.tracks.get(candidate)
+        if track is None:
+            return
+        track.trying = False
+        track.failures += 1
+        track.suspended = True
+        track.why_failed = why
+        track.recent.clear()
+        track.rough = None
+        track.due = self.calls + FIRST_INTERVAL * 2 ** min(track.failures - 1, 6)
+        if self._current == candidate:
+            best = self._best_known(without=candidate)
+            self._current = best[0] if best else self.home
+
+    def spend(self, seconds: float) -> None:
+        """Something was done in the caller's time only to find out."""
+        self.spent += seconds
+
+    # -- questions
+
+    def affords(self, seconds: float) -> bool:
+        """Whether finding out may cost the caller so much now."""
+        share = EARLY_SHARE if self.calls <= EARLY_CALLS else LATER_SHARE
+        return self.spent + seconds <= self.seconds * share or seconds <= self.seconds * SMALL_SHARE
+
+    def calls_until_affordable(self, seconds: float) -> int:
+        """About how many more calls it takes until finding out may cost so much."""
+        each = self.seconds / self.calls if self.calls else 0.0
+        if not each:
+            return 1
+        early = (self.spent + seconds) / EARLY_SHARE
+        if early <= EARLY_CALLS * each and self.calls < EARLY_CALLS:
+            return max(1, round((early - self.seconds) / each))
+        return max(1, round(((self.spent + seconds) / LATER_SHARE - self.seconds) / each))
+
+    @property
+    def trying(self) -> bool:
+        return any(track.trying for track in self.tracks.values())
+
+    def choose(self, waiting: Mapping[str, float] | None = None) -> Choice:
+        """Where the next call goes; `waiting` is how long candidates are busy with something else.
+
+        Pure: asked twice it answers the same.
+        """
+        if self.home is not None and not self.tracks[self.home].recent:
+            return self._before_anything()
+        best = self._best_known()
+        for name in self._by_promise():
+            track = self.tracks[name]
+            if name == self.home or track.suspended or track.known or track.trying or track.rough is None:
+                continue
+            if waiting and waiting.get(name):
+                continue
+            if best is None:
+                return Choice(name, "dose", f"{name} is new here and being measured.")
+            excess = max(0.0, track.rough - best[1])
+            if track.rough < best[1] * CONTENTION and self.affords(excess):
+                rough = readable_seconds(track.rough)
+                return Choice(name, "dose", f"{name} took {rough} in the background; this call measures it.")
+        if best is None:
+            return self._without_measurement()
+        name = self._current_or(best)
+        if waiting and waiting.get(name):
+            return self._soonest(name, waiting)
+        return self._again(name) or self._known(name)
+
+    def _soonest(self, current: str, waiting: Mapping[str, float]) -> Choice:
+        """The one whose work already begun is over soonest, together with this call."""
+        finish = {
+            name: (track.estimate or 0.0) + waiting.get(name, 0.0)
+            for name, track in self.tracks.items()
+            if track.recent and not track.suspended
+        }
+        name = min(finish, key=lambda each: (finish[each], each != current))
+        if name == current:
+            return self._known(current)
+        return Choice(
+            name,
+            "known",
+            f"{current} is busy for another {readable_seconds(waiting[current])}, so {name} is done sooner.",
+        )
+
+    def _again(self, current: str) -> Choice | None:
+        """A call for one that was nearly as good when it was last measured."""
+        mine = self.tracks[current].estimate or 0.0
+        for name, track in self.tracks.items():
+            if name == current or track.suspended or track.trying or self.calls < track.due or not track.known:
+                continue
+            theirs = track.estimate or 0.0
+            if theirs < mine * NEARLY and self.affords(max(0.0, theirs - mine)):
+                return Choice(name, "dose", f"{name} was nearly as good; this call measures it again.")
+        return None
+
+    def _before_anything(self) -> Choice:
+        home = self.home
+        assert home is not None
+        at_home = self.expected.get(home)
+        if at_home is not None and at_home >= BELIEVED_SECONDS:
+            for name in self._by_promise():
+                first = self.expected.get(name, float("inf")) + self.once.get(name, 0.0)
+                if name != home and not self.tracks[name].suspended and first * BELIEVED_GAIN <= at_home:
+                    return Choice(
+                        name,
+                        "believed",
+                        f"the first call is predicted to take {readable_seconds(first)} there, and "
+                        f"{readable_seconds(at_home)} on {home}.",
+                    )
+        return Choice(home, "home", f"the first call is measured on {home}.")
+
+    def _without_measurement(self) -> Choice:
+        """The caller has ruled the home out, so something must be first."""
+        names = [name for name in self._by_promise() if not self.tracks[name].suspended] or list(self.tracks)
+        if len(names) == 1:
+            return Choice(names[0], "only", f"{names[0]} is the only device that was allowed.")
+        expected = self.expected.get(names[0])
+        predicted = f": it is predicted to take {readable_seconds(expected)}" if expected is not None else ""
+        return Choice(names[0], "believed", f"{names[0]} comes first{predicted}.")
+
+    def _known(self, name: str) -> Choice:
+        track = self.tracks[name]
+        mine = readable_seconds(track.estimate or 0.0)
+        others = [(other.estimate, each) for each, other in self.tracks.items() if each != name and other.estimate]
+        if others:
+            seconds, other = min(others)
+            return Choice(name, "known", f"calls take {mine} there, and {readable_seconds(seconds)} on {other}.")
+        known = [(self.expected[each], each) for each in self.expected if each != name]
+        if known:
+            seconds, other = min(known)
+            return Choice(
+                name,
+                "known" if name != self.home else "home",
+                f"calls take {mine} there, and {readable_seconds(seconds)} are predicted for {other}.",
+            )
+        return Choice(name, "home" if name == self.home else "known", f"calls take {mine} there.")
+
+    def to_try(self) -> str | None:
+        """What should be tried in the background now; one at a time, the most promising first."""
+        if self.trying:
+            return None
+        best = self._best_known()
+        if best is None:
+            return None
+        for name in self._by_promise():
+            track = self.tracks[name]
+            if name in (self.home, self._current) or track.trying or self.calls < track.due:
+                continue
+            if track.suspended:
+                return name
+            if track.known or (track.rough is not None and track.rough > best[1] * CONTENTION):
+                if self._may_be_better(name, best[1]):
+                    return name
+                continue
+            if track.rough is None and self._may_be_better(name, best[1]):
+                return name
+        return None
+
+    def begin_trial(self, candidate: str) -> None:
+        track = self.tracks[candidate]
+        track.trying = True
+        self._later(track)
+
+    @property
+    def next_look(self) -> int:
+        """The number of calls after which `to_try` may have a new answer; a caller need not ask before."""
+        dues = [track.due for name, track in self.tracks.items() if name != self._current and name != self.home]
+        return max(self.calls + 1, min(dues, default=self.calls + LONGEST_INTERVAL))
+
+    def estimate(self, candidate: str) -> float | None:
+        """Seconds of the next call there: what was measured, else what was predicted."""
+        track = self.tracks.get(candidate)
+        if track is not None and track.estimate is not None:
+            return track.estimate
+        return self.expected.get(candidate)
+
+    # -- inside
+
+    def _may_be_better(self, name: str, best: float) -> bool:
+        track = self.tracks[name]
+        if track.won:
+            return True
+        expected = self.expected.get(name)
+        return expected is not None and expected < best * DOUBT
+
+    def _settle(self, candidate: str) -> None:
+        """Somebody's time is known anew: who has the work from now on."""
+        best = self._best_known()
+        if best is None:
+            return
+        name, seconds = best
+        current = self._current
+        mine = self.tracks[current].estimate if current is not None else None
+        if name == current:
+            return
+        if mine is None or seconds < mine * MARGIN:
+            loser = self.tracks.get(current) if current is not None else None
+            self._current = name
+            self.tracks[name].won = True
+            if loser is not None:
+                loser.interval = FIRST_INTERVAL
+                loser.due = self.calls + loser.interval
+        if candidate != self._current:
+            self._later(self.tracks[candidate])
+
+    def _later(self, track: Track) -> None:
+        track.due = self.calls + track.interval
+        longest = LONGEST_FOR_A_WINNER if track.won else LONGEST_INTERVAL
+        track.interval = min(track.interval * 2, longest)
+
+    def _current_or(self, best: tuple[str, float]) -> str:
+        current = self._current
+        if current is None or not self.tracks[current].recent or self.tracks[current].suspended:
+            return best[0]
+        return current
+
+    def _best_known(self, *, without: str | None = None) -> tuple[str, float] | None:
+        known = [
+            (track.estimate, name)
+            for name, track in self.tracks.items()
+            if name != without and track.recent and not track.suspended and (track.known or name == self.home)
+        ]
+        if not known:
+            return None
+        seconds, name = min((estimate, name) for estimate, name in known if estimate is not None)
+        return name, seconds
+
+    def _by_promise(self) -> Iterable[str]:
+        return sorted(self.tracks, key=lambda name: (self.expected.get(name, float("inf")), name))

@@ -1,0 +1,90 @@
+"""A plan: where a call could run, in order, with what is predicted for each and one sentence why."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from anygpu.receipts import Phases
+from anygpu.units import readable_bytes, readable_seconds
+
+#: measured: from earlier calls of this very program there; predicted: from the device's calibration;
+#: assumed: from its kind alone, before a calibration.
+Basis = Literal["measured", "predicted", "assumed"]
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One place, or two together, that could run the call."""
+
+    device: str
+    #: What one call is expected to take, everything included but compiling.
+    seconds: float
+    basis: Basis
+    #: By phase, where it was predicted.
+    phases: Phases | None = None
+    #: Building what was never built before, paid once.
+    compile_seconds: float = 0.0
+    #: The most device memory that is predicted to be needed at once.
+    peak_bytes: int | None = None
+    #: How the work is cut, if it is: "in 12 pieces along axis 0".
+    how: str | None = None
+    sentence: str
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A device that cannot or may not run the call."""
+
+    device: str
+    sentence: str
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What would happen, and why. Nothing has been run for it."""
+
+    task: str
+    #: The candidate that the next call goes to.
+    chosen: str
+    reason: str
+    #: Best first.
+    candidates: tuple[Candidate, ...]
+    refused: tuple[Refused, ...] = ()
+    #: The program's key; `None` when the function was not recorded, with the reason in `not_recorded`.
+    program: str | None = None
+    not_recorded: str | None = None
+    bytes_in: int | None = None
+    bytes_out: int | None = None
+    flops: int | None = None
+
+    def candidate(self, device: str) -> Candidate | None:
+        return next((each for each in self.candidates if each.device == device), None)
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Plan:
+        return msgspec.json.decode(data, type=cls)
+
+    def __str__(self) -> str:
+        lines = [f"{self.task} would run on {self.chosen}: {self.reason}"]
+        if self.program is not None and self.bytes_in is not None and self.bytes_out is not None:
+            lines.append(
+                f"  its program: {self.flops:,} operations, {readable_bytes(self.bytes_in)} in, "
+                f"{readable_bytes(self.bytes_out)} out"
+            )
+        if self.not_recorded is not None:
+            lines.append(f"  not recorded: {self.not_recorded}")
+        names = [each.device for each in self.candidates] + [each.device for each in self.refused]
+        width = max(map(len, names), default=0)
+        for each in self.candidates:
+            mark = "→" if each.device == self.chosen else " "
+            what = f"{readable_seconds(each.seconds):>10} {each.basis}"
+            if each.phases is not None and each.basis != "measured":
+                what += f" ({each.phases})"
+            if each.how is not None:
+                what += f", {each.how}"
+            lines.append(f"{mark} {each.device:<{width}}  {what}")
+            lines.append(f"  {'':<{width}}  {each.sentence}")
+        lines.extend(f"✗ {each.device:<{width}}  {each.sentence}" for each in self.refused)
+        return "\n".join(lines)

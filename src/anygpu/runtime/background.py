@@ -1,0 +1,73 @@
+"""One thread for what nobody should wait for: opening devices, compiling, trying candidates out."""
+
+from __future__ import annotations
+
+import atexit
+import queue
+import threading
+from collections.abc import Callable
+
+Job = Callable[[], None]
+
+
+class Background:
+    """Runs jobs one after the other on a thread that is started with the first of them.
+
+    One thread and not many, so that trials do not disturb each other's times, and the caller's own work gets most of
+    the machine.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._waiting = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def submit(self, job: Job) -> None:
+        """A job must not raise: it deals with its own errors."""
+        with self._lock:
+            if self._closed:
+                return
+            self._waiting += 1
+            if self._thread is None:
+                # A daemon, because Python waits for others before it calls what was registered with atexit.
+                self._thread = threading.Thread(target=self._work, name="anygpu-background", daemon=True)
+                self._thread.start()
+                atexit.register(self.close)
+        self._jobs.put(job)
+
+    @property
+    def busy(self) -> bool:
+        return self._waiting > 0
+
+    def settle(self, timeout: float | None = None) -> bool:
+        """Wait until every job is done; whether that happened in time."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._waiting == 0 or self._closed, timeout)
+
+    def close(self) -> None:
+        """Drop what has not begun, and wait for what has: libraries crash when Python ends under their feet."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            thread = self._thread
+            self._idle.notify_all()
+        self._jobs.put(None)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=30)
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None or self._closed:
+                return
+            try:
+                job()
+            finally:
+                with self._idle:
+                    self._waiting -= 1
+                    if self._waiting == 0:
+                        self._idle.notify_all()

@@ -1,0 +1,141 @@
+"""Finding out whether a call would be faster elsewhere, in the background, while calls go on where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from anygpu.array.array import Array
+from anygpu.array.place import to_numpy_dtype
+from anygpu.errors import AnyGPUError
+from anygpu.plan.choosing import DOUBT, most_for_recording
+from anygpu.runtime.call import Call
+from anygpu.runtime.runtime import Runtime
+from anygpu.runtime.signature import elements
+from anygpu.runtime.state import State, lacking
+from anygpu.runtime.ways import carry_out
+
+#: Copying the arguments for a trial.
+_COPIED_PER_SECOND = 4e9
+#: Runs of a trial: the first compiles and fills caches, the best of the others counts.
+_RUNS = 3
+#: A trial that takes longer than this is not repeated.
+_LONG = 0.5
+#: For so many calls nothing is asked when there is nothing to ask.
+_QUIET = 64
+
+
+def explore(call: Call) -> None:
+    """After a call: start a trial if there is something to try and it may cost what it costs."""
+    runtime, state, cell = call.runtime, call.state, call.state.cell
+    if state.ours or state.options.engine is not None:
+        return
+    if state.traced is None or not state.considered:
+        runtime.wake()
+        state.be_quiet(_quiet_calls(call))
+        return
+    if not state.refined:
+        if not state.refining:
+            state.refining = True
+            runtime.background.submit(partial(_refine, runtime, state))
+        return
+    name = cell.to_try()
+    if name is None:
+        at_home = cell.home == "numpy" and cell.choose().candidate == "numpy" and not cell.trying
+        state.be_quiet(min(cell.next_look - cell.calls, _QUIET) if at_home else 0)
+        return
+    devices = tuple(name.split("+"))
+    machine = runtime.machine()
+    if not all(runtime.opening_is_worth_it(found) for each in devices if (found := machine.device(each))):
+        return
+    bytes_in = sum(spec.nbytes for spec in state.program.inputs)
+    if cell.home is not None and not cell.affords(bytes_in / _COPIED_PER_SECOND):
+        return
+    begin = runtime.clock()
+    copies = _copied(state, call)
+    with runtime.lock:
+        cell.spend(runtime.clock() - begin)
+        cell.begin_trial(name)
+    runtime.background.submit(partial(_try_out, runtime, state, name, copies))
+
+
+def _quiet_calls(call: Call) -> int:
+    """How many calls may go by before recording could be affordable, or devices be known."""
+    cell, runtime = call.state.cell, call.runtime
+    if cell.home != "numpy":
+        return 0
+    if call.state.not_recorded is not None:
+        return _QUIET
+    seconds = cell.estimate("numpy") or 0.0
+    if seconds <= runtime.floor:
+        return _QUIET
+    if call.state.traced is not None or not runtime.awake:
+        return 0
+    cost = most_for_recording(seconds, elements(call.arguments, call.keywords))
+    return 0 if cell.affords(cost) else min(_QUIET, cell.calls_until_affordable(cost))
+
+
+def _copied(state: State, call: Call) -> list[Any]:
+    """The program's inputs as they are now: the caller may write to its arrays before the trial has begun."""
+    traced = state.traced
+    assert traced is not None
+    values = traced.inputs(call.arguments, call.keywords)
+    return [
+        np.array(np.asarray(value) if isinstance(value, Array) else value, to_numpy_dtype(spec.dtype))
+        for value, spec in zip(values, state.program.inputs, strict=True)
+    ]
+
+
+def _refine(runtime: Runtime, state: State) -> None:
+    """Calibrate what may take part, and look at two devices together."""
+    try:
+        machine = runtime.machine()
+        for name in list(state.facts):
+            device = machine.device(name)
+            if device is None or runtime.calibration(device).source == "measured":
+                continue
+            if runtime.opening_is_worth_it(device):
+                with runtime.trying((name,)):
+                    runtime.calibrate(device)
+        with runtime.lock:
+            state.consider(runtime)
+        state.consider_parts(runtime)
+    except AnyGPUError:
+        # A device that cannot be calibrated is found out by its trial.
+        pass
+    finally:
+        state.refining, state.refined = False, True
+
+
+def _try_out(runtime: Runtime, state: State, name: str, values: Sequence[Any]) -> None:
+    cell = state.cell
+    facts = state.facts.get(name)
+    if facts is None:
+        return
+    devices = tuple(name.split("+"))
+    find = runtime.worker_of(state.options)
+    try:
+        with runtime.trying(devices):
+            for device in devices:
+                lack = lacking(runtime, device, state.program, state.options) if device != "numpy" else None
+                if lack is not None:
+                    with runtime.lock:
+                        cell.failed(name, lack)
+                    return
+            best = float("inf")
+            for number in range(_RUNS):
+                begin = runtime.clock()
+                carry_out(facts.way, state.program, values, find, timeout=state.options.timeout)
+                seconds = runtime.clock() - begin
+                if number:
+                    best = min(best, seconds)
+                    if seconds > _LONG or seconds > DOUBT * 2 * (cell.estimate(cell.home or name) or seconds):
+                        break
+        with runtime.lock:
+            cell.tried(name, best)
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
+        with runtime.lock:
+            cell.failed(name, f"{name} failed in a trial: {type(error).__name__}: {error}")

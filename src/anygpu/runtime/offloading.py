@@ -1,0 +1,176 @@
+"""`offload`: a function that runs where it is fastest, with the same arguments and results as before."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+
+from anygpu.errors import InvalidOption
+from anygpu.plan.plan import Plan
+from anygpu.receipts import Receipt
+from anygpu.runtime.call import Call, home_of_ours
+from anygpu.runtime.collecting import last, listeners, publish
+from anygpu.runtime.opaque import explain_opaque, place_opaque
+from anygpu.runtime.options import NAMES, Options, options
+from anygpu.runtime.placing import explain, place
+from anygpu.runtime.runtime import Runtime, allows_numpy, default
+from anygpu.runtime.signature import signature
+from anygpu.runtime.state import State
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Kinds of arguments that one function remembers.
+_MOST_STATES = 1024
+
+_clock = time.perf_counter
+_ndarray = np.ndarray
+_set_last = last.set
+_listening = listeners.get
+
+
+class Result(NamedTuple):
+    """A value, and what happened."""
+
+    value: Any
+    receipt: Receipt
+
+
+class Offloaded(Generic[P, R]):
+    """A function whose calls are placed. Made by `offload`."""
+
+    def __init__(self, function: Callable[P, R], options: Options, runtime: Callable[[], Runtime]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._options = options
+        self._find_runtime = runtime
+        self._task = getattr(function, "__qualname__", None) or repr(function)
+        self._states: OrderedDict[Hashable, State] = OrderedDict()
+        #: Whether the values of floats decide what the function does, so that each value is a case of its own.
+        self._floats = False
+
+    # -- calls
+
+    def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
+        # What is done here is done for every call, also of functions that take a microsecond: so it is written out.
+        begin = _clock()
+        key: Hashable = None
+        if not keywords:
+            parts: list[Any] = []
+            for each in arguments:
+                if type(each) is _ndarray:
+                    parts += (each.shape, each.dtype.num)
+                else:
+                    break
+            else:
+                key = tuple(parts)
+        if key is None:
+            key = signature(arguments, keywords, floats=self._floats)
+        state = self._states.get(key)
+        if state is not None and state.quiet:
+            ready = _clock()
+            value = self._function(*arguments, **keywords)
+            end = _clock()
+            state.quiet -= 1
+            state.unheard += end - ready
+            _set_last((state, begin, ready, end))
+            if _listening():
+                publish((state, begin, ready, end))
+            return value
+        placed: R = self._place(key, arguments, keywords)[0]
+        return placed
+
+    def run(self, *arguments: P.args, **keywords: P.kwargs) -> Result:
+        """As a call, with the receipt."""
+        key = signature(arguments, keywords, floats=self._floats)
+        return Result(*self._place(key, arguments, keywords))
+
+    def explain(self, *arguments: P.args, **keywords: P.kwargs) -> Plan:
+        """Where the next call with such arguments would run, and why. Nothing is computed."""
+        call = self._call(signature(arguments, keywords, floats=self._floats), arguments, keywords)
+        return explain(call) if self._options.engine is None else explain_opaque(call)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    @property
+    def function(self) -> Callable[P, R]:
+        """The function itself."""
+        return self._function
+
+    def __repr__(self) -> str:
+        return f"<offloaded {self._task}>"
+
+    # -- placing
+
+    def _place(self, key: Hashable | None, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
+        call = self._call(key, arguments, keywords)
+        if self._options.engine is not None:
+            return place_opaque(call)
+        outcome = place(call)
+        if call.floats_decide and not self._floats:
+            # From now on each value of a float is a case of its own.
+            self._floats = True
+        return outcome
+
+    def _call(self, key: Hashable | None, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
+        state = self._states.get(key) if key is not None else None
+        if state is None:
+            ours = home_of_ours(arguments, keywords)
+            home = ours or ("numpy" if allows_numpy(self._options) else None)
+            state = State(self._task, self._options, home, ours=ours is not None)
+            if key is not None:
+                self._states[key] = state
+                if len(self._states) > _MOST_STATES:
+                    self._states.popitem(last=False)
+        return Call(self._find_runtime(), self._function, state, arguments, keywords, lasting=key is not None)
+
+
+def offloaded(function: Callable[P, R], given: Mapping[str, Any]) -> Offloaded[P, R]:
+    """The function with these options, as a caller has written them."""
+    if isinstance(function, Offloaded):
+        function = function.function
+    if not callable(function):
+        raise InvalidOption(f"offload takes a function; got {function!r}.")
+    unknown = sorted(set(given).difference(NAMES))
+    if unknown:
+        raise InvalidOption(
+            f"offload has no option {unknown[0]!r}; it has {', '.join(NAMES)}. Arguments of the function itself are "
+            "passed when it is called."
+        )
+    return Offloaded(function, options(**given), default)
+
+
+#: Functions that `run` and `explain` remember although nobody has decorated them, the latest last.
+_MOST_FUNCTIONS = 256
+_known: OrderedDict[tuple[Callable[..., Any], Options], Offloaded[..., Any]] = OrderedDict()
+_knowing = threading.Lock()
+
+
+def remembered(function: Callable[..., Any], given: Mapping[str, Any]) -> Offloaded[..., Any]:
+    """The same as for the last call of this function with these options."""
+    if isinstance(function, Offloaded):
+        if all(value is None for value in given.values()):
+            return function
+        function = function.function
+    wanted = options(**given)
+    try:
+        hash(function)
+    except TypeError:  # something callable that cannot be found again: nothing is remembered
+        return Offloaded(function, wanted, default)
+    with _knowing:
+        found = _known.get((function, wanted))
+        if found is None:
+            found = _known[function, wanted] = Offloaded(function, wanted, default)
+            if len(_known) > _MOST_FUNCTIONS:
+                _known.popitem(last=False)
+        else:
+            _known.move_to_end((function, wanted))
+    return found

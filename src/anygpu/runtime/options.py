@@ -1,0 +1,101 @@
+"""What a caller may ask of a call, from arguments or from environment variables; arguments win."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from anygpu.errors import InvalidOption
+from anygpu.hardware.selection import Power, Preference, prefer
+from anygpu.units import bytes_from
+from anygpu.workers.worker import Home
+
+#: raise: before any work is done elsewhere; warn: say so, once for each cause and line; allow: the receipt says it.
+Fallback = Literal["raise", "warn", "allow"]
+Precision = Literal["float32"]
+
+DEVICE = "ANYGPU_DEVICE"
+FALLBACK = "ANYGPU_FALLBACK"
+PRECISION = "ANYGPU_PRECISION"
+MIN_MEMORY = "ANYGPU_MIN_MEMORY"
+MAX_LOAD = "ANYGPU_MAX_LOAD"
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for. The default lets every verified device take part."""
+
+    preference: Preference = Preference()
+    fallback: Fallback = "warn"
+    precision: Precision | None = None
+    isolation: Home | None = None
+    timeout: float | None = None
+    #: For opaque tasks: the engine whose own arrays the function takes.
+    engine: str | None = None
+
+    def __hash__(self) -> int:
+        return hash(msgspec.structs.astuple(self))
+
+
+#: The names that `run`, `explain` and `offload` take.
+NAMES = ("on", "fallback", "precision", "min_memory", "max_load", "power", "isolation", "timeout", "engine")
+
+
+def options(
+    *,
+    on: str | Sequence[str] | None = None,
+    fallback: Fallback | None = None,
+    precision: Precision | None = None,
+    min_memory: int | None = None,
+    max_load: float | None = None,
+    power: Power | None = None,
+    isolation: Home | None = None,
+    timeout: float | None = None,
+    engine: str | None = None,
+) -> Options:
+    """Checked, and completed from the environment."""
+    if on is None and engine is None:
+        on = [name for name in os.environ.get(DEVICE, "").split(",") if name.strip()] or None
+    if min_memory is None:
+        min_memory = _bytes(MIN_MEMORY)
+    if max_load is None:
+        max_load = _number(MAX_LOAD, 1.0)
+    if timeout is not None and not timeout > 0:
+        raise InvalidOption(f"timeout is a number of seconds, more than 0; got {timeout!r}.")
+    if precision is None:
+        precision = os.environ.get(PRECISION) or None  # type: ignore[assignment]
+    return Options(
+        preference=prefer(on if on is not None else engine, min_memory=min_memory, max_load=max_load, power=power),
+        fallback=_one_of("fallback", fallback or os.environ.get(FALLBACK) or "warn", get_args(Fallback)),
+        precision=None if precision is None else _one_of("precision", precision, get_args(Precision)),
+        isolation=None if isolation is None else _one_of("isolation", isolation, get_args(Home)),
+        timeout=timeout,
+        engine=engine,
+    )
+
+
+def _one_of(name: str, value: Any, known: Sequence[str]) -> Any:
+    if value not in known:
+        listed = ", ".join(f'"{each}"' for each in known)
+        raise InvalidOption(f"{name} is one of {listed}; got {value!r}.")
+    return value
+
+
+def _bytes(variable: str) -> int:
+    given = os.environ.get(variable)
+    found = bytes_from(given) if given else 0
+    if found is None:
+        raise InvalidOption(f'{variable} is a number of bytes such as "2GB", "512MiB" or "4096"; got {given!r}.')
+    return found
+
+
+def _number(variable: str, default: float) -> float:
+    given = os.environ.get(variable)
+    if not given:
+        return default
+    try:
+        return float(given)
+    except ValueError:
+        raise InvalidOption(f"{variable} is a number; got {given!r}.") from None

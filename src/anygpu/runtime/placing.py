@@ -1,0 +1,412 @@
+"""One call: record it if that is worth it, choose where it runs, run it there, write the receipt, and learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from anygpu.array.array import Array
+from anygpu.array.expression import Value, compute
+from anygpu.array.place import place_for, to_numpy_dtype
+from anygpu.array.structure import flatten, unflatten
+from anygpu.errors import AllocationError, AnyGPUError, DeviceUnavailable, NotRecordable, Unsupported
+from anygpu.notices import fell_back, ran_on_host
+from anygpu.plan.choosing import Choice, most_for_recording
+from anygpu.plan.chunking import Chunks, corrected
+from anygpu.plan.plan import Plan
+from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
+from anygpu.runtime.call import Call, ours_among
+from anygpu.runtime.collecting import numpy_receipt, publish
+from anygpu.runtime.exploring import explore
+from anygpu.runtime.signature import elements
+from anygpu.runtime.state import Facts, State, no_device
+from anygpu.runtime.ways import InPieces, Whole, carry_out
+from anygpu.workers.worker import Argument, Ran
+
+#: A first call with arguments this large is recorded before it runs: then it need not run at home if that is hopeless.
+_LARGE = 1 << 20
+#: The same while nobody has looked at the machine yet, and recording may have to load its modules first.
+_VERY_LARGE = 1 << 24
+#: A first call that is predicted to take so long at home may wait for a look at the machine.
+_WORTH_LOOKING = 1.0
+#: How often the pieces of one call are made smaller, when the device still has no room.
+_SMALLER = 3
+
+
+def explain(call: Call) -> Plan:
+    """The plan of the next such call."""
+    state = call.state
+    if not state.recorded:
+        call.record()
+    _require_what_was_asked_for(call)
+    if state.traced is not None:
+        call.consider()
+    choice = _choose(call)
+    return state.plan(choice.sentence, choice.candidate)
+
+
+def place(call: Call) -> tuple[Any, Receipt]:
+    """The value, and what happened."""
+    timer = PhaseTimer(call.runtime.clock)
+    with timer.phase("plan"):
+        call.runtime.seconds += call.state.hear()
+        _learn(call, timer)
+        choice = _choose(call)
+    if choice.candidate == "numpy" and not call.state.ours:
+        outcome = _as_it_is(call, choice, timer)
+    else:
+        outcome = _on_devices(call, choice, timer)
+    publish(outcome[1])
+    return outcome
+
+
+# -- before
+
+
+def _learn(call: Call, timer: PhaseTimer) -> None:
+    """Record and consider, as far as that is worth its time now."""
+    runtime, state, cell = call.runtime, call.state, call.state.cell
+    if state.settled_for_numpy is not None:
+        return
+    changed = state.traced is not None and not state.traced.unchanged()
+    if changed or (not state.recorded and _should_record(call)):
+        begin = runtime.clock()
+        with timer.phase("trace"):
+            call.record()
+        if cell.home is not None:
+            cell.spend(runtime.clock() - begin)
+    if state.considered:
+        return
+    if cell.home is None:
+        _require_what_was_asked_for(call)
+    if state.traced is None or state.settled_for_numpy is not None:
+        return
+    if runtime.awake or cell.home is None or state.ours or _is_hopeless_at_home(call):
+        call.consider()
+        if cell.home is None:
+            _require_that_it_can(call)
+
+
+def _should_record(call: Call) -> bool:
+    cell = call.state.cell
+    if cell.home is None or call.state.ours:
+        return True
+    if not call.lasting:
+        return False
+    size = elements(call.arguments, call.keywords)
+    awake = call.runtime.awake
+    if not cell.calls:
+        return size >= (_LARGE if awake else _VERY_LARGE)
+    seconds = cell.estimate(cell.home) or 0.0
+    return awake and seconds > call.runtime.floor and cell.affords(most_for_recording(seconds, size))
+
+
+def _is_hopeless_at_home(call: Call) -> bool:
+    """Whether the first call would take so long at home that looking for devices is worth waiting for."""
+    if call.state.cell.calls:
+        return False
+    return call.runtime.expected(call.state.program, call.runtime.numpy)[1] >= _WORTH_LOOKING
+
+
+def _require_what_was_asked_for(call: Call) -> None:
+    """Before any work: is there such a device, and can the function run on any?"""
+    state, options = call.state, call.state.options
+    if state.cell.home is not None:
+        return
+    why: AnyGPUError | None = no_device(call.runtime, options)
+    if why is None and state.not_recorded is not None:
+        why = NotRecordable(state.task, state.not_recorded)
+    if why is not None:
+        _settle_for_numpy(state, why)
+
+
+def _require_that_it_can(call: Call) -> None:
+    """Before any work: can one of the devices that were asked for do all of it?"""
+    state = call.state
+    if not state.facts:
+        refused = state.refused[0]
+        error = DeviceUnavailable(str(state.options.preference), [refused.sentence])
+        _settle_for_numpy(state, error, refused.sentence)
+    elif state.options.fallback == "raise" and all(facts.lacks for facts in state.facts.values()):
+        name, facts = next(iter(state.facts.items()))
+        raise Unsupported("way to do all of it", name, instead=str(facts.lacks))
+
+
+def _settle_for_numpy(state: State, why: AnyGPUError, sentence: str | None = None) -> None:
+    if state.options.fallback == "raise":
+        raise why
+    # An error lists every device; in a warning and in a receipt the first line says enough.
+    first, *more = [sentence] if sentence is not None else str(why).splitlines()
+    if state.options.fallback == "warn":
+        hint = " Run `anygpu doctor` to see why." if more else ""
+        fell_back(f"{state.task} runs on NumPy instead: {first}{hint}")
+    state.settled_for_numpy = first
+
+
+def _choose(call: Call) -> Choice:
+    state = call.state
+    if state.settled_for_numpy is not None:
+        return Choice("numpy", "only", f"nothing else can run it: {state.settled_for_numpy}")
+    choice = state.cell.choose(call.runtime.waiting())
+    if state.not_recorded is not None and choice.candidate == "numpy":
+        return choice._replace(sentence=f"it cannot be recorded as a program: {state.not_recorded.rstrip('.')}.")
+    return choice
+
+
+# -- during
+
+
+def _as_it_is(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()) -> tuple[Any, Receipt]:
+    """The user's own function on the user's own arrays. What it raises is the user's business."""
+    state, cell, runtime = call.state, call.state.cell, call.runtime
+    predicted = cell.estimate("numpy")
+    with timer.phase("run"):
+        value = call.function(*call.arguments, **call.keywords)
+        if state.options.precision is not None:
+            value = narrowed(value)
+    if cell.home == "numpy":
+        with timer.phase("plan"):
+            took = timer.seconds("run")
+            with runtime.lock:
+                cell.measured("numpy", took)
+                runtime.seconds += took
+            state.reason = choice.sentence
+            if call.lasting:
+                explore(call)
+    return value, numpy_receipt(state.task, choice.sentence, timer.finish(), predicted, attempts)
+
+
+def _on_devices(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[Any, Receipt]:
+    state, runtime = call.state, call.runtime
+    attempts: list[Attempt] = []
+    name = choice.candidate
+    while True:
+        begin = runtime.clock()
+        failure: AnyGPUError | None = None
+        try:
+            return _on_device(call, name, choice, timer, tuple(attempts))
+        except AnyGPUError as error:
+            # The frames of the failed attempt hold its arrays; they must go before anything else is tried.
+            failure = error.with_traceback(None)
+        spent = Phases(other=runtime.clock() - begin)
+        attempts.append(Attempt(device=name, phases=spent, error=type(failure).__name__, message=str(failure)))
+        if _cut_smaller(call, name, failure, attempts):
+            continue
+        with runtime.lock:
+            state.cell.failed(name, f"{name} failed: {_one_line(str(failure))}")
+        following = _next_best(state, {attempt.device for attempt in attempts})
+        if state.options.fallback == "raise" or following is None:
+            raise failure
+        if state.options.fallback == "warn":
+            fell_back(f"{state.task} runs on {following} instead of {name}: {_one_line(str(failure))}")
+        choice = Choice(following, "known", f"{name} failed ({type(failure).__name__}), and it was next.")
+        name = following
+        if name == "numpy" and not state.ours:
+            return _as_it_is(call, choice, timer, tuple(attempts))
+
+
+def _cut_smaller(call: Call, name: str, failure: AnyGPUError, attempts: Sequence[Attempt]) -> bool:
+    """After a lack of memory: the same in pieces, or in smaller ones; whether that can be tried."""
+    state = call.state
+    facts = state.facts.get(name)
+    tried = sum(attempt.device == name for attempt in attempts)
+    if not isinstance(failure, AllocationError) or facts is None or state.ours or tried > _SMALLER:
+        return False
+    if isinstance(facts.way, InPieces):
+        room = facts.way.chunks.peak_bytes // 2
+    elif isinstance(facts.way, Whole) and facts.plain is not None:
+        room = min(failure.limit or facts.plain.peak_bytes, facts.plain.peak_bytes) // 2
+    else:
+        return False
+    chunks = state.chunks(name, room)
+    if not isinstance(chunks, Chunks):
+        return False
+    state.facts[name] = facts._replace(way=InPieces(name, chunks))
+    return True
+
+
+def _next_best(state: State, tried: set[str]) -> str | None:
+    left = [name for name in state.facts if name not in tried and not state.cell.tracks[name].suspended]
+    if left:
+        return min(left, key=lambda name: state.cell.estimate(name) or float("inf"))
+    return "numpy" if "numpy" not in tried and not state.ours else None
+
+
+def _on_device(
+    call: Call, name: str, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
+) -> tuple[Any, Receipt]:
+    state, runtime, cell = call.state, call.runtime, call.state.cell
+    traced = state.traced
+    if traced is None:
+        return _lazily(call, choice, timer)
+    facts = state.facts[name]
+    predicted = cell.estimate(name)
+    keep = state.ours and isinstance(facts.way, Whole)
+    values = traced.inputs(call.arguments, call.keywords)
+    worker_of = runtime.worker_of(state.options)
+    begin = runtime.clock()
+    with runtime.using(tuple(name.split("+")), predicted or 0.0):
+        given = as_arguments(values, state.program, name, worker_of if keep else None)
+        ran = carry_out(facts.way, state.program, given, worker_of, keep=keep, timeout=state.options.timeout)
+    if keep:
+        place = runtime.places.find(name, isolation=state.options.isolation)
+        results: list[Any] = [
+            Array(Value.on(place, buffer, spec))
+            for buffer, spec in zip(ran.results, state.program.results, strict=True)
+        ]
+    else:
+        results = ran.results
+    value = traced.rebuild(results)
+    if state.ours and not keep:
+        value = as_ours(value)
+    took = runtime.clock() - begin - ran.phases.compile
+    with timer.phase("plan"):
+        with runtime.lock:
+            cell.measured(name, took)
+            runtime.seconds += took
+            if facts.plain is not None:
+                runtime.corrections.learn(name, state.kind, facts.plain.seconds, took)
+            _learn_pieces(state, name, facts, ran)
+        if call.lasting:
+            explore(call)
+        _tell_host_operations(state, ran)
+    device = runtime.machine().device(name.split("+")[-1])
+    unknown = dict(ran.unknown)
+    if predicted is None:
+        unknown["predicted_seconds"] = "nothing was known of such a call"
+    phases = _whole(timer.finish(), ran.phases)
+    receipt = Receipt(
+        task=state.task,
+        device=name,
+        kind=device.kind if device is not None else "cpu",
+        reason=choice.sentence,
+        phases=phases,
+        attempts=(*attempts, Attempt(device=name, phases=phases)),
+        device_seconds=ran.device_seconds,
+        bytes_to_device=ran.bytes_to_device,
+        bytes_to_host=ran.bytes_to_host,
+        bytes_skipped=ran.bytes_skipped,
+        peak_bytes=ran.peak_bytes,
+        kernels=ran.kernels,
+        driver=ran.driver,
+        host_operations=ran.host_operations,
+        predicted_seconds=predicted,
+        how=facts.way.how,
+        program=state.program.key,
+        unknown=unknown,
+    )
+    return value, receipt
+
+
+def _lazily(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[Any, Receipt]:
+    """anygpu's own arrays, and a function that cannot be recorded: it is called with them, and they compute as ever."""
+    state = call.state
+    with timer.phase("run"):
+        value = call.function(*call.arguments, **call.keywords)
+        for array in ours_among((value,), {}):
+            array.compute()
+    phases = timer.finish()
+    why = "the function was called with arrays on the device, which does not count"
+    with call.runtime.lock:
+        state.cell.measured(choice.candidate, phases.run)
+    return value, Receipt(
+        task=state.task,
+        device=choice.candidate,
+        kind="cpu",
+        reason=f"its arguments are there, and it cannot be recorded: {state.not_recorded}",
+        phases=phases,
+        attempts=(Attempt(device=choice.candidate, phases=phases),),
+        unknown=dict.fromkeys(("device_seconds", "peak_bytes", "kernels", "predicted_seconds"), why),
+    )
+
+
+def _whole(mine: Phases, theirs: Phases) -> Phases:
+    """What the caller measured, with the device's phases taken out of what it could not name."""
+    named = theirs.compile + theirs.queue + theirs.write + theirs.run + theirs.read
+    return Phases(
+        trace=mine.trace,
+        plan=mine.plan,
+        compile=theirs.compile,
+        queue=theirs.queue,
+        write=theirs.write,
+        run=theirs.run,
+        read=theirs.read,
+        other=max(0.0, mine.other - named),
+    )
+
+
+def _learn_pieces(state: State, name: str, facts: Facts, ran: Ran) -> None:
+    if isinstance(facts.way, InPieces) and ran.peak_bytes is not None:
+        old = state.chunk_corrections.get(name, 1.0)
+        new = corrected(old, facts.way.chunks.peak_bytes, ran.peak_bytes)
+        state.chunk_corrections[name] = new
+        if new > old * 1.1:
+            state.considered = False
+
+
+def _tell_host_operations(state: State, ran: Ran) -> None:
+    """Once for each operation and line; the receipt has them each time."""
+    for operation in ran.host_operations:
+        if operation not in state.told:
+            state.told.add(operation)
+            if state.options.fallback == "warn":
+                ran_on_host(operation)
+
+
+# -- arrays
+
+
+def as_arguments(
+    values: Sequence[Any], program: Any, device: str, worker_of: Callable[[str], Any] | None
+) -> list[Argument]:
+    """What the worker takes: arrays that are on its device stay there, everything else goes as NumPy's."""
+    given: list[Argument] = []
+    for value, spec in zip(values, program.inputs, strict=True):
+        if isinstance(value, Array):
+            if worker_of is not None and value.device == device and value.dtype.name == spec.dtype:
+                compute([value._value], value._place)
+                handle: Any = value._value.buffer
+                given.append(handle)
+                continue
+            value = np.asarray(value)
+        given.append(np.asarray(value, to_numpy_dtype(spec.dtype)))
+    return given
+
+
+def as_ours(value: Any) -> Any:
+    """NumPy's arrays of a result as anygpu's, on the host."""
+    leaves, structure = flatten(value)
+    host = place_for("numpy")
+    return unflatten(
+        structure,
+        [_as_array(leaf, host) if isinstance(leaf, np.ndarray | np.generic) else leaf for leaf in leaves],
+    )
+
+
+def _as_array(leaf: Any, host: Any) -> Array:
+    from anygpu.array.array import as_array
+
+    return as_array(np.asarray(leaf), host)
+
+
+_NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
+
+
+def narrowed(value: Any) -> Any:
+    """With `precision="float32"` results have the same types wherever they were computed."""
+    leaves, structure = flatten(value)
+    return unflatten(
+        structure,
+        [
+            leaf.astype(_NARROW[leaf.dtype.name])
+            if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.name in _NARROW
+            else leaf
+            for leaf in leaves
+        ],
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(part.strip(" -") for part in text.splitlines())

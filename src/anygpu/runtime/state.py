@@ -1,0 +1,288 @@
+"""What is known of calls of one function with one kind of arguments, and where they could run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from anygpu.array.tracing import Traced
+from anygpu.engines.tuning import budget as tuning_budget
+from anygpu.errors import DeviceUnavailable, InvalidOption
+from anygpu.hardware.device import Device
+from anygpu.hardware.selection import require, select
+from anygpu.plan.choosing import Cell
+from anygpu.plan.chunking import Chunks, chunks_for
+from anygpu.plan.chunking import Refused as Uncuttable
+from anygpu.plan.corrections import kind_of
+from anygpu.plan.plan import Basis, Candidate, Plan, Refused
+from anygpu.plan.predicting import Expected, predict
+from anygpu.plan.splitting import split
+from anygpu.program.costs import OperationClass, program_cost
+from anygpu.program.graph import Program
+from anygpu.receipts import HostOperation
+from anygpu.runtime.options import Options
+from anygpu.runtime.runtime import Runtime
+from anygpu.runtime.ways import InParts, InPieces, Way, Whole
+from anygpu.units import readable_bytes, readable_seconds
+from anygpu.workers.opening import default_budget
+
+#: Of a device's free memory: the rest is for what others do there, and for what allocators round up.
+_USABLE = 0.8
+
+
+class Facts(NamedTuple):
+    """What was predicted for one way."""
+
+    way: Way
+    #: What calibrations alone say; `None` for parts, whose sum is all that was predicted.
+    plain: Expected | None
+    seconds: float
+    #: What the first call takes beyond that: opening the device, compiling, finding sizes of kernels.
+    once: float
+    calibrated: bool
+    #: `None` where it was not asked, because the device is not open.
+    lacks: str | None
+
+
+class State:
+    """One cell, with the program behind it once there is one."""
+
+    def __init__(self, task: str, options: Options, home: str | None, *, ours: bool) -> None:
+        self.task = task
+        self.options = options
+        self.cell = Cell(home)
+        #: Whether anygpu's own arrays are among the arguments.
+        self.ours = ours
+        #: Calls for which nothing has to be asked: they go home.
+        self.quiet = 0
+        #: Seconds of quiet calls that the cell has not been told of yet.
+        self.unheard = 0.0
+        self._granted = 0
+        self.traced: Traced | None = None
+        self.not_recorded: str | None = None
+        #: The class of operations that most of the program's work is of.
+        self.kind: OperationClass = "elementwise"
+        self.facts: dict[str, Facts] = {}
+        self.refused: tuple[Refused, ...] = ()
+        self.considered = False
+        #: Whether calibrations and two devices at once have been looked at.
+        self.refined = False
+        self.refining = False
+        #: Why the last call went home; what quiet calls have in their receipts.
+        self.reason = ""
+        #: Set when nothing that was asked for can run it, and running on NumPy is allowed.
+        self.settled_for_numpy: str | None = None
+        #: Host operations that the user has been told of.
+        self.told: set[HostOperation] = set()
+        #: For each device: what a piece needed by what was predicted.
+        self.chunk_corrections: dict[str, float] = {}
+
+    @property
+    def predicted(self) -> float | None:
+        """For a call at home."""
+        return self.cell.estimate(self.cell.home) if self.cell.home is not None else None
+
+    def be_quiet(self, calls: int) -> None:
+        """So many calls may go home from now on without anything being asked."""
+        self.quiet = self._granted = max(0, calls)
+
+    def hear(self) -> float:
+        """Tell the cell of the calls that went by quietly; what they took together."""
+        seconds, self.unheard = self.unheard, 0.0
+        self.cell.quietly(self._granted - self.quiet, seconds)
+        self.quiet = self._granted = 0
+        return seconds
+
+    @property
+    def recorded(self) -> bool:
+        """Whether recording has been tried, with or without success."""
+        return self.traced is not None or self.not_recorded is not None
+
+    @property
+    def program(self) -> Program:
+        if self.traced is None:
+            raise InvalidOption(f"{self.task} has not been recorded.")
+        return self.traced.program
+
+    def consider(self, runtime: Runtime, *, resident: dict[str, int] | None = None) -> None:
+        """Every device that was allowed: what is predicted for it, or why it cannot be."""
+        self.kind = kind_of(self.program)
+        machine = runtime.machine()
+        selection = select(machine.devices, self.options.preference)
+        # Those that were asked for and cannot come first, then those that were not asked for.
+        refused: list[Refused] = []
+        facts: dict[str, Facts] = {}
+        for device in selection.chosen:
+            found = self._judge(runtime, device, (resident or {}).get(device.id, 0))
+            if isinstance(found, Refused):
+                refused.append(found)
+            else:
+                facts[found.way.name] = found
+        for name, old in self.facts.items():
+            if isinstance(old.way, InParts) and all(device in facts for device in old.way.devices):
+                facts[name] = old
+        refused += [Refused(each.device, each.sentence) for each in selection.refused]
+        self.facts, self.refused = facts, tuple(refused)
+        self._tell_cell()
+        self.considered = True
+
+    def _judge(self, runtime: Runtime, device: Device, resident_bytes: int) -> Facts | Refused:
+        program, home = self.program, self.cell.home
+        at_home = device.id == home
+        lack: str | None = None
+        if not at_home and (home is None or runtime.is_open(device.id)):
+            lack = lacking(runtime, device.id, program, self.options)
+            if lack is not None and home is not None:
+                return Refused(device.id, lack)
+        plain, seconds = runtime.expected(
+            program, device, resident_bytes=resident_bytes, keep=self.ours and device.id == home
+        )
+        way: Way = Whole(device.id)
+        if not at_home or device.id != "numpy":
+            room = usable_bytes(device)
+            if room is not None and plain.peak_bytes > room:
+                chunks = self.chunks(device.id, room)
+                if not isinstance(chunks, Chunks):
+                    return Refused(
+                        device.id,
+                        f"{device.id} would need {readable_bytes(plain.peak_bytes)}, and {readable_bytes(room)} are "
+                        f"usable; it cannot be cut into pieces: {chunks.reason}",
+                    )
+                way = InPieces(device.id, chunks)
+        calibration = runtime.calibration(device)
+        once = 0.0
+        if not at_home:
+            once = predict(program, calibration, compiled=False).phases.compile
+            once += 0.0 if runtime.is_open(device.id) else calibration.open
+            once += tuning_budget() if device.engine in ("webgpu", "opencl") else 0.0
+        return Facts(way, plain, seconds, once, calibration.source == "measured", lack)
+
+    def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
+        return chunks_for(self.program, room, correction=self.chunk_corrections.get(device, 1.0))
+
+    def consider_parts(self, runtime: Runtime) -> None:
+        """Two devices for one program, where both are known well enough to say that it pays."""
+        home = self.cell.home
+        if home != "numpy" or self.ours or home not in self.facts:
+            return
+        machine = runtime.machine()
+        first = machine.device(home)
+        if first is None:
+            return
+        ours = runtime.calibration(first)
+        for name, facts in list(self.facts.items()):
+            device = machine.device(name)
+            if device is None or name == home or not isinstance(facts.way, Whole) or not facts.calibrated:
+                continue
+            found = split(
+                self.program,
+                ours,
+                runtime.calibration(device),
+                whole=(self.cell.estimate(home), self.cell.estimate(name)),
+            )
+            if found is not None:
+                way = InParts((home, name), found)
+                self.facts[way.name] = Facts(way, None, found.seconds, facts.once, True, None)
+        self._tell_cell()
+
+    def _tell_cell(self) -> None:
+        facts = self.facts.items()
+        self.cell.consider({name: each.seconds for name, each in facts}, {name: each.once for name, each in facts})
+
+    def plan(self, reason: str, chosen: str) -> Plan:
+        """For people."""
+        cell = self.cell
+        candidates: list[Candidate] = []
+        for name, facts in self.facts.items():
+            track = cell.tracks.get(name)
+            measured = track.estimate if track is not None else None
+            basis: Basis = "measured" if measured is not None else "predicted" if facts.calibrated else "assumed"
+            seconds = measured if measured is not None else facts.seconds
+            candidates.append(
+                Candidate(
+                    device=name,
+                    seconds=seconds,
+                    basis=basis,
+                    phases=facts.plain.phases if facts.plain is not None else None,
+                    peak_bytes=facts.plain.peak_bytes if facts.plain is not None else None,
+                    how=facts.way.how,
+                    sentence=self._sentence(name, facts, basis, seconds),
+                )
+            )
+        if cell.home is not None and cell.home not in self.facts and cell.estimate(cell.home) is not None:
+            seconds = cell.estimate(cell.home) or 0.0
+            candidates.append(
+                Candidate(
+                    device=cell.home,
+                    seconds=seconds,
+                    basis="measured",
+                    sentence=f"earlier calls took {readable_seconds(seconds)} there.",
+                )
+            )
+        candidates.sort(key=lambda each: each.seconds)
+        cost = program_cost(self.program) if self.traced is not None else None
+        failed = [
+            Refused(name, track.why_failed)
+            for name, track in cell.tracks.items()
+            if track.suspended and name not in {each.device for each in self.refused}
+        ]
+        return Plan(
+            task=self.task,
+            chosen=chosen,
+            reason=reason,
+            candidates=tuple(each for each in candidates if each.device not in {bad.device for bad in failed}),
+            refused=(*self.refused, *failed),
+            program=self.program.key if self.traced is not None else None,
+            not_recorded=self.not_recorded,
+            bytes_in=cost.bytes_in if cost is not None else None,
+            bytes_out=cost.bytes_out if cost is not None else None,
+            flops=cost.flops if cost is not None else None,
+        )
+
+    def _sentence(self, name: str, facts: Facts, basis: Basis, seconds: float) -> str:
+        if basis == "measured":
+            return f"earlier calls took {readable_seconds(seconds)} there."
+        if facts.plain is None:
+            return "each device does what it is faster at."
+        track = self.cell.tracks.get(name)
+        rough = track.rough if track is not None else None
+        if rough is not None:
+            return f"a trial in the background took {readable_seconds(rough)}; it was not better."
+        phases = facts.plain.phases
+        moving = phases.write + phases.read
+        if moving > phases.run:
+            return f"moving the data there and back takes {readable_seconds(moving)} of that."
+        if not facts.calibrated:
+            return "it is not calibrated yet: run `anygpu calibrate` for a better prediction."
+        return f"computing takes {readable_seconds(phases.run)} of that."
+
+
+def lacking(runtime: Runtime, device: str, program: Program, options: Options) -> str | None:
+    """What the device cannot do of the program, as a sentence; `None` when it can do it all."""
+    lacks = runtime.worker(device, options).supports(program)
+    if not lacks:
+        return None
+    first = lacks[0]
+    line = program.lines[first.node]
+    at = f" ({line[0]}:{line[1]})" if line is not None else ""
+    more = f", and {len(lacks) - 1} more" if len(lacks) > 1 else ""
+    return f"{device} cannot do {program.nodes[first.node].op.name}{at}: {first.reason}{more}."
+
+
+def usable_bytes(device: Device) -> int | None:
+    """What a program may take there; `None` when nobody knows."""
+    budget = default_budget()
+    free = device.memory_free if device.memory_free is not None else device.memory_total
+    usable = None if free is None else int(free * _USABLE)
+    if budget is None:
+        return usable
+    return budget if usable is None else min(budget, usable)
+
+
+def no_device(runtime: Runtime, options: Options) -> DeviceUnavailable | None:
+    """The error for a preference that no device of this machine fits; `None` when one does."""
+    machine = runtime.machine()
+    try:
+        require(machine.devices, options.preference, machine.unavailable)
+    except DeviceUnavailable as error:
+        return error
+    return None

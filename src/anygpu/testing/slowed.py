@@ -1,0 +1,32 @@
+"""A worker that can be made slower while it works, for tests of placement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from anygpu.program.graph import Program
+from anygpu.workers.worker import Argument, Ran, Worker
+
+
+class Slowed:
+    """Another worker, whose runs take `factor` times as long. The factor may be changed at any moment."""
+
+    def __init__(self, worker: Worker, factor: float = 1.0) -> None:
+        self._worker = worker
+        self.factor = factor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._worker, name)
+
+    def run(self, program: Program, arguments: Sequence[Argument], **options: Any) -> Ran:
+        begin = time.perf_counter()
+        ran = self._worker.run(program, arguments, **options)
+        more = (time.perf_counter() - begin) * (self.factor - 1)
+        if more > 0:
+            time.sleep(more)
+            ran = ran._replace(phases=msgspec.structs.replace(ran.phases, run=ran.phases.run + more))
+        return ran

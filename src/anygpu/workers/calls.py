@@ -1,0 +1,189 @@
+"""What crosses between a worker and its child: tasks one way, outcomes the other, as MessagePack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from anygpu.engines.catalogue import EngineEntry
+from anygpu.engines.protocol import Lack, Memory
+from anygpu.hardware.device import Device
+from anygpu.program.dtypes import DType
+from anygpu.receipts import DriverWork, HostOperation
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """Short on the wire: fields by position."""
+
+
+class InSegment(Record, frozen=True):
+    """An array at the beginning of a segment of shared memory."""
+
+    segment: int
+
+
+#: The bytes themselves, the number of a handle, or where they are.
+Operand = bytes | int | InSegment
+
+
+class Open(Record, frozen=True, tag="open"):
+    """The first task: load the engine, unless that is done, and open the device."""
+
+    entry: EngineEntry
+    device: Device
+    budget: int | None
+
+
+class Supports(Record, frozen=True, tag="supports"):
+    program: str
+    #: The byte form, unless the child should have it.
+    text: bytes | None
+
+
+class Prepare(Record, frozen=True, tag="prepare"):
+    program: str
+    text: bytes | None
+    #: The most seconds that sizes of kernels may be looked for; `None` leaves it to the child's own environment.
+    tuning: float | None = None
+
+
+class Run(Record, frozen=True, tag="run"):
+    program: str
+    text: bytes | None
+    arguments: tuple[Operand, ...]
+    #: For each result the segment that it is wanted in, 0 for bytes in the answer; `None` leaves them on the device.
+    results: tuple[int, ...] | None
+    #: The number of the first handle for results that stay, rising by one.
+    handle: int
+    wait: bool
+    timed: bool
+
+
+class Upload(Record, frozen=True, tag="upload"):
+    values: bytes | InSegment
+    shape: tuple[int, ...]
+    dtype: DType
+    handle: int
+
+
+class Download(Record, frozen=True, tag="download"):
+    handle: int
+    #: As in `Run.results`.
+    segment: int
+
+
+class AskMemory(Record, frozen=True, tag="memory"):
+    pass
+
+
+class Close(Record, frozen=True, tag="close"):
+    pass
+
+
+Task = Open | Supports | Prepare | Run | Upload | Download | AskMemory | Close
+
+
+class Attached(Record, frozen=True):
+    """A new segment. Its descriptor comes with the message, unless it has a name."""
+
+    segment: int
+    nbytes: int
+    name: str
+
+
+class Envelope(Record, frozen=True):
+    """A task with its number, and what has to be done before it. Without a task there is no answer."""
+
+    number: int
+    task: Task | None
+    #: Handles that nobody has any more.
+    dropped: tuple[int, ...] = ()
+    #: Segments that will not be used again.
+    forgotten: tuple[int, ...] = ()
+    attached: tuple[Attached, ...] = ()
+
+
+class Opened(Record, frozen=True, tag="opened"):
+    pass
+
+
+class Lacks(Record, frozen=True, tag="lacks"):
+    lacks: list[Lack]
+
+
+class Prepared(Record, frozen=True, tag="prepared"):
+    seconds: float
+
+
+class Done(Record, frozen=True, tag="done"):
+    #: For each result its bytes; empty where it is in its segment.
+    values: tuple[bytes, ...]
+    compile: float
+    write: float
+    run: float
+    read: float
+    bytes_to_device: int
+    bytes_to_host: int
+    bytes_skipped: int
+    device_seconds: float | None
+    peak_bytes: int | None
+    driver: DriverWork | None
+    #: Nodes of the program that ran on the host. The lines are filled in by whoever has them.
+    hosted: list[tuple[int, HostOperation]]
+    unknown: dict[str, str]
+
+
+class Values(Record, frozen=True, tag="values"):
+    """The answer to a download."""
+
+    #: Empty when they are in the segment.
+    data: bytes
+
+
+class MemoryNow(Record, frozen=True, tag="memory_now"):
+    memory: Memory
+
+
+class Finished(Record, frozen=True, tag="finished"):
+    """An upload, or the end."""
+
+
+class UnknownProgram(Record, frozen=True, tag="unknown"):
+    """The child does not have the program (any more): send it along."""
+
+
+class Failed(Record, frozen=True, tag="failed"):
+    """An exception: its class, its message and its plain fields."""
+
+    error: str
+    message: str
+    fields: dict[str, Any]
+    #: Where it came from, for what nobody expected.
+    trace: str
+
+
+Outcome = Opened | Lacks | Prepared | Done | Values | MemoryNow | Finished | UnknownProgram | Failed
+
+
+class Answer(Record, frozen=True):
+    number: int
+    outcome: Outcome
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_ENVELOPES = msgspec.msgpack.Decoder(Envelope)
+_ANSWERS = msgspec.msgpack.Decoder(Answer)
+
+
+def encode(message: Envelope | Answer) -> bytes:
+    return _ENCODER.encode(message)
+
+
+def decode_envelope(data: bytes | memoryview) -> Envelope:
+    return _ENVELOPES.decode(data)
+
+
+def decode_answer(data: bytes | memoryview) -> Answer:
+    """Raises `msgspec.DecodeError` or its child `ValidationError` for anything else."""
+    return _ANSWERS.decode(data)

@@ -1,0 +1,99 @@
+"""How a child is started: the command line that runs `anygpu.workers.child.main` in a process of its own.
+
+An ordinary interpreter gets a line of Python to run, never the caller's main module. A frozen application has no
+interpreter: there the application starts itself with an argument by which `serve_if_worker` knows, before any of its
+own code has run, that this process is a child. PyInstaller's runtime hook (`anygpu._pyinstaller`) makes that call by
+itself; other freezers need it as the first line of the application.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+#: As the first argument of a frozen application: this process is a child, and what follows are the child's arguments.
+WORKER_ARGUMENT = "--anygpu-worker"
+
+#: Set on `sys` once the application is known to look at its first argument: the file to start. It is kept there, as
+#: `sys.frozen` is, so that the runtime hook can set it without importing anygpu at the start of every application.
+APPLICATION = "_anygpu_application"
+
+#: Appends rather than prepends, so that nothing in the caller's folders can shadow a library in the child.
+_BOOTSTRAP = "import sys; sys.path.append(sys.argv.pop(1)); from anygpu.workers.child import main; main()"
+
+
+def is_frozen() -> bool:
+    """Whether this is an application built by PyInstaller, cx_Freeze, py2app, Nuitka or the like."""
+    return bool(getattr(sys, "frozen", False)) or _is_compiled()
+
+
+def child_command(arguments: Sequence[str]) -> list[str]:
+    """The command of a child. Its `main` finds the arguments in `sys.argv[1:]`.
+
+    Raises OSError, which says what to do, where a child cannot be started.
+    """
+    if is_frozen():
+        application: str = getattr(sys, APPLICATION, "")
+        if not application:
+            # Started again, the application would not know that it is a child: it would open a second window, and
+            # that one a third.
+            raise OSError(
+                "this frozen application does not know how to run a child of anygpu. Call anygpu.freeze_support() as "
+                "the first line of its main module; with PyInstaller, collect anygpu with the hook that it brings"
+            )
+        return [application, WORKER_ARGUMENT, *arguments]
+    root = str(Path(__file__).parents[2])
+    return [_interpreter(), "-P", "-c", _BOOTSTRAP, root, *arguments]
+
+
+def serve_if_worker() -> None:
+    """In a frozen application: if this process was started as a child, be one and never return. Else do nothing."""
+    if not is_frozen():
+        return
+    # Nuitka's sys.executable names an interpreter that is not there.
+    setattr(sys, APPLICATION, os.path.abspath(sys.argv[0]) if _is_compiled() else sys.executable)  # noqa: PTH100
+    if sys.argv[1:2] != [WORKER_ARGUMENT]:
+        return
+    del sys.argv[1]
+    # An application without a console has none of these, and drivers' libraries print.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115, PTH123 - open for as long as the process lives
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115, PTH123
+    try:
+        from anygpu.workers.child import main
+
+        main()
+    except BaseException:  # noqa: BLE001 - a windowed application would show it in a dialogue and wait for a click
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+def _is_compiled() -> bool:
+    # Nuitka alone leaves `sys.frozen` unset. It marks each module that it has compiled, also where it has compiled
+    # modules for an ordinary interpreter; only the application that stands alone has none.
+    return bool(getattr(globals().get("__compiled__"), "standalone", False))
+
+
+def _interpreter() -> str:
+    # What an application that embeds Python has told multiprocessing holds for our children too. If nobody has loaded
+    # that module, nobody has told it anything.
+    spawn = sys.modules.get("multiprocessing.spawn")
+    told = os.fsdecode(spawn.get_executable() or "") if spawn is not None else ""
+    if told and told != sys.executable:
+        return told
+    if not sys.executable:
+        raise OSError(
+            "there is no Python interpreter to start a child with (sys.executable is empty). Name one with "
+            "multiprocessing.set_executable()"
+        )
+    if not getattr(sys, "orig_argv", True) and "py" not in Path(sys.executable).name.lower():
+        # Python was not started by a command line, so it is embedded, and the name is that of the embedding program.
+        raise OSError(
+            f"there is no Python interpreter to start a child with: sys.executable is {sys.executable}, the program "
+            "that Python is embedded in. Name the interpreter with multiprocessing.set_executable()"
+        )
+    return sys.executable

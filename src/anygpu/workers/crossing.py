@@ -1,0 +1,59 @@
+"""Errors that cross processes: by the name of their class, their message and their plain fields. Nothing is pickled."""
+
+from __future__ import annotations
+
+import builtins
+import traceback
+
+from anygpu import errors
+from anygpu.errors import AnyGPUError, DeviceError
+from anygpu.workers.calls import Failed
+
+#: What programs raise on purpose, because NumPy does.
+_BUILT_IN = (
+    "ArithmeticError",
+    "FloatingPointError",
+    "IndexError",
+    "MemoryError",
+    "NotImplementedError",
+    "OverflowError",
+    "TypeError",
+    "ValueError",
+    "ZeroDivisionError",
+)
+
+
+def written(error: Exception) -> Failed:
+    """The error as it is sent."""
+    fields = {name: value for name, value in vars(error).items() if _is_plain(value)}
+    ours = isinstance(error, AnyGPUError)
+    trace = "" if ours else "".join(traceback.format_exception(error))
+    return Failed(type(error).__name__, str(error), fields if ours else {}, trace)
+
+
+def read(failed: Failed, device: str) -> Exception:
+    """The error as it is raised. What is neither ours nor one of Python's usual ones becomes a `DeviceError`."""
+    kind = getattr(errors, failed.error, None)
+    if isinstance(kind, type) and issubclass(kind, AnyGPUError):
+        error: AnyGPUError = kind.__new__(kind, failed.message)
+        Exception.__init__(error, failed.message)
+        # Sequences arrive as lists, and the fields of errors are tuples.
+        fields = {name: tuple(value) if isinstance(value, list) else value for name, value in failed.fields.items()}
+        error.__dict__.update(fields)
+        return error
+    if failed.error in _BUILT_IN:
+        found: Exception = getattr(builtins, failed.error)(failed.message)
+        return found
+    unexpected = DeviceError(
+        f"the process that serves {device} raised {failed.error}: {failed.message}. Report it with the output of "
+        "`anygpu doctor --json`.",
+        device=device,
+    )
+    unexpected.add_note(failed.trace)
+    return unexpected
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(isinstance(each, str | int | float | None) for each in value)
+    return isinstance(value, str | int | float | None)

@@ -1,0 +1,214 @@
+"""The inside of a child that is a worker: takes tasks from its link, does them one after the other, and answers.
+
+It takes programs, which are data and are checked, never code. It ends when its link closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+from collections.abc import Callable
+
+import numpy as np
+
+from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.protocol import ProgramEngine
+from anygpu.engines.tuning_limit import tuning_limited_to
+from anygpu.errors import InvalidOption
+from anygpu.hardware.verification import Values
+from anygpu.program import wire
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Spec
+from anygpu.workers import calls
+from anygpu.workers.calls import Envelope, InSegment, Outcome, Task
+from anygpu.workers.crossing import written
+from anygpu.workers.executing import Executor, Resident, open_engine, prepare_device
+from anygpu.workers.link import Link, LinkClosed
+from anygpu.workers.shared import Segment, attached_segment
+
+#: More than the worker's side expects to be here, so that it is seldom told otherwise.
+PROGRAMS_KEPT = 1024
+
+#: Standard error is a file, which a chatty driver must not fill the disk with.
+_MOST_WORDS = 1 << 20
+_LOOK_AT_WORDS_EVERY = 256
+
+
+class UnknownProgramError(Exception):
+    """The program was not sent, and it is not here."""
+
+
+def serve(link: Link, engine: ProgramEngine | None = None) -> None:
+    """Until the link closes. `engine` is one that has discovered its devices already."""
+    # What the user types at the terminal goes to every process there; only the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server = Server(engine)
+    count = 0
+    while not server.finished:
+        try:
+            envelope = calls.decode_envelope(link.receive())
+            outcome = server.answer(envelope, link.next_descriptor)
+            if outcome is not None:
+                link.send(calls.encode(calls.Answer(envelope.number, outcome)))
+        except LinkClosed:
+            return
+        del envelope, outcome
+        count += 1
+        if count % _LOOK_AT_WORDS_EVERY == 0:
+            _forget_old_words()
+
+
+def _forget_old_words() -> None:
+    with contextlib.suppress(OSError):
+        if os.fstat(2).st_size > _MOST_WORDS:
+            os.ftruncate(2, 0)
+
+
+class Server:
+    """What a child holds: one open device, the programs and arrays that it was sent, and views of shared memory."""
+
+    def __init__(self, engine: ProgramEngine | None = None) -> None:
+        self.finished = False
+        self._engine = engine
+        self._executor: Executor | None = None
+        self._programs: dict[str, Program] = {}
+        self._residents: dict[int, Resident] = {}
+        self._segments: dict[int, Segment] = {}
+
+    def answer(self, envelope: Envelope, next_descriptor: Callable[[], int]) -> Outcome | None:
+        for number in envelope.dropped:
+            self._residents.pop(number, None)
+        for number in envelope.forgotten:
+            segment = self._segments.pop(number, None)
+            if segment is not None:
+                segment.close()
+        try:
+            for new in envelope.attached:
+                descriptor = -1 if new.name else next_descriptor()
+                self._segments[new.segment] = attached_segment(new.segment, new.nbytes, descriptor, new.name)
+            return self._do(envelope.task) if envelope.task is not None else None
+        except LinkClosed:
+            raise
+        except UnknownProgramError:
+            return calls.UnknownProgram()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
+            return written(error)
+
+    def _do(self, task: Task) -> Outcome:
+        match task:
+            case calls.Run():
+                return self._run(task)
+            case calls.Upload(operand, shape, dtype, handle):
+                self._residents[handle] = self._ready.upload(self._values(operand, Spec(shape, dtype)))
+                return calls.Finished()
+            case calls.Download(handle, segment):
+                values = self._ready.download(self._resident(handle))
+                return calls.Values(self._deliver(values, segment))
+            case calls.Supports(key, text):
+                return calls.Lacks(self._ready.supports(self._program(key, text)))
+            case calls.Prepare(key, text, tuning):
+                with tuning_limited_to(tuning):
+                    return calls.Prepared(self._ready.prepare(self._program(key, text)))
+            case calls.AskMemory():
+                return calls.MemoryNow(self._ready.memory())
+            case calls.Open():
+                return self._open(task)
+            case calls.Close():
+                self.finished = True
+                self._residents.clear()
+                if self._executor is not None:
+                    self._executor.engine.close()
+                return calls.Finished()
+
+    def _open(self, task: calls.Open) -> Outcome:
+        if self._engine is None:
+            self._engine = open_engine(task.entry, task.device, task.budget)
+        else:
+            prepare_device(self._engine, task.device, task.budget, listed=True)
+        self._executor = Executor(self._engine, task.device)
+        # What is there now stays: the garbage collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        return calls.Opened()
+
+    @property
+    def _ready(self) -> Executor:
+        if self._executor is None:
+            raise InvalidOption("no device is open in this process: the first task opens it.")
+        return self._executor
+
+    def _run(self, task: calls.Run) -> Outcome:
+        program = self._program(task.program, task.text)
+        arguments = [
+            self._resident(each) if isinstance(each, int) else self._values(each, spec)
+            for each, spec in zip(task.arguments, program.inputs, strict=True)
+        ]
+        wanted = task.results
+
+        def deliver(position: int, values: Values) -> bytes:
+            return self._deliver(values, wanted[position] if wanted is not None else 0)
+
+        done = self._ready.run(
+            program, arguments, keep=wanted is None, wait=task.wait, timed=task.timed, deliver=deliver
+        )
+        delivered: tuple[bytes, ...] = tuple(done.results) if wanted is not None else ()
+        if wanted is None:
+            for number, (buffer, spec) in enumerate(zip(done.results, program.results, strict=True), task.handle):
+                self._residents[number] = Resident(buffer, spec)
+        return calls.Done(
+            delivered,
+            done.compile,
+            done.write,
+            done.run,
+            done.read,
+            done.bytes_to_device,
+            done.bytes_to_host,
+            done.bytes_skipped,
+            done.device_seconds,
+            done.peak_bytes,
+            done.driver,
+            [(node, operation) for node, operation in done.hosted],
+            done.unknown,
+        )
+
+    def _program(self, key: str, text: bytes | None) -> Program:
+        known = self._programs.pop(key, None)
+        if known is None:
+            if text is None:
+                raise UnknownProgramError
+            known = wire.from_bytes(text)
+            if known.key != key:
+                raise InvalidOption(f"the program that was sent as {key} is {known.key}.")
+        self._programs[key] = known
+        while len(self._programs) > PROGRAMS_KEPT:
+            del self._programs[next(iter(self._programs))]
+        return known
+
+    def _resident(self, number: int) -> Resident:
+        found = self._residents.get(number)
+        if found is None:
+            raise InvalidOption(f"there is no array {number} on this device.")
+        return found
+
+    def _values(self, operand: bytes | InSegment, spec: Spec) -> Values:
+        _know(spec)
+        if isinstance(operand, InSegment):
+            return self._segments[operand.segment].array(spec)
+        values: Values = np.frombuffer(operand, numpy_dtype(spec.dtype)).reshape(spec.shape)
+        return values
+
+    def _deliver(self, values: Values, segment: int) -> bytes:
+        if not segment:
+            return values.tobytes()
+        target = self._segments[segment].array(Spec(values.shape, values.dtype.name))  # type: ignore[arg-type]
+        np.copyto(target, values)
+        return b""
+
+
+def _know(spec: Spec) -> None:
+    """NumPy knows bfloat16 only once somebody has imported it, as the sender has."""
+    if spec.dtype == "bfloat16":
+        with contextlib.suppress(ImportError):
+            import ml_dtypes  # noqa: F401

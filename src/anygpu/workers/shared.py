@@ -1,0 +1,250 @@
+"""Memory that a worker and its child both see. The worker's side owns all of it.
+
+A segment has no name that could outlive its processes: on Linux it never has one, elsewhere on Unix it loses it before
+anybody uses it, and on Windows the system forgets it with its last user. Its descriptor goes through the socket. So
+nothing is left behind when either process is killed.
+
+Segments are kept for the next call that needs one of their size, in an `anygpu.memory` pool. A result is an array in a
+segment, which goes back to the pool when the array and all its views are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import os
+import secrets
+import sys
+from collections import deque
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from anygpu.engines.host_types import numpy_dtype
+from anygpu.errors import OutOfMemory
+from anygpu.hardware import host
+from anygpu.hardware.verification import Values
+from anygpu.memory.pool import Pool
+from anygpu.memory.resource import Block, DeviceMemory
+from anygpu.program.primitives import Spec
+
+#: memory: a Linux memfd; posix: shared memory of POSIX, unlinked at once; named: a file mapping of Windows.
+Kind = Literal["memory", "posix", "named"]
+
+Bytes = npt.NDArray[np.uint8]
+
+_PAGE = 4096
+_HUGE_PAGES_FROM = 4 << 20
+
+#: Results that are out at once, beyond which they are copied into ordinary memory: each segment takes a descriptor of
+#: this process, and there may be no more than a thousand of these.
+MOST_OUT = 128
+
+KEEP_BYTES = 256 << 20
+IDLE_SECONDS = 30.0
+
+_numbers = itertools.count(1)
+
+
+def default_kind() -> Kind:
+    if sys.platform == "win32":
+        return "named"
+    return "memory" if hasattr(os, "memfd_create") else "posix"
+
+
+class Segment:
+    """A piece of shared memory as this process sees it."""
+
+    __slots__ = ("_map", "address", "bytes", "descriptor", "name", "nbytes", "number")
+
+    def __init__(self, number: int, nbytes: int, mapped: mmap.mmap, descriptor: int, name: str = "") -> None:
+        self.number = number
+        self.nbytes = nbytes
+        self.name = name
+        #: Until the child has it; -1 afterwards, and where a name does the same.
+        self.descriptor = descriptor
+        self._map: mmap.mmap | None = mapped
+        self.bytes: Bytes = np.frombuffer(mapped, np.uint8)
+        self.address: int = self.bytes.ctypes.data
+
+    def array(self, spec: Spec) -> Values:
+        """The first bytes as an array. It must not outlive the segment."""
+        view: Values = self.bytes[: spec.nbytes].view(numpy_dtype(spec.dtype)).reshape(spec.shape)
+        return view
+
+    @property
+    def closed(self) -> bool:
+        return self._map is None
+
+    def sent(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def close(self) -> None:
+        self.sent()
+        mapped, self._map = self._map, None
+        if mapped is not None:
+            del self.bytes
+            # Somebody may still look at a view of it; then it goes with the last of these.
+            with contextlib.suppress(BufferError):
+                mapped.close()
+
+
+def new_segment(nbytes: int, kind: Kind) -> Segment:
+    number = next(_numbers)
+    if kind == "named":
+        name = f"anygpu-{os.getpid()}-{secrets.token_hex(8)}"
+        return Segment(number, nbytes, _named(name, nbytes), -1, name)
+    descriptor = _nameless(nbytes, kind)
+    try:
+        os.ftruncate(descriptor, nbytes)
+        if kind == "posix" and hasattr(os, "posix_fallocate"):
+            # It has a limit of its own, and beyond it the first touch would kill the process.
+            os.posix_fallocate(descriptor, 0, nbytes)
+        return Segment(number, nbytes, _mapped(descriptor, nbytes), descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def attached_segment(number: int, nbytes: int, descriptor: int, name: str) -> Segment:
+    """The child's view of a segment. The descriptor is closed: the mapping holds the memory."""
+    if name:
+        return Segment(number, nbytes, _named(name, nbytes), -1, name)
+    try:
+        return Segment(number, nbytes, _mapped(descriptor, nbytes), -1)
+    finally:
+        os.close(descriptor)
+
+
+def _nameless(nbytes: int, kind: Kind) -> int:
+    if kind == "memory" and sys.platform == "linux":
+        return os.memfd_create("anygpu", os.MFD_CLOEXEC)
+    import _posixshmem  # type: ignore[import-not-found]  # what multiprocessing.shared_memory stands on
+
+    name = f"/anygpu-{secrets.token_hex(8)}"
+    descriptor: int = _posixshmem.shm_open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode=0o600)
+    _posixshmem.shm_unlink(name)
+    return descriptor
+
+
+def _mapped(descriptor: int, nbytes: int) -> mmap.mmap:
+    mapped = mmap.mmap(descriptor, nbytes)
+    if sys.platform == "linux" and nbytes >= _HUGE_PAGES_FROM:
+        # Refused by kernels that have no huge pages for shared memory, which work all the same.
+        with contextlib.suppress(OSError):
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    return mapped
+
+
+def _named(name: str, nbytes: int) -> mmap.mmap:
+    if sys.platform == "win32":
+        return mmap.mmap(-1, nbytes, tagname=name)
+    raise OSError("only Windows has file mappings with a name")
+
+
+class SharedMemory:
+    """The worker's side: a pool of segments, and news of them for the child.
+
+    `allocate` is called by whoever has the worker's lock; what comes back may come at any moment, from finalisers.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        *,
+        kind: Kind | None = None,
+        keep_bytes: int = KEEP_BYTES,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        self._device = device
+        self._kind = kind or default_kind()
+        self._root = DeviceMemory(self._new, self._drop, granularity=_PAGE)
+        self._pool = Pool(self._root, keep_bytes=keep_bytes, idle_seconds=idle_seconds, smallest=4 * _PAGE)
+        self._closed = False
+        #: Bytes of every segment that exists, by its number.
+        self._sizes: dict[int, int] = {}
+        #: Results that somebody has.
+        self.out = 0
+        #: What the child has not been told yet.
+        self.unannounced: deque[Segment] = deque()
+        self.forgotten: deque[int] = deque()
+
+    def allocate(self, nbytes: int) -> Block:
+        """A block whose handle is a `Segment`."""
+        return self._pool.allocate(nbytes)
+
+    def release(self, block: Block) -> None:
+        if self._closed:
+            self._close(block.handle)
+        else:
+            self._pool.release(block)
+
+    def result(self, block: Block, spec: Spec) -> Values:
+        """The values in a block, which goes back to the pool with the last view of them."""
+        segment: Segment = block.handle
+        if self.out >= MOST_OUT:
+            copy: Values = segment.array(spec).copy()
+            self.release(block)
+            return copy
+        return Lent(self, block).array(spec)
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(list(self._sizes.values()))
+
+    def expire(self) -> None:
+        self._pool.expire()
+
+    def close(self) -> None:
+        """Give back what is idle now, and the rest when its views are gone."""
+        if not self._closed:
+            self._closed = True
+            self._pool.reclaim()
+
+    def _new(self, nbytes: int) -> Segment:
+        try:
+            segment = new_segment(nbytes, self._kind)
+        except (OSError, ValueError) as error:
+            raise OutOfMemory("the host's shared memory", nbytes, host.memory_free()) from error
+        self._sizes[segment.number] = nbytes
+        self.unannounced.append(segment)
+        return segment
+
+    def _drop(self, segment: Segment) -> None:
+        self._close(segment)
+        self.forgotten.append(segment.number)
+
+    def _close(self, segment: Segment) -> None:
+        self._sizes.pop(segment.number, None)
+        segment.close()
+
+
+class Lent:
+    """What an array in a segment stands on."""
+
+    __slots__ = ("__array_interface__", "_block", "_shared")
+
+    def __init__(self, shared: SharedMemory, block: Block) -> None:
+        self._shared = shared
+        self._block = block
+        shared.out += 1
+        segment: Segment = block.handle
+        self.__array_interface__: dict[str, Any] = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (segment.nbytes,),
+            "data": (segment.address, False),
+        }
+
+    def array(self, spec: Spec) -> Values:
+        whole: Bytes = np.asarray(self)
+        view: Values = whole[: spec.nbytes].view(numpy_dtype(spec.dtype)).reshape(spec.shape)
+        return view
+
+    def __del__(self) -> None:
+        self._shared.out -= 1
+        self._shared.release(self._block)

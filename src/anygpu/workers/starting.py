@@ -1,0 +1,94 @@
+"""Children: how they are started, what they said last, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from typing import IO
+
+import msgspec
+
+from anygpu.workers.command import child_command
+from anygpu.workers.link import Invitation, Link, LinkClosed
+from anygpu.workers.messages import Request
+
+_LAST_WORDS = 4000
+
+
+class Child:
+    """A process that was started as a Python command of its own, and imports nothing of the caller's."""
+
+    def __init__(self, request: Request, *, serves: bool, by_port: bool | None = None) -> None:
+        """With `serves` the child is told how to reach `link`. Raises OSError where no child can be started."""
+        # A file and not a pipe: a driver that floods it cannot block, and nobody has to read it in time.
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        self.link: Link | None = None
+        invitation: Invitation | None = None
+        try:
+            if serves:
+                invitation = Invitation() if by_port is None else Invitation(by_port=by_port)
+                request = msgspec.structs.replace(request, serve_at=invitation.address)
+            self.process = subprocess.Popen(
+                child_command([msgspec.json.encode(request).decode()]),
+                # Never written to: it closes when this process ends, however it does.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                pass_fds=invitation.inherited if invitation is not None else (),
+            )
+            if invitation is not None:
+                self.link = invitation.accepted()
+        except LinkClosed as error:
+            raise OSError(f"the child did not answer: {error}") from error
+        except BaseException:
+            if invitation is not None:
+                invitation.take_back()
+            self._stderr.close()
+            raise
+
+    def collect(self, patience: float = 0.5) -> tuple[int, str]:
+        """The exit code and the last words of a child that has closed its channel; it is killed if it lives on."""
+        try:
+            code = self.process.wait(timeout=patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            # A process that is stuck inside a driver cannot be reaped; it must not hold us up as well.
+            try:
+                code = self.process.wait(timeout=patience)
+            except subprocess.TimeoutExpired:
+                code = -signal.SIGKILL
+        words = self.last_words()
+        return code, words
+
+    def last_words(self) -> str:
+        if self._stderr.closed:
+            return ""
+        self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, self._stderr.tell() - _LAST_WORDS))
+        return self._stderr.read().decode("utf-8", "replace").strip("\0 \n")
+
+    def kill(self) -> None:
+        self.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=0.3)
+
+    def close(self) -> None:
+        """Close our ends of everything; a child that is alive notices, and ends."""
+        if self.link is not None:
+            self.link.close()
+        for stream in (self.process.stdin, self.process.stdout, self._stderr):
+            if stream is not None:
+                stream.close()
+
+
+def how_it_ended(code: int) -> str:
+    """As in "the process ended by SIGSEGV"."""
+    if code >= 0:
+        return f"with exit code {code}"
+    try:
+        return f"by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"by signal {-code}"

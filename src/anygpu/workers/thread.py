@@ -1,0 +1,237 @@
+"""A worker in this process: programs run on the thread of the caller, one caller at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from anygpu.array.arguments import spec_of
+from anygpu.engines.protocol import Lack, Memory, ProgramEngine
+from anygpu.engines.recent import Recent
+from anygpu.errors import DeviceLost, DevicePoisoned, InvalidOption
+from anygpu.hardware.device import Device
+from anygpu.hardware.verification import Values
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Constant, Spec
+from anygpu.receipts import Phases
+from anygpu.workers.executing import Executor, Resident, check_arguments, native_order
+from anygpu.workers.worker import Argument, Handle, Home, Ran
+
+
+class LocalHandle(Resident):
+    """An array on a device that this process has open. It owns the buffer, whose memory goes with it."""
+
+    __slots__ = ("generation", "worker")
+
+    def __init__(self, worker: ThreadWorker, buffer: Any, spec: Spec) -> None:
+        super().__init__(buffer, spec)
+        self.worker = worker
+        self.generation = worker.generation
+
+    def __repr__(self) -> str:
+        return f"<{self.spec} on {self.worker.device.id}>"
+
+
+class ThreadWorker:
+    """One open device of this process. A driver that crashes takes the process with it."""
+
+    def __init__(self, engine: ProgramEngine, device: Device, *, generation: int = 1) -> None:
+        self._executor = Executor(engine, device)
+        self._lock = threading.Lock()
+        self._use = _Use(self)
+        self._lacks: Recent[list[Lack]] = Recent()
+        self._generation = generation
+        #: Why it is not open any more.
+        self._end: str | None = None
+
+    @property
+    def device(self) -> Device:
+        return self._executor.device
+
+    @property
+    def engine(self) -> ProgramEngine:
+        """What runs the programs, for benchmarks and tests of engines."""
+        return self._executor.engine
+
+    @property
+    def home(self) -> Home:
+        return "thread"
+
+    @property
+    def generation(self) -> int:
+        return self._generation
+
+    @property
+    def alive(self) -> bool:
+        return self._end is None
+
+    def supports(self, program: Program) -> list[Lack]:
+        def ask() -> list[Lack]:
+            with self._use:
+                return self._executor.supports(program)
+
+        return self._lacks.get(program.key, ask)
+
+    def prepare(self, program: Program) -> float:
+        with self._use:
+            return self._executor.prepare(program)
+
+    def run(
+        self,
+        program: Program,
+        arguments: Sequence[Argument],
+        *,
+        keep: bool = False,
+        timeout: float | None = None,
+        wait: bool = True,
+        timed: bool = False,
+    ) -> Ran:
+        """A thread cannot be killed, so `timeout` is not kept here: the call ends when the device has answered."""
+        begin = time.perf_counter()
+        given = check_arguments(program, arguments)
+        checked = time.perf_counter()
+        with self._use:
+            entered = time.perf_counter()
+            operands = [each if isinstance(each, np.ndarray) else self._own(each) for each in given]
+            taken: list[Values] = []
+            if self.device.form == "host" and not keep:
+                taken += [each if isinstance(each, np.ndarray) else self._seen(each) for each in operands]
+
+            def deliver(position: int, values: Values) -> Values:
+                is_constant = stands_on_a_constant(program, program.outputs[position])
+                result = np.array(values, order="C") if is_constant else owned(values, taken)
+                taken.append(result)
+                return result
+
+            done = self._executor.run(program, operands, keep=keep, wait=wait, timed=timed, deliver=deliver, lend=True)
+        results: list[Any] = done.results
+        if keep:
+            results = [LocalHandle(self, *pair) for pair in zip(done.results, program.results, strict=True)]
+        named = entered - checked + done.compile + done.write + done.run + done.read
+        phases = Phases(
+            compile=done.compile,
+            queue=entered - checked,
+            write=done.write,
+            run=done.run,
+            read=done.read,
+            other=max(0.0, time.perf_counter() - begin - named),
+        )
+        return Ran(
+            results,
+            phases,
+            done.bytes_to_device,
+            done.bytes_to_host,
+            done.bytes_skipped,
+            done.device_seconds,
+            done.peak_bytes,
+            done.driver.dispatches if done.driver is not None else None,
+            done.driver,
+            tuple(operation for _, operation in done.hosted),
+            done.unknown,
+        )
+
+    def _seen(self, handle: LocalHandle) -> Values:
+        """The values of a handle in place, on a device whose memory is the host's."""
+        return self._executor.engine.download(handle.buffer)
+
+    def upload(self, values: Values) -> LocalHandle:
+        with self._use:
+            resident = self._executor.upload(native_order(values))
+            return LocalHandle(self, resident.buffer, resident.spec)
+
+    def download(self, handle: Handle) -> Values:
+        """May share memory with what is on the device, which nobody writes to."""
+        with self._use:
+            return self._executor.download(self._own(handle))
+
+    def native(self, handle: Handle) -> Any:
+        with self._use:
+            return self._executor.engine.native(self._own(handle).buffer)
+
+    def adopt(self, array: Any) -> LocalHandle:
+        with self._use:
+            engine = self._executor.engine
+            buffer = engine.adopt(array, self.device)
+            return LocalHandle(self, buffer, spec_of(engine.native(buffer)))
+
+    def memory(self) -> Memory:
+        with self._use:
+            return self._executor.memory()
+
+    def close(self) -> None:
+        with self._lock:
+            self._let_go("it was closed")
+
+    def _let_go(self, why: str) -> None:
+        if self._end is None:
+            self._end = why
+            self._executor.engine.close()
+
+    def _enter(self) -> None:
+        self._lock.acquire()
+        if self._end is not None:
+            self._lock.release()
+            raise DeviceLost(self.device.id, detail=self._end, generation=self._generation)
+
+    def _leave(self, error: BaseException | None) -> None:
+        try:
+            if isinstance(error, DeviceLost) and error.generation is None:
+                error.generation = self._generation
+                self._let_go("it was lost earlier")
+            elif isinstance(error, DevicePoisoned):
+                self._let_go("its context is broken")
+        finally:
+            self._lock.release()
+
+    def _own(self, handle: Handle) -> LocalHandle:
+        if not isinstance(handle, LocalHandle):
+            raise InvalidOption(f"{handle!r} is not on {self.device.id}: download it, and upload it here.")
+        if handle.worker is not self:
+            if handle.worker.device.id == self.device.id:
+                raise DeviceLost(self.device.id, detail="it was opened anew since", generation=handle.generation)
+            raise InvalidOption(f"{handle!r} is not on {self.device.id}: download it, and upload it here.")
+        return handle
+
+    def __repr__(self) -> str:
+        return f"<worker of {self.device.id} in this process, generation {self._generation}>"
+
+
+class _Use:
+    """Around every use of the device. One that is lost is let go of, so that it can be opened anew."""
+
+    # A generator would cost more than a small array operation does.
+
+    def __init__(self, worker: ThreadWorker) -> None:
+        self._worker = weakref.ref(worker)
+
+    def __enter__(self) -> None:
+        worker = self._worker()
+        if worker is not None:
+            worker._enter()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        worker = self._worker()
+        if worker is not None:
+            worker._leave(error)
+
+
+def owned(values: Values, taken: Sequence[Values]) -> Values:
+    """The values in memory that nobody else has, as C lays them out, to be written to; copied unless they are."""
+    in_order = values.flags.c_contiguous and values.flags.writeable
+    if in_order and not any(np.may_share_memory(values, each) for each in taken):
+        return values
+    return np.array(values, order="C")
+
+
+def stands_on_a_constant(program: Program, node: int) -> bool:
+    """Whether a result might be a constant of the program in another shape, whose memory the engine keeps."""
+    inputs = program.nodes[node].inputs
+    while len(inputs) == 1:
+        node = inputs[0]
+        inputs = program.nodes[node].inputs
+    return isinstance(program.nodes[node].op, Constant)

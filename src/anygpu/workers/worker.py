@@ -1,0 +1,113 @@
+"""What a worker is: it owns one open device and executes programs on it, wherever it lives.
+
+A worker takes programs and arrays, never code. It is used by one caller at a time (it has a lock of its own), and a
+call returns when its results are there. Whether it lives in this process or in a child makes no difference to callers,
+except in what a crash takes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+from anygpu.engines.protocol import Lack, Memory
+from anygpu.hardware.device import Device
+from anygpu.hardware.verification import Values
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Spec
+from anygpu.receipts import DriverWork, HostOperation, Phases
+
+#: thread: in this process, on the thread of the caller; process: a child of its own.
+Home = Literal["thread", "process"]
+
+
+class Handle(Protocol):
+    """An array that stays on a worker's device. When nobody has it any more, its memory is free again.
+
+    Once its worker is gone, every use raises `DeviceLost` with the generation that the handle belonged to.
+    """
+
+    @property
+    def spec(self) -> Spec: ...
+
+    @property
+    def generation(self) -> int: ...
+
+
+#: What a program is run on: values of the host, or what is on the worker's device already.
+Argument = Values | Handle
+
+
+class Ran(NamedTuple):
+    """What came out of one run, and what it took."""
+
+    #: Values on the host, or handles if the caller wanted them left there.
+    results: list[Any]
+    #: Of the whole call as its caller waited for it; `trace` and `plan` are 0, `other` is the way there and back.
+    phases: Phases
+    bytes_to_device: int
+    bytes_to_host: int
+    #: Of arguments that were on the device already, and of results that stay there.
+    bytes_skipped: int
+    device_seconds: float | None
+    peak_bytes: int | None
+    kernels: int | None
+    driver: DriverWork | None
+    host_operations: tuple[HostOperation, ...]
+    #: For each of the fields that is `None`: why.
+    unknown: dict[str, str]
+
+
+class Worker(Protocol):
+    """One open device."""
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def home(self) -> Home: ...
+
+    @property
+    def generation(self) -> int:
+        """1 for the first worker of a device, one more for each that replaces it."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    def supports(self, program: Program) -> list[Lack]:
+        """What the device cannot do of the program, kept by the program's key."""
+
+    def prepare(self, program: Program) -> float:
+        """Compile it, so that the next run does not have to: the seconds that took."""
+
+    def run(
+        self,
+        program: Program,
+        arguments: Sequence[Argument],
+        *,
+        keep: bool = False,
+        timeout: float | None = None,
+        wait: bool = True,
+        timed: bool = False,
+    ) -> Ran:
+        """Run and wait. With `keep` the results stay on the device, as handles.
+
+        What the device lacks runs on the host, node by node, and is listed in the result. When the time is over the
+        worker is killed, where its home allows that, and `DeviceHung` is raised. Without `wait`, results that are kept
+        may still be in the making on return; then `phases.run` is the time it took to start them. With `timed` the
+        device's own clock is read where it has one, which costs some engines one more submission.
+        """
+
+    def upload(self, values: Values) -> Handle: ...
+
+    def download(self, handle: Handle) -> Values: ...
+
+    def native(self, handle: Handle) -> Any:
+        """The library's own array, which speaks DLPack; a copy on the host where there is none."""
+
+    def adopt(self, array: Any) -> Handle: ...
+
+    def memory(self) -> Memory: ...
+
+    def close(self) -> None:
+        """Let go of the device. May be called twice."""

@@ -1,0 +1,367 @@
+"""What a function uses beside its arguments: arrays are read anew, changes are noticed, and nothing is touched."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import itertools
+import math
+import random
+import types
+from collections.abc import Callable
+from timeit import repeat
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anygpu as ag
+from anygpu.array.array import as_array
+from anygpu.array.outside import outside_of
+from anygpu.array.tracing import NotTraceable, Traced, trace
+from anygpu.engines.numpy import lowering
+
+W = np.arange(15.0).reshape(5, 3)
+X = np.linspace(0, 1, 35).reshape(7, 5)
+SCALE = 2.0
+CONFIG = {"weights": [W, np.ones(3)], "gain": 3}
+COUNT = 0
+TABLE = np.array([2, 0, 1])
+MASK = np.array([True, False, True, True, False])
+
+
+def run(traced: Traced, *arguments: Any) -> Any:
+    return traced.rebuild(lowering.run(traced.program, traced.inputs(arguments, {})))
+
+
+def traced(function: Callable[..., Any], *arguments: Any) -> Traced:
+    made = trace(function, arguments or (X,), {})
+    assert isinstance(made, Traced), made
+    return made
+
+
+def helper(x: Any) -> Any:
+    return x @ W * SCALE
+
+
+class Layer:
+    scale = np.full(3, 2.0)
+
+    def __init__(self, weights: Any) -> None:
+        self.weights = weights
+
+    def __call__(self, x: Any) -> Any:
+        return x @ self.weights * self.scale
+
+
+class Slotted:
+    __slots__ = ("weights",)
+
+    def __init__(self, weights: Any) -> None:
+        self.weights = weights
+
+
+class Model:
+    def __init__(self, weights: Any) -> None:
+        self.layers = [Layer(weights)]
+        self.slotted = Slotted(weights)
+        self.unused = np.zeros(4)
+        self.gain = 1.5
+        self.calls = 0
+
+    def forward(self, x: Any) -> Any:
+        return self._finish(self.layers[0](x))
+
+    def _finish(self, x: Any) -> Any:
+        return x * self.gain
+
+    def by_slot(self, x: Any) -> Any:
+        return x @ self.slotted.weights
+
+    def counted(self, x: Any) -> Any:
+        self.calls += 1
+        return x * 2
+
+    def kept(self, x: Any) -> Any:
+        self.last = x * 2
+        return x * 2
+
+
+module = types.ModuleType("a_users_module")
+module.weights = W  # type: ignore[attr-defined]
+
+
+def use_default(x: Any, w: Any = W) -> Any:
+    return x @ w
+
+
+def closed_over(w: Any) -> Callable[[Any], Any]:
+    def function(x: Any) -> Any:
+        def inner(y: Any) -> Any:
+            return y @ w
+
+        return inner(x)
+
+    return function
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "a global": lambda x: x @ W,
+    "a view of it": lambda x: x @ W[:, ::-1] + W.T[0, :1],
+    "a result of it": lambda x: x @ (W * 2) * W.mean(),
+    "positions": lambda x: x[TABLE] + W[0, 0],
+    "a function that is called": lambda x: helper(x),
+    "a closure": closed_over(W),
+    "a default": lambda x: use_default(x),
+    "a container": lambda x: x @ CONFIG["weights"][0] * CONFIG["gain"],  # type: ignore[index]
+    "a method": Model(W).forward,
+    "a slot": Model(W).by_slot,
+    "an object that is called": Layer(W),
+    "an argument of a partial": functools.partial(lambda w, x: x @ w, W),
+    "a module": lambda x: x @ module.weights,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_arrays_are_found_and_what_is_written_into_them_is_seen(name: str) -> None:
+    function = FUNCTIONS[name]
+    program = traced(function)
+    assert any(each.array is W for each in outside_of(function).arrays)
+    assert np.allclose(run(program, X), function(X))
+    key = program.program.key
+    W[:] += 1
+    try:
+        assert program.unchanged()
+        assert np.allclose(run(program, X), function(X))
+        assert traced(function).program.key == key
+    finally:
+        W[:] -= 1
+
+
+BY_VALUE: dict[str, Callable[[Any], Any]] = {
+    "a branch": lambda x: x @ W if W[0, 0] > -1 else x,
+    "a number": lambda x: x * float(W[1, 1]),
+    "a length": lambda x: x[: int(W[0, 2])],
+    "a mask": lambda x: x[:, W[:, 0] > 2],
+    "a function we lack": lambda x: x * math.fsum(W.ravel().tolist()),
+}
+
+
+@pytest.mark.parametrize("name", BY_VALUE)
+def test_values_that_decide_are_a_part_of_the_program_and_are_watched(name: str) -> None:
+    function = BY_VALUE[name]
+    program = traced(function)
+    assert np.allclose(run(program, X), function(X))
+    assert program.unchanged()
+    W[:] += 1
+    try:
+        assert not program.unchanged()
+        assert np.allclose(run(traced(function), X), function(X))
+    finally:
+        W[:] -= 1
+
+
+def test_whatever_is_given_another_meaning_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(W)
+    programs = [traced(each) for each in (lambda x: helper(x), model.forward, FUNCTIONS["a container"])]
+    assert all(each.unchanged() for each in programs)
+    changes: tuple[tuple[int, Callable[[], None]], ...] = (
+        (0, lambda: monkeypatch.setattr(f"{__name__}.SCALE", 3.0)),
+        (0, lambda: monkeypatch.setattr(f"{__name__}.W", W.copy())),
+        (0, lambda: monkeypatch.setattr(f"{__name__}.helper", lambda x: x)),
+        (1, lambda: monkeypatch.setattr(model, "gain", 2.0)),
+        (1, lambda: monkeypatch.setattr(model.layers[0], "weights", W.copy())),
+        (1, lambda: monkeypatch.setattr(Model, "_finish", lambda self, x: x)),
+        (1, lambda: monkeypatch.setattr(model, "layers", [])),
+        (1, lambda: monkeypatch.setattr(Layer, "scale", W[0].copy())),
+        (2, lambda: monkeypatch.setitem(CONFIG, "gain", 4)),
+        (2, lambda: monkeypatch.setitem(CONFIG, "new", 4)),
+    )
+    for program, change in changes:
+        change()
+        assert not programs[program].unchanged()
+        monkeypatch.undo()
+        assert programs[program].unchanged()
+
+
+def test_equal_numbers_are_the_same_and_what_code_does_not_name_does_not_matter() -> None:
+    model = Model(W)
+    program = traced(model.forward)
+    model.gain = float("1.5")
+    model.calls = 7
+    model.unused[:] = 3
+    model.unused = np.ones(2)
+    assert program.unchanged()
+    assert "unused" not in repr([each.name for each in outside_of(model.forward).arrays])
+
+
+def test_nothing_of_the_users_is_touched_and_what_would_be_is_refused() -> None:
+    model, before = Model(W), W.copy()
+    history: list[Any] = []
+    calls = 0
+
+    def appends(x: Any) -> Any:
+        history.append(x)
+        return x * 2
+
+    def counts(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return x * 2
+
+    def counts_globally(x: Any) -> Any:
+        global COUNT
+        COUNT += 1
+        return x * 2
+
+    def writes(x: Any) -> Any:
+        W[0] = 0
+        return x @ W
+
+    def decides_and_writes(x: Any) -> Any:
+        if W[0, 0] < 1:
+            W[0] = 100
+        return x @ W
+
+    for function in (appends, counts, counts_globally, writes, decides_and_writes, model.counted, model.kept):
+        assert isinstance(trace(function, (X,), {}), NotTraceable), function
+    assert trace(writes, (X,), {}) == NotTraceable("it writes to W")
+    assert (history, calls, COUNT, model.calls, hasattr(model, "last")) == ([], 0, 0, 0, False)
+    assert np.array_equal(W, before)
+
+
+class Mode(enum.Enum):
+    FAST = enum.auto()
+    SLOW = enum.auto()
+
+
+class Sign:
+    pass
+
+
+NOTHING = Sign()
+MODE = Mode.FAST
+
+
+def test_what_is_told_by_being_itself_stays_itself() -> None:
+    settings = Model(W)
+    settings.mode = MODE  # type: ignore[attr-defined]
+    settings.sign = NOTHING  # type: ignore[attr-defined]
+
+    def function(x: Any) -> Any:
+        same = MODE is Mode.FAST and settings.mode is Mode.FAST and settings.sign is NOTHING  # type: ignore[attr-defined]
+        return x @ settings.layers[0].weights if same else x
+
+    assert np.allclose(run(traced(function), X), X @ W)
+
+
+def test_an_object_that_ends_with_a_bang_is_not_copied() -> None:
+    ends: list[str] = []
+
+    class Handle:
+        def __init__(self) -> None:
+            self.weights = W
+
+        def __del__(self) -> None:
+            ends.append("closed")
+
+    handle = Handle()
+    program = traced(lambda x: x @ handle.weights)
+    assert ends == []
+    W[:] += 1
+    try:
+        assert not program.unchanged()  # it was not copied, so the values are watched
+    finally:
+        W[:] -= 1
+
+
+def test_an_object_among_the_arguments_is_looked_into() -> None:
+    model = Model(W)
+    program = traced(Model.forward, model, X)
+    W[:] += 1
+    try:
+        assert program.unchanged()
+        assert np.allclose(run(program, model, X), model.forward(X))
+    finally:
+        W[:] -= 1
+
+
+def test_offloaded_functions_inside_are_a_part_of_it() -> None:
+    @ag.offload
+    def inner(x: Any, t: float) -> Any:
+        return x @ W * t
+
+    class Uses:
+        @ag.offload
+        def method(self, x: Any) -> Any:
+            return x @ W
+
+        def both(self, x: Any, t: float) -> Any:
+            return inner(x, t) + self.method(x)
+
+    uses = Uses()
+    program = traced(uses.both, X, 0.5)
+    assert program.lifted
+    assert np.allclose(run(program, X, 0.25), X @ W * 1.25)
+
+
+def test_our_own_arrays_from_outside_are_inputs_too() -> None:
+    ours = as_array(W)
+    program = traced(lambda x: x @ ours)
+    assert program.inputs((X,), {})[1] is ours
+    assert len(program.program.inputs) == 2
+
+
+def test_arrays_without_axes_are_read_anew() -> None:
+    gain = np.array(2.0)
+    program = traced(lambda x: x * gain)
+    gain[()] = 5.0
+    assert np.array_equal(run(program, X), X * 5.0)
+
+
+def test_an_array_that_cannot_be_followed_is_refused_unless_somebody_remembers_it() -> None:
+    hidden = itertools.repeat(W)
+    reason = trace(lambda x: x @ next(hidden), (X,), {})
+    assert isinstance(reason, NotTraceable)
+    assert "cannot follow" in reason.reason
+
+    @functools.lru_cache
+    def window(length: int) -> Any:
+        return np.hanning(length)
+
+    program = traced(lambda x: x * window(5))
+    assert np.allclose(run(program, X), X * np.hanning(5))
+    window(5)[0] = 9
+    assert not program.unchanged()
+
+
+def test_random_numbers_are_refused_and_their_sources_stay_as_they_were() -> None:
+    generator = np.random.default_rng(0)
+
+    def drawn() -> tuple[Any, ...]:
+        return np.random.rand(), random.random(), generator.normal()
+
+    np.random.seed(1)
+    random.seed(1)
+    expected = drawn()
+    np.random.seed(1)
+    random.seed(1)
+    generator = np.random.default_rng(0)
+    for function in (
+        lambda x: x * np.random.rand(),
+        lambda x: x + np.random.normal(size=X.shape),
+        lambda x: x * random.random(),
+        lambda x: x + generator.normal(size=X.shape),
+    ):
+        assert isinstance(trace(function, (X,), {}), NotTraceable)
+    assert drawn() == expected
+    seeded = traced(lambda x: x + np.random.default_rng(3).normal(size=X.shape))
+    assert np.array_equal(run(seeded, X), X + np.random.default_rng(3).normal(size=X.shape))
+
+
+def test_looking_whether_something_changed_costs_next_to_nothing() -> None:
+    program = traced(lambda x: helper(x))
+    work = np.zeros(64)
+    ours = min(repeat(program.unchanged, number=2000, repeat=5))
+    theirs = min(repeat(lambda: work + 1, number=2000, repeat=5))
+    assert ours < 10 * theirs

@@ -1,0 +1,118 @@
+"""Calls that find their own device: they move, move away from a slow one, come back, and never wait for a compiler."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anygpu as ag
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.runtime.offloading import Offloaded
+from anygpu.runtime.options import options
+from anygpu.runtime.places import Places, places
+from anygpu.runtime.runtime import Runtime
+from anygpu.testing.slowed import Slowed
+from anygpu.workers.worker import Home, Worker
+
+
+class WithSlowOpenCL(Places):
+    """NumPy, and PoCL that can be made slower."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opencl = Slowed(places.worker("opencl:0"))
+
+    def devices(self) -> list[Device]:
+        return [device for device in places.devices() if device.id in ("numpy", "opencl:0")]
+
+    def unavailable(self) -> list[Unavailable]:
+        return []
+
+    def worker(self, device_id: str, *, isolation: Home | None = None) -> Worker:
+        return self.opencl if device_id == "opencl:0" else places.worker(device_id)
+
+    def is_open(self, device_id: str) -> bool:
+        return True
+
+
+def chain(x: Any) -> Any:
+    """Sixty passes over memory in NumPy, one in a fused kernel."""
+    for _ in range(20):
+        x = np.maximum(x * 1.01 + 0.5, -2.0)
+    return x
+
+
+class Watched:
+    """An offloaded function, with the devices that its calls went to."""
+
+    def __init__(self, runtime: Runtime, function: Any = chain) -> None:
+        self.runtime = runtime
+        self.function: Offloaded[..., Any] = Offloaded(function, options(), lambda: runtime)
+        self.went: list[str] = []
+
+    def call(self, *arguments: Any, times: int = 1) -> None:
+        for _ in range(times):
+            with ag.collect_receipts() as collected:
+                self.function(*arguments)
+            self.went.append(collected[0].device)
+            # What runs in the background must not make the machine busier for one call than for another.
+            assert self.runtime.settle(60)
+
+
+@pytest.fixture
+def runtime() -> Runtime:
+    runtime = Runtime(known=WithSlowOpenCL())
+    runtime.machine()
+    return runtime
+
+
+def test_a_call_moves_to_the_faster_device_and_says_why(runtime: Runtime) -> None:
+    x = np.random.default_rng(0).normal(size=300_000).astype(np.float32)
+    watched = Watched(runtime)
+    watched.call(x, times=24)
+    assert watched.went[0] == "numpy"
+    assert watched.went[-3:] == ["opencl:0"] * 3
+    receipt = ag.last_receipt()
+    assert receipt is None or receipt.device
+    plan = watched.function.explain(x)
+    assert plan.chosen == "opencl:0"
+    assert "calls take" in plan.reason
+    assert {candidate.basis for candidate in plan.candidates} >= {"measured"}
+
+
+def test_a_slow_device_loses_its_work_and_gets_it_back(runtime: Runtime) -> None:
+    x = np.random.default_rng(0).normal(size=300_000).astype(np.float32)
+    watched = Watched(runtime)
+    watched.call(x, times=24)
+    assert watched.went[-1] == "opencl:0"
+    opencl: Slowed = runtime.places.opencl  # type: ignore[attr-defined]
+    opencl.factor = 25.0
+    watched.call(x, times=10)
+    assert watched.went[-1] == "numpy", "within ten calls"
+    watched.call(x, times=20)
+    assert watched.went[-20:].count("opencl:0") <= 4
+    opencl.factor = 1.0
+    watched.call(x, times=50)
+    assert watched.went[-1] == "opencl:0", "within fifty"
+
+
+def test_the_first_calls_never_wait_for_a_compiler(runtime: Runtime) -> None:
+    x = np.random.default_rng(0).normal(size=200_000).astype(np.float32)
+
+    def unseen(x: Any) -> Any:
+        return np.log1p(np.exp(np.cos(x) * 0.123 + np.cbrt(x))) * np.arctan(x)
+
+    unseen(x)
+    begin = time.perf_counter()
+    for _ in range(5):
+        unseen(x)
+    bare = time.perf_counter() - begin
+    watched = Watched(runtime, unseen)
+    begin = time.perf_counter()
+    for _ in range(5):
+        watched.function(x)
+    assert time.perf_counter() - begin < 3 * bare + 0.01, "generous: the machine may be busy"
+    assert runtime.settle(60)

@@ -1,0 +1,108 @@
+"""The child that verified a device becomes its worker, so that a cold start costs one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from anygpu.engines.catalogue import catalogue
+from anygpu.errors import DeviceLost
+from anygpu.runtime import places as places_module
+from anygpu.runtime.places import Places
+from anygpu.testing import FakeEngine, check_worker
+from anygpu.workers.opening import open_worker
+from anygpu.workers.probing import Deadlines
+from anygpu.workers.process import ProcessWorker
+from anygpu.workers.starting import Child
+from anygpu.workers.survey import survey
+from tests.workers.programs import doubled
+
+DEADLINES = Deadlines(total=20.0, step=10.0)
+
+
+def test_a_probe_stays_if_it_is_asked_to_and_becomes_a_worker() -> None:
+    entry = FakeEngine("good").entry()
+    adopt: dict[str, Child | None] = {"good": None}
+    (device,) = survey([entry], deadlines=DEADLINES, with_cards=False, adopt=adopt)["good"]
+    child = adopt["good"]
+    assert child is not None
+    worker = open_worker(entry, device, adopted=child)  # type: ignore[arg-type]
+    assert isinstance(worker, ProcessWorker)
+    assert worker.process_id == child.process.pid
+    check_worker(worker)
+    assert child.process.poll() is not None
+
+
+def test_only_who_is_asked_to_and_has_verified_something_stays() -> None:
+    entries = [
+        FakeEngine("good").entry(),
+        FakeEngine("bad", faults={"bad:0": "wrong_result"}).entry(),
+        FakeEngine("worse", faults={"worse:0": "abort"}).entry(),
+        FakeEngine("unasked").entry(),
+    ]
+    before = set(psutil.Process().children())
+    adopt: dict[str, Child | None] = {"good": None, "bad": None, "worse": None}
+    survey(entries, deadlines=DEADLINES, with_cards=False, adopt=adopt)
+    good = adopt.pop("good")
+    assert good is not None
+    assert list(adopt.values()) == [None, None]
+    new = set(psutil.Process().children()) - before
+    assert [each.pid for each in new if each.status() != psutil.STATUS_ZOMBIE] == [good.process.pid]
+    good.kill()
+    good.close()
+
+
+def test_places_adopt_what_a_fresh_look_has_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first time a probe is made and kept; the second it is remembered, and there is nothing to adopt."""
+    monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("ANYGPU_ENGINES", "opencl")
+    first = Places()
+    assert {device.id for device in first.devices()} >= {"numpy", "opencl:0"}
+    child = first._adopted["opencl"]
+    worker = first.worker("opencl:0")
+    assert isinstance(worker, ProcessWorker)
+    assert worker.process_id == child.process.pid
+    first.close()
+    second = Places()
+    assert [device.id for device in second.devices()] == [device.id for device in Places().devices()]
+    assert second._adopted == {}
+    second.close()
+
+
+def test_a_child_that_nobody_claims_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("ANYGPU_ENGINES", "opencl")
+    places = Places()
+    places.devices()
+    child = places._adopted["opencl"]
+    places._send_away({"opencl": child})
+    assert child.process.poll() is not None
+    assert places.worker("opencl:0").alive
+    places.close()
+
+
+def test_a_dead_worker_is_replaced_by_its_next_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = FakeEngine("other").entry()
+    monkeypatch.setattr(places_module, "catalogue", lambda: (*catalogue(), entry))
+    places = Places()
+    place = places.find("other")
+    x = np.ones(3, np.float32)
+    old = place.upload(x)
+    first = place.worker
+    assert isinstance(first, ProcessWorker)
+    first._child.process.kill()
+    with pytest.raises(DeviceLost) as caught:
+        place.run(doubled(3), [old])
+    assert caught.value.generation == 1
+    (result,) = place.run(doubled(3), [place.upload(x)])
+    assert place.download(result).tolist() == [2, 2, 2]
+    assert places.worker("other:0") is place.worker is not first
+    assert place.worker.generation == 2
+    for use in (place.download, place.native, lambda handle: place.run(doubled(3), [handle])):
+        with pytest.raises(DeviceLost) as caught:
+            use(old)
+        assert caught.value.generation == 1
+    places.close()
