@@ -377,3 +377,30 @@ def test_a_bug_in_an_opaque_task_is_the_users() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         function(X)
+
+
+# -- anygpu's own arrays
+
+
+@pytest.mark.parametrize("device", ["numpy", *DEVICES])
+def test_functions_that_write_or_ask_work_with_arrays_on_any_device(device: str) -> None:
+    def writes(x: Any) -> Any:
+        x[0] = 0
+        return x * 2
+
+    def asks(x: Any) -> Any:
+        return x + 1 if x.sum() > 0 else x - 1
+
+    mine = ag.asarray(X, device=device)
+    expected = X.copy()
+    expected[0] = 0
+    np.testing.assert_allclose(np.asarray(ag.offload(writes)(mine)), expected * 2)
+    np.testing.assert_allclose(np.asarray(mine), expected)
+    np.testing.assert_allclose(np.asarray(ag.offload(asks)(ag.asarray(X, device=device))), asks(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_arrays_of_the_host_go_where_they_were_sent_and_stay_there(device: str) -> None:
+    result: Any = ag.offload(on=device, fallback="raise")(score)(ag.asarray(X), ag.asarray(W))
+    assert result.device.startswith(device)
+    np.testing.assert_allclose(np.asarray(result), score(X, W), rtol=1e-4, atol=1e-5)

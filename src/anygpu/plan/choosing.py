@@ -46,8 +46,8 @@ LONGEST_FOR_A_WINNER = 24
 #: One that is nearly as good is measured again by a real call, which then costs little more than it should.
 NEARLY = 1.3
 
-#: Recording one operation costs at most this much, and is done twice.
-_RECORDING = 2 * 8e-6
+#: What recording costs in any case, and for one operation: the function is called twice, on copies of what it uses.
+_RECORDING, _RECORDING_ONE = 8e-4, 4e-5
 #: What NumPy needs for any operation, and for one element of the cheapest.
 _LEAST_PER_OPERATION = 5e-7
 _LEAST_PER_ELEMENT = 1.5e-10
@@ -55,7 +55,7 @@ _LEAST_PER_ELEMENT = 1.5e-10
 
 def most_for_recording(seconds: float, size: int) -> float:
     """What recording can cost at most: a call that took so long with arrays so large has only so many operations."""
-    return _RECORDING * seconds / (_LEAST_PER_OPERATION + _LEAST_PER_ELEMENT * size)
+    return _RECORDING + _RECORDING_ONE * seconds / (_LEAST_PER_OPERATION + _LEAST_PER_ELEMENT * size)
 
 
 Kind = Literal["home", "known", "dose", "believed", "only"]
@@ -340,7 +340,13 @@ class Cell:
     @property
     def next_look(self) -> int:
         """The number of calls after which `to_try` may have a new answer; a caller need not ask before."""
-        dues = [track.due for name, track in self.tracks.items() if name != self._current and name != self.home]
+        best = self._best_known()
+        dues = [
+            track.due
+            for name, track in self.tracks.items()
+            if name not in (self._current, self.home)
+            and (track.suspended or (best is not None and self._may_be_better(name, best[1])))
+        ]
         return max(self.calls + 1, min(dues, default=self.calls + LONGEST_INTERVAL))
 
     def estimate(self, candidate: str) -> float | None:

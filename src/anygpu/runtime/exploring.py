@@ -11,7 +11,7 @@ import numpy as np
 from anygpu.array.array import Array
 from anygpu.array.place import to_numpy_dtype
 from anygpu.errors import AnyGPUError
-from anygpu.plan.choosing import DOUBT, most_for_recording
+from anygpu.plan.choosing import DOUBT, Cell, most_for_recording
 from anygpu.runtime.call import Call
 from anygpu.runtime.runtime import Runtime
 from anygpu.runtime.signature import elements
@@ -24,14 +24,17 @@ _COPIED_PER_SECOND = 4e9
 _RUNS = 3
 #: A trial that takes longer than this is not repeated.
 _LONG = 0.5
-#: For so many calls nothing is asked when there is nothing to ask.
-_QUIET = 64
+#: For so many calls nothing is asked when there is nothing to ask, and when the function is shorter than any device.
+_QUIET, _VERY_QUIET = 64, 1024
+#: While something is going on in the background, a look for its end costs about this, and may cost a twentieth.
+_LOOK = 6e-5 * 20
 
 
 def explore(call: Call) -> None:
     """After a call: start a trial if there is something to try and it may cost what it costs."""
     runtime, state, cell = call.runtime, call.state, call.state.cell
-    if state.ours or state.options.engine is not None:
+    if state.ours and cell.home != "numpy":
+        # What is on a device stays there.
         return
     if state.traced is None or not state.considered:
         runtime.wake()
@@ -41,11 +44,13 @@ def explore(call: Call) -> None:
         if not state.refining:
             state.refining = True
             runtime.background.submit(partial(_refine, runtime, state))
+        if cell.home == "numpy" and not state.ours:
+            state.be_quiet(_calls_in(cell, _LOOK))
         return
     name = cell.to_try()
     if name is None:
-        at_home = cell.home == "numpy" and cell.choose().candidate == "numpy" and not cell.trying
-        state.be_quiet(min(cell.next_look - cell.calls, _QUIET) if at_home else 0)
+        if not state.ours and cell.home == "numpy" and cell.choose().candidate == "numpy":
+            state.be_quiet(_calls_in(cell, _LOOK) if cell.trying else min(cell.next_look - cell.calls, _QUIET))
         return
     devices = tuple(name.split("+"))
     machine = runtime.machine()
@@ -65,17 +70,25 @@ def explore(call: Call) -> None:
 def _quiet_calls(call: Call) -> int:
     """How many calls may go by before recording could be affordable, or devices be known."""
     cell, runtime = call.state.cell, call.runtime
-    if cell.home != "numpy":
+    if cell.home != "numpy" or call.state.ours:
         return 0
     if call.state.not_recorded is not None:
-        return _QUIET
+        return _VERY_QUIET
     seconds = cell.estimate("numpy") or 0.0
     if seconds <= runtime.floor:
-        return _QUIET
-    if call.state.traced is not None or not runtime.awake:
+        return _VERY_QUIET
+    if not runtime.awake:
+        return _calls_in(cell, max(_LOOK, runtime.until_worth_looking))
+    if call.state.traced is not None:
         return 0
     cost = most_for_recording(seconds, elements(call.arguments, call.keywords))
     return 0 if cell.affords(cost) else min(_QUIET, cell.calls_until_affordable(cost))
+
+
+def _calls_in(cell: Cell, seconds: float) -> int:
+    """How many calls at home fit into so many seconds."""
+    each = cell.estimate(cell.home) if cell.home is not None else None
+    return min(_QUIET, int(seconds / each)) if each else 0
 
 
 def _copied(state: State, call: Call) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from anygpu.errors import InvalidOption
+from anygpu.hardware.selection import matches_name
 from anygpu.plan.plan import Plan
 from anygpu.receipts import Receipt
 from anygpu.runtime.call import Call, home_of_ours
@@ -22,7 +23,7 @@ from anygpu.runtime.options import NAMES, Options, options
 from anygpu.runtime.placing import explain, place
 from anygpu.runtime.runtime import Runtime, allows_numpy, default
 from anygpu.runtime.signature import signature
-from anygpu.runtime.state import State
+from anygpu.runtime.state import LARGE, Early, State
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,7 +53,8 @@ class Offloaded(Generic[P, R]):
         self._options = options
         self._find_runtime = runtime
         self._task = getattr(function, "__qualname__", None) or repr(function)
-        self._states: OrderedDict[Hashable, State] = OrderedDict()
+        self._states: OrderedDict[Hashable, State | Early] = OrderedDict()
+        self._may_begin_at_home = allows_numpy(options) and options.precision is None
         #: Whether the values of floats decide what the function does, so that each value is a case of its own.
         self._floats = False
 
@@ -61,18 +63,16 @@ class Offloaded(Generic[P, R]):
     def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
         # What is done here is done for every call, also of functions that take a microsecond: so it is written out.
         begin = _clock()
-        key: Hashable = None
+        parts: list[Any] | None = None
         if not keywords:
-            parts: list[Any] = []
+            parts = []
             for each in arguments:
                 if type(each) is _ndarray:
                     parts += (each.shape, each.dtype.num)
                 else:
+                    parts = None
                     break
-            else:
-                key = tuple(parts)
-        if key is None:
-            key = signature(arguments, keywords, floats=self._floats)
+        key: Hashable = tuple(parts) if parts is not None else signature(arguments, keywords, floats=self._floats)
         state = self._states.get(key)
         if state is not None and state.quiet:
             ready = _clock()
@@ -84,8 +84,24 @@ class Offloaded(Generic[P, R]):
             if _listening():
                 publish((state, begin, ready, end))
             return value
+        if state is None and parts is not None and self._may_begin_at_home:
+            return self._first(key, arguments, begin)
         placed: R = self._place(key, arguments, keywords)[0]
         return placed
+
+    def _first(self, key: Hashable, arguments: Any, begin: float) -> R:
+        """The first call with such arrays: it runs as it is, and nothing is thought about before it is known to pay."""
+        if any(each.size >= LARGE for each in arguments):
+            placed: R = self._place(key, arguments, {})[0]
+            return placed
+        ready = _clock()
+        function: Callable[..., R] = self._function
+        value = function(*arguments)
+        end = _clock()
+        early = Early(self._task, end - ready)
+        self._remember(key, early)
+        publish((early, begin, ready, end))
+        return value
 
     def run(self, *arguments: P.args, **keywords: P.kwargs) -> Result:
         """As a call, with the receipt."""
@@ -121,16 +137,31 @@ class Offloaded(Generic[P, R]):
         return outcome
 
     def _call(self, key: Hashable | None, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
+        runtime = self._find_runtime()
         state = self._states.get(key) if key is not None else None
-        if state is None:
+        if not isinstance(state, State):
+            early = state
             ours = home_of_ours(arguments, keywords)
-            home = ours or ("numpy" if allows_numpy(self._options) else None)
-            state = State(self._task, self._options, home, ours=ours is not None)
+            state = State(self._task, self._options, self._home(runtime, ours), ours=ours is not None)
+            if early is not None:
+                runtime.seconds += early.tell(state.cell)
             if key is not None:
-                self._states[key] = state
-                if len(self._states) > _MOST_STATES:
-                    self._states.popitem(last=False)
-        return Call(self._find_runtime(), self._function, state, arguments, keywords, lasting=key is not None)
+                self._remember(key, state)
+        return Call(runtime, self._function, state, arguments, keywords, lasting=key is not None)
+
+    def _home(self, runtime: Runtime, ours: str | None) -> str | None:
+        """Where the arguments are, if calls may run there."""
+        if ours is None or ours == "numpy":
+            return "numpy" if allows_numpy(self._options) else None
+        on = self._options.preference.on
+        device = runtime.machine().device(ours) if on else None
+        allowed = not on or (device is not None and any(matches_name(device, name) for name in on))
+        return ours if allowed else None
+
+    def _remember(self, key: Hashable, state: State | Early) -> None:
+        self._states[key] = state
+        if len(self._states) > _MOST_STATES:
+            self._states.popitem(last=False)
 
 
 def offloaded(function: Callable[P, R], given: Mapping[str, Any]) -> Offloaded[P, R]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.array import Array
+from anygpu.array.array import Array, as_array
 from anygpu.array.expression import Value, compute
 from anygpu.array.place import place_for, to_numpy_dtype
 from anygpu.array.structure import flatten, unflatten
@@ -21,13 +21,11 @@ from anygpu.runtime.call import Call, ours_among
 from anygpu.runtime.collecting import numpy_receipt, publish
 from anygpu.runtime.exploring import explore
 from anygpu.runtime.signature import elements
-from anygpu.runtime.state import Facts, State, no_device
+from anygpu.runtime.state import LARGE, Facts, State, no_device
 from anygpu.runtime.ways import InPieces, Whole, carry_out
 from anygpu.workers.worker import Argument, Ran
 
-#: A first call with arguments this large is recorded before it runs: then it need not run at home if that is hopeless.
-_LARGE = 1 << 20
-#: The same while nobody has looked at the machine yet, and recording may have to load its modules first.
+#: As `LARGE`, while nobody has looked at the machine yet, and recording may have to load its modules first.
 _VERY_LARGE = 1 << 24
 #: A first call that is predicted to take so long at home may wait for a look at the machine.
 _WORTH_LOOKING = 1.0
@@ -54,7 +52,7 @@ def place(call: Call) -> tuple[Any, Receipt]:
         call.runtime.seconds += call.state.hear()
         _learn(call, timer)
         choice = _choose(call)
-    if choice.candidate == "numpy" and not call.state.ours:
+    if choice.candidate == "numpy" and (call.state.traced is not None or not call.state.ours):
         outcome = _as_it_is(call, choice, timer)
     else:
         outcome = _on_devices(call, choice, timer)
@@ -98,7 +96,7 @@ def _should_record(call: Call) -> bool:
     size = elements(call.arguments, call.keywords)
     awake = call.runtime.awake
     if not cell.calls:
-        return size >= (_LARGE if awake else _VERY_LARGE)
+        return size >= (LARGE if awake else _VERY_LARGE)
     seconds = cell.estimate(cell.home) or 0.0
     return awake and seconds > call.runtime.floor and cell.affords(most_for_recording(seconds, size))
 
@@ -162,10 +160,15 @@ def _as_it_is(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Att
     """The user's own function on the user's own arrays. What it raises is the user's business."""
     state, cell, runtime = call.state, call.state.cell, call.runtime
     predicted = cell.estimate("numpy")
+    arguments, keywords = call.arguments, call.keywords
     with timer.phase("run"):
-        value = call.function(*call.arguments, **call.keywords)
+        if state.ours:
+            arguments, keywords = as_numpy(arguments), as_numpy(keywords)
+        value = call.function(*arguments, **keywords)
         if state.options.precision is not None:
             value = narrowed(value)
+        if state.ours:
+            value = as_ours(value)
     if cell.home == "numpy":
         with timer.phase("plan"):
             took = timer.seconds("run")
@@ -203,7 +206,7 @@ def _on_devices(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[Any, Rec
             fell_back(f"{state.task} runs on {following} instead of {name}: {_one_line(str(failure))}")
         choice = Choice(following, "known", f"{name} failed ({type(failure).__name__}), and it was next.")
         name = following
-        if name == "numpy" and not state.ours:
+        if name == "numpy":
             return _as_it_is(call, choice, timer, tuple(attempts))
 
 
@@ -212,7 +215,7 @@ def _cut_smaller(call: Call, name: str, failure: AnyGPUError, attempts: Sequence
     state = call.state
     facts = state.facts.get(name)
     tried = sum(attempt.device == name for attempt in attempts)
-    if not isinstance(failure, AllocationError) or facts is None or state.ours or tried > _SMALLER:
+    if not isinstance(failure, AllocationError) or facts is None or tried > _SMALLER:
         return False
     if isinstance(facts.way, InPieces):
         room = facts.way.chunks.peak_bytes // 2
@@ -231,7 +234,7 @@ def _next_best(state: State, tried: set[str]) -> str | None:
     left = [name for name in state.facts if name not in tried and not state.cell.tracks[name].suspended]
     if left:
         return min(left, key=lambda name: state.cell.estimate(name) or float("inf"))
-    return "numpy" if "numpy" not in tried and not state.ours else None
+    return "numpy" if "numpy" not in tried else None
 
 
 def _on_device(
@@ -262,6 +265,9 @@ def _on_device(
     if state.ours and not keep:
         value = as_ours(value)
     took = runtime.clock() - begin - ran.phases.compile
+    if keep and cell.home == "numpy":
+        # Whoever looks at the result pays for the way back; at home nobody does.
+        took += runtime.reading(name, sum(spec.nbytes for spec in state.program.results))
     with timer.phase("plan"):
         with runtime.lock:
             cell.measured(name, took)
@@ -375,20 +381,20 @@ def as_arguments(
     return given
 
 
+def as_numpy(value: Any) -> Any:
+    """anygpu's own arrays of arguments as NumPy's, without a copy where they are on the host."""
+    leaves, structure = flatten(value)
+    return unflatten(structure, [np.asarray(leaf) if isinstance(leaf, Array) else leaf for leaf in leaves])
+
+
 def as_ours(value: Any) -> Any:
     """NumPy's arrays of a result as anygpu's, on the host."""
     leaves, structure = flatten(value)
     host = place_for("numpy")
-    return unflatten(
-        structure,
-        [_as_array(leaf, host) if isinstance(leaf, np.ndarray | np.generic) else leaf for leaf in leaves],
-    )
-
-
-def _as_array(leaf: Any, host: Any) -> Array:
-    from anygpu.array.array import as_array
-
-    return as_array(np.asarray(leaf), host)
+    arrays = [
+        as_array(np.asarray(leaf), host) if isinstance(leaf, np.ndarray | np.generic) else leaf for leaf in leaves
+    ]
+    return unflatten(structure, arrays)
 
 
 _NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}

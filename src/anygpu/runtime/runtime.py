@@ -76,6 +76,11 @@ class Runtime:
             self._recall(found.devices)
         return found
 
+    @property
+    def until_worth_looking(self) -> float:
+        """Seconds that calls still have to take before anybody looks at the machine for them."""
+        return 0.0 if self._looking else max(0.0, _LOOKING - self.seconds)
+
     def wake(self) -> None:
         """Look at the machine in the background, once calls have taken long enough to make that worth while."""
         if not self._looking and self.seconds >= _LOOKING:
@@ -131,6 +136,11 @@ class Runtime:
         """What the calibration says, and the seconds after what earlier calls have taught."""
         plain = predict(program, self.calibration(device), resident_bytes=resident_bytes, keep=keep)
         return plain, plain.seconds * self.corrections.factor(device.id, kind_of(program))
+
+    def reading(self, device: str, nbytes: int) -> float:
+        """What it takes to get so many bytes back from there."""
+        known = self._calibrations.get(device)
+        return known.read.seconds(nbytes) if known is not None else 0.0
 
     @property
     def floor(self) -> float:
