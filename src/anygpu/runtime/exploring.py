@@ -33,9 +33,6 @@ _LOOK = 6e-5 * 20
 def explore(call: Call) -> None:
     """After a call: start a trial if there is something to try and it may cost what it costs."""
     runtime, state, cell = call.runtime, call.state, call.state.cell
-    if state.ours and cell.home != "numpy":
-        # What is on a device stays there.
-        return
     if state.traced is None or not state.considered:
         runtime.wake()
         state.be_quiet(_quiet_calls(call))
@@ -57,7 +54,10 @@ def explore(call: Call) -> None:
     if not all(runtime.opening_is_worth_it(found) for each in devices if (found := machine.device(each))):
         return
     bytes_in = sum(spec.nbytes for spec in state.program.inputs)
-    if cell.home is not None and not cell.affords(bytes_in / _COPIED_PER_SECOND):
+    cost = bytes_in / _COPIED_PER_SECOND
+    if state.ours and cell.home is not None:
+        cost += runtime.reading(cell.home, bytes_in)
+    if cell.home is not None and not cell.affords(cost):
         return
     begin = runtime.clock()
     copies = _copied(state, call)

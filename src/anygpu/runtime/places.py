@@ -110,11 +110,32 @@ class Places:
         self._opening: dict[tuple[str, Home], threading.Lock] = defaultdict(threading.Lock)
 
     def find(self, name: str | None = None, *, isolation: Home | None = None) -> WorkerPlace:
-        """The place for `on=name`; `None` is the default device. Raises `DeviceUnavailable` with every reason."""
+        """The place for `on=name`; `None` is the default device. Of several names with commas the first that is there.
+
+        Raises `DeviceUnavailable` with every reason.
+        """
         wanted = name or os.environ.get(VARIABLE) or "numpy"
         known = self._by_name.get((wanted, isolation))
         if known is not None:
             return known
+        names = [each.strip() for each in wanted.split(",") if each.strip()] or ["numpy"]
+        place = self._first_of(names, isolation) if len(names) > 1 else self._find(names[0], isolation)
+        self._by_name[wanted, isolation] = place
+        return place
+
+    def _first_of(self, names: Sequence[str], isolation: Home | None) -> WorkerPlace:
+        """In order of preference, and no library is loaded for a name behind the one that is found."""
+        refusals: list[str] = []
+        for name in names:
+            try:
+                return self._find(name, isolation)
+            except DeviceUnavailable as error:
+                refusals += error.refusals
+            except MissingExtra as error:
+                refusals.append(str(error))
+        raise DeviceUnavailable(f'on="{", ".join(names)}"', list(dict.fromkeys(refusals)))
+
+    def _find(self, wanted: str, isolation: Home | None) -> WorkerPlace:
         candidates = [entry for entry in catalogue() if _may_have(entry, wanted)]
         found: list[Device | Unavailable] = []
         distant: list[EngineEntry] = []
@@ -129,9 +150,7 @@ class Places:
         devices = [item for item in found if isinstance(item, Device)]
         missing = [item for item in found if isinstance(item, Unavailable)]
         (best, *_) = require(devices, prefer(wanted, unverified=True), missing)
-        place = self._place(best, isolation)
-        self._by_name[wanted, isolation] = place
-        return place
+        return self._place(best, isolation)
 
     def _place(self, device: Device, isolation: Home | None) -> WorkerPlace:
         home = home_of(_entry_of(device.id), isolation)

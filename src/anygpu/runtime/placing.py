@@ -27,6 +27,8 @@ from anygpu.workers.worker import Argument, Ran
 
 #: As `LARGE`, while nobody has looked at the machine yet, and recording may have to load its modules first.
 _VERY_LARGE = 1 << 24
+#: With anygpu's own arrays on the host: after so many calls, if it cannot take longer than this.
+_CALLS_BEFORE_RECORDING, _MOST_FOR_RECORDING = 2, 0.02
 #: A first call that is predicted to take so long at home may wait for a look at the machine.
 _WORTH_LOOKING = 1.0
 #: How often the pieces of one call are made smaller, when the device still has no room.
@@ -81,7 +83,7 @@ def _learn(call: Call, timer: PhaseTimer) -> None:
         _require_what_was_asked_for(call)
     if state.traced is None or state.settled_for_numpy is not None:
         return
-    if runtime.awake or cell.home is None or state.ours or _is_hopeless_at_home(call):
+    if runtime.awake or cell.home != "numpy" or _is_hopeless_at_home(call):
         call.consider()
         if cell.home is None:
             _require_that_it_can(call)
@@ -89,7 +91,7 @@ def _learn(call: Call, timer: PhaseTimer) -> None:
 
 def _should_record(call: Call) -> bool:
     cell = call.state.cell
-    if cell.home is None or call.state.ours:
+    if cell.home != "numpy":
         return True
     if not call.lasting:
         return False
@@ -98,7 +100,11 @@ def _should_record(call: Call) -> bool:
     if not cell.calls:
         return size >= (LARGE if awake else _VERY_LARGE)
     seconds = cell.estimate(cell.home) or 0.0
-    return awake and seconds > call.runtime.floor and cell.affords(most_for_recording(seconds, size))
+    cost = most_for_recording(seconds, size)
+    if call.state.ours:
+        # Once it is recorded it can run on NumPy's arrays, which takes a part of what lazy ones take.
+        return cell.calls >= _CALLS_BEFORE_RECORDING and cost < _MOST_FOR_RECORDING
+    return awake and seconds > call.runtime.floor and cell.affords(cost)
 
 
 def _is_hopeless_at_home(call: Call) -> bool:
@@ -307,7 +313,7 @@ def _on_device(
 
 
 def _lazily(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[Any, Receipt]:
-    """anygpu's own arrays, and a function that cannot be recorded: it is called with them, and they compute as ever."""
+    """anygpu's own arrays, and a function that is not recorded: it is called with them, and they compute as ever."""
     state = call.state
     with timer.phase("run"):
         value = call.function(*call.arguments, **call.keywords)
@@ -317,11 +323,17 @@ def _lazily(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[Any, Receipt
     why = "the function was called with arrays on the device, which does not count"
     with call.runtime.lock:
         state.cell.measured(choice.candidate, phases.run)
+        call.runtime.seconds += phases.run
+    if call.lasting and state.not_recorded is None:
+        explore(call)
+    reason = choice.sentence
+    if state.not_recorded is not None:
+        reason = f"its arguments are there, and it cannot be recorded: {state.not_recorded}"
     return value, Receipt(
         task=state.task,
         device=choice.candidate,
         kind="cpu",
-        reason=f"its arguments are there, and it cannot be recorded: {state.not_recorded}",
+        reason=reason,
         phases=phases,
         attempts=(Attempt(device=choice.candidate, phases=phases),),
         unknown=dict.fromkeys(("device_seconds", "peak_bytes", "kernels", "predicted_seconds"), why),

@@ -107,13 +107,15 @@ def _in_pieces(
         for result, part, axis in zip(results, ran.results, chunks.cut.outputs, strict=True):
             result[... if axis is None else _stretch(axis, start, stop)] = part
         runs.append(ran)
-    return together(runs, list(results))
+    return together(runs, list(results), [ran.phases for ran in runs])
 
 
 def _in_parts(workers: Sequence[Worker], split: Split, arguments: Sequence[Argument], timeout: float | None) -> Ran:
     #: By their position in the whole program.
     values: dict[int, Any] = dict(enumerate(arguments))
     runs: list[Ran] = []
+    #: Of parts that run at the same time only the longer one is waited for.
+    waited_for: list[Phases] = []
 
     def run(part: Part) -> Ran:
         return workers[part.device].run(part.program, [values[source] for source in part.sources], timeout=timeout)
@@ -134,22 +136,23 @@ def _in_parts(workers: Sequence[Worker], split: Split, arguments: Sequence[Argum
         for part, ran in done:
             values.update(zip(part.results, ran.results, strict=True))
             runs.append(ran)
-    return together(runs, [values[output] for output in split.outputs])
+        waited_for.append(max((ran.phases for _, ran in done), key=lambda phases: phases.total))
+    return together(runs, [values[output] for output in split.outputs], waited_for)
 
 
 def _stretch(axis: int, start: int, stop: int) -> tuple[slice, ...]:
     return (*(slice(None),) * axis, slice(start, stop))
 
 
-def together(runs: Sequence[Ran], results: list[Any]) -> Ran:
-    """Several runs as one."""
+def together(runs: Sequence[Ran], results: list[Any], waited_for: Sequence[Phases]) -> Ran:
+    """Several runs as one, which took the phases that were waited for."""
     phases = Phases(
-        compile=sum(ran.phases.compile for ran in runs),
-        queue=sum(ran.phases.queue for ran in runs),
-        write=sum(ran.phases.write for ran in runs),
-        run=sum(ran.phases.run for ran in runs),
-        read=sum(ran.phases.read for ran in runs),
-        other=sum(ran.phases.other for ran in runs),
+        compile=sum(each.compile for each in waited_for),
+        queue=sum(each.queue for each in waited_for),
+        write=sum(each.write for each in waited_for),
+        run=sum(each.run for each in waited_for),
+        read=sum(each.read for each in waited_for),
+        other=sum(each.other for each in waited_for),
     )
     unknown: dict[str, str] = {}
     for ran in runs:
