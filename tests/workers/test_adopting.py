@@ -93,7 +93,7 @@ def test_a_dead_worker_is_replaced_by_its_next_generation(monkeypatch: pytest.Mo
     old = place.upload(x)
     first = place.worker
     assert isinstance(first, ProcessWorker)
-    first._child.process.kill()
+    first._talk.child.process.kill()
     with pytest.raises(DeviceLost) as caught:
         place.run(doubled(3), [old])
     assert caught.value.generation == 1

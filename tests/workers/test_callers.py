@@ -5,14 +5,12 @@ A process of its own for each, started as a user would start it. PyInstaller has
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import anygpu as ag
 from anygpu.runtime.places import places
@@ -125,14 +123,13 @@ sys.exit(answer["content"]["status"] != "ok")
 """
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("ipykernel"), reason="Jupyter is not installed")
 def test_a_notebook() -> None:
     """A cell in the kernel that Jupyter runs: output goes through its own streams, and an event loop is running."""
     assert run("-c", _KERNEL, given=USE) == WANTED
 
 
 def test_a_host_like_a_notebook(tmp_path: Path) -> None:
-    """What matters of a notebook, also where Jupyter is not installed: a main module without a file, cells that are
+    """What matters of any notebook, whoever runs its cells: a main module without a file, cells that are
     compiled one by one inside of a running event loop, and standard streams that are no files."""
     script = tmp_path / "host.py"
     script.write_text(f"""\

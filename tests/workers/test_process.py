@@ -26,9 +26,9 @@ from anygpu.hardware.device import Device
 from anygpu.memory.pool import bucket_size
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Concatenate, Input
-from anygpu.runtime.places import Places
+from anygpu.runtime.places import Places, places
 from anygpu.testing import FakeEngine, Fault, fake_device
-from anygpu.workers import calls, process, shared
+from anygpu.workers import calls, conversation, shared
 from anygpu.workers.crossing import read, written
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.shared import MOST_OUT
@@ -104,8 +104,8 @@ def test_a_crash_in_mid_call_is_a_lost_device(fault: Fault, words: str) -> None:
 
 def test_the_last_words_of_a_child_are_in_the_error() -> None:
     worker = faulty("segfault")
-    assert worker._child.process.stdin is not None
-    os.pwrite(worker._child._stderr.fileno(), b"a driver's last words", 0)
+    assert worker._talk.child.process.stdin is not None
+    os.pwrite(worker._talk.child._stderr.fileno(), b"a driver's last words", 0)
     with pytest.raises(DeviceLost, match="a driver's last words"):
         worker.run(doubled(3), [np.ones(3, np.float32)])
 
@@ -202,8 +202,8 @@ def test_shared_memory_is_used_again_and_given_back(worker: ProcessWorker) -> No
     for part in parts:
         np.testing.assert_array_equal(part, 2)
     del parts, part
-    worker._shared._pool.trim(0)  # type: ignore[union-attr]
-    worker._tidy()
+    worker._talk.shared._pool.trim(0)  # type: ignore[union-attr]
+    worker._talk.tidy()
     worker.run(doubled(3), [x[:3]])
     assert worker.shared_bytes == 0
     assert mapped_segments(worker.process_id) == 0
@@ -259,12 +259,12 @@ def test_handles_that_nobody_has_are_free_in_the_child(monkeypatch: pytest.Monke
     assert full is not None
     assert empty is not None
     assert full - empty >= 10 * x.nbytes
-    monkeypatch.setattr(process, "DROPPED_BYTES", 3 * x.nbytes)
+    monkeypatch.setattr(conversation, "DROPPED_BYTES", 3 * x.nbytes)
     handles = [worker.upload(x) for _ in range(4)]
-    number = worker._number
+    number = worker._talk.number
     del handles
-    assert len(worker._dropped) < 4, "when many bytes wait, the child is told without a call"
-    assert worker._number == number
+    assert len(worker._talk.dropped) < 4, "when many bytes wait, the child is told without a call"
+    assert worker._talk.number == number
     places.close()
 
 
@@ -287,24 +287,24 @@ def test_a_handle_of_an_earlier_worker_is_refused(worker: ProcessWorker) -> None
 def test_a_program_is_sent_once_and_again_when_the_child_has_forgotten_it(worker: ProcessWorker) -> None:
     x = np.ones(3, np.float32)
     sent: list[calls.Envelope] = []
-    post = worker._post
+    post = worker._talk.post
 
     def watch(envelope: calls.Envelope, attached: Any) -> None:
         sent.append(envelope)
         post(envelope, attached)
 
-    worker._post = watch  # type: ignore[method-assign]
+    worker._talk.post = watch  # type: ignore[method-assign]
     for _ in range(3):
         worker.run(doubled(3), [x])
     assert [each.task.text is None for each in sent if isinstance(each.task, calls.Run)] == [False, True, True]
     # As if the child had forgotten it.
-    worker._sent[chain(3).key] = None
+    worker._talk.sent[chain(3).key] = None
     (result,) = worker.run(chain(3), [x]).results
     np.testing.assert_allclose(result, np.tanh(x) + x)
-    for size in range(4, 4 + process.PROGRAMS_SENT):
-        worker._sent[doubled(size).key] = None
+    for size in range(4, 4 + conversation.PROGRAMS_SENT):
+        worker._talk.sent[doubled(size).key] = None
     worker.run(doubled(3), [x])
-    assert len(worker._sent) <= process.PROGRAMS_SENT + 1
+    assert len(worker._talk.sent) <= conversation.PROGRAMS_SENT + 1
 
 
 def test_errors_cross_with_their_class_and_their_fields() -> None:
@@ -319,7 +319,16 @@ def test_errors_cross_with_their_class_and_their_fields() -> None:
         assert type(copy) is type(error)
         assert str(copy) == str(error)
         assert vars(copy) == vars(error)
-    for usual in (IndexError("index 5"), ValueError("no"), MemoryError("none"), ZeroDivisionError("0")):
+    for usual in (
+        FloatingPointError("underflow"),
+        IndexError("index 5"),
+        MemoryError("none"),
+        OverflowError("too large"),
+        TypeError("not that"),
+        ValueError("no"),
+        ZeroDivisionError("0"),
+        np.linalg.LinAlgError("Singular matrix"),
+    ):
         copy = read(written(usual), "webgpu:0")
         assert (type(copy), str(copy)) == (type(usual), str(usual))
     try:
@@ -329,6 +338,26 @@ def test_errors_cross_with_their_class_and_their_fields() -> None:
     assert isinstance(copy, ag.DeviceError)
     assert "LookupError: a bug of ours" in str(copy)
     assert any("Traceback" in note for note in copy.__notes__), "what nobody expected tells where it came from"
+
+
+def test_a_child_of_a_usual_error_arrives_as_its_parent() -> None:
+    copy = read(written(np.exceptions.AxisError(3, 2)), "webgpu:0")
+    assert type(copy) is ValueError
+    assert "axis 3 is out of bounds" in str(copy)
+
+
+def test_an_error_of_the_users_values_is_raised_as_numpy_raises_it() -> None:
+    """Also with `fallback="allow"`: it is no failure of the device, and would be the same elsewhere."""
+    singular = np.zeros((3, 3))
+    with pytest.raises(np.linalg.LinAlgError) as expected:
+        np.linalg.inv(singular)
+    with pytest.raises(np.linalg.LinAlgError, match=str(expected.value)):
+        ag.run(np.linalg.inv, singular, on="opencl", fallback="allow")
+    traced = record(np.linalg.inv, singular)
+    worker = places.find("opencl").worker
+    with pytest.raises(np.linalg.LinAlgError):
+        worker.run(traced, [singular])
+    assert worker.alive
 
 
 def test_an_error_of_the_engine_leaves_the_worker_alive() -> None:
@@ -387,7 +416,7 @@ def test_a_caller_who_does_not_wait_any_longer_does_no_harm(worker: ProcessWorke
     """Ctrl-C: the answer of the abandoned call comes later, and is nobody's."""
     x = np.ones(1_000_000, np.float32)
     worker.run(doubled(x.size), [x])
-    receive = worker._link.receive
+    receive = worker._talk.link.receive
     calls_left = 1
 
     def interrupted(timeout: float | None = None) -> memoryview:
@@ -397,19 +426,19 @@ def test_a_caller_who_does_not_wait_any_longer_does_no_harm(worker: ProcessWorke
             raise KeyboardInterrupt
         return receive(timeout)
 
-    worker._link.receive = interrupted  # type: ignore[method-assign]
+    worker._talk.link.receive = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         worker.run(doubled(x.size), [x], keep=True)
     assert worker.alive
-    assert len(worker._abandoned) == 1
+    assert len(worker._talk.abandoned) == 1
     (result,) = worker.run(chain(4), [x[:4]]).results
     np.testing.assert_allclose(result, np.tanh(x[:4]) + x[:4], rtol=1e-6)
-    assert worker._abandoned == {}
-    assert len(worker._dropped) == 1, "what the abandoned call has left on the device is given up"
+    assert worker._talk.abandoned == {}
+    assert len(worker._talk.dropped) == 1, "what the abandoned call has left on the device is given up"
 
 
 def test_waiting_for_another_caller_has_an_end_too(worker: ProcessWorker) -> None:
-    with worker._open(None), pytest.raises(ag.DeadlineExceeded):
+    with worker._talk.use(), pytest.raises(ag.DeadlineExceeded):
         worker.run(doubled(3), [np.ones(3, np.float32)], timeout=0.05)
 
 
@@ -439,10 +468,10 @@ assert worker.run(doubled(3), [x]).results[0].tolist() == [2, 2, 2]
 
 def test_memory_that_was_given_back_before_it_was_used_is_not_announced(worker: ProcessWorker) -> None:
     """As when there is room for the first of two arguments, and not for the second."""
-    assert worker._shared is not None
-    block = worker._shared.allocate(1 << 20)
-    worker._shared.release(block)
-    worker._shared._pool.trim(0)
+    assert worker._talk.shared is not None
+    block = worker._talk.shared.allocate(1 << 20)
+    worker._talk.shared.release(block)
+    worker._talk.shared._pool.trim(0)
     x = np.ones(100_000, np.float32)
     (result,) = worker.run(doubled(x.size), [x]).results
     np.testing.assert_array_equal(result, x + x)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
+from anygpu.array.tracing import record
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware.device import Device
+from anygpu.program.graph import Node, Program
+from anygpu.program.primitives import Input
+from anygpu.receipts import DriverWork
 from anygpu.runtime.places import Places
 from anygpu.testing import FakeEngine, check_worker, fake_device
 from anygpu.workers.opening import default_budget, home_of, open_worker
+from anygpu.workers.thread import ThreadWorker
 from anygpu.workers.worker import Home
-from tests.workers.programs import chain
+from tests.workers.programs import chain, doubled
 
 ENGINES = ("numpy", "webgpu", "opencl", "torch", "jax")
 
@@ -98,5 +106,82 @@ def test_the_steady_state_allocates_and_compiles_nothing(engine: str, home: Home
     assert ran.device_seconds > 0
     untimed = worker.run(chain(x.size), [x])
     assert untimed.device_seconds is None
-    assert "timed=True" in untimed.unknown["device_seconds"]
+    assert "not asked for" in untimed.unknown["device_seconds"]
+    worker.close()
+
+
+@pytest.mark.parametrize("engine", ["webgpu", "opencl"])
+def test_trials_of_kernels_are_no_part_of_what_a_call_did(
+    engine: str, devices: dict[str, Device], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first call compiles and tries sizes of kernels on the device; its receipt is that of the program alone."""
+    monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
+    size = 256
+    a, b = (np.ones((size, size), np.float32) for _ in range(2))
+    program = record(lambda a, b: a @ b, a, b)
+    seen: list[tuple[int | None, DriverWork | None, int | None]] = []
+    for seconds in ("0", "1"):
+        monkeypatch.setenv("ANYGPU_TUNING_SECONDS", seconds)
+        worker = open_worker(entry_of(engine), devices[engine], isolation="thread")
+        assert isinstance(worker, ThreadWorker)
+        for _ in range(2):
+            ran = worker.run(program, [a, b])
+            np.testing.assert_allclose(ran.results[0], np.full((size, size), size))
+            seen.append((ran.kernels, ran.driver, ran.peak_bytes))
+        tried = worker.engine.session(devices[engine]).counters.dispatches  # type: ignore[attr-defined]
+        worker.close()
+    (first, without, least), _, (kernels, driver, peak), (again, steady, _) = seen
+    assert tried > 10, "sizes were tried"
+    assert kernels == again == first
+    assert without is not None
+    assert driver is not None
+    assert steady is not None
+    assert driver.compilations == without.compilations >= 1
+    assert driver.submits == steady.submits
+    assert steady.compilations == 0
+    assert peak == least
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch", "jax"])
+def test_arguments_that_may_not_be_written_to_are_lent_as_well(engine: str, devices: dict[str, Device]) -> None:
+    worker = open_worker(entry_of(engine), devices[engine], isolation="thread")
+    assert isinstance(worker, ThreadWorker)
+    roomy = np.arange(1 << 18, dtype=np.float32)
+    x = roomy[-roomy.ctypes.data % 64 // 4 :]  # jax takes memory as it is only where it begins so
+    x.flags.writeable = False
+    adopted: list[bool] = []
+    execute = worker.engine.execute
+
+    def watch(executable: Any, buffers: Any) -> Any:
+        adopted.extend(np.shares_memory(np.asarray(buffer), x) for buffer in buffers)
+        return execute(executable, buffers)
+
+    worker.engine.execute = watch  # type: ignore[method-assign]
+    (doubled_values,) = worker.run(doubled(x.size), [x]).results
+    (same,) = worker.run(Program([Node(Input(x.shape, "float32"))], [0]), [x]).results
+    assert adopted == [True, True]
+    np.testing.assert_array_equal(doubled_values, 2 * x)
+    np.testing.assert_array_equal(same, x)
+    assert same.flags.writeable
+    assert not np.shares_memory(same, x)
+    worker.close()
+
+
+@pytest.mark.parametrize("engine", ["webgpu", "opencl"])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+def test_results_are_read_straight_into_the_memory_of_the_caller(
+    engine: str, dtype: str, devices: dict[str, Device]
+) -> None:
+    """Whatever their length and wherever they begin: devices copy whole words."""
+    worker = open_worker(entry_of(engine), devices[engine], isolation="thread")
+    assert isinstance(worker, ThreadWorker)
+    x = (np.arange(100_003) % 2).astype(dtype)
+    for first, last in ((0, 100_003), (1, 100_002), (3, 8), (5, 5)):
+        handle = worker.run(record(lambda x, a=first, b=last: x[a:b], x), [x], keep=True).results[0]
+        whole = np.ones(last - first + 2, dtype)
+        worker.engine.download_into(handle.buffer, whole[1:-1])  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(whole[1:-1], x[first:last])
+        assert whole[0] == whole[-1] == 1, "nothing around it is touched"
+    with pytest.raises(InvalidOption, match="does not fit"):
+        worker.engine.download_into(worker.upload(x).buffer, np.empty(3, dtype))  # type: ignore[attr-defined]
     worker.close()

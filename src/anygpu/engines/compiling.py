@@ -22,7 +22,7 @@ from anygpu.codegen.lower import buffer_names
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import part_of
-from anygpu.engines.driver import Built, Bytes, Clear, Command, Counters, Driver, Extent, Launch
+from anygpu.engines.driver import Built, Bytes, Clear, Command, Counters, Driver, Extent, Launch, difference
 from anygpu.engines.held import ARRAYS, CONSTANTS, TEMPORARIES, Held, window_of
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.indices import IndexFacts
@@ -33,7 +33,7 @@ from anygpu.engines.protocol import Lack
 from anygpu.engines.recent import Recent
 from anygpu.engines.trials import Trials
 from anygpu.engines.tuning import Tuner, budget
-from anygpu.errors import AnyGPUError, DeviceLost, TooBig
+from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption, TooBig
 from anygpu.hardware.device import Device
 from anygpu.hardware.verification import Values
 from anygpu.memory.resource import DeviceMemory, reclaim
@@ -144,6 +144,10 @@ class Session:
     def counters(self) -> Counters:
         return self.driver.counters
 
+    def work(self) -> Counters:
+        """The counters without trials. A kernel that a trial compiled counts once a program uses it."""
+        return difference(self.driver.counters, self._trials.work)
+
     def _translated(self, error: Exception) -> AnyGPUError | None:
         return self._engine.classify(error, self.device)
 
@@ -155,6 +159,20 @@ class Session:
             with self.lock:
                 self.driver.write(held.extent(data.nbytes), data)
         return held
+
+    def downloaded_into(self, array: DeviceArray, target: Bytes) -> None:
+        """Like `downloaded`, into memory of the caller, in one wait with the rules."""
+        pending = array.pending
+        extents = [held.extent(4 * len(checks)) for held, checks in pending]
+        targets = [np.empty(extent.nbytes, np.uint8) for extent in extents]
+        if target.nbytes:
+            extents.append(Extent(array.held.block.handle, array.offset, target.nbytes))
+            targets.append(target)
+        with self.lock:
+            self.driver.read_into(extents, targets)
+        if pending:
+            _raise_broken(pending, targets[: len(pending)])
+            array.pending = ()
 
     def downloaded(self, array: DeviceArray) -> Values:
         """On the host, after every rule on the way to it has been looked at."""
@@ -226,7 +244,9 @@ class Session:
     def built(self, kernel: Kernel) -> Built:
         # Binaries are not kept: drivers keep what they compile themselves, and asking PoCL for one has made it abort.
         with self.lock:
-            return self.driver.build(kernel)
+            built = self.driver.build(kernel)
+        self._trials.used(kernel)
+        return built
 
     def run(self, executable: Executable, arrays: Sequence[DeviceArray], *, timed: bool = False) -> list[DeviceArray]:
         offsets = tuple(array.offset % self.driver.alignment != 0 for array in arrays)
@@ -377,6 +397,14 @@ class CompilingEngine:
     def download(self, buffer: DeviceArray) -> Values:
         return buffer.session.downloaded(buffer)
 
+    def download_into(self, buffer: DeviceArray, target: Values) -> None:
+        """Like `download`, into an array of the same shape and type whose values lie one after the other."""
+        if target.shape != buffer.spec.shape or target.dtype != numpy_dtype(buffer.spec.dtype):
+            raise InvalidOption(f"{buffer!r} does not fit into {target.dtype} of shape {target.shape}.")
+        if not target.flags.c_contiguous:
+            raise InvalidOption("values are read only into an array whose values lie one after the other.")
+        buffer.session.downloaded_into(buffer, target.reshape(-1).view(np.uint8))
+
     def execute(self, executable: Executable, buffers: Sequence[DeviceArray]) -> list[DeviceArray]:
         return executable.session.run(executable, buffers)
 
@@ -390,8 +418,8 @@ class CompilingEngine:
             return results, session.driver.device_seconds()
 
     def counters(self, device: Device) -> Counters:
-        """What the driver has done so far, as it is now."""
-        return msgspec.structs.replace(self.session(device).counters)
+        """What the driver has done for programs so far; what kernels were tried out for is left out."""
+        return self.session(device).work()
 
     def reset_peak(self, device: Device) -> None:
         """Let `peak_bytes` begin anew at what is in use now."""

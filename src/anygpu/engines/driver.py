@@ -68,6 +68,18 @@ class Counters(msgspec.Struct, kw_only=True):
     bytes_to_host: int = 0
 
 
+def difference(more: Counters, less: Counters) -> Counters:
+    """What was done beyond `less`."""
+    return Counters(
+        allocations=more.allocations - less.allocations,
+        compilations=more.compilations - less.compilations,
+        submits=more.submits - less.submits,
+        dispatches=more.dispatches - less.dispatches,
+        bytes_to_device=more.bytes_to_device - less.bytes_to_device,
+        bytes_to_host=more.bytes_to_host - less.bytes_to_host,
+    )
+
+
 class Driver(Protocol):
     """One open device. Not to be used from two threads at once."""
 
@@ -98,6 +110,9 @@ class Driver(Protocol):
 
     def read_many(self, extents: Sequence[Extent]) -> list[Bytes]:
         """Like `read` of each, with one wait for all of them."""
+
+    def read_into(self, extents: Sequence[Extent], targets: Sequence[Bytes]) -> None:
+        """Like `read_many`, into memory that the caller has: for each extent an array of as many bytes."""
 
     def read_view(self, extent: Extent, *, owner: object) -> Bytes:
         """Like `read`, but without the copy where the host sees the device's memory.

@@ -6,13 +6,15 @@ They run on memory of their own, beside everything else that a session does.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
+import msgspec
 import numpy as np
 
 from anygpu.codegen.functions import accuracy
 from anygpu.codegen.kernel import Kernel, Schedule
-from anygpu.engines.driver import Clear, Command, Driver, Launch
+from anygpu.engines.driver import Clear, Command, Counters, Driver, Launch, difference
 from anygpu.engines.held import TUNING, Held, window_of
 from anygpu.memory.stats import Stats
 
@@ -27,9 +29,35 @@ class Trials:
         self._driver = driver
         self._lock = lock
         self._memory = memory
+        #: What the driver has done for trials alone.
+        self.work = Counters()
+        #: Kernels that were compiled for a trial, and that no program has used yet.
+        self._unused: set[tuple[str, str]] = set()
+
+    def used(self, kernel: Kernel) -> None:
+        """A program takes the kernel: if a trial had it compiled, that was for the program."""
+        if self._unused:
+            name = (kernel.source, kernel.name)
+            if name in self._unused:
+                self._unused.remove(name)
+                self.work.compilations -= 1
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        before = msgspec.structs.replace(self._driver.counters)
+        try:
+            yield
+        finally:
+            done = difference(self._driver.counters, before)
+            for name in Counters.__struct_fields__:
+                setattr(self.work, name, getattr(self.work, name) + getattr(done, name))
 
     def trusted_functions(self, plan: Schedule) -> tuple[str, ...]:
         """The built-in functions to call instead of ours: the accurate ones in WGSL, all or none in OpenCL C."""
+        with self._counted():
+            return self._trusted_functions(plan)
+
+    def _trusted_functions(self, plan: Schedule) -> tuple[str, ...]:
         held = self._held(plan, range(len(plan.slots)))
         with self._lock:
             for number, slot in enumerate(plan.slots):
@@ -57,11 +85,12 @@ class Trials:
         slots = {binding.slot for kernel in kernels for binding in kernel.bindings}
         if most_bytes is not None and sum(plan.slots[slot].nbytes for slot in slots) > most_bytes:
             return None
-        held = self._held(plan, slots)
-        launches = self._launches(plan, kernels, held)
-        with self._lock:
-            self._driver.submit([Clear(each.extent(plan.slots[slot].nbytes)) for slot, each in held.items()])
-        return self._timed(launches)
+        with self._counted():
+            held = self._held(plan, slots)
+            launches = self._launches(plan, kernels, held)
+            with self._lock:
+                self._driver.submit([Clear(each.extent(plan.slots[slot].nbytes)) for slot, each in held.items()])
+            return self._timed(launches)
 
     def _timed(self, commands: Sequence[Command]) -> float | None:
         with self._lock:
@@ -79,6 +108,9 @@ class Trials:
                 for binding in kernel.bindings
             ]
             with self._lock:
+                before = self._driver.counters.compilations
                 built = self._driver.build(kernel)
+                if self._driver.counters.compilations > before:
+                    self._unused.add((kernel.source, kernel.name))
             launches.append(Launch(built, tuple(extents), (0,) * len(kernel.numbers)))
         return launches

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 Job = Callable[[], None]
+
+#: How long the end of Python waits for a library that must not be interrupted.
+_PATIENCE = 30.0
 
 
 class Background:
@@ -24,6 +28,7 @@ class Background:
         self._waiting = 0
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._holding = 0
 
     def submit(self, job: Job) -> None:
         """A job must not raise: it deals with its own errors."""
@@ -47,8 +52,22 @@ class Background:
         with self._idle:
             return self._idle.wait_for(lambda: self._waiting == 0 or self._closed, timeout)
 
+    @property
+    def closed(self) -> bool:
+        """Long jobs look at it between their steps."""
+        return self._closed
+
+    @contextlib.contextmanager
+    def must_finish(self) -> Iterator[None]:
+        """Around the use of a library of this process: it would crash if Python ended under its feet."""
+        self._holding += 1
+        try:
+            yield
+        finally:
+            self._holding -= 1
+
     def close(self) -> None:
-        """Drop what has not begun, and wait for what has: libraries crash when Python ends under their feet."""
+        """Drop what has not begun. What has is waited for only if it must not be interrupted."""
         with self._lock:
             if self._closed:
                 return
@@ -57,7 +76,7 @@ class Background:
             self._idle.notify_all()
         self._jobs.put(None)
         if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=30)
+            thread.join(timeout=_PATIENCE if self._holding else 0.0)
 
     def _work(self) -> None:
         while True:

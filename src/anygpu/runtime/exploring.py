@@ -110,6 +110,8 @@ def _refine(runtime: Runtime, state: State) -> None:
             device = machine.device(name)
             if device is None or runtime.calibration(device).source == "measured":
                 continue
+            if runtime.background.closed:
+                return
             if runtime.opening_is_worth_it(device):
                 with runtime.trying((name,)):
                     runtime.calibrate(device)
@@ -140,6 +142,8 @@ def _try_out(runtime: Runtime, state: State, name: str, values: Sequence[Any]) -
                     return
             best = float("inf")
             for number in range(_RUNS):
+                if runtime.background.closed:
+                    return
                 begin = runtime.clock()
                 carry_out(facts.way, state.program, values, find, timeout=state.options.timeout)
                 seconds = runtime.clock() - begin

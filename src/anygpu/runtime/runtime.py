@@ -188,10 +188,13 @@ class Runtime:
 
     @contextlib.contextmanager
     def trying(self, devices: tuple[str, ...]) -> Iterator[None]:
+        """Devices are busy with finding out, in the background."""
         with self.lock:
             self._trials.update(devices)
+        here = any(self.places.home(device) == "thread" for device in devices)
         try:
-            yield
+            with self.background.must_finish() if here else contextlib.nullcontext():
+                yield
         finally:
             with self.lock:
                 self._trials.difference_update(devices)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import builtins
 import traceback
+
+import numpy as np
 
 from anygpu import errors
 from anygpu.errors import AnyGPUError, DeviceError
 from anygpu.workers.calls import Failed
 
-#: What programs raise on purpose, because NumPy does.
-_BUILT_IN = (
-    "ArithmeticError",
-    "FloatingPointError",
-    "IndexError",
-    "MemoryError",
-    "NotImplementedError",
-    "OverflowError",
-    "TypeError",
-    "ValueError",
-    "ZeroDivisionError",
-)
+#: What programs raise on purpose, because NumPy does: it is the user's to catch, and arrives as it was raised.
+_AS_RAISED: dict[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (
+        ArithmeticError,
+        FloatingPointError,
+        IndexError,
+        MemoryError,
+        NotImplementedError,
+        OverflowError,
+        TypeError,
+        ValueError,
+        ZeroDivisionError,
+        np.linalg.LinAlgError,
+    )
+}
 
 
 def written(error: Exception) -> Failed:
@@ -28,7 +33,13 @@ def written(error: Exception) -> Failed:
     fields = {name: value for name, value in vars(error).items() if _is_plain(value)}
     ours = isinstance(error, AnyGPUError)
     trace = "" if ours else "".join(traceback.format_exception(error))
-    return Failed(type(error).__name__, str(error), fields if ours else {}, trace)
+    return Failed(type(error).__name__ if ours else _name_of(error), str(error), fields if ours else {}, trace)
+
+
+def _name_of(error: Exception) -> str:
+    """NumPy has children of these errors that are its own affair; what users catch is the parent."""
+    kinds = type(error).__mro__
+    return next((kind.__name__ for kind in kinds if _AS_RAISED.get(kind.__name__) is kind), kinds[0].__name__)
 
 
 def read(failed: Failed, device: str) -> Exception:
@@ -41,9 +52,9 @@ def read(failed: Failed, device: str) -> Exception:
         fields = {name: tuple(value) if isinstance(value, list) else value for name, value in failed.fields.items()}
         error.__dict__.update(fields)
         return error
-    if failed.error in _BUILT_IN:
-        found: Exception = getattr(builtins, failed.error)(failed.message)
-        return found
+    as_raised = _AS_RAISED.get(failed.error)
+    if as_raised is not None:
+        return as_raised(failed.message)
     unexpected = DeviceError(
         f"the process that serves {device} raised {failed.error}: {failed.message}. Report it with the output of "
         "`anygpu doctor --json`.",

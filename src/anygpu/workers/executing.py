@@ -10,6 +10,7 @@ import numpy as np
 
 from anygpu.engines.catalogue import EngineEntry, load
 from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.engines.protocol import Buffer, Lack, Memory, ProgramEngine
 from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device
@@ -27,7 +28,7 @@ _NOT_COUNTED = {
     "peak_bytes": "this engine does not count memory",
     "kernels": "this engine does not tell how many kernels it starts",
 }
-_NOT_ASKED = "the device's own clock was not read, because that costs a submission; run it with timed=True"
+_NOT_ASKED = "it was not asked for: reading the device's own clock costs another round trip"
 #: Below, a copy costs less than to find out whether it is needed.
 _WORTH_LENDING = 64 << 10
 _NO_CLOCK = "this engine gives no time by the device's own clock"
@@ -46,6 +47,13 @@ class Counting(Protocol):
     def execute_timed(self, executable: Any, buffers: Sequence[Buffer]) -> tuple[list[Buffer], float | None]: ...
 
 
+@runtime_checkable
+class ReadsInto(Protocol):
+    """An engine that reads from its device straight into memory which somebody else has."""
+
+    def download_into(self, buffer: Any, target: Values) -> None: ...
+
+
 class Resident:
     """An array on the device, and what it looks like."""
 
@@ -59,7 +67,7 @@ class Resident:
 class Executed(NamedTuple):
     """What came out of one run on a device of this process. Seconds are of this process alone."""
 
-    #: What `deliver` made of the values, or buffers if they were to be kept.
+    #: What `deliver` made of the values, `None` for those with a target, or buffers if they were to be kept.
     results: list[Any]
     compile: float
     write: float
@@ -113,6 +121,9 @@ class Executor:
         self.device = device
         self._translating = Translating(engine, device)
         self._counting: Counting | None = engine if isinstance(engine, Counting) else None
+        self._reads_into: ReadsInto | None = engine if isinstance(engine, ReadsInto) else None
+        #: Its buffers are NumPy's arrays, in whatever order their values lie.
+        self._takes_arrays = isinstance(engine, NumpyEngine)
         self._in_host_memory = device.form == "host" and self._counting is None
 
     def supports(self, program: Program) -> list[Lack]:
@@ -136,21 +147,26 @@ class Executor:
         wait: bool,
         timed: bool,
         deliver: Deliver,
+        targets: Sequence[Values | None] | None = None,
         lend: bool = False,
     ) -> Executed:
-        """With `lend`, an engine that works in the host's memory may read arguments where they are."""
+        """With `lend`, an engine that works in the host's memory may read arguments where they are.
+
+        `targets` are arrays that results are wanted in; a result without one is delivered.
+        """
         with self._translating:
             give = self._lent if lend and not keep and self._in_host_memory else self._uploaded
-            return self._run(program, arguments, keep, wait, timed, deliver, give)
+            return self._run(program, arguments, keep, wait, timed, deliver, targets, give)
 
     def _uploaded(self, values: Values) -> Buffer:
         return self.engine.upload(values, self.device)
 
     def _lent(self, values: Values) -> Buffer:
-        flags = values.flags
-        if values.nbytes >= _WORTH_LENDING and flags.c_contiguous and flags.writeable:
+        if self._takes_arrays:
+            return np.asarray(values)
+        if values.nbytes >= _WORTH_LENDING and values.flags.c_contiguous:
             try:
-                return self.engine.adopt(values, self.device)
+                return self.engine.adopt(_exportable(values), self.device)
             except (BufferError, RuntimeError, TypeError, ValueError):
                 # A type or an address that the library does not take as it is.
                 return self._uploaded(values)
@@ -164,6 +180,7 @@ class Executor:
         wait: bool,
         timed: bool,
         deliver: Deliver,
+        targets: Sequence[Values | None] | None,
         give: Callable[[Values], Buffer],
     ) -> Executed:
         engine, device, counting = self.engine, self.device, self._counting
@@ -172,9 +189,11 @@ class Executor:
         before = None
         if counting is not None:
             before = counting.counters(device)
-            counting.reset_peak(device)
         lacks = engine.supports(program, device)
         executable = None if lacks else engine.compile(program, device)
+        if counting is not None:
+            # Only now: kernels may have been tried out, on memory that the program itself does not need.
+            counting.reset_peak(device)
         compiled = clock()
         to_device = skipped = 0
         buffers = []
@@ -204,9 +223,15 @@ class Executor:
         else:
             delivered = []
             for position, buffer in enumerate(results):
-                values = engine.download(buffer)
-                to_host += values.nbytes
-                delivered.append(deliver(position, values))
+                target = targets[position] if targets is not None else None
+                if target is not None:
+                    self._read_into(buffer, target)
+                    to_host += target.nbytes
+                    delivered.append(None)
+                else:
+                    values = engine.download(buffer)
+                    to_host += values.nbytes
+                    delivered.append(deliver(position, values))
         read = clock()
         for node, _ in hosted:
             to_device += program.specs[node].nbytes
@@ -245,6 +270,16 @@ class Executor:
         with self._translating:
             return self.engine.download(resident.buffer)
 
+    def download_into(self, resident: Resident, target: Values) -> None:
+        with self._translating:
+            self._read_into(resident.buffer, target)
+
+    def _read_into(self, buffer: Buffer, target: Values) -> None:
+        if self._reads_into is not None:
+            self._reads_into.download_into(buffer, target)
+        else:
+            np.copyto(target, self.engine.download(buffer))
+
     def memory(self) -> Memory:
         with self._translating:
             return self.engine.memory(self.device)
@@ -265,6 +300,21 @@ class Translating:
             known = self._engine.classify(error, self._device)
             if known is not None:
                 raise known from error
+
+
+class _Writable:
+    """Memory that may not be written to, shown as if it might be: DLPack has no word for the difference everywhere."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self.__array_interface__ = {**values.__array_interface__, "data": (values.ctypes.data, False)}
+
+
+def _exportable(values: Values) -> Values:
+    """The same memory as every library takes it. Engines only read their arguments, and results are copied from it."""
+    if values.flags.writeable or not values.dtype.isbuiltin:
+        return values
+    return np.asarray(_Writable(values))
 
 
 #: NumPy makes up the name of a type each time it is asked.

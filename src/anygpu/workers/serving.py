@@ -104,8 +104,11 @@ class Server:
                 self._residents[handle] = self._ready.upload(self._values(operand, Spec(shape, dtype)))
                 return calls.Finished()
             case calls.Download(handle, segment):
-                values = self._ready.download(self._resident(handle))
-                return calls.Values(self._deliver(values, segment))
+                resident = self._resident(handle)
+                if not segment:
+                    return calls.Values(self._ready.download(resident).tobytes())
+                self._ready.download_into(resident, self._segments[segment].array(resident.spec))
+                return calls.Values(b"")
             case calls.Supports(key, text):
                 return calls.Lacks(self._ready.supports(self._program(key, text)))
             case calls.Prepare(key, text, tuning):
@@ -146,14 +149,21 @@ class Server:
             for each, spec in zip(task.arguments, program.inputs, strict=True)
         ]
         wanted = task.results
-
-        def deliver(position: int, values: Values) -> bytes:
-            return self._deliver(values, wanted[position] if wanted is not None else 0)
-
+        targets = None
+        if wanted is not None:
+            places = zip(wanted, program.results, strict=True)
+            targets = [self._segments[number].array(spec) if number else None for number, spec in places]
         done = self._ready.run(
-            program, arguments, keep=wanted is None, wait=task.wait, timed=task.timed, deliver=deliver
+            program,
+            arguments,
+            keep=wanted is None,
+            wait=task.wait,
+            timed=task.timed,
+            deliver=lambda _, values: values.tobytes(),
+            targets=targets,
         )
-        delivered: tuple[bytes, ...] = tuple(done.results) if wanted is not None else ()
+        # Those in a segment have no bytes to send.
+        delivered = tuple([each or b"" for each in done.results]) if wanted is not None else ()
         if wanted is None:
             for number, (buffer, spec) in enumerate(zip(done.results, program.results, strict=True), task.handle):
                 self._residents[number] = Resident(buffer, spec)
@@ -198,13 +208,6 @@ class Server:
             return self._segments[operand.segment].array(spec)
         values: Values = np.frombuffer(operand, numpy_dtype(spec.dtype)).reshape(spec.shape)
         return values
-
-    def _deliver(self, values: Values, segment: int) -> bytes:
-        if not segment:
-            return values.tobytes()
-        target = self._segments[segment].array(Spec(values.shape, values.dtype.name))  # type: ignore[arg-type]
-        np.copyto(target, values)
-        return b""
 
 
 def _know(spec: Spec) -> None:

@@ -105,16 +105,23 @@ class OpenCLDriver:
             self._counters.bytes_to_device += extent.nbytes
 
     def read(self, extent: Extent) -> Bytes:
-        self._require_open()
-        if not extent.nbytes:
-            return np.empty(0, np.uint8)
-        # What went wrong in a submission is raised here, with its own code.
-        self._submissions.wait(extent.block.last_use)
-        self._counters.bytes_to_host += extent.nbytes
-        return self._memory.read(extent)
+        return self.read_many([extent])[0]
 
     def read_many(self, extents: Sequence[Extent]) -> list[Bytes]:
-        return [self.read(extent) for extent in extents]
+        targets = [np.empty(extent.nbytes, np.uint8) for extent in extents]
+        self.read_into(extents, targets)
+        return targets
+
+    def read_into(self, extents: Sequence[Extent], targets: Sequence[Bytes]) -> None:
+        self._require_open()
+        for extent, target in zip(extents, targets, strict=True):
+            if len(target) != extent.nbytes:
+                raise ValueError(f"{len(target)} bytes of room do not fit an extent of {extent.nbytes}.")
+            if extent.nbytes:
+                # What went wrong in a submission is raised here, with its own code.
+                self._submissions.wait(extent.block.last_use)
+                self._memory.read(extent, target)
+                self._counters.bytes_to_host += extent.nbytes
 
     def read_view(self, extent: Extent, *, owner: object = None, writable: bool = False) -> Bytes:
         """The bytes in place, where the host sees the device's memory, and otherwise a copy.

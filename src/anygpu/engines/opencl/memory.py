@@ -97,7 +97,7 @@ class Memory(Protocol):
 
     def write(self, extent: Extent, data: Bytes) -> None: ...
 
-    def read(self, extent: Extent) -> Bytes: ...
+    def read(self, extent: Extent, target: Bytes) -> None: ...
 
     def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes | None:
         """The bytes in place, when everything that writes them is done; `None` where the host cannot see them."""
@@ -120,9 +120,9 @@ class SharedMemory:
         self._submissions.wait(extent.block.last_use)
         self._bytes(extent)[:] = data
 
-    def read(self, extent: Extent) -> Bytes:
+    def read(self, extent: Extent, target: Bytes) -> None:
         self._submissions.wait(extent.block.last_use)
-        return self._bytes(extent).copy()
+        target[:] = self._bytes(extent)
 
     def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes:
         self._submissions.wait(extent.block.last_use)
@@ -154,11 +154,10 @@ class MappedMemory:
         mapped[:] = data
         mapped.base.release(self._queue)
 
-    def read(self, extent: Extent) -> Bytes:
+    def read(self, extent: Extent, target: Bytes) -> None:
         mapped = self._map(extent, cl.map_flags.READ)
-        copy: Bytes = mapped.copy()
+        target[:] = mapped
         mapped.base.release(self._queue)
-        return copy
 
     def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes:
         # The mapping ends with the view: pyopencl releases it when nobody holds it any more.
@@ -212,22 +211,20 @@ class StagedMemory:
         if event is not None:
             extent.block.last_use = self._submissions.add(event)
 
-    def read(self, extent: Extent) -> Bytes:
-        result = np.empty(extent.nbytes, np.uint8)
+    def read(self, extent: Extent, target: Bytes) -> None:
         arriving: list[tuple[Any, Bytes, Bytes]] = []
         for begin in range(0, extent.nbytes, _CHUNK):
             if len(arriving) == _CHUNKS - 1:
                 _arrive(arriving.pop(0))
             turn, chunk = self._next_chunk()
-            target = result[begin : begin + _CHUNK]
-            staged = chunk[: len(target)]
+            part = target[begin : begin + _CHUNK]
+            staged = chunk[: len(part)]
             event = self._busy[turn] = cl.enqueue_copy(
                 self._queue, staged, extent.block.buffer, src_offset=extent.offset + begin, is_blocking=False
             )
-            arriving.append((event, staged, target))
+            arriving.append((event, staged, part))
         for each in arriving:
             _arrive(each)
-        return result
 
     def view(self, extent: Extent, owner: object, *, writable: bool) -> None:
         return None

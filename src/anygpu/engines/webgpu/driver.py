@@ -149,11 +149,19 @@ class WebGPUDriver:
 
     def read_many(self, extents: Sequence[Extent]) -> list[Bytes]:
         """Like `read` of each, with one wait for all of them."""
+        targets = [np.empty(extent.nbytes, np.uint8) for extent in extents]
+        self.read_into(extents, targets)
+        return targets
+
+    def read_into(self, extents: Sequence[Extent], targets: Sequence[Bytes]) -> None:
         with self._calling() as library:
-            read = library.downloads.read([(buffer_of(extent), extent.offset, extent.nbytes) for extent in extents])
+            for extent, target in zip(extents, targets, strict=True):
+                if target.nbytes != extent.nbytes:
+                    raise ValueError(f"{target.nbytes} bytes of room do not fit an extent of {extent.nbytes}.")
+            sources = [(buffer_of(extent), extent.offset, extent.nbytes) for extent in extents]
+            library.downloads.read_into(sources, targets)
             self._learn(library)
-        self._counters.bytes_to_host += sum(extent.nbytes for extent in extents)
-        return read
+        self._counters.bytes_to_host += sum([extent.nbytes for extent in extents])
 
     def read_view(self, extent: Extent, *, owner: object) -> Bytes:
         """A copy: WebGPU shows the host only memory that kernels cannot use."""

@@ -62,7 +62,7 @@ class Uploads:
 
 
 class Piece(NamedTuple):
-    """A part of one source, and where it is in the mapped buffer and in the result."""
+    """A part of the words around one source, and where it is in the mapped buffer and among these words."""
 
     source: int
     source_offset: int
@@ -105,23 +105,23 @@ class Downloads:
         return sum(buffer.size for buffer in self._kept)
 
     def read(self, sources: Sequence[Source]) -> list[Bytes]:
+        targets = [np.empty(nbytes, np.uint8) for _, _, nbytes in sources]
+        self.read_into(sources, targets)
+        return targets
+
+    def read_into(self, sources: Sequence[Source], targets: Sequence[Bytes]) -> None:
         """Offsets and lengths may be odd; the device copies the words around them."""
         spans = [
             (offset // 4 * 4, round_up(offset + nbytes, 4) - offset // 4 * 4 if nbytes else 0)
             for _, offset, nbytes in sources
         ]
-        words: list[Bytes] = [np.empty(length, np.uint8) for _, length in spans]
         under_way: deque[tuple[Any, list[Piece], Any]] = deque()
         for batch in batches(spans, self._batch):
             if len(under_way) == BATCHES_UNDER_WAY:
-                self._take(*under_way.popleft(), words)
+                self._take(*under_way.popleft(), sources, targets)
             under_way.append(self._begin(batch, sources))
         while under_way:
-            self._take(*under_way.popleft(), words)
-        return [
-            whole[offset % 4 :][:nbytes].copy() if offset % 4 else whole[:nbytes]
-            for whole, (_, offset, nbytes) in zip(words, sources, strict=True)
-        ]
+            self._take(*under_way.popleft(), sources, targets)
 
     def _begin(self, batch: list[Piece], sources: Sequence[Source]) -> tuple[Any, list[Piece], Any]:
         total = batch[-1].mapped_offset + batch[-1].nbytes
@@ -133,14 +133,19 @@ class Downloads:
         self._gate.send(encoder)
         return mapped, batch, mapped.map_async(_READ, 0, total)
 
-    def _take(self, mapped: Any, batch: list[Piece], promise: Any, words: list[Bytes]) -> None:
+    def _take(
+        self, mapped: Any, batch: list[Piece], promise: Any, sources: Sequence[Source], targets: Sequence[Bytes]
+    ) -> None:
         promise.sync_wait()  # another thread polls the device meanwhile; this one waits without the GIL
         view = np.frombuffer(mapped.read_mapped(copy=False), np.uint8)
         for piece in batch:
-            part = view[piece.mapped_offset : piece.mapped_offset + piece.nbytes]
-            words[piece.source][piece.result_offset : piece.result_offset + piece.nbytes] = part
+            _, offset, nbytes = sources[piece.source]
+            before = offset % 4  # bytes of the first word that nobody wants
+            first, last = max(before, piece.result_offset), min(before + nbytes, piece.result_offset + piece.nbytes)
+            shift = piece.mapped_offset - piece.result_offset
+            targets[piece.source][first - before : last - before] = view[first + shift : last + shift]
         # The memory goes away with unmap(), and nothing may look at it any more.
-        del view, part
+        del view
         mapped.unmap()
         self._kept.append(mapped)
         while self.kept_bytes > KEPT_BYTES:

@@ -1,0 +1,133 @@
+"""Offloaded calls when devices fail under them: the caller gets its result or a typed error, and is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anygpu as ag
+from anygpu import notices
+from anygpu.errors import DeviceHung, OutOfMemory
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.program.graph import Program
+from anygpu.runtime.offloading import Offloaded
+from anygpu.runtime.options import Fallback, options
+from anygpu.runtime.places import Places, places
+from anygpu.runtime.runtime import Runtime
+from anygpu.workers.process import ProcessWorker
+from anygpu.workers.worker import Argument, Home, Ran, Worker
+
+
+def score(x: Any) -> Any:
+    return np.tanh(x) * 2 + 1
+
+
+X = np.linspace(-1, 1, 100_000).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said() -> None:
+    notices.forget_what_was_said()
+
+
+class Failing:
+    """A worker whose next runs fail as told; everything else is that of a real one."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self.failures: list[Exception | str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._worker, name)
+
+    def run(self, program: Program, arguments: Sequence[Argument], **more: Any) -> Ran:
+        if self.failures:
+            failure = self.failures.pop(0)
+            if isinstance(failure, Exception):
+                raise failure
+            assert isinstance(self._worker, ProcessWorker)
+            os.kill(self._worker.process_id, signal.SIGKILL)
+        return self._worker.run(program, arguments, **more)
+
+
+class WithFailures(Places):
+    """PoCL in a child that fails when told to, and NumPy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing: Failing | None = None
+        self.next: list[Exception | str] = []
+
+    def devices(self) -> list[Device]:
+        return [device for device in places.devices() if device.id in ("numpy", "opencl:0")]
+
+    def unavailable(self) -> list[Unavailable]:
+        return []
+
+    def worker(self, device_id: str, *, isolation: Home | None = None) -> Worker:
+        worker = super().worker(device_id, isolation=isolation)
+        if device_id != "opencl:0":
+            return worker
+        if self.failing is None or self.failing._worker is not worker:
+            self.failing = Failing(worker)
+        self.failing.failures, self.next = self.failing.failures + self.next, []
+        return self.failing
+
+
+@pytest.fixture
+def known() -> Iterator[WithFailures]:
+    known = WithFailures()
+    yield known
+    known.close()
+
+
+def calls_of(known: WithFailures, fallback: Fallback) -> Offloaded[..., Any]:
+    runtime = Runtime(known=known)
+    return Offloaded(score, options(on="opencl", fallback=fallback), lambda: runtime)
+
+
+def test_a_child_that_is_killed_during_a_call_costs_a_warning_and_nothing_else(known: WithFailures) -> None:
+    function = calls_of(known, "warn")
+    function(X)
+    known.next = ["kill"]
+    with pytest.warns(ag.DeviceFallback, match="runs on numpy instead of opencl:0: opencl:0 was lost") as told:
+        result = function.run(X)
+    assert told[0].filename == __file__
+    np.testing.assert_allclose(result.value, score(X), rtol=1e-6)
+    assert [attempt.error for attempt in result.receipt.attempts] == ["DeviceLost", None]
+    assert "first tried opencl:0: DeviceLost" in str(result.receipt)
+
+
+def test_with_raise_the_loss_is_the_callers_to_deal_with(known: WithFailures) -> None:
+    function = calls_of(known, "raise")
+    function(X)
+    known.next = ["kill"]
+    with pytest.raises(ag.DeviceLost):
+        function(X)
+    np.testing.assert_allclose(function(X), score(X), rtol=1e-5, atol=1e-6)
+    assert known.worker("opencl:0").generation == 2
+
+
+@pytest.mark.parametrize("failure", [OutOfMemory("opencl:0", 1 << 20), DeviceHung("opencl:0", 1.0)])
+def test_other_failures_of_a_device_are_told_too(known: WithFailures, failure: Exception) -> None:
+    function = calls_of(known, "allow")
+    known.next = [failure] * 5
+    result = function.run(X)
+    np.testing.assert_allclose(result.value, score(X), rtol=1e-6)
+    assert result.receipt.device == "numpy"
+    assert {attempt.error for attempt in result.receipt.failures} == {type(failure).__name__}
+
+
+def test_a_lack_of_memory_is_first_answered_with_pieces(known: WithFailures) -> None:
+    function = calls_of(known, "raise")
+    known.next = [OutOfMemory("opencl:0", 1 << 20)]
+    result = function.run(X)
+    np.testing.assert_allclose(result.value, score(X), rtol=1e-5, atol=1e-6)
+    assert result.receipt.device == "opencl:0"
+    assert result.receipt.how is not None
+    assert "pieces" in result.receipt.how
