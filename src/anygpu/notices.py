@@ -48,16 +48,16 @@ def ran_on_host(operation: HostOperation) -> None:
         warnings.warn_explicit(message, HostFallback, file or "anygpu", int(number) if number.isdigit() else 0)
 
 
-#: What has been said, with the line that it was said about: nobody needs to hear it twice.
-_said: set[tuple[str, str, int]] = set()
+#: Causes that have been told, with the lines that they were told about: nobody needs to hear it twice.
+_said: set[tuple[tuple[str, ...], str, int]] = set()
 
 
-def fell_back(cause: str) -> None:
-    """Warn with the user's own line, once for each cause and line."""
+def fell_back(sentence: str, *, cause: tuple[str, ...]) -> None:
+    """Warn with the user's own line, once for each cause and line; the sentence may differ from time to time."""
     file, number = users_line()
     if (cause, file, number) not in _said:
         _said.add((cause, file, number))
-        warnings.warn_explicit(cause, DeviceFallback, file, number)
+        warnings.warn_explicit(sentence, DeviceFallback, file, number)
 
 
 def forget_what_was_said() -> None:

@@ -404,3 +404,10 @@ def test_arrays_of_the_host_go_where_they_were_sent_and_stay_there(device: str) 
     result: Any = ag.offload(on=device, fallback="raise")(score)(ag.asarray(X), ag.asarray(W))
     assert result.device.startswith(device)
     np.testing.assert_allclose(np.asarray(result), score(X, W), rtol=1e-4, atol=1e-5)
+
+
+def test_of_several_names_the_first_that_there_is_counts() -> None:
+    assert ag.run(score, X, W, on=["cuda", "opencl", "numpy"], fallback="raise").receipt.device.startswith("opencl")
+    assert ag.run(score, X, W, on=["cuda", "numpy"], fallback="raise").receipt.device == "numpy"
+    plan = ag.explain(score, X, W, on=["opencl", "numpy"])
+    assert "numpy would be the second choice." in {each.sentence for each in plan.refused}

@@ -44,7 +44,8 @@ def explore(call: Call) -> None:
         if cell.home == "numpy" and not state.ours:
             state.be_quiet(_calls_in(cell, _LOOK))
         return
-    name = cell.to_try()
+    with runtime.lock:
+        name = cell.to_try()
     if name is None:
         if not state.ours and cell.home == "numpy" and cell.choose().candidate == "numpy":
             state.be_quiet(_calls_in(cell, _LOOK) if cell.trying else min(cell.next_look - cell.calls, _QUIET))

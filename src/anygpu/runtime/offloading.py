@@ -67,14 +67,17 @@ class Offloaded(Generic[P, R]):
         if not keywords:
             parts = []
             for each in arguments:
-                if type(each) is _ndarray:
+                kind = type(each)
+                if kind is _ndarray:
                     parts += (each.shape, each.dtype.num)
+                elif kind is float and not self._floats:
+                    parts.append(float)
                 else:
                     parts = None
                     break
         key: Hashable = tuple(parts) if parts is not None else signature(arguments, keywords, floats=self._floats)
         state = self._states.get(key)
-        if state is not None and state.quiet:
+        if state is not None and state.quiet > 0:
             ready = _clock()
             value = self._function(*arguments, **keywords)
             end = _clock()
@@ -91,7 +94,7 @@ class Offloaded(Generic[P, R]):
 
     def _first(self, key: Hashable, arguments: Any, begin: float) -> R:
         """The first call with such arrays: it runs as it is, and nothing is thought about before it is known to pay."""
-        if any(each.size >= LARGE for each in arguments):
+        if any(type(each) is _ndarray and each.size >= LARGE for each in arguments):
             placed: R = self._place(key, arguments, {})[0]
             return placed
         ready = _clock()

@@ -145,7 +145,7 @@ def _settle_for_numpy(state: State, why: AnyGPUError, sentence: str | None = Non
     first, *more = [sentence] if sentence is not None else str(why).splitlines()
     if state.options.fallback == "warn":
         hint = " Run `anygpu doctor` to see why." if more else ""
-        fell_back(f"{state.task} runs on NumPy instead: {first}{hint}")
+        fell_back(f"{state.task} runs on NumPy instead: {first}{hint}", cause=(state.task, first))
     state.settled_for_numpy = first
 
 
@@ -153,7 +153,8 @@ def _choose(call: Call) -> Choice:
     state = call.state
     if state.settled_for_numpy is not None:
         return Choice("numpy", "only", f"nothing else can run it: {state.settled_for_numpy}")
-    choice = state.cell.choose(call.runtime.waiting())
+    with call.runtime.lock:
+        choice = state.cell.choose(call.runtime.waiting())
     if state.not_recorded is not None and choice.candidate == "numpy":
         return choice._replace(sentence=f"it cannot be recorded as a program: {state.not_recorded.rstrip('.')}.")
     return choice
@@ -209,7 +210,8 @@ def _on_devices(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[Any, Rec
         if state.options.fallback == "raise" or following is None:
             raise failure
         if state.options.fallback == "warn":
-            fell_back(f"{state.task} runs on {following} instead of {name}: {_one_line(str(failure))}")
+            sentence = f"{state.task} runs on {following} instead of {name}: {_one_line(str(failure))}"
+            fell_back(sentence, cause=(state.task, name, type(failure).__name__))
         choice = Choice(following, "known", f"{name} failed ({type(failure).__name__}), and it was next.")
         name = following
         if name == "numpy":

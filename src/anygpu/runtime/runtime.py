@@ -215,7 +215,8 @@ def allows_numpy(options: Options) -> bool:
     preference = options.preference
     if options.engine is not None:
         return False
-    return not preference.on or any(matches_name(_NUMPY, name) for name in preference.on)
+    # Of several names the first one that there is counts, and nobody has looked yet what there is.
+    return not preference.on or matches_name(_NUMPY, preference.on[0])
 
 
 def _numpy_device() -> Device:

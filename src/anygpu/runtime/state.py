@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from anygpu.array.tracing import Traced
 from anygpu.engines.tuning import budget as tuning_budget
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device
-from anygpu.hardware.selection import require, select
+from anygpu.hardware.selection import matches_name, require, select
 from anygpu.plan.choosing import Cell
 from anygpu.plan.chunking import Chunks, chunks_for
 from anygpu.plan.chunking import Refused as Uncuttable
@@ -140,7 +141,9 @@ class State:
         # Those that were asked for and cannot come first, then those that were not asked for.
         refused: list[Refused] = []
         facts: dict[str, Facts] = {}
-        for device in selection.chosen:
+        chosen, others = first_choice(selection.chosen, self.options.preference.on)
+        refused += [Refused(each.id, f"{each.id} would be the second choice.") for each in others]
+        for device in chosen:
             found = self._judge(runtime, device, (resident or {}).get(device.id, 0))
             if isinstance(found, Refused):
                 refused.append(found)
@@ -198,6 +201,7 @@ class State:
         if first is None:
             return
         ours = runtime.calibration(first)
+        splits: dict[str, Facts] = {}
         for name, facts in list(self.facts.items()):
             device = machine.device(name)
             if device is None or name == home or not isinstance(facts.way, Whole) or not facts.calibrated:
@@ -210,8 +214,10 @@ class State:
             )
             if found is not None:
                 way = InParts((home, name), found)
-                self.facts[way.name] = Facts(way, None, found.seconds, facts.once, True, None)
-        self._tell_cell()
+                splits[way.name] = Facts(way, None, found.seconds, facts.once, True, None)
+        with runtime.lock:
+            self.facts |= splits
+            self._tell_cell()
 
     def _tell_cell(self) -> None:
         facts = self.facts.items()
@@ -283,6 +289,15 @@ class State:
         if not facts.calibrated:
             return "it is not calibrated yet: run `anygpu calibrate` for a better prediction."
         return f"computing takes {readable_seconds(phases.run)} of that."
+
+
+def first_choice(devices: Sequence[Device], on: Sequence[str]) -> tuple[list[Device], list[Device]]:
+    """Of several names that were asked for in order, the devices of the first that there is, and the others."""
+    for name in on:
+        first = [device for device in devices if matches_name(device, name)]
+        if first:
+            return first, [device for device in devices if device not in first]
+    return list(devices), []
 
 
 def lacking(runtime: Runtime, device: str, program: Program, options: Options) -> str | None:
