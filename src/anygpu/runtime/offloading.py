@@ -64,6 +64,7 @@ class Offloaded(Generic[P, R]):
         # What is done here is done for every call, also of functions that take a microsecond: so it is written out.
         begin = _clock()
         parts: list[Any] | None = None
+        each: Any
         if not keywords:
             parts = []
             for each in arguments:
