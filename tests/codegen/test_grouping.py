@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from anygpu.program.primitives import Spec
 from tests.codegen.planning import (
     CARD,
     LEAST,
+    PROCESSOR,
     TARGETS,
     dense,
     gelu,
@@ -114,6 +116,57 @@ def test_what_is_cheap_is_computed_again(target: Target) -> None:
 def test_a_dear_value_asked_for_at_many_positions_is_stored() -> None:
     planned = plan(lambda x: np.lib.stride_tricks.sliding_window_view(np.tanh(np.exp(x)), 100).max(axis=-1), spec(5000))
     assert len(planned.kernels) == 2
+
+
+REPEATED: dict[str, tuple[Callable[..., Any], tuple[Spec, ...]]] = {
+    "the gradient of a regression": (
+        lambda x, w, y: x.T @ (1 / (1 + np.exp(-(x @ w))) - y),
+        (spec(5000, 32), spec(32), spec(5000)),
+    ),
+    "the same of two classes": (
+        lambda x, w, y: x.T @ (1 / (1 + np.exp(-(x @ w))) - y),
+        (spec(5000, 32), spec(32, 2), spec(5000, 2)),
+    ),
+    "a chain of products": (lambda x, w, v: (x @ w) @ v, (spec(5000, 16), spec(16, 4), spec(4, 24))),
+    "a product of short means": (lambda x, v: x.mean(axis=2) @ v, (spec(500, 64, 3), spec(64, 20))),
+    "attention": (lambda q, k, v: softmax(q @ k.T) @ v, (spec(300, 16), spec(200, 16), spec(200, 16))),
+    "attention to few": (lambda q, k, v: softmax(q @ k.T) @ v, (spec(300, 8), spec(4, 8), spec(4, 16))),
+}
+
+
+@every_target
+@pytest.mark.parametrize("name", REPEATED)
+def test_what_takes_a_loop_is_stored_before_a_product_asks_for_it_again(name: str, target: Target) -> None:
+    function, inputs = REPEATED[name]
+    planned = plan(function, *inputs, target=target)
+    last = [kernel for kernel in planned.kernels if planned.outputs[0].slot in {b.slot for b in kernel.bindings}][-1]
+    # One loop over k, and no sum on the way to what is multiplied.
+    assert not any(
+        "for (" in function for function in re.split(r"\n(?=fn |static )", last.source) if " load_" in function[:60]
+    )
+    assert len(planned.kernels) >= 2
+    assert "temporary" in roles(planned)
+    if name.startswith("the "):
+        # The residuals, once; then the sums over them.
+        assert names(planned)[0].startswith("subtract")
+
+
+@every_target
+def test_what_a_product_with_a_vector_repeats_is_not_computed_again(target: Target) -> None:
+    planned = plan(lambda x, y: x @ np.exp(y), spec(30, 500), spec(500), target=target)
+    assert names(planned)[0].startswith("exp")
+    # One row asks only once.
+    assert not any(
+        name.startswith("exp") for name in names(plan(lambda x, y: x @ np.exp(y), spec(500), spec(500), target=target))
+    )
+
+
+def test_columns_of_a_matrix_are_summed_beside_each_other() -> None:
+    """Also where they were called rows, and where the matrix is on the right."""
+    for function in (lambda x, y: x.T @ y, lambda x, y: y @ x):
+        first = plan(function, spec(4096, 64), spec(4096), target=PROCESSOR).kernels[0]
+        assert "float8" in first.source
+        assert "* 64" in first.source
 
 
 def test_a_result_that_others_use_is_stored_once_and_read() -> None:

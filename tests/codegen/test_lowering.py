@@ -73,3 +73,24 @@ def test_halves_are_rounded_after_each_step() -> None:
 def test_constants_stand_in_the_text() -> None:
     assert "2.5f" in body(lambda x: x * 2.5, spec(70))
     assert "inf" in body(lambda x: np.minimum(x, np.inf), spec(70))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "uint8"])
+@pytest.mark.parametrize("exponent", [1, 2, 3])
+def test_small_powers_are_products(dtype: Any, exponent: int) -> None:
+    for target in (SIMPLE, PROCESSOR):
+        (kernel,) = plan(lambda x: x**exponent, spec(70, dtype=dtype), target=target).kernels
+        assert "power_f32(" not in kernel.source
+        assert "power_i32(" not in kernel.source
+        assert "power_u32(" not in kernel.source
+
+
+def test_roots_and_reciprocals_are_no_powers() -> None:
+    root, inverse = body(lambda x: x**0.5, spec(70)), body(lambda x: x**-1.0, spec(70))
+    assert "sqrt" in root
+    # Of -0.0 and -inf the power is not the root.
+    assert "abs(" in root
+    assert "isinf" in root
+    assert "1f /" in inverse or "1.0f /" in inverse or "divide" in inverse
+    assert "power" in body(lambda x: x**1.5, spec(70))
+    assert "power" in body(lambda x, y: x**y, spec(70), spec(70))

@@ -91,6 +91,22 @@ def test_odd_sizes(device: str, m: int, n: int, k: int) -> None:
     np.testing.assert_array_equal(found, wanted, err_msg=str(tiling))
 
 
+@pytest.mark.parametrize("type", ["f32", "f64", "i32"])
+@pytest.mark.parametrize("n", [17, 40, 67])
+def test_totals_are_stored_in_vectors_whatever_the_width_of_the_result(type: ComputeType, n: int) -> None:
+    """A tile at the edge begins inside of a vector of the one before it; nothing is stored twice."""
+    sizes, layout = Sizes(2, 37, n, 21), Layout(adds=True)
+    flags = layout.flags("opencl", sizes)
+    for tiling in candidates("opencl", sizes, layout, type)[:3]:
+        found, wanted = product("opencl", sizes, tiling, layout, type)
+        np.testing.assert_array_equal(found, wanted, err_msg=str(tiling))
+        source = matmul_source("opencl", type, sizes, tiling, layout)
+        assert flags.out_n
+        assert source.count("store_out_vector(") >= 2
+        # One accessor, and at most one call for what is left of a vector.
+        assert source.count(" store_out(") <= 2
+
+
 FORMS: dict[str, list[Tiling]] = {
     "wgsl": [
         Tiling(form="blocks", rows=4, vectors=2, vector=4, depth=4, lanes_m=2, lanes_n=4),

@@ -19,13 +19,13 @@ from anygpu.codegen.dialects.vector_text import replaced
 from anygpu.codegen.dialects.vector_words import EXACT
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.codegen.form import Buffer, Function, Let, Load, Name, names_used
-from anygpu.codegen.grouping import Group, is_row_reduction
+from anygpu.codegen.grouping import Group
 from anygpu.codegen.index import ZERO, Index, flat, strides, unflat, variable
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.lower import Lowering, Positions, Value, contract_positions
 from anygpu.codegen.products import LONG_WORK, declarations, put_total, tilings_of
-from anygpu.codegen.roots import is_short
+from anygpu.codegen.roots import is_row_reduction, is_short
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.codegen.templates import convolution
 from anygpu.codegen.templates.convolution import Sizes, Tiling, Vectors

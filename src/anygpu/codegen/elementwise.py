@@ -50,8 +50,37 @@ def binary(fn: BinaryFunction, dtype: DType, x: Expr, y: Expr) -> Expr:
         return Apply("nextafter_f16" if dtype == "float16" else "nextafter_bf16", (x, y), x.type)
     if fn in ("add", "subtract", "multiply") and KIND[dtype] == "float":
         x, y = _as_is(fn, x, y)
-    result = Apply(fn, (x, y), x.type)
+    known = _known_power(dtype, x, y) if fn == "power" and isinstance(y, Literal) else None
+    result = Apply(fn, (x, y), x.type) if known is None else known
     return result if fn in _STAYS_INSIDE else narrowed(result, dtype)
+
+
+def _known_power(dtype: DType, x: Expr, exponent: Literal) -> Expr | None:
+    """A power whose exponent is a number of the program, in a few operations: as exact as the function is.
+
+    NumPy has squares, roots and reciprocals of its own for them, too. The special cases stay those of C's pow, which
+    differ from a root's: of -0.0 the power is 0.0, and of -inf it is inf.
+    """
+    if not isinstance(x, Name):
+        return None
+    type, value = x.type, exponent.value
+    squared = Apply("multiply", (x, x), type)
+    match value:
+        case 1:
+            return x
+        case 2:
+            return squared
+        case 3:
+            return Apply("multiply", (squared, x), type)
+    if KIND[dtype] != "float":
+        return None
+    match value:
+        case -1:
+            return Apply("divide", (Literal(1.0, type), x), type)
+        case 0.5:
+            root: Expr = Apply("abs", (Apply("sqrt", (x,), type),), type)
+            return Choose(Apply("isinf", (x,), "bool"), Apply("abs", (x,), type), root)
+    return None
 
 
 def _as_is(fn: BinaryFunction, x: Expr, y: Expr) -> tuple[Expr, Expr]:

@@ -13,10 +13,10 @@ from typing import Literal as OneOf
 from anygpu.codegen.form import Name
 from anygpu.codegen.index import Index, flat, unflat, variable
 from anygpu.codegen.lower import Lowering, NotHere, Positions, Value
-from anygpu.codegen.roots import MOST_NODES, is_heavy, is_short, matrix_sizes
+from anygpu.codegen.roots import MOST_NODES, is_heavy, is_row_reduction, is_short
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import components, compute_type, is_narrow
-from anygpu.program.dtypes import ITEMSIZE, KIND
+from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Concatenate, Contract, Reduce, Search, product
 
@@ -394,17 +394,6 @@ def from_order(group: Group, member: int, place: Index, shape: Sequence[int]) ->
     order = group.orders.get(member, range(len(shape)))
     inner = dict(zip(order, unflat(place, [shape[axis] for axis in order]), strict=True))
     return tuple(inner[axis] for axis in range(len(shape)))
-
-
-def is_row_reduction(program: Program, root: int) -> bool:
-    """Reductions, and products of a matrix and a vector: one sum for each element of the result."""
-    op, inputs = program.nodes[root]
-    if not isinstance(op, Reduce | Contract) or is_short(program, root):
-        return False
-    if isinstance(op, Reduce):
-        return True
-    rows, columns = matrix_sizes(op, program.specs[inputs[0]].shape, program.specs[inputs[1]].shape)
-    return min(rows, columns) <= 2 or KIND[program.specs[root].dtype] in ("bool", "complex")
 
 
 def row_sizes(program: Program, root: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from anygpu.codegen.lower import single_value
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import components, is_narrow
+from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
     Argsort,
@@ -54,6 +55,9 @@ _MEMORY = 3.0
 _FUNCTION = 20.0
 _CHEAP = ("add", "subtract", "multiply", "negative", "abs", "minimum", "maximum", "copysign", "real", "imag", "conj")
 _MIDDLING = ("divide", "sqrt", "reciprocal", "floor", "ceil", "trunc", "rint", "remainder", "floor_divide", "sign")
+
+#: Rows, or columns, for which a tile of a matrix product asks only once.
+_SHARED = 32
 
 #: Loops that one invocation does on the way to another value are no longer than this.
 SHORT_LOOP = 32
@@ -110,7 +114,7 @@ class _Choice:
     def _store_what_is_repeated(self) -> None:
         """A value that several kernels need, or one kernel at several positions, is stored when that is cheaper."""
         specs = self.program.specs
-        costs = self._costs()
+        costs, loops = self._costs(), self._loops()
         evaluations: list[dict[int, float]] = [{} for _ in specs]
         for position in range(len(specs) - 1, self.program.input_count - 1, -1):
             if not self.live[position]:
@@ -120,7 +124,10 @@ class _Choice:
                     continue
                 op = self.program.nodes[use].op
                 shifting = isinstance(op, _SHIFTING)
-                seen = {use: self._asked_by(use, position)} if use in self.stored else evaluations[use]
+                if use in self.stored:
+                    seen = {use: self._asked_by(use, position, loops=loops[position])}
+                else:
+                    seen = evaluations[use]
                 if isinstance(op, Reduce | Contract) and use not in self.stored:
                     seen = {root: times * _inner_length(self.program, use) for root, times in seen.items()}
                 for root, times in seen.items():
@@ -159,18 +166,31 @@ class _Choice:
                     waiting.append(source)
         return False
 
-    def _asked_by(self, use: int, position: int) -> float:
-        """How many elements a stored node asks of an input."""
+    def _asked_by(self, use: int, position: int, *, loops: bool) -> float:
+        """How many elements a stored node asks of an input.
+
+        The tiles of a matrix product share what they have asked for. A value that takes a loop to make is counted as if
+        they did not: which tiles it will be is not known yet, and a loop inside of theirs slows all of them.
+        """
         op, inputs = self.program.nodes[use]
         size = self.program.specs[position].size
         if isinstance(op, Contract):
-            other = inputs[1] if position == inputs[0] else inputs[0]
-            free = (op.right, op.right_batch) if position == inputs[0] else (op.left, op.left_batch)
-            shape = self.program.specs[other].shape
-            return size * max(1.0, product(tuple(shape[axis] for axis in free_axes(shape, *free))) / 32)
+            left, right = (self.program.specs[each].shape for each in inputs)
+            rows, columns = matrix_sizes(op, left, right)
+            times = max(columns if position == inputs[0] else 0, rows if position == inputs[1] else 0)
+            shared = 1 if loops or is_row_reduction(self.program, use) else _SHARED
+            return size * max(1.0, times / shared)
         if isinstance(op, ELEMENTWISE) or not isinstance(op, (Reduce, *HEAVY)):
             return self.program.specs[use].size
         return size
+
+    def _loops(self) -> list[bool]:
+        """Of each node whether computing one element of it takes a loop: a sum that is not stored."""
+        loops: list[bool] = []
+        for position, (op, inputs) in enumerate(self.program.nodes):
+            below = any(loops[source] for source in inputs if source not in self.stored)
+            loops.append(below or (isinstance(op, Reduce | Contract) and _inner_length(self.program, position) > 1))
+        return loops
 
     def _costs(self) -> list[float]:
         """Of one element of each node, with everything below it that is not stored."""
@@ -250,6 +270,17 @@ def is_short(program: Program, position: int) -> bool:
         rows, columns = matrix_sizes(op, program.specs[inputs[0]].shape, program.specs[inputs[1]].shape)
         return length <= SHORT_LOOP and min(rows, columns) <= 4 and length * min(rows, columns) <= 2 * SHORT_LOOP
     return False
+
+
+def is_row_reduction(program: Program, root: int) -> bool:
+    """Reductions, and products of a matrix and a vector: one sum for each element of the result."""
+    op, inputs = program.nodes[root]
+    if not isinstance(op, Reduce | Contract) or is_short(program, root):
+        return False
+    if isinstance(op, Reduce):
+        return True
+    rows, columns = matrix_sizes(op, program.specs[inputs[0]].shape, program.specs[inputs[1]].shape)
+    return min(rows, columns) <= 2 or KIND[program.specs[root].dtype] in ("bool", "complex")
 
 
 def matrix_sizes(op: Contract, left: Sequence[int], right: Sequence[int]) -> tuple[int, int]:

@@ -10,14 +10,14 @@ import msgspec
 
 from anygpu.codegen.convolutions import Convolution, contract_tilings, convolution_kernel, convolutions_in
 from anygpu.codegen.form import Buffer
-from anygpu.codegen.grouping import Group, grouped, is_row_reduction, row_sizes
+from anygpu.codegen.grouping import Group, grouped, row_sizes
 from anygpu.codegen.kernel import Check, Choice, Kernel, Output, Schedule, Slot
 from anygpu.codegen.lower import NotHere, Stored, buffer_names, single_value, spec_of_parts
 from anygpu.codegen.maps import map_kernel, piece_kernels
 from anygpu.codegen.operations import operation_kernels, search_function
 from anygpu.codegen.parts import part_buffers, part_size, two_stage_kernels
 from anygpu.codegen.products import product_kernels
-from anygpu.codegen.roots import HEAVY, chosen
+from anygpu.codegen.roots import HEAVY, chosen, is_row_reduction, matrix_sizes
 from anygpu.codegen.rows import rows_kernel
 from anygpu.codegen.target import Target
 from anygpu.codegen.templates.convolution import Tiling as Direct
@@ -35,13 +35,14 @@ from anygpu.program.primitives import (
     Contract,
     Gather,
     Input,
+    Permute,
     Reduce,
     Reshape,
     Scatter,
     Search,
     Slice,
     Spec,
-    product,
+    free_axes,
 )
 
 Sizes = TypeVar("Sizes", bound=msgspec.Struct)
@@ -350,12 +351,35 @@ def _parts_of_columns(target: Target, rows: int, length: int) -> int:
 
 
 def _is_inner(program: Program, root: int) -> bool:
-    """Whether the elements of a row are neighbours in memory, as far as the shapes tell."""
+    """Whether the elements of a row are neighbours in memory, as far as shapes tell; of products, the order of axes."""
+    source, axes, batch = _summed(program, root)
+    shape = program.specs[source].shape
+    others = [axis for axis in (*batch, *free_axes(shape, axes, batch)) if shape[axis] > 1]
+    if not others or not isinstance(program.nodes[root].op, Contract):
+        return not others or _last_axis(shape) in axes
+    inner, neighbours = _last_axis(shape) in axes, others[-1]
+    while isinstance(op := program.nodes[source].op, Permute) and source not in program.outputs:
+        source = program.nodes[source].inputs[0]
+        axes, neighbours = tuple(op.axes[axis] for axis in axes), op.axes[neighbours]
+    last = _last_axis(program.specs[source].shape)
+    # Rows that lie side by side in another order than they are counted in are no stretches.
+    return last in axes or (inner and last != neighbours)
+
+
+def _summed(program: Program, root: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """What a reduction goes over, or the matrix of a product with a vector; along which axes; and those of batches."""
     op, inputs = program.nodes[root]
-    shape = program.specs[inputs[0]].shape
-    axes = op.axes if isinstance(op, Reduce) else op.left if isinstance(op, Contract) else ()
-    last = next((axis for axis in range(len(shape) - 1, -1, -1) if shape[axis] > 1), -1)
-    return last in axes or product(shape) == 1
+    if isinstance(op, Contract):
+        left, right = (program.specs[each].shape for each in inputs)
+        rows, columns = matrix_sizes(op, left, right)
+        if rows == 1 and columns > 1:
+            return inputs[1], op.right, op.right_batch
+        return inputs[0], op.left, op.left_batch
+    return inputs[0], op.axes if isinstance(op, Reduce) else (), ()
+
+
+def _last_axis(shape: Sequence[int]) -> int:
+    return next((axis for axis in range(len(shape) - 1, -1, -1) if shape[axis] > 1), -1)
 
 
 def map_shape(target: Target) -> Shape:

@@ -349,29 +349,14 @@ void multiply_22(__global const float *restrict input_a, __global const float *r
         const int stored_column = column + i % 2 * 8;
         const float8 total = totals[i];
         if (stored_row >= first_row) {
-            if (stored_column + 0 >= first_column) {
-                store_out(input_a, input_b, input_c, t22, batch, stored_row, stored_column + 0, total.s0);
-            }
-            if (stored_column + 1 >= first_column) {
-                store_out(input_a, input_b, input_c, t22, batch, stored_row, stored_column + 1, total.s1);
-            }
-            if (stored_column + 2 >= first_column) {
-                store_out(input_a, input_b, input_c, t22, batch, stored_row, stored_column + 2, total.s2);
-            }
-            if (stored_column + 3 >= first_column) {
-                store_out(input_a, input_b, input_c, t22, batch, stored_row, stored_column + 3, total.s3);
-            }
-            if (stored_column + 4 >= first_column) {
-                store_out(input_a, input_b, input_c, t22, batch, stored_row, stored_column + 4, total.s4);
-            }
-            if (stored_column + 5 >= first_column) {
-                store_out(input_a, input_b, input_c, t22, batch, stored_row, stored_column + 5, total.s5);
-            }
-            if (stored_column + 6 >= first_column) {
-                store_out(input_a, input_b, input_c, t22, batch, stored_row, stored_column + 6, total.s6);
-            }
-            if (stored_column + 7 >= first_column) {
-                store_out(input_a, input_b, input_c, t22, batch, stored_row, stored_column + 7, total.s7);
+            if (stored_column >= first_column) {
+                store_out_vector(input_a, input_b, input_c, t22, batch, stored_row, stored_column, total);
+            } else {
+                float components[8];
+                vstore8(total, 0, components);
+                for (int c = first_column - stored_column; c < 8; c++) {
+                    store_out(input_a, input_b, input_c, t22, batch, stored_row, stored_column + c, components[c]);
+                }
             }
         }
     }

@@ -15,7 +15,10 @@ class Kernel:
         self.first_k = "first_k" if self.split else "0"
         self.end_k = "end_k" if self.split else str(sizes.k)
         self.width = tiling.vector
-        self.out_n = vectors.out_n and self.width > 1 and sizes.n % self.width == 0
+        # Vectors of WGSL begin at multiples of their width, and its accessor is only there when all of them do.
+        self.out_n = vectors.out_n and self.width > 1
+        #: Whether a tile that was moved to the edge may have stored only a part of a vector before.
+        self.straddles = self.out_n and sizes.n % self.width != 0
 
     def values(self) -> dict[str, Lines]:
         tiling, sizes = self.tiling, self.sizes
@@ -101,7 +104,7 @@ class Kernel:
         tiling, words = self.tiling, self.words
         count = tiling.rows * tiling.vectors
         lines = []
-        if count * (1 if self.out_n else self.width) <= words.calls_in_a_row:
+        if not self.straddles and count * (1 if self.out_n else self.width) <= words.calls_in_a_row:
             for i in range(tiling.rows):
                 for j in range(tiling.vectors):
                     lines += self.store(plus("row", i), self.column(j), f"total_{i}_{j}")
@@ -127,7 +130,11 @@ class Kernel:
         if self.out_n or self.width == 1:
             end = "_vector" if self.out_n else ""
             call = f"{target}{end}({before}, {row}, {column}, {words.stored(total, self.width)});"
-            return guarded([call], guards + ([f"{column} >= first_column"] if beside else []))
+            inside = [f"{column} >= first_column"] if beside else []
+            if not self.straddles:
+                return guarded([call], guards + inside)
+            rest = self.rest(f"{target}({before}, {row}, ", column, total)
+            return guarded([*guarded([call], inside)[:-1], "} else {", *indented(rest), "}"], guards)
         lines = []
         for c in range(self.width):
             place = f"{column} + {c}"
@@ -135,6 +142,17 @@ class Kernel:
             call = f"{target}({before}, {row}, {place}, {value});"
             lines += guarded([call], [f"{place} >= first_column"] if beside else [])
         return guarded(lines, guards)
+
+    def rest(self, call: str, column: str, total: str) -> Lines:
+        """The components of a vector that no other tile stores, one by one. Vectors begin anywhere in OpenCL only."""
+        words = self.words
+        return [
+            f"{words.vector(1)} components[{self.width}];",
+            f"vstore{self.width}({total}, 0, components);",
+            words.loop("c", f"first_column - {column}", str(self.width), "1"),
+            f"    {call}{column} + c, {words.stored('components[c]', 1)});",
+            "}",
+        ]
 
     def multiply(self, depth: int, a: dict[tuple[int, int], str]) -> Lines:
         """Row by row, so that a row's totals stay in registers over all its k."""
