@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 
 import anygpu as ag
-from anygpu.hardware.device import Device, Unavailable
 from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.options import options
-from anygpu.runtime.places import Places, places
 from anygpu.runtime.runtime import Runtime
-from anygpu.testing.slowed import Slowed
-from anygpu.workers.worker import Home, Worker
+from anygpu.testing.slowed import SlowedPlaces
 from benchmarks.report import Figure, arguments, publish
 
 ELEMENTS = 1_000_000
@@ -28,24 +25,6 @@ SLOWER = 5.0
 LEARNING, SLOW, AFTERWARDS = 60, 60, 80
 #: In calls.
 UNTIL_LOST, UNTIL_BACK = 10, 50
-
-
-class WithSlowOpenCL(Places):
-    def __init__(self) -> None:
-        super().__init__()
-        self.opencl = Slowed(places.worker("opencl:0"))
-
-    def devices(self) -> list[Device]:
-        return [device for device in places.devices() if device.id in ("numpy", "opencl:0")]
-
-    def unavailable(self) -> list[Unavailable]:
-        return []
-
-    def worker(self, device_id: str, *, isolation: Home | None = None) -> Worker:
-        return self.opencl if device_id == "opencl:0" else places.worker(device_id)
-
-    def is_open(self, device_id: str) -> bool:
-        return True
 
 
 def chain(steps: int) -> Callable[[Any], Any]:
@@ -81,7 +60,7 @@ def just_faster(x: Any) -> tuple[Callable[[Any], Any], float]:
 def measure() -> list[Figure]:
     x = np.random.default_rng(0).normal(size=ELEMENTS).astype(np.float32)
     function, gain = just_faster(x)
-    known = WithSlowOpenCL()
+    known = SlowedPlaces("opencl:0")
     runtime = Runtime(known=known)
     runtime.machine()
     offloaded: Offloaded[..., Any] = Offloaded(function, options(), lambda: runtime)
@@ -96,9 +75,9 @@ def measure() -> list[Figure]:
         return went[-times:]
 
     settled = call(LEARNING)[-1]
-    known.opencl.factor = SLOWER
+    known.slowed.factor = SLOWER
     slow = call(SLOW)
-    known.opencl.factor = 1.0
+    known.slowed.factor = 1.0
     after = call(AFTERWARDS)
     lost = next((n for n in range(SLOW - 3) if "opencl:0" not in slow[n : n + 3]), SLOW)
     back = next((n for n in range(AFTERWARDS - 5) if set(after[n : n + 5]) == {"opencl:0"}), AFTERWARDS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from anygpu.hardware.device import Device
 from anygpu.hardware.selection import Power, prefer, require
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from anygpu.plan.plan import Plan
     from anygpu.receipts import Receipt
     from anygpu.runtime.offloading import Offloaded, Result
-    from anygpu.runtime.options import Fallback, Precision
-    from anygpu.workers.worker import Home
+    from anygpu.runtime.options import CallOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,29 +60,20 @@ def offload(function: Callable[P, R], /) -> Offloaded[P, R]: ...
 
 
 @overload
-def offload(
-    *,
-    on: str | Sequence[str] | None = None,
-    fallback: Fallback | None = None,
-    precision: Precision | None = None,
-    min_memory: int | None = None,
-    max_load: float | None = None,
-    power: Power | None = None,
-    isolation: Home | None = None,
-    timeout: float | None = None,
-    engine: str | None = None,
-) -> Callable[[Callable[P, R]], Offloaded[P, R]]: ...
+def offload(**options: Unpack[CallOptions]) -> Callable[[Callable[P, R]], Offloaded[P, R]]: ...
 
 
-def offload(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
+def offload(function: Callable[P, R] | None = None, /, **options: Unpack[CallOptions]) -> Any:
     """Let a function run where it is fastest: `@offload`, or `@offload(on="gpu", fallback="raise")`.
 
     Calls take and return what they did before: NumPy arrays in, NumPy arrays out; `Array` in, `Array` out. Where a
     call ran and why is in `last_receipt()`; `function.run(...)` returns it with the value, and `function.explain(...)`
-    tells beforehand. Options that are left out come from environment variables, or allow everything.
+    tells beforehand.
 
-    With `engine="torch"` (or `"jax"`) the function takes and returns that library's own arrays and is never looked
-    into: an opaque task.
+    Options, which otherwise come from environment variables, or allow everything: `on=` (one name or several in order),
+    `fallback="warn" | "raise" | "allow"`, `precision="float32"`, `min_memory=`, `max_load=`, `power="high" | "low"`,
+    `isolation="thread" | "process"`, `timeout=`. With `engine="torch"` (or `"jax"`) the function takes and returns that
+    library's own arrays and is never looked into: an opaque task.
     """
     from anygpu.runtime.offloading import offloaded
 
@@ -92,63 +82,20 @@ def offload(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     return offloaded(function, options)
 
 
-def run(
-    function: Callable[..., Any],
-    /,
-    *arguments: Any,
-    on: str | Sequence[str] | None = None,
-    fallback: Fallback | None = None,
-    precision: Precision | None = None,
-    min_memory: int | None = None,
-    max_load: float | None = None,
-    power: Power | None = None,
-    isolation: Home | None = None,
-    timeout: float | None = None,
-    engine: str | None = None,
-) -> Result:
-    """Call the function where it is fastest: `.value` and `.receipt`. Its keywords go into `functools.partial`."""
+def run(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[CallOptions]) -> Result:
+    """Call the function where it is fastest: `.value` and `.receipt`. Options are those of `offload`.
+
+    Keywords of the function itself go into `functools.partial`.
+    """
     from anygpu.runtime.offloading import remembered
 
-    options = {
-        "on": on,
-        "fallback": fallback,
-        "precision": precision,
-        "min_memory": min_memory,
-        "max_load": max_load,
-        "power": power,
-        "isolation": isolation,
-        "timeout": timeout,
-        "engine": engine,
-    }
     return remembered(function, options).run(*arguments)
 
 
-def explain(
-    function: Callable[..., Any],
-    /,
-    *arguments: Any,
-    on: str | Sequence[str] | None = None,
-    fallback: Fallback | None = None,
-    precision: Precision | None = None,
-    min_memory: int | None = None,
-    max_load: float | None = None,
-    power: Power | None = None,
-    isolation: Home | None = None,
-    engine: str | None = None,
-) -> Plan:
+def explain(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[CallOptions]) -> Plan:
     """Where `run(function, *arguments)` would run, and why; every other device with its prediction or its refusal."""
     from anygpu.runtime.offloading import remembered
 
-    options = {
-        "on": on,
-        "fallback": fallback,
-        "precision": precision,
-        "min_memory": min_memory,
-        "max_load": max_load,
-        "power": power,
-        "isolation": isolation,
-        "engine": engine,
-    }
     return remembered(function, options).explain(*arguments)
 
 

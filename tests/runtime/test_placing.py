@@ -9,33 +9,10 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.hardware.device import Device, Unavailable
 from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.options import options
-from anygpu.runtime.places import Places, places
 from anygpu.runtime.runtime import Runtime
-from anygpu.testing.slowed import Slowed
-from anygpu.workers.worker import Home, Worker
-
-
-class WithSlowOpenCL(Places):
-    """NumPy, and PoCL that can be made slower."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.opencl = Slowed(places.worker("opencl:0"))
-
-    def devices(self) -> list[Device]:
-        return [device for device in places.devices() if device.id in ("numpy", "opencl:0")]
-
-    def unavailable(self) -> list[Unavailable]:
-        return []
-
-    def worker(self, device_id: str, *, isolation: Home | None = None) -> Worker:
-        return self.opencl if device_id == "opencl:0" else places.worker(device_id)
-
-    def is_open(self, device_id: str) -> bool:
-        return True
+from anygpu.testing.slowed import Slowed, SlowedPlaces
 
 
 def chain(x: Any) -> Any:
@@ -64,7 +41,7 @@ class Watched:
 
 @pytest.fixture
 def runtime() -> Runtime:
-    runtime = Runtime(known=WithSlowOpenCL())
+    runtime = Runtime(known=SlowedPlaces("opencl:0"))
     runtime.machine()
     return runtime
 
@@ -88,7 +65,7 @@ def test_a_slow_device_loses_its_work_and_gets_it_back(runtime: Runtime) -> None
     watched = Watched(runtime)
     watched.call(x, times=40)
     assert watched.went[-1] == "opencl:0"
-    opencl: Slowed = runtime.places.opencl  # type: ignore[attr-defined]
+    opencl: Slowed = runtime.places.slowed  # type: ignore[attr-defined]
     opencl.factor = 25.0
     watched.call(x, times=10)
     assert watched.went[-1] == "numpy", "within ten calls"

@@ -7,7 +7,7 @@ import threading
 import time
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from anygpu.receipts import Receipt
 from anygpu.runtime.call import Call, home_of_ours
 from anygpu.runtime.collecting import last, listeners, publish
 from anygpu.runtime.opaque import explain_opaque, place_opaque
-from anygpu.runtime.options import NAMES, Options, options
+from anygpu.runtime.options import CallOptions, Options, options
 from anygpu.runtime.placing import explain, place
 from anygpu.runtime.runtime import Runtime, allows_numpy, default
 from anygpu.runtime.signature import signature
@@ -168,18 +168,12 @@ class Offloaded(Generic[P, R]):
             self._states.popitem(last=False)
 
 
-def offloaded(function: Callable[P, R], given: Mapping[str, Any]) -> Offloaded[P, R]:
+def offloaded(function: Callable[P, R], given: CallOptions) -> Offloaded[P, R]:
     """The function with these options, as a caller has written them."""
     if isinstance(function, Offloaded):
         function = function.function
     if not callable(function):
         raise InvalidOption(f"offload takes a function; got {function!r}.")
-    unknown = sorted(set(given).difference(NAMES))
-    if unknown:
-        raise InvalidOption(
-            f"offload has no option {unknown[0]!r}; it has {', '.join(NAMES)}. Arguments of the function itself are "
-            "passed when it is called."
-        )
     return Offloaded(function, options(**given), default)
 
 
@@ -189,7 +183,7 @@ _known: OrderedDict[tuple[Callable[..., Any], Options], Offloaded[..., Any]] = O
 _knowing = threading.Lock()
 
 
-def remembered(function: Callable[..., Any], given: Mapping[str, Any]) -> Offloaded[..., Any]:
+def remembered(function: Callable[..., Any], given: CallOptions) -> Offloaded[..., Any]:
     """The same as for the last call of this function with these options."""
     if isinstance(function, Offloaded):
         if all(value is None for value in given.values()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import msgspec
 
@@ -39,36 +39,51 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return hash(msgspec.structs.astuple(self))
 
 
-#: The names that `run`, `explain` and `offload` take.
-NAMES = ("on", "fallback", "precision", "min_memory", "max_load", "power", "isolation", "timeout", "engine")
+class CallOptions(TypedDict, total=False):
+    """What `offload`, `run` and `explain` take. What is left out, or `None`, comes from the environment."""
+
+    #: Names of devices, engines or kinds ("gpu", "webgpu", "cuda:1"); of several the first that there is.
+    on: str | Sequence[str] | None
+    fallback: Fallback | None
+    #: "float32": 64-bit numbers are narrowed, results included, wherever the call runs.
+    precision: Precision | None
+    #: Bytes that a device must have free.
+    min_memory: int | None
+    #: The share of time, 0 to 1, that a device may have been busy lately.
+    max_load: float | None
+    power: Power | None
+    #: Where workers live: "thread" for this process, "process" for a child each.
+    isolation: Home | None
+    #: Seconds after which a worker in a child is killed and `DeviceHung` is raised.
+    timeout: float | None
+    #: For opaque tasks: the engine whose own arrays the function takes, such as "torch".
+    engine: str | None
 
 
-def options(
-    *,
-    on: str | Sequence[str] | None = None,
-    fallback: Fallback | None = None,
-    precision: Precision | None = None,
-    min_memory: int | None = None,
-    max_load: float | None = None,
-    power: Power | None = None,
-    isolation: Home | None = None,
-    timeout: float | None = None,
-    engine: str | None = None,
-) -> Options:
+def options(**given: Unpack[CallOptions]) -> Options:
     """Checked, and completed from the environment."""
+    unknown = sorted(set(given).difference(CallOptions.__annotations__))
+    if unknown:
+        raise InvalidOption(
+            f"there is no option {unknown[0]!r}; there are {', '.join(CallOptions.__annotations__)}. Arguments of the "
+            "function itself go into the call, or into functools.partial."
+        )
+    on, engine, timeout = given.get("on"), given.get("engine"), given.get("timeout")
     if on is None and engine is None:
         on = [name for name in os.environ.get(DEVICE, "").split(",") if name.strip()] or None
-    if min_memory is None:
-        min_memory = _bytes(MIN_MEMORY)
-    if max_load is None:
-        max_load = _number(MAX_LOAD, 1.0)
+    min_memory, max_load = given.get("min_memory"), given.get("max_load")
     if timeout is not None and not timeout > 0:
         raise InvalidOption(f"timeout is a number of seconds, more than 0; got {timeout!r}.")
-    if precision is None:
-        precision = os.environ.get(PRECISION) or None  # type: ignore[assignment]
+    precision = given.get("precision") or os.environ.get(PRECISION) or None
+    isolation = given.get("isolation")
     return Options(
-        preference=prefer(on if on is not None else engine, min_memory=min_memory, max_load=max_load, power=power),
-        fallback=_one_of("fallback", fallback or os.environ.get(FALLBACK) or "warn", get_args(Fallback)),
+        preference=prefer(
+            on if on is not None else engine,
+            min_memory=_bytes(MIN_MEMORY) if min_memory is None else min_memory,
+            max_load=_number(MAX_LOAD, 1.0) if max_load is None else max_load,
+            power=given.get("power"),
+        ),
+        fallback=_one_of("fallback", given.get("fallback") or os.environ.get(FALLBACK) or "warn", get_args(Fallback)),
         precision=None if precision is None else _one_of("precision", precision, get_args(Precision)),
         isolation=None if isolation is None else _one_of("isolation", isolation, get_args(Home)),
         timeout=timeout,

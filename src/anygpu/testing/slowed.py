@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
+from anygpu.hardware.device import Device, Unavailable
 from anygpu.program.graph import Program
-from anygpu.workers.worker import Argument, Ran, Worker
+from anygpu.runtime.places import Places, places
+from anygpu.workers.worker import Argument, Home, Ran, Worker
 
 
 class Slowed:
@@ -30,3 +32,24 @@ class Slowed:
             time.sleep(more)
             ran = ran._replace(phases=msgspec.structs.replace(ran.phases, run=ran.phases.run + more))
         return ran
+
+
+class SlowedPlaces(Places):
+    """NumPy, and one more device of this machine that can be made slower."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._names = ("numpy", device)
+        self.slowed = Slowed(places.worker(device))
+
+    def devices(self) -> list[Device]:
+        return [device for device in places.devices() if device.id in self._names]
+
+    def unavailable(self) -> list[Unavailable]:
+        return []
+
+    def worker(self, device_id: str, *, isolation: Home | None = None) -> Worker:
+        return self.slowed if device_id == self._names[1] else places.worker(device_id, isolation=isolation)
+
+    def is_open(self, device_id: str) -> bool:
+        return True
