@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from anygpu.array.array import Array
-from anygpu.array.structure import flatten
 from anygpu.array.tracing import NotTraceable, trace
 from anygpu.runtime.runtime import Runtime
 from anygpu.runtime.state import State
+from anygpu.runtime.values import ours_among
 
 
 class Call:
@@ -54,19 +53,3 @@ class Call:
     def consider(self) -> None:
         with self.runtime.lock:
             self.state.consider(self.runtime, resident=self.resident() if self.state.ours else None)
-
-
-def ours_among(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Array]:
-    for each in (*arguments, *keywords.values()):
-        if type(each) is Array:
-            yield each
-        elif isinstance(each, dict | tuple | list) or hasattr(type(each), "__dataclass_fields__"):
-            yield from (leaf for leaf in flatten(each)[0] if isinstance(leaf, Array))
-
-
-def home_of_ours(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str | None:
-    """The device that has most of the bytes of anygpu's own arrays; `None` when there are none."""
-    found: dict[str, int] = {}
-    for array in ours_among(arguments, keywords):
-        found[array.device] = found.get(array.device, 0) + array.nbytes
-    return max(found, key=lambda device: found[device]) if found else None

@@ -41,13 +41,13 @@ def explore(call: Call) -> None:
         if not state.refining:
             state.refining = True
             runtime.background.submit(partial(_refine, runtime, state))
-        if cell.home == "numpy" and not state.ours:
+        if cell.home == "numpy":
             state.be_quiet(_calls_in(cell, _LOOK))
         return
     with runtime.lock:
         name = cell.to_try()
     if name is None:
-        if not state.ours and cell.home == "numpy" and cell.choose().candidate == "numpy":
+        if cell.home == "numpy" and cell.choose().candidate == "numpy":
             state.be_quiet(_calls_in(cell, _LOOK) if cell.trying else min(cell.next_look - cell.calls, _QUIET))
         return
     devices = tuple(name.split("+"))
@@ -71,7 +71,8 @@ def explore(call: Call) -> None:
 def _quiet_calls(call: Call) -> int:
     """How many calls may go by before recording could be affordable, or devices be known."""
     cell, runtime = call.state.cell, call.runtime
-    if cell.home != "numpy" or call.state.ours:
+    if cell.home != "numpy" or (call.state.ours and call.state.traced is None):
+        # Before it is recorded, a function of anygpu's own arrays may write to them.
         return 0
     if call.state.not_recorded is not None:
         return _VERY_QUIET

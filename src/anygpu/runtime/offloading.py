@@ -16,7 +16,7 @@ from anygpu.errors import InvalidOption
 from anygpu.hardware.selection import matches_name
 from anygpu.plan.plan import Plan
 from anygpu.receipts import Receipt
-from anygpu.runtime.call import Call, home_of_ours
+from anygpu.runtime.call import Call
 from anygpu.runtime.collecting import last, listeners, publish
 from anygpu.runtime.opaque import explain_opaque, place_opaque
 from anygpu.runtime.options import CallOptions, Options, options
@@ -24,6 +24,7 @@ from anygpu.runtime.placing import explain, place
 from anygpu.runtime.runtime import Runtime, allows_numpy, default
 from anygpu.runtime.signature import signature
 from anygpu.runtime.state import LARGE, Early, State
+from anygpu.runtime.values import home_of_ours
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,7 +81,7 @@ class Offloaded(Generic[P, R]):
         state = self._states.get(key)
         if state is not None and state.quiet > 0:
             ready = _clock()
-            value = self._function(*arguments, **keywords)
+            value: R = state.at_home(*arguments, **keywords)
             end = _clock()
             state.quiet -= 1
             state.unheard += end - ready
@@ -102,7 +103,7 @@ class Offloaded(Generic[P, R]):
         function: Callable[..., R] = self._function
         value = function(*arguments)
         end = _clock()
-        early = Early(self._task, end - ready)
+        early = Early(self._task, function, end - ready)
         self._remember(key, early)
         publish((early, begin, ready, end))
         return value
@@ -146,7 +147,7 @@ class Offloaded(Generic[P, R]):
         if not isinstance(state, State):
             early = state
             ours = home_of_ours(arguments, keywords)
-            state = State(self._task, self._options, self._home(runtime, ours), ours=ours is not None)
+            state = State(self._task, self._function, self._options, self._home(runtime, ours), ours=ours is not None)
             if early is not None:
                 runtime.seconds += early.tell(state.cell)
             if key is not None:

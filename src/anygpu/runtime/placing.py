@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from anygpu.array.array import Array, as_array
-from anygpu.array.expression import Value, compute
-from anygpu.array.place import place_for, to_numpy_dtype
-from anygpu.array.structure import flatten, unflatten
+from anygpu.array.array import Array
+from anygpu.array.expression import Value
 from anygpu.errors import AllocationError, AnyGPUError, DeviceUnavailable, NotRecordable, Unsupported
 from anygpu.notices import fell_back, ran_on_host
 from anygpu.plan.choosing import Choice, most_for_recording
 from anygpu.plan.chunking import Chunks, corrected
 from anygpu.plan.plan import Plan
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
-from anygpu.runtime.call import Call, ours_among
+from anygpu.runtime.call import Call
 from anygpu.runtime.collecting import numpy_receipt, publish
 from anygpu.runtime.exploring import explore
 from anygpu.runtime.signature import elements
 from anygpu.runtime.state import LARGE, Facts, State, no_device
+from anygpu.runtime.values import as_arguments, as_ours, ours_among
 from anygpu.runtime.ways import InPieces, Whole, carry_out
-from anygpu.workers.worker import Argument, Ran
+from anygpu.workers.worker import Ran
 
 #: As `LARGE`, while nobody has looked at the machine yet, and recording may have to load its modules first.
 _VERY_LARGE = 1 << 24
@@ -167,15 +164,8 @@ def _as_it_is(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Att
     """The user's own function on the user's own arrays. What it raises is the user's business."""
     state, cell, runtime = call.state, call.state.cell, call.runtime
     predicted = cell.estimate("numpy")
-    arguments, keywords = call.arguments, call.keywords
     with timer.phase("run"):
-        if state.ours:
-            arguments, keywords = as_numpy(arguments), as_numpy(keywords)
-        value = call.function(*arguments, **keywords)
-        if state.options.precision is not None:
-            value = narrowed(value)
-        if state.ours:
-            value = as_ours(value)
+        value = state.at_home(*call.arguments, **call.keywords)
     if cell.home == "numpy":
         with timer.phase("plan"):
             took = timer.seconds("run")
@@ -259,7 +249,9 @@ def _on_device(
     worker_of = runtime.worker_of(state.options)
     begin = runtime.clock()
     with runtime.using(tuple(name.split("+")), predicted or 0.0):
-        given = as_arguments(values, state.program, name, worker_of if keep else None)
+        # A worker of another home does not know the arrays of this one.
+        resident = name if keep and state.options.isolation is None else None
+        given = as_arguments(values, state.program, resident)
         ran = carry_out(facts.way, state.program, given, worker_of, keep=keep, timeout=state.options.timeout)
     if keep:
         place = runtime.places.find(name, isolation=state.options.isolation)
@@ -373,59 +365,6 @@ def _tell_host_operations(state: State, ran: Ran) -> None:
             state.told.add(operation)
             if state.options.fallback == "warn":
                 ran_on_host(operation)
-
-
-# -- arrays
-
-
-def as_arguments(
-    values: Sequence[Any], program: Any, device: str, worker_of: Callable[[str], Any] | None
-) -> list[Argument]:
-    """What the worker takes: arrays that are on its device stay there, everything else goes as NumPy's."""
-    given: list[Argument] = []
-    for value, spec in zip(values, program.inputs, strict=True):
-        if isinstance(value, Array):
-            if worker_of is not None and value.device == device and value.dtype.name == spec.dtype:
-                compute([value._value], value._place)
-                handle: Any = value._value.buffer
-                given.append(handle)
-                continue
-            value = np.asarray(value)
-        given.append(np.asarray(value, to_numpy_dtype(spec.dtype)))
-    return given
-
-
-def as_numpy(value: Any) -> Any:
-    """anygpu's own arrays of arguments as NumPy's, without a copy where they are on the host."""
-    leaves, structure = flatten(value)
-    return unflatten(structure, [np.asarray(leaf) if isinstance(leaf, Array) else leaf for leaf in leaves])
-
-
-def as_ours(value: Any) -> Any:
-    """NumPy's arrays of a result as anygpu's, on the host."""
-    leaves, structure = flatten(value)
-    host = place_for("numpy")
-    arrays = [
-        as_array(np.asarray(leaf), host) if isinstance(leaf, np.ndarray | np.generic) else leaf for leaf in leaves
-    ]
-    return unflatten(structure, arrays)
-
-
-_NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
-
-
-def narrowed(value: Any) -> Any:
-    """With `precision="float32"` results have the same types wherever they were computed."""
-    leaves, structure = flatten(value)
-    return unflatten(
-        structure,
-        [
-            leaf.astype(_NARROW[leaf.dtype.name])
-            if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.name in _NARROW
-            else leaf
-            for leaf in leaves
-        ],
-    )
 
 
 def _one_line(text: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from anygpu.array.tracing import Traced
 from anygpu.engines.tuning import budget as tuning_budget
@@ -22,6 +22,7 @@ from anygpu.program.graph import Program
 from anygpu.receipts import HostOperation
 from anygpu.runtime.options import Options
 from anygpu.runtime.runtime import Runtime
+from anygpu.runtime.values import narrowing, on_numpy
 from anygpu.runtime.ways import InParts, InPieces, Way, Whole
 from anygpu.units import readable_bytes, readable_seconds
 from anygpu.workers.opening import default_budget
@@ -55,13 +56,14 @@ _SHORT, _MIDDLING = 2e-5, 2e-4
 class Early:
     """Calls of a kind so new that nothing is known of it: they run as they are, and only their time is kept."""
 
-    __slots__ = ("_granted", "_seconds", "quiet", "task", "unheard")
+    __slots__ = ("_granted", "_seconds", "at_home", "quiet", "task", "unheard")
 
     reason = "it is new, and its first calls are measured on numpy."
     predicted = None
 
-    def __init__(self, task: str, seconds: float) -> None:
+    def __init__(self, task: str, function: Callable[..., Any], seconds: float) -> None:
         self.task = task
+        self.at_home = function
         self.quiet = self._granted = 1024 if seconds < _SHORT else 4 if seconds < _MIDDLING else 0
         self.unheard = 0.0
         self._seconds = seconds
@@ -76,8 +78,14 @@ class Early:
 class State:
     """One cell, with the program behind it once there is one."""
 
-    def __init__(self, task: str, options: Options, home: str | None, *, ours: bool) -> None:
+    def __init__(
+        self, task: str, function: Callable[..., Any], options: Options, home: str | None, *, ours: bool
+    ) -> None:
         self.task = task
+        #: The function as it runs on NumPy.
+        self.at_home = function if options.precision is None else narrowing(function)
+        if ours:
+            self.at_home = on_numpy(self.at_home)
         self.options = options
         self.cell = Cell(home)
         #: Whether anygpu's own arrays are among the arguments.
