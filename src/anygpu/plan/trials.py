@@ -63,6 +63,8 @@ _MOST_BYTES_PER_SECOND = 1e15
 _LITTLE = 10_000
 #: Less than any clock can tell.
 _LEAST_SECONDS = 1e-9
+#: No device moves bytes so much faster than those of its kind usually do.
+_IMPLAUSIBLE = 20.0
 #: Eight operations take about as long as one where they are fused, and eight times as long where they are not; between
 #: these the machine was too busy to tell, and what is known of the engine holds.
 _SURELY_FUSED, _SURELY_NOT = 2.0, 5.0
@@ -427,7 +429,11 @@ class _Fit:
             # A transfer takes its time even where noise hid it behind the latency.
             moving = max(each.seconds - latency, each.seconds / 10, each.trial.amount / _MOST_BYTES_PER_SECOND)
             rates.append(each.trial.amount / moving)
-        return Transfer(latency, _middle(rates) if rates else before.bytes_per_second)
+        rate = _middle(rates) if rates else before.bytes_per_second
+        if self.before.device != "numpy":
+            # The time of a transfer is a difference of two, and noise can make it next to nothing.
+            rate = min(rate, before.bytes_per_second * _IMPLAUSIBLE)
+        return Transfer(latency, rate)
 
     def _rates(self, launch: float) -> dict[OperationClass, Curve]:
         measured: dict[OperationClass, list[tuple[float, float]]] = {}
