@@ -34,20 +34,21 @@ DOUBT = 2.0
 BELIEVED_GAIN = 3.0
 BELIEVED_SECONDS = 0.25
 #: What exploring may cost, as a share of what calls have taken: generous while a function is new, small later.
-EARLY_CALLS = 8
+EARLY_CALLS = 12
 EARLY_SHARE = 0.5
 LATER_SHARE = 0.03
 #: A single expense so small is always allowed: how often there is one is bounded by the intervals below.
 SMALL_SHARE = 0.02
 #: Calls until a candidate that lost is tried again. One that has won before is owed a look more often.
-FIRST_INTERVAL = 16
+FIRST_INTERVAL, SOON = 16, 5
 LONGEST_INTERVAL = 1024
 LONGEST_FOR_A_WINNER = 24
 #: One that is nearly as good is measured again by a real call, which then costs little more than it should.
 NEARLY = 1.3
 
-#: What recording costs in any case, and for one operation: the function is called twice, on copies of what it uses.
-_RECORDING, _RECORDING_ONE = 8e-4, 4e-5
+#: What recording costs in any case, with the first look at the program for every device, and what it costs for one
+#: operation: the function is called twice, on copies of what it uses.
+_RECORDING, _RECORDING_ONE = 3e-3, 4e-5
 #: What NumPy needs for any operation, and for one element of the cheapest.
 _LEAST_PER_OPERATION = 5e-7
 _LEAST_PER_ELEMENT = 1.5e-10
@@ -380,7 +381,8 @@ class Cell:
             self._current = name
             self.tracks[name].won = True
             if loser is not None:
-                loser.interval = FIRST_INTERVAL
+                # One that lost by little may have had a bad moment.
+                loser.interval = SOON if mine is not None and mine < seconds * NEARLY else FIRST_INTERVAL
                 loser.due = self.calls + loser.interval
         if candidate != self._current:
             self._later(self.tracks[candidate])

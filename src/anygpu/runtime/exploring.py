@@ -47,18 +47,19 @@ def explore(call: Call) -> None:
     with runtime.lock:
         name = cell.to_try()
     if name is None:
-        if cell.home == "numpy" and cell.choose().candidate == "numpy":
-            state.be_quiet(_calls_in(cell, _LOOK) if cell.trying else min(cell.next_look - cell.calls, _QUIET))
+        _be_quiet_at_home(state, _calls_in(cell, _LOOK) if cell.trying else cell.next_look - cell.calls)
         return
     devices = tuple(name.split("+"))
     machine = runtime.machine()
     if not all(runtime.opening_is_worth_it(found) for each in devices if (found := machine.device(each))):
+        _be_quiet_at_home(state, _QUIET // 4)
         return
     bytes_in = sum(spec.nbytes for spec in state.program.inputs)
     cost = bytes_in / _COPIED_PER_SECOND
     if state.ours and cell.home is not None:
         cost += runtime.reading(cell.home, bytes_in)
     if cell.home is not None and not cell.affords(cost):
+        _be_quiet_at_home(state, cell.calls_until_affordable(cost))
         return
     begin = runtime.clock()
     copies = _copied(state, call)
@@ -66,6 +67,12 @@ def explore(call: Call) -> None:
         cell.spend(runtime.clock() - begin)
         cell.begin_trial(name)
     runtime.background.submit(partial(_try_out, runtime, state, name, copies))
+
+
+def _be_quiet_at_home(state: State, calls: int) -> None:
+    """Nothing has to be asked for so many calls, if they go home anyway."""
+    if state.cell.home == "numpy" and state.cell.choose().candidate == "numpy":
+        state.be_quiet(min(calls, _QUIET))
 
 
 def _quiet_calls(call: Call) -> int:
