@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import operator
@@ -276,3 +277,16 @@ def test_the_way_to_the_program_and_back_is_short() -> None:
     theirs = min(repeat(lambda: work + 1, number=2000, repeat=5))
     assert min(repeat(lambda: program.inputs((X, W), {}), number=2000, repeat=5)) < 10 * theirs
     assert min(repeat(lambda: program.rebuild(results), number=2000, repeat=5)) < 5 * theirs
+
+
+def test_recording_is_given_up_when_it_takes_too_long() -> None:
+    def endless(x: Any) -> Any:
+        while True:
+            with contextlib.suppress(Exception):  # a function that catches everything cannot hold it up
+                x = x + 1
+
+    given_up = trace(endless, (np.ones(3),), {}, seconds=0.01)
+    assert isinstance(given_up, NotTraceable)
+    assert given_up.for_now
+    assert "longer than 10 ms" in given_up.reason
+    assert isinstance(trace(lambda x: x + 1, (np.ones(3),), {}, seconds=10.0), Traced)

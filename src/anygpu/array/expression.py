@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 from weakref import ref
@@ -70,8 +73,28 @@ _NOT_WORTH_KEEPING = (Constant, Iota, Broadcast, Reshape, Permute, Slice)
 _NOT_THE_USER = ("anygpu.", "numpy.")
 
 
+class TakesTooLong(BaseException):
+    """Recording takes longer than it may. No `Exception`, so that no function that is recorded catches it."""
+
+
+_until: ContextVar[float | None] = ContextVar("when recording must be over", default=None)
+
+
+@contextlib.contextmanager
+def recording_limited_to(seconds: float | None) -> Iterator[None]:
+    """Raises `TakesTooLong` from the first operation that is recorded after so many seconds."""
+    token = _until.set(None if seconds is None else time.perf_counter() + seconds)
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
 def users_line() -> Line | None:
-    """The nearest line outside of this package and of NumPy's dispatching."""
+    """The nearest line outside of this package and of NumPy's dispatching. Every operation that is recorded asks."""
+    until = _until.get()
+    if until is not None and time.perf_counter() > until:
+        raise TakesTooLong
     # The first three are this function, the recording one and the array's own method.
     frame: FrameType | None = sys._getframe(3)
     while frame is not None:

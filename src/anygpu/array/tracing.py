@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from anygpu.array.array import Array
-from anygpu.array.expression import Value, leaves_of, linearise
+from anygpu.array.expression import TakesTooLong, Value, leaves_of, linearise, recording_limited_to
 from anygpu.array.outside import Outside, is_array, is_users, outside_of, undisturbed
 from anygpu.array.paper import Fixed, Lifted, Live, Paper
 from anygpu.array.place import to_numpy_dtype
@@ -23,6 +23,7 @@ from anygpu.program.dtypes import DTYPES
 from anygpu.program.graph import Program
 from anygpu.program.precision import in_single_precision
 from anygpu.program.primitives import Spec
+from anygpu.units import readable_seconds
 
 Precision = Literal["float32"]
 
@@ -67,6 +68,8 @@ class NotTraceable(NamedTuple):
     reason: str
     #: The user's own line, where it is known.
     line: str | None = None
+    #: Whether it may be another thing when there is more time.
+    for_now: bool = False
 
 
 class Traced:
@@ -161,6 +164,7 @@ def trace(
     *,
     precision: Precision | None = None,
     lift: bool = True,
+    seconds: float | None = None,
 ) -> Traced | NotTraceable:
     """What `function(*arguments, **keywords)` computes, as a program, and how later calls meet it.
 
@@ -171,8 +175,22 @@ def trace(
     does something else each time has none. So whatever else it does (printing, counting, appending) happens twice,
     and once or twice more where its floats or arrays from outside turn out to decide what it does. Sources of random
     numbers that it uses are put back, and what it would write down outside of it is kept from everybody. An exception
-    that the user's own code raises comes out unchanged.
+    that the user's own code raises comes out unchanged. After so many `seconds` it is given up, for now.
     """
+    try:
+        with recording_limited_to(seconds):
+            return _trace(function, arguments, keywords, precision, lift)
+    except TakesTooLong:
+        return NotTraceable(f"recording it takes longer than {readable_seconds(seconds or 0.0)}", for_now=True)
+
+
+def _trace(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+    precision: Precision | None,
+    lift: bool,
+) -> Traced | NotTraceable:
     _check(precision)
     leaves, structure = flatten((arguments, keywords)) if keywords else flatten(arguments)
     for number, each in enumerate(leaves):

@@ -46,18 +46,8 @@ LONGEST_FOR_A_WINNER = 24
 #: One that is nearly as good is measured again by a real call, which then costs little more than it should.
 NEARLY = 1.3
 
-#: What recording costs in any case, with the first look at the program for every device, and what it costs for one
-#: operation: the function is called twice, on copies of what it uses.
-_RECORDING, _RECORDING_ONE = 3e-3, 4e-5
-#: What NumPy needs for any operation, and for one element of the cheapest.
-_LEAST_PER_OPERATION = 5e-7
-_LEAST_PER_ELEMENT = 1.5e-10
-
-
-def most_for_recording(seconds: float, size: int) -> float:
-    """What recording can cost at most: a call that took so long with arrays so large has only so many operations."""
-    return _RECORDING + _RECORDING_ONE * seconds / (_LEAST_PER_OPERATION + _LEAST_PER_ELEMENT * size)
-
+#: What recording costs in any case, with the first look at the program for every device.
+RECORDING = 3e-3
 
 Kind = Literal["home", "known", "dose", "believed", "only"]
 
@@ -197,10 +187,15 @@ class Cell:
 
     # -- questions
 
+    @property
+    def allowance(self) -> float:
+        """What finding out may cost the caller now."""
+        share = EARLY_SHARE if self.calls <= EARLY_CALLS else LATER_SHARE
+        return max(self.seconds * share - self.spent, self.seconds * SMALL_SHARE)
+
     def affords(self, seconds: float) -> bool:
         """Whether finding out may cost the caller so much now."""
-        share = EARLY_SHARE if self.calls <= EARLY_CALLS else LATER_SHARE
-        return self.spent + seconds <= self.seconds * share or seconds <= self.seconds * SMALL_SHARE
+        return seconds <= self.allowance
 
     def calls_until_affordable(self, seconds: float) -> int:
         """About how many more calls it takes until finding out may cost so much."""

@@ -40,10 +40,15 @@ class Call:
             found[array.device] = found.get(array.device, 0) + array.nbytes
         return found
 
-    def record(self) -> None:
+    def record(self, seconds: float | None = None) -> None:
+        """Make a program of the function, in so many seconds, or find out that there is none."""
         state = self.state
-        traced = trace(self.function, self.arguments, self.keywords, precision=state.options.precision)
-        if isinstance(traced, NotTraceable):
+        precision = state.options.precision
+        traced = trace(self.function, self.arguments, self.keywords, precision=precision, seconds=seconds)
+        if isinstance(traced, NotTraceable) and traced.for_now:
+            state.recording = 2 * (seconds or 0.0)
+            state.traced = None
+        elif isinstance(traced, NotTraceable):
             state.traced, state.not_recorded = None, traced.reason
         else:
             state.traced, state.not_recorded = traced, None

@@ -11,10 +11,9 @@ import numpy as np
 from anygpu.array.array import Array
 from anygpu.array.place import to_numpy_dtype
 from anygpu.errors import AnyGPUError
-from anygpu.plan.choosing import DOUBT, Cell, most_for_recording
+from anygpu.plan.choosing import DOUBT, Cell
 from anygpu.runtime.call import Call
 from anygpu.runtime.runtime import Runtime
-from anygpu.runtime.signature import elements
 from anygpu.runtime.state import State, lacking
 from anygpu.runtime.ways import carry_out
 
@@ -90,7 +89,7 @@ def _quiet_calls(call: Call) -> int:
         return _calls_in(cell, max(_LOOK, runtime.until_worth_looking))
     if call.state.traced is not None:
         return 0
-    cost = most_for_recording(seconds, elements(call.arguments, call.keywords))
+    cost = call.state.recording
     return 0 if cell.affords(cost) else min(_QUIET, cell.calls_until_affordable(cost))
 
 

@@ -9,7 +9,7 @@ from anygpu.array.array import Array
 from anygpu.array.expression import Value
 from anygpu.errors import AllocationError, AnyGPUError, DeviceUnavailable, NotRecordable, Unsupported
 from anygpu.notices import fell_back, ran_on_host
-from anygpu.plan.choosing import Choice, most_for_recording
+from anygpu.plan.choosing import Choice
 from anygpu.plan.chunking import Chunks, corrected
 from anygpu.plan.plan import Plan
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
@@ -24,8 +24,10 @@ from anygpu.workers.worker import Ran
 
 #: As `LARGE`, while nobody has looked at the machine yet, and recording may have to load its modules first.
 _VERY_LARGE = 1 << 24
-#: With anygpu's own arrays on the host: after so many calls, if it cannot take longer than this.
-_CALLS_BEFORE_RECORDING, _MOST_FOR_RECORDING = 2, 0.02
+#: What recording may take then.
+_AT_FIRST = 0.03
+#: Calls with anygpu's own arrays on the host before that is done for them.
+_CALLS_BEFORE_RECORDING = 2
 #: A first call that is predicted to take so long at home may wait for a look at the machine.
 _WORTH_LOOKING = 1.0
 #: How often the pieces of one call are made smaller, when the device still has no room.
@@ -68,10 +70,11 @@ def _learn(call: Call, timer: PhaseTimer) -> None:
     if state.settled_for_numpy is not None:
         return
     changed = state.traced is not None and not state.traced.unchanged()
-    if changed or (not state.recorded and _should_record(call)):
+    seconds = 0.0 if state.recorded else _seconds_for_recording(call)
+    if changed or seconds is None or seconds >= state.recording:
         begin = runtime.clock()
         with timer.phase("trace"):
-            call.record()
+            call.record(None if changed else seconds)
         if cell.home is not None:
             cell.spend(runtime.clock() - begin)
     if state.considered:
@@ -86,22 +89,21 @@ def _learn(call: Call, timer: PhaseTimer) -> None:
             _require_that_it_can(call)
 
 
-def _should_record(call: Call) -> bool:
+def _seconds_for_recording(call: Call) -> float | None:
+    """How long recording may take now, at the caller's cost; `None` for as long as it likes."""
     cell = call.state.cell
     if cell.home != "numpy":
-        return True
+        return None
     if not call.lasting:
-        return False
-    size = elements(call.arguments, call.keywords)
+        return 0.0
     awake = call.runtime.awake
     if not cell.calls:
-        return size >= (LARGE if awake else _VERY_LARGE)
-    seconds = cell.estimate(cell.home) or 0.0
-    cost = most_for_recording(seconds, size)
+        size = elements(call.arguments, call.keywords)
+        return _AT_FIRST if size >= (LARGE if awake else _VERY_LARGE) else 0.0
     if call.state.ours:
         # Once it is recorded it can run on NumPy's arrays, which takes a part of what lazy ones take.
-        return cell.calls >= _CALLS_BEFORE_RECORDING and cost < _MOST_FOR_RECORDING
-    return awake and seconds > call.runtime.floor and cell.affords(cost)
+        return _AT_FIRST if cell.calls >= _CALLS_BEFORE_RECORDING else 0.0
+    return cell.allowance if awake and (cell.estimate(cell.home) or 0.0) > call.runtime.floor else 0.0
 
 
 def _is_hopeless_at_home(call: Call) -> bool:

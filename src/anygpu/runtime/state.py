@@ -10,7 +10,7 @@ from anygpu.engines.tuning import budget as tuning_budget
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.hardware.selection import matches_name, require, select
-from anygpu.plan.choosing import Cell
+from anygpu.plan.choosing import RECORDING, Cell
 from anygpu.plan.chunking import Chunks, chunks_for
 from anygpu.plan.chunking import Refused as Uncuttable
 from anygpu.plan.corrections import kind_of
@@ -97,6 +97,8 @@ class State:
         self._granted = 0
         self.traced: Traced | None = None
         self.not_recorded: str | None = None
+        #: What recording is expected to take: more, once it was given up.
+        self.recording = RECORDING
         #: The class of operations that most of the program's work is of.
         self.kind: OperationClass = "elementwise"
         self.facts: dict[str, Facts] = {}
