@@ -310,7 +310,7 @@ def predictions_picture(grid: Grid) -> str:
         x += 34 + 7 * len(look.label)
     middle = f"median error {100 * errors[len(errors) // 2]:.0f} %"
     summary = f"{inside} of {len(found)} within ±{100 * PREDICTION_BOUND:.0f} %, {middle}"
-    picture.text(left + side, 50, summary, size=12, anchor="end")
+    picture.text(left + 12, top + 20, summary, size=12)
     more, less = 1 + PREDICTION_BOUND, 1 - PREDICTION_BOUND
     band = [(low, low * more), (high / more, high), (high, high), (high, high * less), (low / less, low), (low, low)]
     picture.area([(across(a), up(b)) for a, b in band], FRAME, 0.2)
