@@ -158,3 +158,16 @@ def test_iterating_and_containing() -> None:
     assert np.array_equal(np.asarray(rows[2]), BASE[2])
     assert 59.0 in as_array(BASE)
     assert 60.0 not in as_array(BASE)
+
+
+@pytest.mark.parametrize("key", [(slice(0, 0), 0, ..., [0]), (0, ..., [0, 1], slice(1)), ([0], ..., 1, [1, 2])])
+def test_an_ellipsis_without_axes_still_separates(key: Any) -> None:
+    base = np.arange(4**3).reshape(4, 4, 4)
+    expected = base[key]
+    got = np.asarray(as_array(base)[key])
+    assert got.shape == expected.shape
+    np.testing.assert_array_equal(got, expected)
+    mine, theirs = as_array(base), base.copy()
+    mine[key] = 7
+    theirs[key] = 7
+    np.testing.assert_array_equal(np.asarray(mine), theirs)

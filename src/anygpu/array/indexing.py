@@ -34,6 +34,8 @@ class Basic(NamedTuple):
     shape: Shape
     #: For each axis of `shape` that is picked from, the positions.
     picks: dict[int, Positions]
+    #: Whether an ellipsis that stands for no axis lies between picks: then NumPy puts their axes first.
+    apart: bool = False
 
 
 def get(array: Array, key: Any) -> Array:
@@ -96,8 +98,14 @@ def _parse(array: Array, key: Any) -> Basic:
     picks: dict[int, Positions] = {}
     axis = 0
     # Beside arrays of positions a single integer counts as one of them: that decides where their axes go.
-    picking = any(not (item is None or isinstance(item, slice) or _is_integer(item)) for item in items)
+    picking = any(
+        not (item is None or item is Ellipsis or isinstance(item, slice) or _is_integer(item)) for item in items
+    )
+    before_dots: int | None = None
     for item in items:
+        if item is Ellipsis:
+            before_dots = len(picks)
+            continue
         if item is None:
             shape.append(1)
             continue
@@ -130,7 +138,8 @@ def _parse(array: Array, key: Any) -> Basic:
     sliced = tuple(-(-(b - a) // c) for a, b, c in zip(starts, stops, steps, strict=True))
     if sliced != tuple(shape) or not path:
         path.append(Reshape(tuple(shape)))
-    return Basic(tuple(path), tuple(shape), picks)
+    apart = before_dots is not None and 0 < before_dots < len(picks)
+    return Basic(tuple(path), tuple(shape), picks, apart)
 
 
 def _as_tuple(key: Any) -> tuple[Any, ...]:
@@ -138,7 +147,7 @@ def _as_tuple(key: Any) -> tuple[Any, ...]:
 
 
 def _expanded(key: tuple[Any, ...], dimensions: int) -> list[Any]:
-    """Masks as positions, lists as arrays, and `...` as as many `:` as are missing."""
+    """Masks as positions, lists as arrays, and `...` as as many `:` as are missing, or as it is when none are."""
     items: list[Any] = []
     for item in key:
         if isinstance(item, list | tuple):
@@ -152,12 +161,13 @@ def _expanded(key: tuple[Any, ...], dimensions: int) -> list[Any]:
     used = sum(item is not None and item is not Ellipsis and not isinstance(item, bool | np.bool_) for item in items)
     if used > dimensions:
         raise IndexError(f"too many indices: the array has {dimensions} axes, and {used} are indexed.")
-    rest = [slice(None)] * (dimensions - used)
+    rest: list[Any] = [slice(None)] * (dimensions - used)
     dots = [position for position, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
         raise IndexError("an index has at most one ellipsis (...).")
     place = dots[0] if dots else len(items)
-    return items[:place] + rest + items[place + 1 :]
+    # One that stands for no axis stays: it still separates what is on both sides of it.
+    return items[:place] + (rest or [Ellipsis] * len(dots)) + items[place + 1 :]
 
 
 class _Mask(NamedTuple):
@@ -256,7 +266,7 @@ def _orders(basic: Basic, axes: tuple[int, ...], picked: Shape) -> tuple[tuple[i
     """The order that brings the picked axes to the front, and the one that brings the result to where NumPy has it."""
     others = tuple(axis for axis in range(len(basic.shape)) if axis not in axes)
     count = len(picked)
-    together = axes == tuple(range(axes[0], axes[0] + len(axes)))
+    together = not basic.apart and axes == tuple(range(axes[0], axes[0] + len(axes)))
     before = sum(axis < axes[0] for axis in others) if together else 0
     result = (
         *range(count, count + before),
