@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.plan.splitting import Split
 from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.options import options
 from anygpu.runtime.runtime import Runtime
+from anygpu.runtime.state import State
+from anygpu.runtime.ways import InParts
 from anygpu.testing.slowed import Slowed, SlowedPlaces
 
 
@@ -53,7 +56,8 @@ def test_a_call_moves_to_the_faster_device_and_says_why(runtime: Runtime) -> Non
     assert watched.went[0] == "numpy"
     assert watched.went[-3:] == ["opencl:0"] * 3
     receipt = ag.last_receipt()
-    assert receipt is None or receipt.device
+    assert receipt is not None
+    assert receipt.device == watched.went[-1]
     plan = watched.function.explain(x)
     assert plan.chosen == "opencl:0"
     assert "calls take" in plan.reason
@@ -93,3 +97,41 @@ def test_the_first_calls_never_wait_for_a_compiler(runtime: Runtime) -> None:
         watched.function(x)
     assert time.perf_counter() - begin < 3 * bare + 0.01, "generous: the machine may be busy"
     assert runtime.settle(60)
+
+
+LIMIT: float | None = None
+
+
+def changes_its_mind(x: Any) -> Any:
+    for _ in range(20):
+        x = np.maximum(x * 1.01 + 0.5, -2.0)
+    return x if LIMIT is None or x.sum() > LIMIT else -x
+
+
+def test_a_function_that_stops_being_a_program_goes_home_and_says_so(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(0).normal(size=300_000).astype(np.float32)
+    watched = Watched(runtime, changes_its_mind)
+    watched.call(x, times=40)
+    assert watched.went[-1] == "opencl:0"
+    monkeypatch.setattr(f"{__name__}.LIMIT", 0.0)
+    with ag.collect_receipts() as collected:
+        np.testing.assert_array_equal(watched.function(x), changes_its_mind(x))
+    assert collected[0].device == "numpy"
+    assert "cannot be recorded" in collected[0].reason
+
+
+def test_numpy_is_never_busy_and_two_devices_are_as_busy_as_the_busier(runtime: Runtime) -> None:
+    x = np.random.default_rng(0).normal(size=300_000).astype(np.float32)
+    watched = Watched(runtime)
+    watched.call(x, times=20)
+    (state,) = watched.function._states.values()
+    assert isinstance(state, State)
+    opencl = state.facts["opencl:0"]
+    state.facts = state.facts | {"numpy+opencl:0": opencl._replace(way=InParts(("numpy", "opencl:0"), SPLIT))}
+    waiting = state.waiting({"numpy": 1.0, "opencl:0": 2.0})
+    assert waiting == {"opencl:0": 2.0, "numpy+opencl:0": 2.0}
+
+
+SPLIT = Split(parts=(), outputs=(), seconds=1.0, alone=2.0)

@@ -47,13 +47,18 @@ class Call:
         traced = trace(self.function, self.arguments, self.keywords, precision=precision, seconds=seconds)
         if isinstance(traced, NotTraceable) and traced.for_now:
             state.recording = 2 * (seconds or 0.0)
-            state.traced = None
+            self._forget_program()
         elif isinstance(traced, NotTraceable):
-            state.traced, state.not_recorded = None, traced.reason
+            state.not_recorded = traced.reason
+            self._forget_program()
         else:
             state.traced, state.not_recorded = traced, None
             self.floats_decide = not traced.lifted
         state.considered = state.refined = False
+
+    def _forget_program(self) -> None:
+        with self.runtime.lock:
+            self.state.forget_program()
 
     def consider(self) -> None:
         with self.runtime.lock:

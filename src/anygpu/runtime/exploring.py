@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.array import Array
-from anygpu.array.place import to_numpy_dtype
 from anygpu.errors import AnyGPUError
 from anygpu.plan.choosing import DOUBT, Cell
 from anygpu.runtime.call import Call
 from anygpu.runtime.runtime import Runtime
 from anygpu.runtime.state import State, lacking
+from anygpu.runtime.values import as_arguments
 from anygpu.runtime.ways import carry_out
 
 #: Copying the arguments for a trial.
@@ -45,23 +44,30 @@ def explore(call: Call) -> None:
         return
     with runtime.lock:
         name = cell.to_try()
-    if name is None:
-        _be_quiet_at_home(state, _calls_in(cell, _LOOK) if cell.trying else cell.next_look - cell.calls)
-        return
-    devices = tuple(name.split("+"))
+        if name is None:
+            _be_quiet_at_home(state, _calls_in(cell, _LOOK) if cell.trying else cell.next_look - cell.calls)
+            return
+    _start_trial(call, name)
+
+
+def _start_trial(call: Call, name: str) -> None:
+    runtime, state, cell = call.runtime, call.state, call.state.cell
+    devices = state.facts[name].way.devices
     machine = runtime.machine()
     if not all(runtime.opening_is_worth_it(found) for each in devices if (found := machine.device(each))):
-        _be_quiet_at_home(state, _QUIET // 4)
+        with runtime.lock:
+            _be_quiet_at_home(state, _QUIET // 4)
         return
     bytes_in = sum(spec.nbytes for spec in state.program.inputs)
     cost = bytes_in / _COPIED_PER_SECOND
     if state.ours and cell.home is not None:
         cost += runtime.reading(cell.home, bytes_in)
     if cell.home is not None and not cell.affords(cost):
-        _be_quiet_at_home(state, cell.calls_until_affordable(cost))
+        with runtime.lock:
+            _be_quiet_at_home(state, cell.calls_until_affordable(cost))
         return
     begin = runtime.clock()
-    copies = _copied(state, call)
+    copies = _copied(call)
     with runtime.lock:
         cell.spend(runtime.clock() - begin)
         cell.begin_trial(name)
@@ -99,15 +105,12 @@ def _calls_in(cell: Cell, seconds: float) -> int:
     return min(_QUIET, int(seconds / each)) if each else 0
 
 
-def _copied(state: State, call: Call) -> list[Any]:
+def _copied(call: Call) -> list[Any]:
     """The program's inputs as they are now: the caller may write to its arrays before the trial has begun."""
-    traced = state.traced
+    traced = call.state.traced
     assert traced is not None
     values = traced.inputs(call.arguments, call.keywords)
-    return [
-        np.array(np.asarray(value) if isinstance(value, Array) else value, to_numpy_dtype(spec.dtype))
-        for value, spec in zip(values, state.program.inputs, strict=True)
-    ]
+    return [np.array(each) for each in as_arguments(values, traced.program, None)]
 
 
 def _refine(runtime: Runtime, state: State) -> None:
@@ -138,7 +141,7 @@ def _try_out(runtime: Runtime, state: State, name: str, values: Sequence[Any]) -
     facts = state.facts.get(name)
     if facts is None:
         return
-    devices = tuple(name.split("+"))
+    devices = facts.way.devices
     find = runtime.worker_of(state.options)
     try:
         with runtime.trying(devices):

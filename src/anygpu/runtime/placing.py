@@ -8,6 +8,7 @@ from typing import Any
 from anygpu.array.array import Array
 from anygpu.array.expression import Value
 from anygpu.errors import AllocationError, AnyGPUError, DeviceUnavailable, NotRecordable, Unsupported
+from anygpu.hardware.device import Kind
 from anygpu.notices import fell_back, ran_on_host
 from anygpu.plan.choosing import Choice
 from anygpu.plan.chunking import Chunks, corrected
@@ -43,7 +44,8 @@ def explain(call: Call) -> Plan:
     if state.traced is not None:
         call.consider()
     choice = _choose(call)
-    return state.plan(choice.sentence, choice.candidate)
+    with call.runtime.lock:
+        return state.plan(choice.sentence, choice.candidate)
 
 
 def place(call: Call) -> tuple[Any, Receipt]:
@@ -118,11 +120,13 @@ def _require_what_was_asked_for(call: Call) -> None:
     state, options = call.state, call.state.options
     if state.cell.home is not None:
         return
-    why: AnyGPUError | None = no_device(call.runtime, options)
-    if why is None and state.not_recorded is not None:
-        why = NotRecordable(state.task, state.not_recorded)
-    if why is not None:
-        _settle_for_numpy(state, why)
+    missing = no_device(call.runtime, options)
+    if missing is not None:
+        # Refusals of devices come first; what comes after them is not there, with what to do about it.
+        others = missing.refusals[len(call.runtime.machine().devices) :]
+        _settle_for_numpy(state, missing, missing=others[0] if others else "")
+    elif state.not_recorded is not None:
+        _settle_for_numpy(state, NotRecordable(state.task, state.not_recorded))
 
 
 def _require_that_it_can(call: Call) -> None:
@@ -137,13 +141,13 @@ def _require_that_it_can(call: Call) -> None:
         raise Unsupported("way to do all of it", name, instead=str(facts.lacks))
 
 
-def _settle_for_numpy(state: State, why: AnyGPUError, sentence: str | None = None) -> None:
+def _settle_for_numpy(state: State, why: AnyGPUError, sentence: str | None = None, missing: str = "") -> None:
     if state.options.fallback == "raise":
         raise why
-    # An error lists every device; in a warning and in a receipt the first line says enough.
+    # An error lists every device; in a warning and in a receipt the first line says enough, with what is missing.
     first, *more = [sentence] if sentence is not None else str(why).splitlines()
     if state.options.fallback == "warn":
-        hint = " Run `anygpu doctor` to see why." if more else ""
+        hint = f" {missing or 'Run `anygpu doctor` to see why.'}" if more else ""
         fell_back(f"{state.task} runs on NumPy instead: {first}{hint}", cause=(state.task, first))
     state.settled_for_numpy = first
 
@@ -153,7 +157,7 @@ def _choose(call: Call) -> Choice:
     if state.settled_for_numpy is not None:
         return Choice("numpy", "only", f"nothing else can run it: {state.settled_for_numpy}")
     with call.runtime.lock:
-        choice = state.cell.choose(call.runtime.waiting())
+        choice = state.cell.choose(state.waiting(call.runtime.waiting()))
     if state.not_recorded is not None and choice.candidate == "numpy":
         return choice._replace(sentence=f"it cannot be recorded as a program: {state.not_recorded.rstrip('.')}.")
     return choice
@@ -250,7 +254,7 @@ def _on_device(
     values = traced.inputs(call.arguments, call.keywords)
     worker_of = runtime.worker_of(state.options)
     begin = runtime.clock()
-    with runtime.using(tuple(name.split("+")), predicted or 0.0):
+    with runtime.using(facts.way.devices, predicted or 0.0):
         # A worker of another home does not know the arrays of this one.
         resident = name if keep and state.options.isolation is None else None
         given = as_arguments(values, state.program, resident)
@@ -280,7 +284,6 @@ def _on_device(
         if call.lasting:
             explore(call)
         _tell_host_operations(state, ran)
-    device = runtime.machine().device(name.split("+")[-1])
     unknown = dict(ran.unknown)
     if predicted is None:
         unknown["predicted_seconds"] = "nothing was known of such a call"
@@ -288,7 +291,7 @@ def _on_device(
     receipt = Receipt(
         task=state.task,
         device=name,
-        kind=device.kind if device is not None else "cpu",
+        kind=_kind_of(call, facts.way.devices[-1]),
         reason=choice.sentence,
         phases=phases,
         attempts=(*attempts, Attempt(device=name, phases=phases)),
@@ -328,12 +331,18 @@ def _lazily(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[Any, Receipt
     return value, Receipt(
         task=state.task,
         device=choice.candidate,
-        kind="cpu",
+        kind=_kind_of(call, choice.candidate),
         reason=reason,
         phases=phases,
         attempts=(Attempt(device=choice.candidate, phases=phases),),
         unknown=dict.fromkeys(("device_seconds", "peak_bytes", "kernels", "predicted_seconds"), why),
     )
+
+
+def _kind_of(call: Call, device: str) -> Kind:
+    """Of a device that has just been used, so that looking for it is no news."""
+    found = call.runtime.machine().device(device) if device != "numpy" else None
+    return found.kind if found is not None else "cpu"
 
 
 def _whole(mine: Phases, theirs: Phases) -> Phases:

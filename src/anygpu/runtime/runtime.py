@@ -90,8 +90,8 @@ class Runtime:
     def _look(self) -> None:
         # Recording loads modules when it first meets an operation: not in the time of a caller.
         trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
-        # Without devices everything stays where it is; whoever asks for one gets the error.
         self._ready = True
+        # Without devices everything stays where it is; whoever asks for one gets the error.
         with contextlib.suppress(AnyGPUError):
             self.machine()
 

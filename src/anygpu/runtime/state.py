@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anygpu.array.tracing import Traced
@@ -103,6 +103,7 @@ class State:
         self.kind: OperationClass = "elementwise"
         self.facts: dict[str, Facts] = {}
         self.refused: tuple[Refused, ...] = ()
+        self._resident: dict[str, int] = {}
         self.considered = False
         #: Whether calibrations and two devices at once have been looked at.
         self.refined = False
@@ -144,7 +145,11 @@ class State:
         return self.traced.program
 
     def consider(self, runtime: Runtime, *, resident: dict[str, int] | None = None) -> None:
-        """Every device that was allowed: what is predicted for it, or why it cannot be."""
+        """Every device that was allowed: what is predicted for it, or why it cannot be.
+
+        `resident` are bytes of arguments that are on devices already; as the last time when it is left out.
+        """
+        self._resident = self._resident if resident is None else resident
         self.kind = kind_of(self.program)
         machine = runtime.machine()
         selection = select(machine.devices, self.options.preference)
@@ -154,7 +159,7 @@ class State:
         chosen, others = first_choice(selection.chosen, self.options.preference.on)
         refused += [Refused(each.id, f"{each.id} would be the second choice.") for each in others]
         for device in chosen:
-            found = self._judge(runtime, device, (resident or {}).get(device.id, 0))
+            found = self._judge(runtime, device, self._resident.get(device.id, 0))
             if isinstance(found, Refused):
                 refused.append(found)
             else:
@@ -226,8 +231,25 @@ class State:
                 way = InParts((home, name), found)
                 splits[way.name] = Facts(way, None, found.seconds, facts.once, True, None)
         with runtime.lock:
-            self.facts |= splits
+            # A new table: callers may be reading the old one.
+            self.facts = self.facts | splits
             self._tell_cell()
+
+    def waiting(self, busy: Mapping[str, float]) -> dict[str, float]:
+        """For each candidate, how long its devices are busy. NumPy runs in the caller's own thread, so it never is."""
+        if not busy:
+            return {}
+        return {
+            name: max(busy.get(device, 0.0) for device in facts.way.devices if device != "numpy")
+            for name, facts in self.facts.items()
+            if facts.way.devices != ("numpy",)
+        }
+
+    def forget_program(self) -> None:
+        """The function is no program any more: calls go home."""
+        self.traced = None
+        self.facts = {}
+        self.cell.consider({})
 
     def _tell_cell(self) -> None:
         facts = self.facts.items()

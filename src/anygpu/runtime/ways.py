@@ -25,6 +25,10 @@ class Whole(NamedTuple):
         return self.device
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        return (self.device,)
+
+    @property
     def how(self) -> str | None:
         return None
 
@@ -38,6 +42,10 @@ class InPieces(NamedTuple):
     @property
     def name(self) -> str:
         return self.device
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (self.device,)
 
     @property
     def how(self) -> str | None:
