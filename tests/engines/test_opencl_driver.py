@@ -253,14 +253,18 @@ class TestKernels:
         values = np.zeros(1 << 20, np.float32)
         source, target = whole(driver, values), room(driver, values.nbytes)
         launch = Launch(driver.build(affine(len(values))), (source, target), (0,))
-        driver.submit([launch], timed=True)
-        once = driver.device_seconds()
+        alone: list[float] = []
+        # The best of several: on a busy machine one launch alone can be held up for longer than twenty take.
+        for _ in range(5):
+            driver.submit([launch], timed=True)
+            seconds = driver.device_seconds()
+            assert seconds is not None
+            alone.append(seconds)
         driver.submit([launch] * 20, timed=True)
         often = driver.device_seconds()
-        assert once is not None
         assert often is not None
-        assert 0 < once < 5
-        assert often > once
+        assert 0 < min(alone) < 5
+        assert often > min(alone)
 
     def test_an_empty_grid_runs_nothing(self, driver: OpenCLDriver) -> None:
         kernel = msgspec.structs.replace(affine(64), groups=0)
