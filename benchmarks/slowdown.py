@@ -16,7 +16,7 @@ import numpy as np
 import anygpu as ag
 from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.options import options
-from anygpu.runtime.runtime import Runtime
+from anygpu.runtime.planner import Planner
 from anygpu.testing.slowed import SlowedPlaces
 from benchmarks.report import Figure, arguments, publish
 
@@ -61,9 +61,9 @@ def measure() -> list[Figure]:
     x = np.random.default_rng(0).normal(size=ELEMENTS).astype(np.float32)
     function, gain = just_faster(x)
     known = SlowedPlaces("opencl:0")
-    runtime = Runtime(known=known)
-    runtime.machine()
-    offloaded: Offloaded[..., Any] = Offloaded(function, options(), lambda: runtime)
+    planner = Planner(known=known)
+    planner.machine()
+    offloaded: Offloaded[..., Any] = Offloaded(function, options(), lambda: planner)
     went: list[str] = []
 
     def call(times: int) -> list[str]:
@@ -71,7 +71,7 @@ def measure() -> list[Figure]:
             with ag.collect_receipts() as collected:
                 offloaded(x)
             went.append(collected[0].device)
-            runtime.settle(60)
+            planner.settle(60)
         return went[-times:]
 
     settled = call(LEARNING)[-1]

@@ -18,7 +18,7 @@ from anygpu.program.graph import Program
 from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.options import Fallback, options
 from anygpu.runtime.places import Places, places
-from anygpu.runtime.runtime import Runtime
+from anygpu.runtime.planner import Planner
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Argument, Home, Ran, Worker
 
@@ -87,8 +87,8 @@ def known() -> Iterator[WithFailures]:
 
 
 def calls_of(known: WithFailures, fallback: Fallback) -> Offloaded[..., Any]:
-    runtime = Runtime(known=known)
-    return Offloaded(score, options(on="opencl", fallback=fallback), lambda: runtime)
+    planner = Planner(known=known)
+    return Offloaded(score, options(on="opencl", fallback=fallback), lambda: planner)
 
 
 def test_a_child_that_is_killed_during_a_call_costs_a_warning_and_nothing_else(known: WithFailures) -> None:

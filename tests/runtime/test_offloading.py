@@ -14,7 +14,7 @@ import pytest
 
 import anygpu as ag
 from anygpu import notices
-from anygpu.runtime.runtime import default
+from anygpu.runtime.planner import default
 
 Floats = npt.NDArray[Any]
 DEVICES = ["webgpu", "opencl"]

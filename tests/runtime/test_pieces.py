@@ -13,7 +13,7 @@ from anygpu.receipts import Receipt
 from anygpu.runtime.offloading import Offloaded, Result
 from anygpu.runtime.options import options
 from anygpu.runtime.places import Places
-from anygpu.runtime.runtime import Runtime
+from anygpu.runtime.planner import Planner
 
 BUDGET = 8 << 20
 
@@ -25,15 +25,15 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     """Calls functions on a device that may use 8 MiB."""
     monkeypatch.setenv("ANYGPU_MEMORY", str(BUDGET))
     places = Places()
-    runtime = Runtime(known=places)
+    planner = Planner(known=places)
     known: dict[Any, Offloaded[..., Any]] = {}
 
     def call(function: Callable[..., Any], *arguments: Any) -> Result:
         wanted = options(on=request.param, fallback="raise")
-        return known.setdefault(function, Offloaded(function, wanted, lambda: runtime)).run(*arguments)
+        return known.setdefault(function, Offloaded(function, wanted, lambda: planner)).run(*arguments)
 
     yield call
-    runtime.close()
+    planner.close()
     places.close()
 
 

@@ -12,7 +12,7 @@ import anygpu as ag
 from anygpu.plan.splitting import Split
 from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.options import options
-from anygpu.runtime.runtime import Runtime
+from anygpu.runtime.planner import Planner
 from anygpu.runtime.state import State
 from anygpu.runtime.ways import InParts
 from anygpu.testing.slowed import Slowed, SlowedPlaces
@@ -28,9 +28,9 @@ def chain(x: Any) -> Any:
 class Watched:
     """An offloaded function, with the devices that its calls went to."""
 
-    def __init__(self, runtime: Runtime, function: Any = chain) -> None:
-        self.runtime = runtime
-        self.function: Offloaded[..., Any] = Offloaded(function, options(), lambda: runtime)
+    def __init__(self, planner: Planner, function: Any = chain) -> None:
+        self.planner = planner
+        self.function: Offloaded[..., Any] = Offloaded(function, options(), lambda: planner)
         self.went: list[str] = []
 
     def call(self, *arguments: Any, times: int = 1) -> None:
@@ -39,7 +39,7 @@ class Watched:
                 self.function(*arguments)
             self.went.append(collected[0].device)
             # What runs in the background must not make the machine busier for one call than for another.
-            assert self.runtime.settle(60)
+            assert self.planner.settle(60)
 
     def call_until(self, device: str, *arguments: Any, at_most: int = 400) -> None:
         """How many calls pay for recording and trials depends on how fast the machine is."""
@@ -49,18 +49,18 @@ class Watched:
 
 
 @pytest.fixture
-def runtime() -> Runtime:
-    runtime = Runtime(known=SlowedPlaces("opencl:0"))
+def planner() -> Planner:
+    planner = Planner(known=SlowedPlaces("opencl:0"))
     # As if calls had taken long enough for a look at the machine: on a fast one those of a test do not.
-    runtime.seconds = 1.0
-    runtime.wake()
-    assert runtime.settle(60)
-    return runtime
+    planner.seconds = 1.0
+    planner.wake()
+    assert planner.settle(60)
+    return planner
 
 
-def test_a_call_moves_to_the_faster_device_and_says_why(runtime: Runtime) -> None:
+def test_a_call_moves_to_the_faster_device_and_says_why(planner: Planner) -> None:
     x = np.random.default_rng(0).normal(size=900_000).astype(np.float32)
-    watched = Watched(runtime)
+    watched = Watched(planner)
     watched.call_until("opencl:0", x)
     assert watched.went[0] == "numpy"
     receipt = ag.last_receipt()
@@ -72,11 +72,11 @@ def test_a_call_moves_to_the_faster_device_and_says_why(runtime: Runtime) -> Non
     assert {candidate.basis for candidate in plan.candidates} >= {"measured"}
 
 
-def test_a_slow_device_loses_its_work_and_gets_it_back(runtime: Runtime) -> None:
+def test_a_slow_device_loses_its_work_and_gets_it_back(planner: Planner) -> None:
     x = np.random.default_rng(0).normal(size=900_000).astype(np.float32)
-    watched = Watched(runtime)
+    watched = Watched(planner)
     watched.call_until("opencl:0", x)
-    opencl: Slowed = runtime.places.slowed  # type: ignore[attr-defined]
+    opencl: Slowed = planner.places.slowed  # type: ignore[attr-defined]
     opencl.factor = 25.0
     watched.call(x, times=10)
     assert watched.went[-1] == "numpy", "within ten calls"
@@ -87,7 +87,7 @@ def test_a_slow_device_loses_its_work_and_gets_it_back(runtime: Runtime) -> None
     assert watched.went[-1] == "opencl:0", "within fifty"
 
 
-def test_the_first_calls_never_wait_for_a_compiler(runtime: Runtime) -> None:
+def test_the_first_calls_never_wait_for_a_compiler(planner: Planner) -> None:
     x = np.random.default_rng(0).normal(size=200_000).astype(np.float32)
 
     def unseen(x: Any) -> Any:
@@ -98,12 +98,12 @@ def test_the_first_calls_never_wait_for_a_compiler(runtime: Runtime) -> None:
     for _ in range(5):
         unseen(x)
     bare = time.perf_counter() - begin
-    watched = Watched(runtime, unseen)
+    watched = Watched(planner, unseen)
     begin = time.perf_counter()
     for _ in range(5):
         watched.function(x)
     assert time.perf_counter() - begin < 3 * bare + 0.01, "generous: the machine may be busy"
-    assert runtime.settle(60)
+    assert planner.settle(60)
 
 
 LIMIT: float | None = None
@@ -116,10 +116,10 @@ def changes_its_mind(x: Any) -> Any:
 
 
 def test_a_function_that_stops_being_a_program_goes_home_and_says_so(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+    planner: Planner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = np.random.default_rng(0).normal(size=900_000).astype(np.float32)
-    watched = Watched(runtime, changes_its_mind)
+    watched = Watched(planner, changes_its_mind)
     watched.call_until("opencl:0", x)
     monkeypatch.setattr(f"{__name__}.LIMIT", 0.0)
     with ag.collect_receipts() as collected:
@@ -128,9 +128,9 @@ def test_a_function_that_stops_being_a_program_goes_home_and_says_so(
     assert "cannot be recorded" in collected[0].reason
 
 
-def test_numpy_is_never_busy_and_two_devices_are_as_busy_as_the_busier(runtime: Runtime) -> None:
+def test_numpy_is_never_busy_and_two_devices_are_as_busy_as_the_busier(planner: Planner) -> None:
     x = np.random.default_rng(0).normal(size=900_000).astype(np.float32)
-    watched = Watched(runtime)
+    watched = Watched(planner)
     watched.call_until("opencl:0", x)
     (state,) = watched.function._states.values()
     assert isinstance(state, State)

@@ -246,7 +246,7 @@ def _plainly_warned(console: Console) -> Iterator[None]:
 
 
 def _settle(console: Console) -> None:
-    from anygpu.runtime.runtime import default
+    from anygpu.runtime.planner import default
 
     if not default().settle(_PATIENCE):
         console.print(Text(f"What is tried in the background has not ended within {_PATIENCE:g} s.", style="yellow"))

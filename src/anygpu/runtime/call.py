@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from anygpu.array.tracing import NotTraceable, trace
-from anygpu.runtime.runtime import Runtime
+from anygpu.runtime.planner import Planner
 from anygpu.runtime.state import State
 from anygpu.runtime.values import ours_among
 
@@ -16,7 +16,7 @@ class Call:
 
     def __init__(
         self,
-        runtime: Runtime,
+        planner: Planner,
         function: Callable[..., Any],
         state: State,
         arguments: tuple[Any, ...],
@@ -24,7 +24,7 @@ class Call:
         *,
         lasting: bool,
     ) -> None:
-        self.runtime = runtime
+        self.planner = planner
         self.function = function
         self.state = state
         self.arguments = arguments
@@ -57,9 +57,9 @@ class Call:
         state.considered = state.refined = False
 
     def _forget_program(self) -> None:
-        with self.runtime.lock:
+        with self.planner.lock:
             self.state.forget_program()
 
     def consider(self) -> None:
-        with self.runtime.lock:
-            self.state.consider(self.runtime, resident=self.resident() if self.state.ours else None)
+        with self.planner.lock:
+            self.state.consider(self.planner, resident=self.resident() if self.state.ours else None)

@@ -21,7 +21,7 @@ from anygpu.runtime.collecting import last, listeners, publish
 from anygpu.runtime.opaque import explain_opaque, place_opaque
 from anygpu.runtime.options import CallOptions, Options, options
 from anygpu.runtime.placing import explain, place
-from anygpu.runtime.runtime import Runtime, allows_numpy, default
+from anygpu.runtime.planner import Planner, allows_numpy, default
 from anygpu.runtime.signature import signature
 from anygpu.runtime.state import LARGE, Early, State
 from anygpu.runtime.values import home_of_ours
@@ -48,11 +48,11 @@ class Result(NamedTuple):
 class Offloaded(Generic[P, R]):
     """A function whose calls are placed. Made by `offload`."""
 
-    def __init__(self, function: Callable[P, R], options: Options, runtime: Callable[[], Runtime]) -> None:
+    def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._options = options
-        self._find_runtime = runtime
+        self._find_planner = planner
         self._task = getattr(function, "__qualname__", None) or repr(function)
         self._states: OrderedDict[Hashable, State | Early] = OrderedDict()
         self._may_begin_at_home = allows_numpy(options) and options.precision is None
@@ -142,24 +142,24 @@ class Offloaded(Generic[P, R]):
         return outcome
 
     def _call(self, key: Hashable | None, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
-        runtime = self._find_runtime()
+        planner = self._find_planner()
         state = self._states.get(key) if key is not None else None
         if not isinstance(state, State):
             early = state
             ours = home_of_ours(arguments, keywords)
-            state = State(self._task, self._function, self._options, self._home(runtime, ours), ours=ours is not None)
+            state = State(self._task, self._function, self._options, self._home(planner, ours), ours=ours is not None)
             if early is not None:
-                runtime.seconds += early.tell(state.cell)
+                planner.seconds += early.tell(state.cell)
             if key is not None:
                 self._remember(key, state)
-        return Call(runtime, self._function, state, arguments, keywords, lasting=key is not None)
+        return Call(planner, self._function, state, arguments, keywords, lasting=key is not None)
 
-    def _home(self, runtime: Runtime, ours: str | None) -> str | None:
+    def _home(self, planner: Planner, ours: str | None) -> str | None:
         """Where the arguments are, if calls may run there."""
         if ours is None or ours == "numpy":
             return "numpy" if allows_numpy(self._options) else None
         on = self._options.preference.on
-        device = runtime.machine().device(ours) if on else None
+        device = planner.machine().device(ours) if on else None
         allowed = not on or (device is not None and any(matches_name(device, name) for name in on))
         return ours if allowed else None
 

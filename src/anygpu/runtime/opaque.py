@@ -25,19 +25,19 @@ _BEFORE_ANOTHER = 3
 def explain_opaque(call: Call) -> Plan:
     """Only history speaks of opaque tasks."""
     _consider(call)
-    choice = call.state.cell.choose(call.runtime.waiting())
+    choice = call.state.cell.choose(call.planner.waiting())
     return call.state.plan(choice.sentence, choice.candidate)
 
 
 def place_opaque(call: Call) -> tuple[Any, Receipt]:
     """Native arrays in and out, on the device of that engine that history speaks for."""
-    state, runtime, cell = call.state, call.runtime, call.state.cell
-    timer = PhaseTimer(runtime.clock)
+    state, planner, cell = call.state, call.planner, call.state.cell
+    timer = PhaseTimer(planner.clock)
     with timer.phase("plan"):
         _consider(call)
-        choice = cell.choose(runtime.waiting())
-    device = runtime.machine().device(choice.candidate)
-    worker = runtime.worker(choice.candidate, state.options)
+        choice = cell.choose(planner.waiting())
+    device = planner.machine().device(choice.candidate)
+    worker = planner.worker(choice.candidate, state.options)
     if device is None or not isinstance(worker, ThreadWorker):
         raise InvalidOption(
             f'{state.task} is an opaque task, and code does not go into another process: use isolation="thread" for '
@@ -46,7 +46,7 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
     predicted = cell.estimate(choice.candidate) if cell.tracks[choice.candidate].recent else None
     leaves, structure = flatten((call.arguments, call.keywords))
     there = back = 0
-    with runtime.using((choice.candidate,), predicted or 0.0):
+    with planner.using((choice.candidate,), predicted or 0.0):
         with timer.phase("write"):
             given: list[Any] = []
             for leaf in leaves:
@@ -80,9 +80,9 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
             value = unflatten(shape, fetched)
     phases = timer.finish()
     took = phases.total - phases.plan
-    with runtime.lock:
+    with planner.lock:
         cell.measured(choice.candidate, took)
-        runtime.seconds += took
+        planner.seconds += took
         _offer_another(call)
     unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), _NOT_LOOKED_INTO)
     if predicted is None:
@@ -108,7 +108,7 @@ def _consider(call: Call) -> None:
     if state.considered:
         return
     engine = state.options.engine
-    machine = call.runtime.machine()
+    machine = call.planner.machine()
     selection = select(machine.devices, state.options.preference)
     able = [device for device in selection.chosen if device.engine == engine]
     state.refused = tuple(Refused(each.device, each.sentence) for each in selection.refused)

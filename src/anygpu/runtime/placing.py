@@ -44,15 +44,15 @@ def explain(call: Call) -> Plan:
     if state.traced is not None:
         call.consider()
     choice = _choose(call)
-    with call.runtime.lock:
+    with call.planner.lock:
         return state.plan(choice.sentence, choice.candidate)
 
 
 def place(call: Call) -> tuple[Any, Receipt]:
     """The value, and what happened."""
-    timer = PhaseTimer(call.runtime.clock)
+    timer = PhaseTimer(call.planner.clock)
     with timer.phase("plan"):
-        call.runtime.seconds += call.state.hear()
+        call.planner.seconds += call.state.hear()
         _learn(call, timer)
         choice = _choose(call)
     if choice.candidate == "numpy" and (call.state.traced is not None or not call.state.ours):
@@ -68,24 +68,24 @@ def place(call: Call) -> tuple[Any, Receipt]:
 
 def _learn(call: Call, timer: PhaseTimer) -> None:
     """Record and consider, as far as that is worth its time now."""
-    runtime, state, cell = call.runtime, call.state, call.state.cell
+    planner, state, cell = call.planner, call.state, call.state.cell
     if state.settled_for_numpy is not None:
         return
     changed = state.traced is not None and not state.traced.unchanged()
     seconds = 0.0 if state.recorded else _seconds_for_recording(call)
     if changed or seconds is None or seconds >= state.recording:
-        begin = runtime.clock()
+        begin = planner.clock()
         with timer.phase("trace"):
             call.record(None if changed else seconds)
         if cell.home is not None:
-            cell.spend(runtime.clock() - begin)
+            cell.spend(planner.clock() - begin)
     if state.considered:
         return
     if cell.home is None:
         _require_what_was_asked_for(call)
     if state.traced is None or state.settled_for_numpy is not None:
         return
-    if runtime.awake or cell.home != "numpy" or _is_hopeless_at_home(call):
+    if planner.awake or cell.home != "numpy" or _is_hopeless_at_home(call):
         call.consider()
         if cell.home is None:
             _require_that_it_can(call)
@@ -98,21 +98,21 @@ def _seconds_for_recording(call: Call) -> float | None:
         return None
     if not call.lasting:
         return 0.0
-    awake = call.runtime.awake
+    awake = call.planner.awake
     if not cell.calls:
         size = elements(call.arguments, call.keywords)
         return _AT_FIRST if size >= (LARGE if awake else _VERY_LARGE) else 0.0
     if call.state.ours:
         # Once it is recorded it can run on NumPy's arrays, which takes a part of what lazy ones take.
         return _AT_FIRST if cell.calls >= _CALLS_BEFORE_RECORDING else 0.0
-    return cell.allowance if awake and (cell.estimate(cell.home) or 0.0) > call.runtime.floor else 0.0
+    return cell.allowance if awake and (cell.estimate(cell.home) or 0.0) > call.planner.floor else 0.0
 
 
 def _is_hopeless_at_home(call: Call) -> bool:
     """Whether the first call would take so long at home that looking for devices is worth waiting for."""
     if call.state.cell.calls:
         return False
-    return call.runtime.expected(call.state.program, call.runtime.numpy)[1] >= _WORTH_LOOKING
+    return call.planner.expected(call.state.program, call.planner.numpy)[1] >= _WORTH_LOOKING
 
 
 def _require_what_was_asked_for(call: Call) -> None:
@@ -120,10 +120,10 @@ def _require_what_was_asked_for(call: Call) -> None:
     state, options = call.state, call.state.options
     if state.cell.home is not None:
         return
-    missing = no_device(call.runtime, options)
+    missing = no_device(call.planner, options)
     if missing is not None:
         # Refusals of devices come first; what comes after them is not there, with what to do about it.
-        others = missing.refusals[len(call.runtime.machine().devices) :]
+        others = missing.refusals[len(call.planner.machine().devices) :]
         _settle_for_numpy(state, missing, missing=others[0] if others else "")
     elif state.not_recorded is not None:
         _settle_for_numpy(state, NotRecordable(state.task, state.not_recorded))
@@ -156,8 +156,8 @@ def _choose(call: Call) -> Choice:
     state = call.state
     if state.settled_for_numpy is not None:
         return Choice("numpy", "only", f"nothing else can run it: {state.settled_for_numpy}")
-    with call.runtime.lock:
-        choice = state.cell.choose(state.waiting(call.runtime.waiting()))
+    with call.planner.lock:
+        choice = state.cell.choose(state.waiting(call.planner.waiting()))
     if state.not_recorded is not None and choice.candidate == "numpy":
         return choice._replace(sentence=f"it cannot be recorded as a program: {state.not_recorded.rstrip('.')}.")
     return choice
@@ -168,16 +168,16 @@ def _choose(call: Call) -> Choice:
 
 def _as_it_is(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()) -> tuple[Any, Receipt]:
     """The user's own function on the user's own arrays. What it raises is the user's business."""
-    state, cell, runtime = call.state, call.state.cell, call.runtime
+    state, cell, planner = call.state, call.state.cell, call.planner
     predicted = cell.estimate("numpy")
     with timer.phase("run"):
         value = state.at_home(*call.arguments, **call.keywords)
     if cell.home == "numpy":
         with timer.phase("plan"):
             took = timer.seconds("run")
-            with runtime.lock:
+            with planner.lock:
                 cell.measured("numpy", took)
-                runtime.seconds += took
+                planner.seconds += took
             state.reason = choice.sentence
             if call.lasting:
                 explore(call)
@@ -185,22 +185,22 @@ def _as_it_is(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Att
 
 
 def _on_devices(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[Any, Receipt]:
-    state, runtime = call.state, call.runtime
+    state, planner = call.state, call.planner
     attempts: list[Attempt] = []
     name = choice.candidate
     while True:
-        begin = runtime.clock()
+        begin = planner.clock()
         failure: AnyGPUError | None = None
         try:
             return _on_device(call, name, choice, timer, tuple(attempts))
         except AnyGPUError as error:
             # The frames of the failed attempt hold its arrays; they must go before anything else is tried.
             failure = error.with_traceback(None)
-        spent = Phases(other=runtime.clock() - begin)
+        spent = Phases(other=planner.clock() - begin)
         attempts.append(Attempt(device=name, phases=spent, error=type(failure).__name__, message=str(failure)))
         if _cut_smaller(call, name, failure, attempts):
             continue
-        with runtime.lock:
+        with planner.lock:
             state.cell.failed(name, f"{name} failed: {_one_line(str(failure))}")
         following = _next_best(state, {attempt.device for attempt in attempts})
         if state.options.fallback == "raise" or following is None:
@@ -244,7 +244,7 @@ def _next_best(state: State, tried: set[str]) -> str | None:
 def _on_device(
     call: Call, name: str, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
 ) -> tuple[Any, Receipt]:
-    state, runtime, cell = call.state, call.runtime, call.state.cell
+    state, planner, cell = call.state, call.planner, call.state.cell
     traced = state.traced
     if traced is None:
         return _lazily(call, choice, timer)
@@ -252,15 +252,15 @@ def _on_device(
     predicted = cell.estimate(name)
     keep = state.ours and isinstance(facts.way, Whole)
     values = traced.inputs(call.arguments, call.keywords)
-    worker_of = runtime.worker_of(state.options)
-    begin = runtime.clock()
-    with runtime.using(facts.way.devices, predicted or 0.0):
+    worker_of = planner.worker_of(state.options)
+    begin = planner.clock()
+    with planner.using(facts.way.devices, predicted or 0.0):
         # A worker of another home does not know the arrays of this one.
         resident = name if keep and state.options.isolation is None else None
         given = as_arguments(values, state.program, resident)
         ran = carry_out(facts.way, state.program, given, worker_of, keep=keep, timeout=state.options.timeout)
     if keep:
-        place = runtime.places.find(name, isolation=state.options.isolation)
+        place = planner.places.find(name, isolation=state.options.isolation)
         results: list[Any] = [
             Array(Value.on(place, buffer, spec))
             for buffer, spec in zip(ran.results, state.program.results, strict=True)
@@ -270,16 +270,16 @@ def _on_device(
     value = traced.rebuild(results)
     if state.ours and not keep:
         value = as_ours(value)
-    took = runtime.clock() - begin - ran.phases.compile
+    took = planner.clock() - begin - ran.phases.compile
     if keep and cell.home == "numpy":
         # Whoever looks at the result pays for the way back; at home nobody does.
-        took += runtime.reading(name, sum(spec.nbytes for spec in state.program.results))
+        took += planner.reading(name, sum(spec.nbytes for spec in state.program.results))
     with timer.phase("plan"):
-        with runtime.lock:
+        with planner.lock:
             cell.measured(name, took)
-            runtime.seconds += took
+            planner.seconds += took
             if facts.plain is not None:
-                runtime.corrections.learn(name, state.kind, facts.plain.seconds, took)
+                planner.corrections.learn(name, state.kind, facts.plain.seconds, took)
             _learn_pieces(state, name, facts, ran)
         if call.lasting:
             explore(call)
@@ -320,9 +320,9 @@ def _lazily(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[Any, Receipt
             array.compute()
     phases = timer.finish()
     why = "the function was called with arrays on the device, which does not count"
-    with call.runtime.lock:
+    with call.planner.lock:
         state.cell.measured(choice.candidate, phases.run)
-        call.runtime.seconds += phases.run
+        call.planner.seconds += phases.run
     if call.lasting and state.not_recorded is None:
         explore(call)
     reason = choice.sentence
@@ -341,7 +341,7 @@ def _lazily(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[Any, Receipt
 
 def _kind_of(call: Call, device: str) -> Kind:
     """Of a device that has just been used, so that looking for it is no news."""
-    found = call.runtime.machine().device(device) if device != "numpy" else None
+    found = call.planner.machine().device(device) if device != "numpy" else None
     return found.kind if found is not None else "cpu"
 
 

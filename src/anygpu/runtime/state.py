@@ -21,7 +21,7 @@ from anygpu.program.costs import OperationClass, program_cost
 from anygpu.program.graph import Program
 from anygpu.receipts import HostOperation
 from anygpu.runtime.options import Options
-from anygpu.runtime.runtime import Runtime
+from anygpu.runtime.planner import Planner
 from anygpu.runtime.values import narrowing, on_numpy
 from anygpu.runtime.ways import InParts, InPieces, Way, Whole
 from anygpu.units import readable_bytes, readable_seconds
@@ -144,14 +144,14 @@ class State:
             raise InvalidOption(f"{self.task} has not been recorded.")
         return self.traced.program
 
-    def consider(self, runtime: Runtime, *, resident: dict[str, int] | None = None) -> None:
+    def consider(self, planner: Planner, *, resident: dict[str, int] | None = None) -> None:
         """Every device that was allowed: what is predicted for it, or why it cannot be.
 
         `resident` are bytes of arguments that are on devices already; as the last time when it is left out.
         """
         self._resident = self._resident if resident is None else resident
         self.kind = kind_of(self.program)
-        machine = runtime.machine()
+        machine = planner.machine()
         selection = select(machine.devices, self.options.preference)
         # Those that were asked for and cannot come first, then those that were not asked for.
         refused: list[Refused] = []
@@ -159,7 +159,7 @@ class State:
         chosen, others = first_choice(selection.chosen, self.options.preference.on)
         refused += [Refused(each.id, f"{each.id} would be the second choice.") for each in others]
         for device in chosen:
-            found = self._judge(runtime, device, self._resident.get(device.id, 0))
+            found = self._judge(planner, device, self._resident.get(device.id, 0))
             if isinstance(found, Refused):
                 refused.append(found)
             else:
@@ -172,15 +172,15 @@ class State:
         self._tell_cell()
         self.considered = True
 
-    def _judge(self, runtime: Runtime, device: Device, resident_bytes: int) -> Facts | Refused:
+    def _judge(self, planner: Planner, device: Device, resident_bytes: int) -> Facts | Refused:
         program, home = self.program, self.cell.home
         at_home = device.id == home
         lack: str | None = None
-        if not at_home and (home is None or runtime.is_open(device.id)):
-            lack = lacking(runtime, device.id, program, self.options)
+        if not at_home and (home is None or planner.is_open(device.id)):
+            lack = lacking(planner, device.id, program, self.options)
             if lack is not None and home is not None:
                 return Refused(device.id, lack)
-        plain, seconds = runtime.expected(
+        plain, seconds = planner.expected(
             program, device, resident_bytes=resident_bytes, keep=self.ours and device.id == home
         )
         way: Way = Whole(device.id)
@@ -195,27 +195,27 @@ class State:
                         f"usable; it cannot be cut into pieces: {chunks.reason}",
                     )
                 way = InPieces(device.id, chunks)
-        calibration = runtime.calibration(device)
+        calibration = planner.calibration(device)
         once = 0.0
         if not at_home:
             once = predict(program, calibration, compiled=False).phases.compile
-            once += 0.0 if runtime.is_open(device.id) else calibration.open
+            once += 0.0 if planner.is_open(device.id) else calibration.open
             once += tuning_budget() if device.engine in ("webgpu", "opencl") else 0.0
         return Facts(way, plain, seconds, once, calibration.source == "measured", lack)
 
     def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
         return chunks_for(self.program, room, correction=self.chunk_corrections.get(device, 1.0))
 
-    def consider_parts(self, runtime: Runtime) -> None:
+    def consider_parts(self, planner: Planner) -> None:
         """Two devices for one program, where both are known well enough to say that it pays."""
         home = self.cell.home
         if home != "numpy" or self.ours or home not in self.facts:
             return
-        machine = runtime.machine()
+        machine = planner.machine()
         first = machine.device(home)
         if first is None:
             return
-        ours = runtime.calibration(first)
+        ours = planner.calibration(first)
         splits: dict[str, Facts] = {}
         for name, facts in list(self.facts.items()):
             device = machine.device(name)
@@ -224,13 +224,13 @@ class State:
             found = split(
                 self.program,
                 ours,
-                runtime.calibration(device),
+                planner.calibration(device),
                 whole=(self.cell.estimate(home), self.cell.estimate(name)),
             )
             if found is not None:
                 way = InParts((home, name), found)
                 splits[way.name] = Facts(way, None, found.seconds, facts.once, True, None)
-        with runtime.lock:
+        with planner.lock:
             # A new table: callers may be reading the old one.
             self.facts = self.facts | splits
             self._tell_cell()
@@ -332,9 +332,9 @@ def first_choice(devices: Sequence[Device], on: Sequence[str]) -> tuple[list[Dev
     return list(devices), []
 
 
-def lacking(runtime: Runtime, device: str, program: Program, options: Options) -> str | None:
+def lacking(planner: Planner, device: str, program: Program, options: Options) -> str | None:
     """What the device cannot do of the program, as a sentence; `None` when it can do it all."""
-    lacks = runtime.worker(device, options).supports(program)
+    lacks = planner.worker(device, options).supports(program)
     if not lacks:
         return None
     first = lacks[0]
@@ -354,9 +354,9 @@ def usable_bytes(device: Device) -> int | None:
     return budget if usable is None else min(budget, usable)
 
 
-def no_device(runtime: Runtime, options: Options) -> DeviceUnavailable | None:
+def no_device(planner: Planner, options: Options) -> DeviceUnavailable | None:
     """The error for a preference that no device of this machine fits; `None` when one does."""
-    machine = runtime.machine()
+    machine = planner.machine()
     try:
         require(machine.devices, options.preference, machine.unavailable)
     except DeviceUnavailable as error:

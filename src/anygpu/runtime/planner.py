@@ -1,4 +1,4 @@
-"""The runtime: owns the devices, what is known of their speed, and the thread that finds out more."""
+"""What placing needs: owns the devices, what is known of their speed, and the thread that finds out more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Machine(NamedTuple):
         return next((each for each in self.devices if each.id == identity), None)
 
 
-class Runtime:
+class Planner:
     """Where calls are placed. The module's functions use a default one."""
 
     def __init__(self, *, known: Places = places, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -229,15 +229,15 @@ def _numpy_device() -> Device:
 
 _NUMPY = _numpy_device()
 
-_default: Runtime | None = None
+_default: Planner | None = None
 _making = threading.Lock()
 
 
-def default() -> Runtime:
-    """The runtime of the module's functions, made when the first of them is called."""
+def default() -> Planner:
+    """The planner of the module's functions, made when the first of them is called."""
     global _default
     if _default is None:
         with _making:
             if _default is None:
-                _default = Runtime()
+                _default = Planner()
     return _default
