@@ -13,7 +13,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from anygpu._version import __version__
-from anygpu.api import collect_receipts, devices, doctor, explain, freeze_support, last_receipt, offload, run
+from anygpu.api import (
+    collect_receipts,
+    devices,
+    doctor,
+    explain,
+    freeze_support,
+    last_receipt,
+    map,
+    offload,
+    run,
+    submit,
+)
 from anygpu.errors import (
     AllocationError,
     AnyGPUError,
@@ -25,10 +36,17 @@ from anygpu.errors import (
     DeviceUnavailable,
     InvalidOption,
     InvalidProgram,
+    InvalidTransition,
     MissingExtra,
+    NotANumber,
     NotRecordable,
     OutOfMemory,
     OverBudget,
+    Overloaded,
+    PoisonTask,
+    QueueFull,
+    QuotaExceeded,
+    RuntimeClosed,
     TooBig,
     Unsupported,
     ValueNeeded,
@@ -47,7 +65,12 @@ if TYPE_CHECKING:
     from anygpu.plan.plan import Plan
     from anygpu.program.batching import vmap
     from anygpu.program.graph import Program
+    from anygpu.runtime.future import Future
+    from anygpu.runtime.health import Health
+    from anygpu.runtime.mapping import Outcome
     from anygpu.runtime.offloading import Result
+    from anygpu.runtime.runtime import Runtime
+    from anygpu.tasks.tenants import Tenant
 
 __array_api_version__ = "2024.12"
 
@@ -66,19 +89,32 @@ __all__ = [
     "DeviceUnavailable",
     "Diagnosis",
     "Finding",
+    "Future",
+    "Health",
     "HostFallback",
     "HostOperation",
     "InvalidOption",
     "InvalidProgram",
+    "InvalidTransition",
     "MissingExtra",
+    "NotANumber",
     "NotRecordable",
     "OutOfMemory",
+    "Outcome",
     "OverBudget",
+    "Overloaded",
     "Phases",
     "Plan",
+    "PoisonTask",
     "Program",
+    "QueueFull",
+    "QuotaExceeded",
     "Receipt",
     "Result",
+    "Runtime",
+    "RuntimeClosed",
+    "Streamed",
+    "Tenant",
     "TooBig",
     "Unavailable",
     "Unsupported",
@@ -94,9 +130,12 @@ __all__ = [
     "host_operations",
     "last_receipt",
     "linalg",
+    "map",
     "offload",
     "record",
     "run",
+    "stream",
+    "submit",
     "vmap",
 ]
 
@@ -104,9 +143,14 @@ __all__ = [
 _LATER = {
     "Diagnosis": "anygpu.hardware.diagnosis",
     "Finding": "anygpu.hardware.case",
+    "Future": "anygpu.runtime.future",
+    "Health": "anygpu.runtime.health",
+    "Outcome": "anygpu.runtime.mapping",
     "Plan": "anygpu.plan.plan",
     "Program": "anygpu.program.graph",
     "Result": "anygpu.runtime.offloading",
+    "Runtime": "anygpu.runtime.runtime",
+    "Tenant": "anygpu.tasks.tenants",
     "record": "anygpu.array.tracing",
     "vmap": "anygpu.program.batching",
 }

@@ -5,7 +5,7 @@ What they need is imported when they are called, so that importing anygpu costs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from anygpu.hardware.diagnosis import Diagnosis
     from anygpu.plan.plan import Plan
     from anygpu.receipts import Receipt
+    from anygpu.runtime.future import Future
+    from anygpu.runtime.mapping import Outcome
     from anygpu.runtime.offloading import Offloaded, Result
     from anygpu.runtime.options import CallOptions
+    from anygpu.runtime.runtime import TaskOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,6 +93,35 @@ def run(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[Call
     from anygpu.runtime.offloading import remembered
 
     return remembered(function, options).run(*arguments)
+
+
+def submit(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[TaskOptions]) -> Future:
+    """Let the function run where it is fastest, some day soon: `future.result()`, or `await future`.
+
+    Options are those of `offload`, and `priority=` (0 to 10), `deadline=` (seconds), `tenant=`, `nan="raise"` and, for
+    opaque tasks, `idempotent=True`. Arguments must not be changed before the future is done. Raises `QueueFull` when a
+    thousand tasks wait; a `Runtime` of your own has a queue, tenants and limits of its own.
+    """
+    from anygpu.runtime.runtime import default_runtime
+
+    return default_runtime().submit(function, *arguments, **options)
+
+
+def map(
+    function: Callable[..., Any],
+    /,
+    *iterables: Iterable[Any],
+    progress: bool | Callable[[int, int | None], None] = False,
+    **options: Unpack[TaskOptions],
+) -> list[Outcome]:
+    """The function for every item, as Python's own `map`: one outcome each, in order, with its value or its own error.
+
+    Items of one shape become one launch where that pays. `progress=True` shows a bar; a function is told how many are
+    done. Options are those of `submit`.
+    """
+    from anygpu.runtime.runtime import default_runtime
+
+    return default_runtime().map(function, *iterables, progress=progress, **options)
 
 
 def explain(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[CallOptions]) -> Plan:

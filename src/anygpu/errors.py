@@ -13,6 +13,13 @@
     │   ├── OutOfMemory             would fit, but not now
     │   └── OverBudget              would fit, but we promised not to take so much
     ├── DeadlineExceeded            the caller's time ran out            (also a TimeoutError)
+    ├── Overloaded                  the runtime does not take the task now; nothing of it was run
+    │   ├── QueueFull               as many tasks wait already as may
+    │   └── QuotaExceeded           the tenant has as many tasks or bytes as it may
+    ├── RuntimeClosed               the runtime takes no tasks any more
+    ├── PoisonTask                  the task has killed three workers, and is not run again
+    ├── NotANumber                  a result has a NaN, and nan="raise" was asked for (also an ArithmeticError)
+    ├── InvalidTransition           an event that cannot happen to a task now: a bug of ours, with the task's story
     ├── Unsupported                 an operation or dtype that the device does not have
     ├── MissingExtra                an optional library is not installed (also an ImportError)
     ├── ValueNeeded                 a function asks for a value while it is recorded (also a TypeError)
@@ -181,6 +188,89 @@ class DeadlineExceeded(AnyGPUError, TimeoutError):
         self.still_running = still_running
         after = " The device is still busy with it." if still_running else " Nothing of it is still running."
         super().__init__(f"{what} did not finish within {seconds:g} s.{after} Allow more time, or send less work.")
+
+
+class Overloaded(AnyGPUError):
+    """The runtime does not take the task now. Nothing of it was run, so it can be submitted again later."""
+
+
+class QueueFull(Overloaded):
+    """As many tasks wait already as may."""
+
+    limit: int
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"{limit} tasks wait already, which is the limit of this runtime. Wait for some of their futures, submit "
+            "fewer at once, or make a Runtime(queue=...) with a higher limit."
+        )
+
+
+class QuotaExceeded(Overloaded):
+    """The tenant has as many tasks or bytes in the runtime as it may."""
+
+    tenant: str
+    quota: str
+    limit: int
+
+    def __init__(self, tenant: str, quota: str, limit: int) -> None:
+        self.tenant = tenant
+        self.quota = quota
+        self.limit = limit
+        most = _bytes(limit) if quota == "bytes" else f"{limit} {quota}"
+        super().__init__(
+            f"the tenant {tenant!r} would go over its quota of {most}. Wait for some of its futures, or give the tenant "
+            "a higher quota."
+        )
+
+
+class RuntimeClosed(AnyGPUError):
+    """The runtime takes no tasks any more: it was drained or closed."""
+
+    def __init__(self, doing: str = "closed") -> None:
+        super().__init__(f"the runtime is {doing}, and takes no more tasks. Make another Runtime for them.")
+
+
+class PoisonTask(AnyGPUError):
+    """The task has killed so many workers that it is not run again."""
+
+    task: str
+    deaths: int
+
+    def __init__(self, task: str, deaths: int, *, detail: str = "") -> None:
+        self.task = task
+        self.deaths = deaths
+        super().__init__(
+            f"{task} was running alone on each of {deaths} workers that died{_clause(detail)}, so it is not run again. "
+            "Look at its arguments, or run it on NumPy."
+        )
+
+
+class NotANumber(AnyGPUError, ArithmeticError):
+    """A result has a NaN, and the caller asked for an error then."""
+
+    task: str
+    position: tuple[int, ...]
+
+    def __init__(self, task: str, position: tuple[int, ...]) -> None:
+        self.task = task
+        self.position = position
+        super().__init__(
+            f"the result of {task} has a NaN, the first at {position}. Look at the arguments of this call, or leave out "
+            'nan="raise".'
+        )
+
+
+class InvalidTransition(AnyGPUError, RuntimeError):
+    """An event that cannot happen to a task in its situation. `story` has everything that has happened to it."""
+
+    story: tuple[str, ...]
+
+    def __init__(self, task: str, event: str, situation: str, story: Sequence[str]) -> None:
+        self.story = tuple(story)
+        lines = [f"{event} cannot happen to {task}, which is {situation}. This is a bug of anygpu; please report it with"]
+        super().__init__("\n".join([*lines, "what has happened to the task:", *(f"  - {each}" for each in story)]))
 
 
 class Unsupported(AnyGPUError):

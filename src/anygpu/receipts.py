@@ -66,6 +66,11 @@ class PhaseTimer:
             if self._claimed:
                 self._claimed[-1] += elapsed
 
+    def waited(self, seconds: float) -> None:
+        """The call began so much earlier, and has waited since."""
+        self._begin -= seconds
+        self._seconds["queue"] += seconds
+
     def seconds(self, name: Phase) -> float:
         """Of a phase, so far."""
         return self._seconds[name]

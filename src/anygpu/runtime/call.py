@@ -32,6 +32,10 @@ class Call:
         #: Whether there can be another call like this one, so that learning is of use.
         self.lasting = lasting
         self.floats_decide = False
+        #: Seconds after which a worker that can be killed is.
+        self.timeout = state.options.timeout
+        #: Called between pieces; what it raises ends the call there.
+        self.between: Callable[[], None] | None = None
 
     def resident(self) -> dict[str, int]:
         """Bytes of arguments that are on devices already."""

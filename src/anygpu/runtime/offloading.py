@@ -115,7 +115,7 @@ class Offloaded(Generic[P, R]):
 
     def explain(self, *arguments: P.args, **keywords: P.kwargs) -> Plan:
         """Where the next call with such arguments would run, and why. Nothing is computed."""
-        call = self._call(signature(arguments, keywords, floats=self._floats), arguments, keywords)
+        call = self.call(signature(arguments, keywords, floats=self._floats), arguments, keywords)
         return explain(call) if self._options.engine is None else explain_opaque(call)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -126,13 +126,22 @@ class Offloaded(Generic[P, R]):
         """The function itself."""
         return self._function
 
+    @property
+    def options(self) -> Options:
+        return self._options
+
+    @property
+    def floats(self) -> bool:
+        """Whether each value of a float is a case of its own."""
+        return self._floats
+
     def __repr__(self) -> str:
         return f"<offloaded {self._task}>"
 
     # -- placing
 
     def _place(self, key: Hashable | None, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
-        call = self._call(key, arguments, keywords)
+        call = self.call(key, arguments, keywords)
         if self._options.engine is not None:
             return place_opaque(call)
         outcome = place(call)
@@ -141,7 +150,7 @@ class Offloaded(Generic[P, R]):
             self._floats = True
         return outcome
 
-    def _call(self, key: Hashable | None, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
+    def call(self, key: Hashable | None, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
         planner = self._find_planner()
         state = self._states.get(key) if key is not None else None
         if not isinstance(state, State):

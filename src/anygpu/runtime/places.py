@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from anygpu.array.place import set_places
 from anygpu.array.types import set_devices
@@ -17,12 +17,14 @@ from anygpu.engines.protocol import ProgramEngine
 from anygpu.errors import DeviceLost, DeviceUnavailable, MissingExtra
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.selection import prefer, require
-from anygpu.hardware.verification import Values
-from anygpu.notices import ran_on_host
-from anygpu.program.graph import Program
+from anygpu.runtime.lasting import LastingPlace
+from anygpu.runtime.place import WorkerPlace
+from anygpu.runtime.recovery import Copies, Evicted, Loss
 from anygpu.workers.opening import home_of, open_worker
 from anygpu.workers.starting import Child
-from anygpu.workers.worker import Handle, Home, Worker
+from anygpu.workers.worker import Home, Worker
+
+__all__ = ["Places", "WorkerPlace", "places"]
 
 #: The default device is this variable's, or NumPy's.
 VARIABLE = "ANYGPU_DEVICE"
@@ -33,58 +35,8 @@ LOOK_SECONDS = 20.0
 #: A child that has verified a device waits so long to become its worker.
 _ADOPTION_SECONDS = 60.0
 
-
-class WorkerPlace:
-    """One device that holds arrays and runs programs, through whichever worker has it open now."""
-
-    def __init__(self, facts: Device, find_worker: Callable[[], Worker]) -> None:
-        self.facts = facts
-        self._find_worker = find_worker
-        self._worker: Worker | None = None
-
-    @property
-    def device(self) -> str:
-        return self.facts.id
-
-    @property
-    def worker(self) -> Worker:
-        """Opened when it is first needed, and again when it has died."""
-        worker = self._worker
-        if worker is None or not worker.alive:
-            worker = self._worker = self._find_worker()
-        return worker
-
-    def upload(self, values: Values) -> Handle:
-        return self.worker.upload(values)
-
-    def download(self, buffer: Handle) -> Values:
-        return self._worker_of(buffer).download(buffer)
-
-    def run(self, program: Program, buffers: Sequence[Handle | Values]) -> list[Handle]:
-        worker = self.worker
-        for buffer in buffers:
-            worker = self._worker_of(buffer)
-        ran = worker.run(program, buffers, keep=True, wait=False)
-        for operation in ran.host_operations:
-            ran_on_host(operation)
-        return ran.results
-
-    def native(self, buffer: Handle) -> Any:
-        return self._worker_of(buffer).native(buffer)
-
-    def adopt(self, array: Any) -> Handle:
-        return self.worker.adopt(array)
-
-    def _worker_of(self, buffer: Handle | Values) -> Worker:
-        """The worker, unless what the buffer was on is gone: then a new one would be opened in vain."""
-        worker = self._worker
-        generation = getattr(buffer, "generation", None)
-        if generation is not None and worker is not None and (not worker.alive or worker.generation != generation):
-            raise DeviceLost(self.device, detail="its worker has ended since", generation=generation)
-        return self.worker
-
-    def __repr__(self) -> str:
-        return f"<place {self.device}>"
+#: Deaths of workers that are remembered.
+_LOSSES = 100
 
 
 class Places:
@@ -103,6 +55,10 @@ class Places:
         self._probed: dict[str, list[Device | Unavailable]] = {}
         #: Children that have verified a device of their engine, and could be its worker.
         self._adopted: dict[str, Child] = {}
+        #: What arrays can be restored from, and what became of those of workers that died.
+        self._copies = Copies()
+        self._losses: deque[Loss] = deque(maxlen=_LOSSES)
+        self._over = False
 
     def _locks(self) -> None:
         self._lock = threading.RLock()
@@ -157,7 +113,10 @@ class Places:
         with self._lock:
             key = (device.id, home)
             if key not in self._places:
-                self._places[key] = WorkerPlace(device, partial(self._open, device, home))
+                find = partial(self._open, device, home)
+                self._places[key] = (
+                    LastingPlace(device, find, self._copies) if home == "process" else WorkerPlace(device, find)
+                )
             return self._places[key]
 
     def worker(self, device_id: str, *, isolation: Home | None = None) -> Worker:
@@ -178,6 +137,18 @@ class Places:
         """Where a worker of the device lives by default."""
         return home_of(_entry_of(device_id))
 
+    def generation(self, device_id: str) -> int | None:
+        """Of the open worker of the device; `None` when there is none."""
+        return max((worker.generation for worker in self._open_workers(device_id)), default=None)
+
+    def kill(self, device_id: str) -> None:
+        """End the processes of workers of the device, whatever they are doing; those of this process go on."""
+        for worker in self._open_workers(device_id):
+            worker.kill()
+
+    def _open_workers(self, device_id: str) -> list[Worker]:
+        return [worker for (name, _), worker in list(self._workers.items()) if name == device_id and worker.alive]
+
     def is_open(self, device_id: str) -> bool:
         """Whether a worker of the device, in any home, is there to be used."""
         return any(name == device_id and worker.alive for (name, _), worker in list(self._workers.items()))
@@ -190,6 +161,10 @@ class Places:
             known = self._workers.get(key)
             if known is not None and known.alive:
                 return known
+            if self._over:
+                raise DeviceUnavailable(f'on="{device.id}"', ["this process is about to end."], device=device.id)
+            if known is not None:
+                self._mourn(key, known)
             with self._lock:
                 adopted = self._adopted.pop(device.engine, None) if home == "process" else None
             self._generations[key] += 1
@@ -197,6 +172,47 @@ class Places:
             worker = open_worker(entry, device, isolation=home, generation=self._generations[key], adopted=adopted)
             self._workers[key] = worker
             return worker
+
+    def _mourn(self, key: tuple[str, Home], worker: Worker) -> None:
+        """Before a dead worker is replaced: write down what becomes of its arrays."""
+        place = self._places.get(key)
+        if isinstance(place, LastingPlace):
+            self._losses.append(place.lose(worker))
+        self._workers.pop(key, None)
+
+    def losses(self) -> list[Loss]:
+        """What became of the arrays of the last workers that died and were replaced, the latest last."""
+        return list(self._losses)
+
+    def evict(self, device_id: str, nbytes: int | None = None) -> Evicted:
+        """Let arrays of ours make room on a device, until so many bytes are free; `None` for all that can go.
+
+        Those go first that were not used for the longest time, and they come back when they are used. Arrays that a
+        call uses now stay, those that could not come back, and those of workers in this process.
+        """
+        arrays = freed = 0
+        for place in self._lasting(device_id):
+            gone = place.evict(None if nbytes is None else nbytes - freed)
+            arrays, freed = arrays + gone.arrays, freed + gone.bytes
+            if nbytes is not None and freed >= nbytes:
+                break
+        if arrays:
+            self.reclaim(device_id)
+        return Evicted(arrays, freed)
+
+    def reclaim(self, device_id: str) -> int:
+        """Give back what workers of the device keep for later: how many bytes of its memory that was."""
+        workers = [worker for (name, _), worker in list(self._workers.items()) if name == device_id and worker.alive]
+        given = 0
+        for worker in workers:
+            # One that dies now keeps nothing.
+            with contextlib.suppress(DeviceLost):
+                given += worker.reclaim()
+        return given
+
+    def _lasting(self, device_id: str) -> list[LastingPlace]:
+        places = [place for (name, _), place in list(self._places.items()) if name == device_id]
+        return [place for place in places if isinstance(place, LastingPlace)]
 
     def devices(self) -> list[Device]:
         """Every device that was verified, looked for once in this process."""
@@ -282,6 +298,15 @@ class Places:
         """In a process that was forked from ours: workers say themselves that they stayed behind."""
         self._locks()
         self._adopted.clear()
+        self._copies.forked()
+        for place in self._places.values():
+            if isinstance(place, LastingPlace):
+                place.forked()
+
+    def _end(self) -> None:
+        """With the process: arrays that a thread still uses do not come back any more."""
+        self._over = True
+        self.close()
 
 
 def _entry_of(device_id: str) -> EngineEntry:
@@ -303,6 +328,6 @@ def _may_have(entry: EngineEntry, wanted: str) -> bool:
 places = Places()
 set_places(places.find)
 set_devices(places.known)
-atexit.register(places.close)
+atexit.register(places._end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=places._forked)

@@ -12,6 +12,7 @@ from anygpu.array.expression import compute
 from anygpu.array.place import place_for, to_numpy_dtype
 from anygpu.array.structure import flatten, unflatten
 from anygpu.program.graph import Program
+from anygpu.runtime.recovery import Kept
 from anygpu.workers.worker import Argument
 
 
@@ -38,8 +39,8 @@ def as_arguments(values: Sequence[Any], program: Program, resident: str | None) 
         if isinstance(value, Array):
             if value.device == resident and value.dtype.name == spec.dtype:
                 compute([value._value], value._place)
-                handle: Any = value._value.buffer
-                given.append(handle)
+                buffer: Any = value._value.buffer
+                given.append(buffer.live() if isinstance(buffer, Kept) else buffer)
                 continue
             value = np.asarray(value)
         given.append(np.asarray(value, to_numpy_dtype(spec.dtype)))

@@ -87,24 +87,33 @@ def carry_out(
     *,
     keep: bool = False,
     timeout: float | None = None,
+    between: Callable[[], None] | None = None,
 ) -> Ran:
+    """Run it that way. `between` is called before each piece but the first, and ends the run by raising."""
     match way:
         case Whole(device=device):
             return find(device).run(program, arguments, keep=keep, timeout=timeout)
         case InPieces(device=device, chunks=chunks):
-            return _in_pieces(find(device), chunks, program, arguments, timeout)
+            return _in_pieces(find(device), chunks, program, arguments, timeout, between)
         case InParts(devices=devices, split=split):
             return _in_parts([find(device) for device in devices], split, arguments, timeout)
 
 
 def _in_pieces(
-    worker: Worker, chunks: Chunks, program: Program, arguments: Sequence[Argument], timeout: float | None
+    worker: Worker,
+    chunks: Chunks,
+    program: Program,
+    arguments: Sequence[Argument],
+    timeout: float | None,
+    between: Callable[[], None] | None,
 ) -> Ran:
     whole = [each if isinstance(each, np.ndarray) else worker.download(each) for each in arguments]
     results = [np.empty(spec.shape, to_numpy_dtype(spec.dtype)) for spec in program.results]
     runs: list[Ran] = []
     length = chunks.cut.length
     for start in range(0, length, chunks.piece):
+        if start and between is not None:
+            between()
         stop = min(start + chunks.piece, length)
         piece = cut(program, chunks.cut, start, stop)
         given = [

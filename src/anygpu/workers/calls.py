@@ -77,11 +77,15 @@ class AskMemory(Record, frozen=True, tag="memory"):
     pass
 
 
+class Reclaim(Record, frozen=True, tag="reclaim"):
+    pass
+
+
 class Close(Record, frozen=True, tag="close"):
     pass
 
 
-Task = Open | Supports | Prepare | Run | Upload | Download | AskMemory | Close
+Task = Open | Supports | Prepare | Run | Upload | Download | AskMemory | Reclaim | Close
 
 
 class Attached(Record, frozen=True):
@@ -145,6 +149,10 @@ class MemoryNow(Record, frozen=True, tag="memory_now"):
     memory: Memory
 
 
+class Reclaimed(Record, frozen=True, tag="reclaimed"):
+    nbytes: int
+
+
 class Finished(Record, frozen=True, tag="finished"):
     """An upload, or the end."""
 
@@ -163,7 +171,7 @@ class Failed(Record, frozen=True, tag="failed"):
     trace: str
 
 
-Outcome = Opened | Lacks | Prepared | Done | Values | MemoryNow | Finished | UnknownProgram | Failed
+Outcome = Opened | Lacks | Prepared | Done | Values | MemoryNow | Reclaimed | Finished | UnknownProgram | Failed
 
 
 class Answer(Record, frozen=True):

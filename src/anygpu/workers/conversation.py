@@ -104,6 +104,11 @@ class Conversation:
     def alive(self) -> bool:
         return self._end is None
 
+    @property
+    def ended(self) -> str | None:
+        """Why it is over."""
+        return self._end
+
     # -- tasks and answers. From here on the caller has the lock
 
     def about(

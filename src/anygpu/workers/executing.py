@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -52,6 +53,14 @@ class ReadsInto(Protocol):
     """An engine that reads from its device straight into memory which somebody else has."""
 
     def download_into(self, buffer: Any, target: Values) -> None: ...
+
+
+@runtime_checkable
+class Reclaims(Protocol):
+    """An engine that keeps memory of its device for later."""
+
+    def reclaim(self, device: Device) -> int:
+        """Give that back: how many bytes it was."""
 
 
 class Resident:
@@ -283,6 +292,14 @@ class Executor:
     def memory(self) -> Memory:
         with self._translating:
             return self.engine.memory(self.device)
+
+    def reclaim(self) -> int:
+        """Also of arrays in dead cycles."""
+        gc.collect()
+        if not isinstance(self.engine, Reclaims):
+            return 0
+        with self._translating:
+            return self.engine.reclaim(self.device)
 
 
 class Translating:

@@ -140,6 +140,10 @@ class ProcessWorker:
         return self._talk.alive
 
     @property
+    def ended(self) -> str | None:
+        return self._talk.ended
+
+    @property
     def process_id(self) -> int:
         return self._talk.child.process.pid
 
@@ -295,6 +299,16 @@ class ProcessWorker:
     def memory(self) -> Memory:
         with self._talk.use():
             return self._talk.expect(self._talk.ask(calls.AskMemory()), calls.MemoryNow).memory
+
+    def reclaim(self) -> int:
+        with self._talk.use():
+            if self._talk.shared is not None:
+                self._talk.shared.reclaim()
+            # What nobody has any more, and shared memory that is gone, is told with the task.
+            return self._talk.expect(self._talk.ask(calls.Reclaim()), calls.Reclaimed).nbytes
+
+    def kill(self) -> None:
+        self._talk.child.process.kill()
 
     def close(self) -> None:
         self._talk.close()

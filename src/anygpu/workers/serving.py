@@ -116,6 +116,8 @@ class Server:
                     return calls.Prepared(self._ready.prepare(self._program(key, text)))
             case calls.AskMemory():
                 return calls.MemoryNow(self._ready.memory())
+            case calls.Reclaim():
+                return calls.Reclaimed(self._ready.reclaim())
             case calls.Open():
                 return self._open(task)
             case calls.Close():

@@ -199,6 +199,10 @@ class SharedMemory:
     def expire(self) -> None:
         self._pool.expire()
 
+    def reclaim(self) -> None:
+        """Give back what is kept for the next calls."""
+        self._pool.reclaim()
+
     def close(self) -> None:
         """Give back what is idle now, and the rest when its views are gone."""
         if not self._closed:

@@ -70,6 +70,10 @@ class ThreadWorker:
     def alive(self) -> bool:
         return self._end is None
 
+    @property
+    def ended(self) -> str | None:
+        return self._end
+
     def supports(self, program: Program) -> list[Lack]:
         def ask() -> list[Lack]:
             with self._use:
@@ -162,6 +166,13 @@ class ThreadWorker:
     def memory(self) -> Memory:
         with self._use:
             return self._executor.memory()
+
+    def reclaim(self) -> int:
+        with self._use:
+            return self._executor.reclaim()
+
+    def kill(self) -> None:
+        """A thread cannot be killed."""
 
     def close(self) -> None:
         with self._lock:

@@ -74,6 +74,10 @@ class Worker(Protocol):
     @property
     def alive(self) -> bool: ...
 
+    @property
+    def ended(self) -> str | None:
+        """Why it is not alive any more; `None` while it is."""
+
     def supports(self, program: Program) -> list[Lack]:
         """What the device cannot do of the program, kept by the program's key."""
 
@@ -108,6 +112,15 @@ class Worker(Protocol):
     def adopt(self, array: Any) -> Handle: ...
 
     def memory(self) -> Memory: ...
+
+    def reclaim(self) -> int:
+        """Give back the memory that is kept for later calls, and that of arrays nobody has any more.
+
+        How many bytes of the device's memory that was, as far as the engine counts them.
+        """
+
+    def kill(self) -> None:
+        """From another thread, while it is busy: end its process, if it has one of its own. Who waits gets `DeviceLost`."""
 
     def close(self) -> None:
         """Let go of the device. May be called twice."""

@@ -1,0 +1,198 @@
+"""How many waiting calls of one program to run as one launch, from what is predicted, measured and missed so far.
+
+Programs are made for a few sizes only, so that little is compiled; a launch that is not full is padded. Compiling is
+weighed against what it gains for the calls that wait now, and what it would have gained for those that went the slower
+way before. So a program is compiled at once for many calls, soon for few that keep coming, and never for a few alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import median
+from typing import NamedTuple
+
+#: The sizes for which programs are made.
+SIZES = (4, 16, 64, 256, 1024)
+#: A launch is padded to its size when at least so much of it is filled.
+FILLED = 0.6
+#: A batch must be better than one by one by this much: less is noise.
+MARGIN = 0.9
+
+#: Recent launches whose median is what the next is expected to take.
+WINDOW = 5
+#: So few launches may all have been disturbed: the best of them counts.
+FEW = 2
+#: The weight of the newest error of a prediction.
+_NEW = 0.3
+#: No correction is larger: beyond that something else is wrong than the model.
+_MOST = math.log(50.0)
+#: How often a size that turned out slower is passed over before it may show again what it takes; doubled each time.
+FIRST_INTERVAL, LONGEST_INTERVAL = 256, 1 << 16
+
+
+class BatchPlan(NamedTuple):
+    """One launch for several calls."""
+
+    #: Of the program.
+    size: int
+    #: The calls that it is for; the rest is padding.
+    taken: int
+    #: What it is predicted to take, without compiling.
+    seconds: float
+
+
+class Weighed(NamedTuple):
+    """What to do now, and what would be better if it were compiled."""
+
+    #: `None` when calls should run one by one.
+    plan: BatchPlan | None
+    #: The size that would be fastest, if that is another one.
+    wanted: int | None
+    #: Seconds that each call takes longer for want of it.
+    missed: float
+
+
+def weigh(
+    waiting: int,
+    *,
+    single: float,
+    together: Callable[[int], float],
+    compiling: Callable[[int], float],
+    bytes_of: Callable[[int], int],
+    room: int | None,
+    latency: float,
+) -> Weighed:
+    """As `batch_for`, with what was missed."""
+    one_by_one = single * waiting
+    best = fastest = None
+    best_total, fastest_total = one_by_one * MARGIN, one_by_one * MARGIN
+    for size in SIZES:
+        taken = min(waiting, size)
+        if taken < 2 or taken < FILLED * size or (room is not None and bytes_of(size) > room):
+            break  # what is larger is filled less, and needs more
+        seconds = together(size)
+        if not seconds <= latency:
+            continue
+        # As if all that wait would go in such launches, of which this is the first.
+        running = seconds * waiting / taken
+        plan = BatchPlan(size, taken, seconds)
+        if running <= fastest_total:
+            fastest, fastest_total = plan, running
+        if running + compiling(size) <= best_total:
+            best, best_total = plan, running + compiling(size)
+    if fastest is None or fastest == best:
+        return Weighed(best, None, 0.0)
+    now = one_by_one if best is None else best.seconds * waiting / best.taken
+    return Weighed(best, fastest.size, (now - fastest_total) / waiting)
+
+
+def batch_for(
+    waiting: int,
+    *,
+    single: float,
+    together: Callable[[int], float],
+    compiling: Callable[[int], float],
+    bytes_of: Callable[[int], int],
+    room: int | None,
+    latency: float,
+) -> BatchPlan | None:
+    """The launch to make now, when so many calls wait; `None` when one by one is predicted to be as good.
+
+    A size is taken when calls fill it, or most of it. `together` is what a launch of a size takes, `compiling` what
+    making its program still costs (0 when it is there), `bytes_of` the memory that it needs. A launch that needs more
+    than `room`, or would take longer than `latency`, is not made. Compiling counts as a cost and not as latency: it
+    comes once, and calls that never wait for it wait for each other ever after.
+    """
+    return weigh(
+        waiting,
+        single=single,
+        together=together,
+        compiling=compiling,
+        bytes_of=bytes_of,
+        room=room,
+        latency=latency,
+    ).plan
+
+
+class Missed:
+    """What calls have taken longer because a program for many was not compiled, by its size."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+
+    def add(self, size: int, seconds: float) -> None:
+        self._seconds[size] = self._seconds.get(size, 0.0) + seconds
+
+    def of(self, size: int) -> float:
+        return self._seconds.get(size, 0.0)
+
+    def left(self, size: int, cost: float) -> float:
+        """What of the cost of compiling has not been missed already."""
+        return max(0.0, cost - self.of(size))
+
+    def paid(self, size: int) -> None:
+        self._seconds.pop(size, None)
+
+
+class BatchTimes:
+    """What launches have taken, by size; and how wrong predictions for sizes without a launch are likely to be."""
+
+    __slots__ = ("_compiling", "_correction", "_given_up", "_recent")
+
+    def __init__(self) -> None:
+        self._recent: dict[int, list[float]] = {}
+        #: The logarithm of what launches took by what was predicted.
+        self._correction: float | None = None
+        #: The same for compiling, as a factor.
+        self._compiling: float | None = None
+        #: By size: times that it was passed over, and after how many it may show again what it takes.
+        self._given_up: dict[int, tuple[int, int]] = {}
+
+    def measured(self, size: int, seconds: float, predicted: float) -> None:
+        """A launch took so long, beside compiling. `predicted` is what was said without any launch."""
+        recent = self._recent.setdefault(size, [])
+        recent.append(seconds)
+        del recent[:-WINDOW]
+        if seconds > 0 and predicted > 0:
+            error = max(-_MOST, min(_MOST, math.log(seconds) - math.log(predicted)))
+            old = self._correction
+            self._correction = error if old is None else old + _NEW * (error - old)
+
+    def estimate(self, size: int, predicted: float, factor: float = 1.0) -> float:
+        """What a launch will take: as the last ones did, or as predicted, by what predictions were wrong.
+
+        Before the first launch that is `factor`, which may be known from calls alone.
+        """
+        recent = self._recent.get(size)
+        if recent:
+            return median(recent) if len(recent) > FEW else min(recent)
+        if size in self._given_up:
+            return predicted  # it is owed another look, and what made it slow once is no reason against that
+        return predicted * (factor if self._correction is None else math.exp(self._correction))
+
+    def known(self, size: int) -> bool:
+        return size in self._recent
+
+    def passed_over(self, size: int) -> None:
+        """It could have been used, and was not because of what it took. Nothing is for ever: in the end it is tried."""
+        if size not in self._recent:
+            return
+        times, interval = self._given_up.get(size, (0, FIRST_INTERVAL))
+        if times + 1 >= interval:
+            del self._recent[size]
+            self._given_up[size] = (0, min(2 * interval, LONGEST_INTERVAL))
+        else:
+            self._given_up[size] = (times + 1, interval)
+
+    def compiled(self, seconds: float, predicted: float) -> None:
+        if predicted > 0:
+            error = max(math.exp(-_MOST), min(math.exp(_MOST), seconds / predicted))
+            old = self._compiling
+            self._compiling = error if old is None else old + _NEW * (error - old)
+
+    def compiling(self, predicted: float) -> float:
+        """What compiling another size is likely to take."""
+        return predicted * (self._compiling if self._compiling is not None else 1.0)

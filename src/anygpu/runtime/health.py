@@ -1,0 +1,132 @@
+"""How a runtime is: what runs where, what waits, who has had how much, and what was lost. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from anygpu.runtime.jobs import Job
+from anygpu.runtime.lanes import Lane
+from anygpu.runtime.places import Places
+from anygpu.runtime.recovery import Loss
+from anygpu.tasks.queue import TaskQueue
+from anygpu.units import readable_bytes, readable_seconds
+
+#: late: something that runs there takes much longer than it was predicted to.
+Condition = Literal["idle", "busy", "late"]
+
+#: A task is late when it takes so many times what was predicted, and longer than this.
+_LATE_FACTOR, _LATE_SECONDS = 10.0, 1.0
+
+
+class LaneHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """One device."""
+
+    device: str
+    condition: Condition
+    #: Names of what runs there, and since how many seconds the first of it has.
+    running: tuple[str, ...] = ()
+    seconds: float = 0.0
+    #: Predicted for what waits for this device.
+    backlog_seconds: float = 0.0
+    done: int = 0
+    failed: int = 0
+    busy_seconds: float = 0.0
+    #: 1 for its first worker, one more for each that replaced a lost one; `None` when none is open.
+    generation: int | None = None
+
+
+class TenantHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant."""
+
+    tenant: str
+    waiting: int
+    bytes: int
+    #: Of device time that it has used.
+    seconds: float
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """How a runtime is, at one moment."""
+
+    #: Whether it takes tasks, and no device is late.
+    ok: bool
+    #: `None` while it takes tasks, else "being drained" or "closed".
+    closed: str | None
+    waiting: int
+    limit: int
+    #: Tasks that are not done.
+    open_tasks: int
+    oldest_seconds: float | None
+    lanes: tuple[LaneHealth, ...]
+    tenants: tuple[TenantHealth, ...]
+    #: The latest devices that were lost, and what was on them.
+    losses: tuple[Loss, ...]
+
+    def __str__(self) -> str:
+        first = "ok" if self.ok else self.closed or "late"
+        lines = [f"{first}: {self.waiting} of at most {self.limit} tasks wait, {self.open_tasks} are open"]
+        for lane in self.lanes:
+            what = f"{lane.condition}, {lane.done} done, {lane.failed} failed"
+            if lane.running:
+                what += f", {lane.running[0]} since {readable_seconds(lane.seconds)}"
+            lines.append(f"  {lane.device}: {what}")
+        for tenant in self.tenants:
+            used = f"{readable_seconds(tenant.seconds)} of device time, {readable_bytes(tenant.bytes)}"
+            lines.append(f"  tenant {tenant.tenant}: {tenant.waiting} wait, {used}")
+        lines += [f"  lost: {loss}" for loss in self.losses[-3:]]
+        return "\n".join(lines)
+
+
+def health_of(
+    lanes: Iterable[Lane],
+    queue: TaskQueue[Job],
+    places: Places,
+    used: Mapping[str, float],
+    *,
+    closed: str | None,
+    open_tasks: int,
+    now: float,
+) -> Health:
+    """Called with the runtime's lock held. `used` are the device seconds of each tenant."""
+    each = tuple(_lane(lane, places, now) for lane in lanes)
+    return Health(
+        ok=closed is None and all(lane.condition != "late" for lane in each),
+        closed=closed,
+        waiting=len(queue),
+        limit=queue.most,
+        open_tasks=open_tasks,
+        oldest_seconds=queue.oldest(now),
+        lanes=each,
+        tenants=tuple(
+            TenantHealth(tenant=name, waiting=queue.waiting(name), bytes=queue.bytes_of(name), seconds=seconds)
+            for name, seconds in used.items()
+        ),
+        losses=tuple(places.losses()),
+    )
+
+
+def _lane(lane: Lane, places: Places, now: float) -> LaneHealth:
+    condition: Condition = "idle"
+    running: list[str] = []
+    seconds = 0.0
+    for jobs, began in list(lane.running.values()):
+        elapsed = now - began
+        predicted = sum(job.seconds for job in jobs)
+        running += [job.name for job in jobs[:4]]
+        seconds = max(seconds, elapsed)
+        late = elapsed > max(_LATE_SECONDS, _LATE_FACTOR * predicted)
+        condition = "late" if late or condition == "late" else "busy"
+    return LaneHealth(
+        device=lane.name,
+        condition=condition,
+        running=tuple(running),
+        seconds=seconds,
+        backlog_seconds=lane.backlog,
+        done=lane.done,
+        failed=lane.failed,
+        busy_seconds=lane.busy_seconds,
+        generation=places.generation(lane.name),
+    )

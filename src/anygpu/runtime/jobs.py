@@ -1,0 +1,126 @@
+"""A task in the queue: a call, the future that its caller holds, and what was asked of both."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Literal
+
+import numpy as np
+
+from anygpu.array.structure import flatten
+from anygpu.errors import NotANumber
+from anygpu.plan.choosing import Choice
+from anygpu.receipts import Attempt, Receipt
+from anygpu.runtime.call import Call
+from anygpu.runtime.future import Future
+from anygpu.runtime.mending import Life
+
+#: What becomes of a result with a NaN in it.
+NaNs = Literal["allow", "raise"]
+
+
+class Job:
+    """One submitted call."""
+
+    __slots__ = (
+        "_entry",
+        "attempts",
+        "call",
+        "choice",
+        "forced",
+        "future",
+        "hearing",
+        "held_bytes",
+        "idempotent",
+        "kind",
+        "lane",
+        "life",
+        "nan",
+        "nbytes",
+        "number",
+        "priority",
+        "seconds",
+        "started",
+        "submitted",
+        "tenant",
+        "until",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        call: Call,
+        future: Future,
+        life: Life,
+        *,
+        priority: int,
+        tenant: str,
+        submitted: float,
+        until: float | None,
+        nan: NaNs,
+        idempotent: bool,
+        nbytes: int,
+        hearing: tuple[list[Receipt], ...],
+    ) -> None:
+        self.number = number
+        self.call = call
+        self.future = future
+        self.life = life
+        #: Jobs of one kind can become one launch. One that nobody will see again, or that must be alone, is its own.
+        self.kind: Hashable = call.state if call.lasting else self
+        self.priority = priority
+        self.tenant = tenant
+        self.submitted = submitted
+        #: When its time is over.
+        self.until = until
+        self.nan = nan
+        self.idempotent = idempotent
+        #: Of its arguments, and of its results where they are known.
+        self.nbytes = nbytes
+        #: Who collects receipts where it was submitted.
+        self.hearing = hearing
+        #: The lane that it waits for, and the seconds that it is expected to take there.
+        self.lane = ""
+        self.seconds = 0.0
+        self.started = 0.0
+        #: What it counts for in the lane's memory while it runs.
+        self.held_bytes = 0
+        #: Where it runs, or would if it ran now.
+        self.choice: Choice | None = None
+        #: Where it has to run, after a failure.
+        self.forced: Choice | None = None
+        self.attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.call.state.task
+
+    def alone(self) -> None:
+        """From now on it is in no batch."""
+        self.kind = self
+
+    def check(self, value: Any) -> None:
+        """Raises `NotANumber` for a result that its caller does not want."""
+        if self.nan == "allow":
+            return
+        for leaf in flatten(value)[0]:
+            if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "fc":
+                found = np.isnan(leaf)
+                if found.any():
+                    position = np.unravel_index(int(np.argmax(found)), found.shape)
+                    raise NotANumber(self.name, tuple(int(each) for each in position))
+
+
+def bytes_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
+    """What a call's arrays take, wherever in its arguments they are."""
+    total = 0
+    for each in arguments:
+        if type(each) is np.ndarray:
+            total += each.nbytes
+        elif not isinstance(each, float | int | str):
+            total += _nested_bytes(each)
+    return total + (_nested_bytes(keywords) if keywords else 0)
+
+
+def _nested_bytes(value: Any) -> int:
+    return sum(getattr(leaf, "nbytes", 0) for leaf in flatten(value)[0])

@@ -1,0 +1,58 @@
+"""Lanes: the threads that take tasks from the queue, those of one device on one lane, and run them there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from anygpu.runtime.jobs import Job
+
+#: A lane with nothing to do looks again so often while tasks wait for other lanes: one of those may be stuck.
+LOOK_AGAIN = 0.05
+
+
+class Lane:
+    """One device and the threads that use it. All of this is read and written with the runtime's lock held."""
+
+    def __init__(self, name: str, width: int, lock: Any, work: Callable[[Lane], None]) -> None:
+        self.name = name
+        #: Threads at most: one for a device, some for NumPy.
+        self.width = width
+        self.wakened = threading.Condition(lock)
+        self.idle = 0
+        #: What runs, with the moment it began.
+        self.running: dict[int, tuple[Sequence[Job], float]] = {}
+        #: Predicted seconds of what waits for this lane.
+        self.backlog = 0.0
+        #: Bytes that what runs is predicted to need.
+        self.used_bytes = 0
+        self.done = 0
+        self.failed = 0
+        self.busy_seconds = 0.0
+        self.ended = False
+        self.threads: list[threading.Thread] = []
+        self._work = work
+
+    def wake(self) -> None:
+        """There is something to take."""
+        if self.idle:
+            self.wakened.notify()
+        elif len(self.threads) < self.width and not self.ended:
+            thread = threading.Thread(
+                target=self._work, args=(self,), name=f"anygpu-{self.name}-{len(self.threads)}", daemon=True
+            )
+            self.threads.append(thread)
+            thread.start()
+
+    def waiting(self, now: float) -> float:
+        """Seconds until a thread of this lane is free, as far as that can be told."""
+        if self.idle or len(self.running) < self.width:
+            return 0.0
+        left = []
+        for jobs, began in self.running.values():
+            elapsed = now - began
+            predicted = sum(job.seconds for job in jobs)
+            # What takes longer than predicted may take as long again.
+            left.append(max(predicted - elapsed, elapsed / 2))
+        return min(left)

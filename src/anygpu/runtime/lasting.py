@@ -1,0 +1,377 @@
+"""A device whose worker may die under the arrays on it, and how they outlive that."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+
+from anygpu.array.expression import users_line
+from anygpu.errors import DeviceLost, DevicePoisoned, OutOfMemory, OverBudget
+from anygpu.hardware.device import Device
+from anygpu.hardware.verification import Values
+from anygpu.notices import ran_on_host
+from anygpu.program.graph import Program
+from anygpu.runtime import recovery
+from anygpu.runtime.place import WorkerPlace
+from anygpu.runtime.recovery import Copies, Evicted, Kept, Loss, LostArray, Origin
+from anygpu.runtime.restoring import Restoration
+from anygpu.workers.executing import spec_of
+from anygpu.workers.worker import Argument, Handle, Ran, Worker
+
+Result = TypeVar("Result")
+
+#: A program that has seen so many workers die is not run again.
+_DEATHS = 3
+#: How often room is made for one call: for what it lacked, and then all there is.
+_EVICTIONS = 2
+#: An array with so many programs behind it is worth a copy, when its values come to the host anyway.
+_DEEP = recovery.DEPTH // 2
+#: So many times beyond its limits, an array that cannot be copied just now does without its history.
+_PATIENCE = 2
+#: Bytes of the host that a call may be given before it matters what of it is copied, and how many times more that must
+#: be than its results.
+_LARGE = 64 << 10
+_FAR_MORE = 2
+#: Programs that are kept to be the same for all who use them.
+_PROGRAMS = 256
+#: Arrays that may be gone before anybody looks.
+_MANY = 1024
+
+_ticks = itertools.count(1)
+
+
+class LastingPlace(WorkerPlace):
+    """A device whose worker is a process that may die: its arrays are `Kept`, and outlive the worker.
+
+    They come back when they are used. A program that was under way when the worker died is run again.
+    """
+
+    def __init__(self, facts: Device, find_worker: Callable[[], Worker], copies: Copies) -> None:
+        super().__init__(facts, find_worker)
+        self._copies = copies
+        #: Of every array; now and then those that are gone are taken out.
+        self._arrays: list[ref[Kept]] = []
+        self._look_again = _MANY
+        #: Of handles that others were given.
+        self._lent: WeakKeyDictionary[Handle, Origin] = WeakKeyDictionary()
+        self._programs: dict[str, Program] = {}
+        self._locks()
+
+    def _locks(self) -> None:
+        #: Held while arrays come back, or leave.
+        self._mending = threading.RLock()
+        #: Nobody waits for anything else while they hold it.
+        self._listing = threading.Lock()
+
+    def forked(self) -> None:
+        """In a process that was forked from ours."""
+        self._locks()
+
+    # -- what a place does
+
+    def upload(self, values: Values) -> Kept:
+        handle = self._persist((), lambda worker, _: worker.upload(values))
+        origin = Origin(handle.spec, line=users_line())
+        origin.remember(self._copies.keep(values))
+        return self._kept([handle], [origin])[0]
+
+    def adopt(self, array: Any) -> Kept:
+        return self.upload(np.from_dlpack(array))
+
+    def download(self, buffer: Kept) -> Values:
+        origin = buffer.origin
+        worker = self._worker
+        if buffer.handle is None or worker is None or not worker.alive:
+            copy = origin.copy
+            values = copy.values if copy is not None else None
+            if values is not None:
+                return values.view()
+        values = self._persist((buffer,), lambda worker, handles: worker.download(handles[0]))
+        if origin.copy is None and (origin.recipe is None or origin.depth >= _DEEP):
+            origin.remember(self._copies.keep(values))
+        return values
+
+    def native(self, buffer: Kept) -> Any:
+        return self._persist((buffer,), lambda worker, handles: worker.native(handles[0]))
+
+    def run(self, program: Program, buffers: Sequence[Kept | Values]) -> list[Kept]:
+        # Without a surprise it is done; what `_persist` costs is paid only then.
+        worker, handles = self._ready(buffers)
+        ran: Ran | None
+        try:
+            ran = worker.run(program, handles, keep=True, wait=False)
+        except (DeviceLost, DevicePoisoned, OutOfMemory, OverBudget):
+            ran = None
+        if ran is None:
+            del worker, handles
+            ran = self._persist(buffers, lambda worker, handles: worker.run(program, handles, keep=True, wait=False))
+        for operation in ran.host_operations:
+            ran_on_host(operation)
+        return self.keep(program, buffers, ran.results)
+
+    def lend(self, buffer: Kept) -> Handle:
+        """The array on the device, for somebody who talks to the worker."""
+        handle: Handle
+        _, (handle,) = self._ready((buffer,))
+        with self._listing:
+            self._lent[handle] = buffer.origin
+        return handle
+
+    # -- where results come from
+
+    def keep(self, program: Program, given: Sequence[Kept | Argument], results: Sequence[Handle]) -> list[Kept]:
+        """The results of a program that was run on `given`, with the way to have them again."""
+        sources: list[Origin] = []
+        for each in given:
+            if type(each) is not Kept:
+                return self._keep_of_others(program, given, results)
+            sources.append(each.origin)
+        return self._keep_of(program, sources, given, results)
+
+    def _keep_of(
+        self, program: Program, sources: list[Origin], given: Sequence[Kept | Argument], results: Sequence[Handle]
+    ) -> list[Kept]:
+        origins = recovery.made_by(self._same(program), sources)
+        if origins[0].depth > recovery.DEPTH or origins[0].nodes > recovery.NODES:
+            self._shorten(program, sources, given)
+            origins = recovery.made_by(self._same(program), sources)
+        return self._kept(results, origins)
+
+    def _keep_of_others(
+        self, program: Program, given: Sequence[Kept | Argument], results: Sequence[Handle]
+    ) -> list[Kept]:
+        """As a worker was given them: handles that were lent, and values of the host.
+
+        Values are copied for the results; if there are many bytes of them, and far more than there are of the results,
+        then these are copied instead.
+        """
+        on_host = sum(each.nbytes for each in given if isinstance(each, np.ndarray))
+        if on_host > _LARGE and on_host > _FAR_MORE * sum(handle.spec.nbytes for handle in results):
+            copied = self._copied(results)
+            if copied is not None:
+                return copied
+        sources = [each.origin if isinstance(each, Kept) else self._origin_of(each) for each in given]
+        return self._keep_of(program, sources, given, results)
+
+    def _kept(self, handles: Sequence[Handle], origins: Sequence[Origin]) -> list[Kept]:
+        now = next(_ticks)
+        found = [Kept(handle, origin, self, now) for handle, origin in zip(handles, origins, strict=True)]
+        with self._listing:
+            for kept in found:
+                self._arrays.append(ref(kept))
+            if len(self._arrays) > self._look_again:
+                self._arrays = [each for each in self._arrays if each() is not None]
+                self._look_again = 2 * len(self._arrays) + _MANY
+        return found
+
+    def _listed(self) -> list[Kept]:
+        """Every array that there is."""
+        with self._listing:
+            arrays = [each() for each in self._arrays]
+        return [kept for kept in arrays if kept is not None]
+
+    def _same(self, program: Program) -> Program:
+        """An equal one that was met before, so that histories do not hold many of them."""
+        known = self._programs.get(program.key)
+        if known is None:
+            if len(self._programs) >= _PROGRAMS:
+                self._programs.clear()
+            known = self._programs[program.key] = program
+        return known if known.lines == program.lines else program
+
+    def _origin_of(self, given: Argument) -> Origin:
+        if isinstance(given, np.ndarray):
+            origin = Origin(spec_of(given))
+            origin.remember(self._copies.keep(given))
+            return origin
+        known = self._lent.get(given)
+        if known is None:
+            known = Origin(given.spec)
+            known.why = "nobody said where it came from"
+        return known
+
+    def _copied(self, results: Sequence[Handle]) -> list[Kept] | None:
+        """The results with copies of their own; none if the device has no answer to that now."""
+        origins = []
+        for handle in results:
+            values = self._values(handle)
+            if values is None:
+                return None
+            origin = Origin(handle.spec)
+            origin.remember(self._copies.keep(values))
+            origins.append(origin)
+        return self._kept(results, origins)
+
+    def _values(self, handle: Handle) -> Values | None:
+        worker = self._worker
+        if worker is None or worker.generation != handle.generation:
+            return None
+        try:
+            return worker.download(handle)
+        except Exception:  # noqa: BLE001 - an error of the program is its user's, who meets it when they look
+            return None
+
+    def _shorten(self, program: Program, sources: Sequence[Origin], given: Sequence[Kept | Argument]) -> None:
+        """A long history is cut where it meets the program, with a copy of what was computed so far."""
+        with self._mending:
+            if recovery.extent(program, sources)[1] > recovery.NODES:
+                for source in sources:
+                    recovery.recount(source)
+            pairs = sorted(zip(sources, given, strict=True), key=lambda pair: (-pair[0].depth, -pair[0].nodes))
+            for source, each in pairs:
+                depth, nodes = recovery.extent(program, sources)
+                if (depth <= recovery.DEPTH and nodes <= recovery.NODES) or source.recipe is None:
+                    return
+                self._cut(source, each.handle if isinstance(each, Kept) else each)
+
+    def _cut(self, source: Origin, on_device: Any) -> None:
+        if source.copy is None and on_device is not None:
+            values = self._values(on_device)
+            if values is None:
+                if source.depth <= _PATIENCE * recovery.DEPTH and source.nodes <= _PATIENCE * recovery.NODES:
+                    return
+                source.why = "its history became too long, and it could not be copied to the host"
+            else:
+                source.remember(self._copies.keep(values))
+        source.cut()
+
+    # -- arrays that are on the device, and those that have to come back first
+
+    def _persist(self, buffers: Sequence[Any], use: Callable[[Worker, list[Any]], Result]) -> Result:
+        """Use the worker. When it dies the next one is used, and when it has no room some is made."""
+        deaths = 0
+        while True:
+            worker, handles = self._ready(buffers)
+            try:
+                return self._with_room(lambda worker=worker, handles=handles: use(worker, handles))  # type: ignore[misc]
+            except (DeviceLost, DevicePoisoned):
+                deaths += 1
+                if deaths == _DEATHS:
+                    raise
+
+    def _ready(self, buffers: Sequence[Any]) -> tuple[Worker, list[Any]]:
+        worker = self.worker
+        generation = worker.generation
+        now = next(_ticks)
+        handles: list[Any] = []
+        for each in buffers:
+            if type(each) is Kept:
+                handle = each.handle
+                if handle is None or handle.generation != generation:
+                    return self._restored(buffers)
+                each.used = now
+                handles.append(handle)
+            else:
+                handles.append(each)
+        return worker, handles
+
+    def _restored(self, buffers: Sequence[Any]) -> tuple[Worker, list[Any]]:
+        """Like `_ready`, where something has to come back."""
+        deaths = 0
+        with self._mending:
+            while True:
+                worker = self.worker
+                wanted = [each for each in buffers if type(each) is Kept]
+                try:
+                    held = Restoration(worker, wanted, self._with_room, next(_ticks)).carry_out()
+                except (DeviceLost, DevicePoisoned):
+                    deaths += 1
+                    if worker.alive or deaths == _DEATHS:
+                        raise
+                    continue
+                return worker, [held[id(each.origin)] if type(each) is Kept else each for each in buffers]
+
+    def _with_room(self, use: Callable[[], Result]) -> Result:
+        tries = 0
+        while True:
+            try:
+                return use()
+            except (OutOfMemory, OverBudget) as error:
+                # Its frames hold arrays, which must go before anything is tried again.
+                failure = error.with_traceback(None)
+            tries += 1
+            if tries > _EVICTIONS or not self.evict(failure.requested if tries == 1 else None).arrays:
+                raise failure
+
+    # -- making room
+
+    def evict(self, nbytes: int | None = None) -> Evicted:
+        """Take arrays off the device, those first that were not used for the longest time; `None` for all that can go.
+
+        Arrays that somebody uses now stay, and those that could not come back.
+        """
+        arrays = freed = 0
+        with self._mending:
+            worker = self._worker
+            if worker is None or not worker.alive:
+                return Evicted()
+            for kept in sorted(self._listed(), key=lambda kept: kept.used):
+                if nbytes is not None and freed >= nbytes:
+                    break
+                size = kept.spec.nbytes
+                if size and _is_idle(kept, worker.generation) and self._can_leave(kept):
+                    kept.handle = None
+                    arrays += 1
+                    freed += size
+        return Evicted(arrays, freed)
+
+    def _can_leave(self, kept: Kept) -> bool:
+        """Whether it can come back; sees to it that this stays so."""
+        origin = kept.origin
+        if origin.copy is None:
+            handle = kept.handle
+            values = self._values(handle) if handle is not None else None
+            copy = self._copies.hold(values) if values is not None else None
+            if copy is not None:
+                origin.remember(copy)
+        return self._pin(kept)
+
+    def _pin(self, kept: Kept) -> bool:
+        """Let nothing be dropped that the array needs to come back, while it is nowhere. Whether it can."""
+        order = recovery.in_order([kept.origin], recovery.has_copy)
+        if recovery.what_is_missing(order, recovery.has_copy)[id(kept.origin)] is not None:
+            return False
+        leaves = [origin for origin, recipe in order if recipe is None]
+        return all(leaf.copy is not None and self._copies.need(leaf.copy, kept) for leaf in leaves)
+
+    # -- when a worker has died
+
+    def lose(self, worker: Worker) -> Loss:
+        """That worker is dead: what becomes of its arrays. The next one is not open yet."""
+        arrays = [kept for kept in self._listed() if kept.handle is not None]
+        order = recovery.in_order([kept.origin for kept in arrays], recovery.has_copy)
+        missing = recovery.what_is_missing(order, recovery.has_copy)
+        from_copy = computed = 0
+        lost: list[LostArray] = []
+        for kept in arrays:
+            kept.handle = None
+            origin = kept.origin
+            cause = missing[id(origin)]
+            if cause is not None:
+                why = recovery.why_lost(origin, cause)
+                lost.append(LostArray(origin.describe(), origin.spec.nbytes, why))
+                continue
+            self._pin(kept)
+            from_copy += origin.copy is not None
+            computed += origin.copy is None
+        return Loss(
+            device=self.device,
+            generation=worker.generation,
+            why=worker.ended or "",
+            restorable_from_copy=from_copy,
+            recomputable=computed,
+            lost=tuple(lost),
+        )
+
+
+def _is_idle(kept: Kept, generation: int) -> bool:
+    """Whether it is on the device and nobody else has it: not a call that runs, nor one that is about to."""
+    handle = kept.handle
+    # Three: the array's own, the name above, and the argument here.
+    return handle is not None and handle.generation == generation and sys.getrefcount(handle) <= 3

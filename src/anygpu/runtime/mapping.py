@@ -1,0 +1,124 @@
+"""`map`: a function for every item, with progress, and an outcome for each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from operator import length_hint
+from typing import Any, NamedTuple, Protocol
+
+from anygpu.errors import Overloaded
+from anygpu.receipts import Receipt
+from anygpu.runtime.future import Future
+
+#: Of the queue's limit, so that others can submit too.
+_SHARE = 0.5
+
+#: Told how many items are done, of how many if that is known.
+Progress = Callable[[int, int | None], None]
+
+
+class Outcome(NamedTuple):
+    """What became of one item: a value, or the error that it raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+    receipt: Receipt | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+    def unwrap(self) -> Any:
+        """The value; raises the error if there is one."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class _Runtime(Protocol):
+    @property
+    def limit(self) -> int: ...
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **given: Any) -> Future: ...
+
+
+def map_over(
+    runtime: _Runtime,
+    function: Callable[..., Any],
+    iterables: tuple[Iterable[Any], ...],
+    progress: bool | Progress,
+    given: Mapping[str, Any],
+) -> list[Outcome]:
+    hints = [length_hint(each, -1) for each in iterables]
+    total = min(hints) if hints and min(hints) >= 0 else None
+    window = max(1, int(runtime.limit * _SHARE))
+    outcomes: list[Outcome] = []
+    waiting: deque[Future | BaseException] = deque()
+    with _shown(progress, total) as tell:
+
+        def take() -> None:
+            first = waiting.popleft()
+            outcomes.append(_outcome(first) if isinstance(first, Future) else Outcome(error=first))
+            tell(len(outcomes), total)
+
+        try:
+            for arguments in zip(*iterables, strict=False):
+                while len(waiting) >= window:
+                    take()
+                waiting.append(_submitted(runtime, function, arguments, given, waiting))
+            while waiting:
+                take()
+        except BaseException:
+            for each in waiting:
+                if isinstance(each, Future):
+                    each.cancel()
+            raise
+    return outcomes
+
+
+def _submitted(
+    runtime: _Runtime,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    given: Mapping[str, Any],
+    ours: deque[Future | BaseException],
+) -> Future | BaseException:
+    """A bad item must not fail the others. While others fill the queue, our own come out of it first."""
+    while True:
+        try:
+            return runtime.submit(function, *arguments, **given)
+        except Overloaded as error:
+            pending = next((each for each in ours if isinstance(each, Future) and not each.done()), None)
+            if pending is None:
+                return error
+            pending.exception() if not pending.cancelled() else None
+        except Exception as error:  # noqa: BLE001
+            return error
+
+
+def _outcome(future: Future) -> Outcome:
+    try:
+        value = future.result()
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and not future.done():
+            raise
+        return Outcome(error=error)
+    return Outcome(value, None, future.receipt)
+
+
+@contextmanager
+def _shown(progress: bool | Progress, total: int | None) -> Iterator[Progress]:
+    """Whoever is to be told; a bar in the terminal for `True`."""
+    if callable(progress):
+        yield progress
+    elif not progress:
+        yield lambda done, total: None
+    else:
+        from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        with Bar("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
+            task = bar.add_task("anygpu", total=total)
+            yield lambda done, total: bar.update(task, completed=done)

@@ -1,0 +1,386 @@
+"""How arrays can be had again that were on a device which was lost, or that had to make room on it.
+
+Every array on a device that can be lost has an `Origin`: a copy on the host, or the program that made it with the
+origins of what it was made of, or a reason why there is neither. Origins are in the host's memory alone. What they
+cost is bounded: copies by `Copies`, and the history of an array by `DEPTH` and `NODES`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+from weakref import ref
+
+import msgspec
+import numpy as np
+
+from anygpu.errors import InvalidOption
+from anygpu.hardware import host
+from anygpu.hardware.verification import Values
+from anygpu.program.graph import Line, Program
+from anygpu.program.primitives import Spec
+from anygpu.units import bytes_from, readable_bytes
+from anygpu.workers.worker import Handle
+
+MEMORY = "ANYGPU_RECOVERY_MEMORY"
+
+_MOST_MEMORY = 1 << 30
+
+#: Programs one after the other, after which an array is copied to the host instead.
+DEPTH = 64
+#: Of all these programs together.
+NODES = 1 << 14
+
+
+def default_budget() -> int:
+    """The most bytes of the host's memory for copies, as the variable says."""
+    text = os.environ.get(MEMORY)
+    if not text:
+        return min(_MOST_MEMORY, host.memory_total() // 8)
+    budget = bytes_from(text)
+    if budget is None:
+        raise InvalidOption(f'{MEMORY} is a number of bytes such as "2GB", "512MiB" or "0"; got {text!r}.')
+    return budget
+
+
+# -- copies on the host
+
+
+class Copy:
+    """The values of an array in memory that nobody else has, until they are dropped."""
+
+    __slots__ = ("__weakref__", "_number", "_returned", "nbytes", "needed_by", "values", "why")
+
+    def __init__(self, values: Values, number: int, returned: deque[int]) -> None:
+        self.values: Values | None = values
+        self.nbytes = values.nbytes
+        #: Why it was dropped.
+        self.why = ""
+        #: Arrays that are on no device now, and are had again with the help of this.
+        self.needed_by: list[ref[Kept]] = []
+        self._number = number
+        self._returned = returned
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether an array is nowhere else."""
+        if self.needed_by:
+            alive = [kept for each in self.needed_by if (kept := each()) is not None and kept.handle is None]
+            self.needed_by = [ref(kept) for kept in alive]
+        return bool(self.needed_by)
+
+    def __del__(self) -> None:
+        # On any thread, at any moment: whoever has the lock, or takes it next, does the rest.
+        self._returned.append(self._number)
+
+
+class Copies:
+    """All copies of a process. Beyond the budget the oldest are dropped, unless an array is nowhere else."""
+
+    def __init__(self, budget: int | None = None) -> None:
+        self._budget = budget
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        #: In the order in which they were made.
+        self._sizes: dict[int, int] = {}
+        self._copies: dict[int, ref[Copy]] = {}
+        self._returned: deque[int] = deque()
+        self._bytes = 0
+
+    def forked(self) -> None:
+        """In a process that was forked from ours."""
+        self._lock = threading.Lock()
+
+    @property
+    def budget(self) -> int:
+        if self._budget is None:
+            self._budget = default_budget()
+        return self._budget
+
+    @property
+    def bytes(self) -> int:
+        """What all copies take now."""
+        with self._lock:
+            self._settle()
+            return self._bytes
+
+    def keep(self, values: Values) -> Copy | str:
+        """A copy of the values, or why there can be none."""
+        if values.nbytes > self.budget:
+            return f"it has {readable_bytes(values.nbytes)}, and copies on the host may take {self._allowed()}"
+        return self._made(values, forced=False) or (
+            f"copies on the host may take {self._allowed()}, and those of arrays that are nowhere else take it all"
+        )
+
+    def hold(self, values: Values) -> Copy | None:
+        """A copy whatever the budget says, for an array that leaves its device; none if the host has no room."""
+        if host.memory_free() < 2 * values.nbytes:
+            return None
+        return self._made(values, forced=True)
+
+    def need(self, copy: Copy, kept: Kept) -> bool:
+        """Keep the copy as long as that array is on no device. Whether it was still there."""
+        with self._lock:
+            if copy.values is None:
+                return False
+            copy.needed_by.append(ref(kept))
+            return True
+
+    def _made(self, values: Values, *, forced: bool) -> Copy | None:
+        nbytes = values.nbytes
+        with self._lock:
+            self._settle()
+            if self._bytes + nbytes > self.budget:
+                self._drop_oldest(self._bytes + nbytes - self.budget)
+                if self._bytes + nbytes > self.budget and not forced:
+                    return None
+            number = next(self._numbers)
+            self._sizes[number] = nbytes
+            self._bytes += nbytes
+        try:
+            own = np.array(values, order="C")
+        except MemoryError:
+            self._returned.append(number)
+            return None
+        own.flags.writeable = False
+        copy = Copy(own, number, self._returned)
+        with self._lock:
+            self._copies[number] = ref(copy)
+        return copy
+
+    def _drop_oldest(self, nbytes: int) -> None:
+        for number, reference in list(self._copies.items()):
+            if nbytes <= 0:
+                return
+            copy = reference()
+            if copy is None or copy.values is None or copy.is_needed:
+                continue
+            copy.values = None
+            copy.why = f"its copy on the host was dropped for newer ones: they may take {self._allowed()}"
+            self._forget(number)
+            nbytes -= copy.nbytes
+
+    def _settle(self) -> None:
+        while self._returned:
+            self._forget(self._returned.popleft())
+
+    def _forget(self, number: int) -> None:
+        self._bytes -= self._sizes.pop(number, 0)
+        self._copies.pop(number, None)
+
+    def _allowed(self) -> str:
+        return f"{readable_bytes(self.budget)} ({MEMORY})"
+
+
+# -- where arrays come from
+
+
+class Recipe:
+    """A program and what it was run on. All its results share it, so that it is run once for all of them."""
+
+    __slots__ = ("inputs", "program", "results")
+
+    def __init__(self, program: Program, inputs: Sequence[Origin]) -> None:
+        self.program = program
+        self.inputs = inputs
+        self.results: list[ref[Origin]] = []
+
+
+class Origin:
+    """How one array can be had again."""
+
+    __slots__ = ("__weakref__", "_copy", "array", "depth", "line", "nodes", "position", "recipe", "spec", "why")
+
+    def __init__(self, spec: Spec, *, line: Line | None = None) -> None:
+        self.spec = spec
+        self.line = line
+        #: The array, while there is one.
+        self.array: ref[Kept] | None = None
+        self._copy: Copy | None = None
+        self.recipe: Recipe | None = None
+        self.position = 0
+        #: Programs that would have to be run one after the other, and at most so many nodes in all of them.
+        self.depth = 0
+        self.nodes = 0
+        #: Why there is neither a copy nor a recipe.
+        self.why = ""
+
+    @property
+    def copy(self) -> Copy | None:
+        """The copy, unless it was dropped."""
+        copy = self._copy
+        if copy is not None and copy.values is None:
+            self.why, self._copy = copy.why, None
+            return None
+        return copy
+
+    def remember(self, copy: Copy | str) -> None:
+        if isinstance(copy, Copy):
+            self._copy = copy
+        else:
+            self.why = copy
+
+    def cut(self) -> None:
+        """Forget how it was made: there is a copy, or a reason why there is none."""
+        self.line = self._users_line()
+        self.recipe = None
+        self.depth = self.nodes = 0
+
+    def describe(self) -> str:
+        line = self._users_line()
+        return f"{self.spec} of {line[0]}:{line[1]}" if line is not None else str(self.spec)
+
+    def _users_line(self) -> Line | None:
+        if self.recipe is None:
+            return self.line
+        program = self.recipe.program
+        return program.lines[program.outputs[self.position]]
+
+
+def made_by(program: Program, inputs: Sequence[Origin]) -> list[Origin]:
+    """The origins of a program's results. Called for every program that runs."""
+    recipe = Recipe(program, inputs)
+    depth, nodes = extent(program, inputs)
+    origins: list[Origin] = []
+    for output in program.outputs:
+        origin = Origin(program.specs[output])
+        origin.recipe, origin.position, origin.depth, origin.nodes = recipe, len(origins), depth, nodes
+        origins.append(origin)
+        recipe.results.append(ref(origin))
+    return origins
+
+
+def extent(program: Program, inputs: Iterable[Origin]) -> tuple[int, int]:
+    """The depth and the nodes of what the program makes of the inputs."""
+    depth = 0
+    nodes = len(program.nodes)
+    for origin in inputs:
+        nodes += origin.nodes
+        if origin.depth > depth:
+            depth = origin.depth
+    return depth + 1, nodes
+
+
+#: An origin with what it is made by; `None` where nothing is looked for behind it.
+Step = tuple[Origin, Recipe | None]
+
+
+def recount(origin: Origin) -> None:
+    """Count nodes anew: what several programs use was counted for each of them."""
+    recipes = {id(recipe): recipe for _, recipe in in_order([origin], lambda _: False) if recipe is not None}
+    origin.nodes = sum(len(recipe.program.nodes) for recipe in recipes.values())
+
+
+def in_order(wanted: Iterable[Origin], is_there: Callable[[Origin], bool]) -> list[Step]:
+    """Everything that is needed to have the wanted ones again, inputs before what is made of them.
+
+    Nothing is looked for behind what is there. Iterative, as histories are long.
+    """
+    order: list[Step] = []
+    seen: set[int] = set()
+    stack: list[tuple[Origin, Recipe | None, bool]] = [(origin, None, False) for origin in wanted]
+    while stack:
+        origin, recipe, entered = stack.pop()
+        if entered:
+            order.append((origin, recipe))
+            continue
+        if id(origin) in seen:
+            continue
+        seen.add(id(origin))
+        recipe = None if is_there(origin) else origin.recipe
+        stack.append((origin, recipe, True))
+        if recipe is not None:
+            stack.extend((each, None, False) for each in recipe.inputs if id(each) not in seen)
+    return order
+
+
+def has_copy(origin: Origin) -> bool:
+    return origin.copy is not None
+
+
+def what_is_missing(order: Sequence[Step], is_there: Callable[[Origin], bool]) -> dict[int, Origin | None]:
+    """For each origin, by its id: the first one behind it that cannot be had again, or none."""
+    missing: dict[int, Origin | None] = {}
+    for origin, recipe in order:
+        found: Origin | None = None
+        if recipe is not None:
+            behind = (missing[id(each)] for each in recipe.inputs)
+            found = next((each for each in behind if each is not None), None)
+        elif not is_there(origin):
+            found = origin
+        missing[id(origin)] = found
+    return missing
+
+
+def why_lost(origin: Origin, missing: Origin) -> str:
+    """A clause: why the array of an origin cannot be had again."""
+    why = missing.why or "nothing was kept of it"
+    return why if missing is origin else f"it was computed from {missing.describe()}, and of that {why}"
+
+
+class Lends(Protocol):
+    """Where an array is at home."""
+
+    def lend(self, buffer: Kept) -> Handle: ...
+
+
+class Kept:
+    """An array on a device that can be lost: where it is now, and how it can be had again."""
+
+    __slots__ = ("__weakref__", "_place", "generation", "handle", "origin", "used")
+
+    def __init__(self, handle: Handle, origin: Origin, place: Lends, used: int) -> None:
+        #: `None` while it is on no device: it was lost with one, or had to make room.
+        self.handle: Handle | None = handle
+        self.generation = handle.generation
+        self.origin = origin
+        #: Rises with every use of any array.
+        self.used = used
+        self._place = place
+        origin.array = ref(self)
+
+    @property
+    def spec(self) -> Spec:
+        return self.origin.spec
+
+    def live(self) -> Handle:
+        """The array on its device, brought back there if it has to be."""
+        return self._place.lend(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.handle!r}>" if self.handle is not None else f"<{self.spec}, on no device now>"
+
+
+# -- what is told about it
+
+
+class LostArray(NamedTuple):
+    """An array that cannot be had again."""
+
+    description: str
+    nbytes: int
+    reason: str
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the arrays of a worker that has died."""
+
+    device: str
+    #: Of the worker that died.
+    generation: int
+    why: str
+    #: Arrays that are uploaded again when they are used, and those that are computed again.
+    restorable_from_copy: int
+    recomputable: int
+    lost: tuple[LostArray, ...]
+
+
+class Evicted(msgspec.Struct, frozen=True):
+    """What has left a device. It comes back when it is used."""
+
+    arrays: int = 0
+    bytes: int = 0

@@ -1,0 +1,116 @@
+"""What a stream leaves beside a file that it writes, so that another process can go on after it was killed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from anygpu.errors import InvalidOption
+from anygpu.runtime.sinks import sync_folder
+from anygpu.runtime.sources import Identity
+from anygpu.units import readable_bytes
+
+_VERSION = 1
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What was being computed from what, and how far that is."""
+
+    version: int = _VERSION
+    #: The key of the program of the whole array.
+    program: str
+    #: Of the arrays that the function uses beside its arguments.
+    surroundings: str
+    axis: int
+    sources: tuple[Identity, ...]
+    #: Names of the files.
+    sinks: tuple[str, ...]
+    #: Of the axis of the results that is cut, how much is in the files, and on the disk.
+    done: int = 0
+    length: int
+
+
+def digest_of(arrays: Sequence[Any]) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    for each in arrays:
+        array = np.ascontiguousarray(each)
+        found.update(f"{array.dtype}{array.shape}".encode())
+        found.update(array.reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def place_of(path: Path) -> Path:
+    """Where the record of a stream into this file is."""
+    return path.with_name(f"{path.name}.partial.json")
+
+
+def begun(now: Record, partials: Sequence[Path], place: Path) -> int:
+    """How far an earlier stream has come; 0 when there was none. Raises when it was another one."""
+    try:
+        data = place.read_bytes()
+    except FileNotFoundError:
+        return 0
+    if not all(each.exists() for each in partials):
+        return 0
+    try:
+        before = msgspec.json.decode(data, type=Record)
+    except msgspec.DecodeError as error:
+        raise InvalidOption(f"{place} cannot be read ({error}). {_anew(place, partials)}") from None
+    different = list(_differences(before, now))
+    if different:
+        raise InvalidOption(
+            f"the stream into {place.name.removesuffix('.partial.json')} cannot go on: {'; '.join(different)}. "
+            f"{_anew(place, partials)}"
+        )
+    return before.done
+
+
+def write_record(record: Record, place: Path) -> None:
+    """All of it or nothing, whatever happens."""
+    new = place.with_name(f"{place.name}.new")
+    with new.open("wb") as file:
+        file.write(msgspec.json.encode(record))
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(place)
+    sync_folder(place.parent)
+
+
+def _differences(before: Record, now: Record) -> list[str]:
+    if before.version != now.version:
+        return ["it was begun by another version of anygpu"]
+    found: list[str] = []
+    if before.program != now.program:
+        found.append("the function does something else now")
+    if before.surroundings != now.surroundings:
+        found.append("arrays that the function uses beside its arguments have other values now")
+    if before.axis != now.axis:
+        found.append(f"it went along axis {before.axis}, and now along axis {now.axis}")
+    if before.sinks != now.sinks:
+        found.append(f"it wrote to {', '.join(before.sinks)}, and now to {', '.join(now.sinks)}")
+    if len(before.sources) != len(now.sources):
+        found.append(f"it had {len(before.sources)} sources, and now has {len(now.sources)}")
+        return found
+    for old, new in zip(before.sources, now.sources, strict=True):
+        found += _differences_of(old, new)
+    return found
+
+
+def _differences_of(old: Identity, new: Identity) -> list[str]:
+    if (old.path, old.part) != (new.path, new.part):
+        return [f"it read {old.path}, and now reads {new.path}"]
+    if (old.shape, old.dtype) != (new.shape, new.dtype):
+        return [f"{new.path} was {old.dtype}{list(old.shape)}, and is {new.dtype}{list(new.shape)} now"]
+    if old.size != new.size:
+        return [f"{new.path} had {readable_bytes(old.size)}, and has {readable_bytes(new.size)} now"]
+    return [f"{new.path} has been written to since"] if old.changed != new.changed else []
+
+
+def _anew(place: Path, partials: Sequence[Path]) -> str:
+    return f"Delete {', '.join(str(each) for each in (place, *partials))} to begin anew, or leave out resume=True."

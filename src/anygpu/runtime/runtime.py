@@ -1,0 +1,474 @@
+"""The runtime: a queue in front of the devices, for many callers at once, that survives what devices do."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from itertools import count
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from anygpu.errors import DeadlineExceeded, InvalidOption, RuntimeClosed
+from anygpu.runtime.collecting import listeners
+from anygpu.runtime.deadlines import Deadlines
+from anygpu.runtime.future import Future
+from anygpu.runtime.health import Health, health_of
+from anygpu.runtime.jobs import Job, NaNs, bytes_of
+from anygpu.runtime.lanes import LOOK_AGAIN, Lane
+from anygpu.runtime.mapping import Outcome, map_over
+from anygpu.runtime.mending import Life
+from anygpu.runtime.offloading import Offloaded, Result, remembered
+from anygpu.runtime.options import CallOptions, options
+from anygpu.runtime.places import Places
+from anygpu.runtime.planner import Planner, default
+from anygpu.runtime.serving import PLANNING, Serving
+from anygpu.runtime.signature import signature
+from anygpu.tasks.machine import Cancelled, Expired, Kill, Refuse, Task
+from anygpu.tasks.queue import TaskQueue
+from anygpu.tasks.tenants import Tenant
+
+#: Functions that one runtime remembers, the latest last.
+_MOST_FUNCTIONS = 256
+#: How long `close` waits for tasks that run.
+_PATIENCE = 10.0
+
+
+class TaskOptions(CallOptions, total=False):
+    """What `submit` takes beside the options of a call."""
+
+    #: 0 to 10; ten levels are overtaken after five seconds of waiting.
+    priority: int
+    tenant: str
+    #: Seconds from now after which the task is given up.
+    deadline: float | None
+    nan: NaNs
+    #: For opaque tasks: whether they may be run again when their device was lost.
+    idempotent: bool
+
+
+class Runtime:
+    """A queue in front of the devices. Use it in a `with` block, which waits for what was submitted.
+
+    `queue` tasks may wait at most, `deadline` seconds is what a task may take that has no deadline of its own. Calls
+    of one function that wait together become one launch where that is predicted to pay, unless `batching` is false; no
+    launch is made larger than `max_latency` seconds allow.
+    """
+
+    def __init__(
+        self,
+        *,
+        queue: int = 1000,
+        deadline: float | None = 300.0,
+        tenants: Iterable[Tenant] = (),
+        batching: bool = True,
+        max_latency: float = 0.25,
+        ageing: float = 0.5,
+        known: Places | None = None,
+    ) -> None:
+        if deadline is not None and not deadline > 0:
+            raise InvalidOption(f"deadline is a number of seconds, more than 0; got {deadline!r}.")
+        if not max_latency > 0:
+            raise InvalidOption(f"max_latency is a number of seconds, more than 0; got {max_latency!r}.")
+        self._planner = default() if known is None else Planner(known=known)
+        self._shares_planner = known is None
+        self._deadline = deadline
+        self.lock = threading.RLock()
+        self._settled = threading.Condition(self.lock)
+        self._queue: TaskQueue[Job] = TaskQueue(most=queue, ageing=ageing, tenants=tenants)
+        self._lanes: dict[str, Lane] = {}
+        self._deadlines: Deadlines[Job] = Deadlines(self._expire, time.monotonic, "anygpu-deadlines")
+        self._numbers = count(1)
+        #: Tasks that are not done: those that wait, and those that run.
+        self._open = 0
+        self._closed: str | None = None
+        #: Device seconds of each tenant.
+        self._used: dict[str, float] = {}
+        self._functions: OrderedDict[Hashable, Offloaded[..., Any]] = OrderedDict()
+        self._jobs: dict[Future, Job] = {}
+        self._serving = Serving(self._planner, self, batching=batching, max_latency=max_latency)
+
+    # -- tasks
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Future:
+        """Let the function run where it is fastest, some day soon. Returns at once.
+
+        Arguments must not be changed before the future is done. Raises `QueueFull` or `QuotaExceeded` when no more
+        tasks may wait.
+        """
+        priority, tenant = given.pop("priority", 0), given.pop("tenant", "default")
+        seconds, nan = given.pop("deadline", None), given.pop("nan", "allow")
+        idempotent = given.pop("idempotent", False)
+        if seconds is None:
+            seconds = self._deadline
+        elif not seconds > 0:
+            raise InvalidOption(f"deadline is a number of seconds, more than 0; got {seconds!r}.")
+        if nan not in ("allow", "raise"):
+            raise InvalidOption(f'nan is "allow" or "raise"; got {nan!r}.')
+        offloaded = self._function(function, given)
+        call = offloaded.call(signature(arguments, {}, floats=offloaded.floats), arguments, {})
+        future = Future(self._cancel)
+        now = time.monotonic()
+        job = Job(
+            next(self._numbers),
+            call,
+            future,
+            Life(Task(name=call.state.task, devices=()), self.lock),
+            priority=priority,
+            tenant=tenant,
+            submitted=now,
+            until=None if seconds is None else now + seconds,
+            nan=nan,
+            idempotent=idempotent,
+            nbytes=bytes_of(arguments, {}),
+            hearing=listeners.get(),
+        )
+        with self.lock:
+            if self._closed is not None:
+                raise RuntimeClosed(self._closed)
+            self._queue.push(job, now)
+            self._open += 1
+            self._jobs[future] = job
+            self._assign(job, now)
+        if job.until is not None:
+            self._deadlines.add(job.number, job, job.until)
+        return future
+
+    def run(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Result:
+        """As `submit`, and wait: `.value` and `.receipt`."""
+        future = self.submit(function, *arguments, **given)
+        value = future.result()
+        receipt = future.receipt
+        assert receipt is not None, "a task that is done has a receipt"
+        return Result(value, receipt)
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        /,
+        *iterables: Iterable[Any],
+        progress: bool | Callable[[int, int | None], None] = False,
+        **given: Unpack[TaskOptions],
+    ) -> list[Outcome]:
+        """The function for every item, as Python's `map`: outcomes in order, each with its value or its own error.
+
+        Waits when the queue is full. Items of one shape become batches where that pays.
+        """
+        return map_over(self, function, iterables, progress, given)
+
+    async def amap(
+        self,
+        function: Callable[..., Any],
+        /,
+        *iterables: Iterable[Any],
+        progress: bool | Callable[[int, int | None], None] = False,
+        **given: Unpack[TaskOptions],
+    ) -> list[Outcome]:
+        """`map` for asynchronous code: it waits on another thread, and the loop goes on."""
+        return await asyncio.to_thread(map_over, self, function, iterables, progress, given)
+
+    # -- the whole
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that wait for a device."""
+        with self.lock:
+            return len(self._queue)
+
+    @property
+    def limit(self) -> int:
+        """Tasks that may wait."""
+        return self._queue.most
+
+    def health(self) -> Health:
+        """What runs where, what waits, and what was lost; plain values."""
+        with self.lock:
+            return health_of(
+                self._lanes.values(),
+                self._queue,
+                self._planner.places,
+                self._used,
+                closed=self._closed,
+                open_tasks=self._open,
+                now=time.monotonic(),
+            )
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Take no more tasks, and wait for those that were submitted; whether all were done in time."""
+        with self.lock:
+            if self._closed is None:
+                self._closed = "being drained"
+            return self._settled.wait_for(lambda: self._open == 0, timeout)
+
+    def close(self, timeout: float | None = _PATIENCE) -> None:
+        """Take no more tasks, cancel those that wait, and wait for those that run. May be called twice."""
+        with self.lock:
+            self._closed = "closed"
+            waiting = [job for job in self._jobs.values() if job.life.task.situation == "queued"]
+        for job in waiting:
+            self._cancel(job.future)
+        with self.lock:
+            self._settled.wait_for(lambda: self._open == 0, timeout)
+            lanes = list(self._lanes.values())
+            for lane in lanes:
+                lane.ended = True
+                lane.wakened.notify_all()
+        self._deadlines.close()
+        for lane in lanes:
+            for thread in lane.threads:
+                if thread is not threading.current_thread():
+                    thread.join(0.0 if lane.running else 5.0)
+        if not self._shares_planner:
+            self._planner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.drain()
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, traceback)
+
+    def __repr__(self) -> str:
+        return f"<Runtime: {self._open} open tasks, {self._closed or 'open'}>"
+
+    # -- functions
+
+    def _function(self, function: Callable[..., Any], given: CallOptions) -> Offloaded[..., Any]:
+        """The same as the last time, with everything that is known of it."""
+        if self._shares_planner:
+            if isinstance(function, Offloaded) and not given:
+                return function
+            key: Hashable = (function, tuple(given.items()))
+        else:
+            key = (function, tuple(given.items()))
+        try:
+            found = self._functions.get(key)
+        except TypeError:  # an option or a function that cannot be a key
+            found, key = None, None
+        if found is not None:
+            return found
+        with self.lock:
+            if self._shares_planner:
+                found = remembered(function, given)
+            elif isinstance(function, Offloaded):
+                wanted = options(**given) if given else function.options
+                found = Offloaded(function.function, wanted, lambda: self._planner)
+            else:
+                found = Offloaded(function, options(**given), lambda: self._planner)
+            if key is not None:
+                self._functions[key] = found
+                if len(self._functions) > _MOST_FUNCTIONS:
+                    self._functions.popitem(last=False)
+        return found
+
+    # -- lanes. With the lock held
+
+    def _assign(self, job: Job, now: float) -> None:
+        """Decide which lane a task waits for, going by predicted finish, and wake it."""
+        name, seconds = self._serving.lane_for(job, self._waiting(now))
+        lane = self._lane(name)
+        job.lane, job.seconds = name, seconds
+        lane.backlog += seconds
+        lane.wake()
+
+    def _lane(self, name: str) -> Lane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            width = min(4, os.cpu_count() or 1) if name == "numpy" else 1
+            lane = self._lanes[name] = Lane(name, width, self.lock, self._work)
+        return lane
+
+    def _waiting(self, now: float) -> dict[str, float]:
+        """For each lane, the seconds until a task that comes now would begin."""
+        waiting = {
+            name: lane.waiting(now) + lane.backlog / lane.width
+            for name, lane in self._lanes.items()
+            if lane.running or lane.backlog > 0
+        }
+        for device, seconds in self._planner.waiting().items():
+            if seconds > waiting.get(device, 0.0):
+                waiting[device] = seconds
+        return waiting
+
+    def _take(self, lane: Lane) -> list[Job]:
+        """What this lane runs next."""
+        if not len(self._queue):
+            return []
+        now = time.monotonic()
+        waiting: dict[str, float] | None = None
+
+        def fits(job: Job) -> bool:
+            nonlocal waiting
+            if not self._serving.has_room(lane, job):
+                return False
+            if job.lane == lane.name:
+                return True
+            if job.forced is not None or job.lane == PLANNING or lane.name == PLANNING:
+                return False
+            if waiting is None:
+                waiting = self._waiting(now)
+                waiting.pop(lane.name, None)
+            return self._serving.lane_for(job, waiting)[0] == lane.name
+
+        jobs = self._queue.take(
+            now, fits, most=lambda job, there: self._serving.how_many(lane, job, there), by=lane.name
+        )
+        for job in jobs:
+            planned = self._lanes[job.lane]
+            planned.backlog = max(0.0, planned.backlog - job.seconds)
+            if job.lane != lane.name:
+                job.lane, job.seconds = lane.name, self._serving.seconds(job, lane.name)
+            job.started = now
+            self._queue.charge(job.tenant, job.seconds)
+            job.held_bytes = self._serving.bytes_needed(job)
+            lane.used_bytes += job.held_bytes
+        return jobs
+
+    # -- a lane's thread
+
+    def _work(self, lane: Lane) -> None:
+        me = threading.get_ident()
+        while True:
+            with self.lock:
+                lane.idle += 1
+                while not (jobs := [] if lane.ended else self._take(lane)):
+                    if lane.ended:
+                        lane.idle -= 1
+                        return
+                    lane.wakened.wait(LOOK_AGAIN if len(self._queue) else None)
+                lane.idle -= 1
+                lane.running[me] = (jobs, time.monotonic())
+            try:
+                self._serving.serve(lane, jobs)
+            finally:
+                del jobs
+                with self.lock:
+                    del lane.running[me]
+
+    # -- what the lanes' work tells
+
+    def put_back(self, job: Job) -> None:
+        """It waits again, at its old place."""
+        now = time.monotonic()
+        with self.lock:
+            self.left(job)
+            if job.life.task.situation != "queued":  # cancelled, or late, while it was looked at
+                return
+            self._queue.push(job, now, again=True)
+            self._assign(job, now)
+
+    def settle(self, job: Job, seconds: float, *, succeeded: bool) -> None:
+        """The device is done with it."""
+        self._deadlines.forget(job.number)
+        with self.lock:
+            lane = self._lanes[job.lane]
+            self.left(job)
+            lane.busy_seconds += seconds
+            if succeeded:
+                lane.done += 1
+            else:
+                lane.failed += 1
+            self._queue.charge(job.tenant, seconds - job.seconds)
+            self._used[job.tenant] = self._used.get(job.tenant, 0.0) + seconds
+            self._queue.finished(job)
+            self._jobs.pop(job.future, None)
+
+    def left(self, job: Job) -> None:
+        """It is on its lane no more."""
+        lane = self._lanes[job.lane]
+        lane.used_bytes -= job.held_bytes
+        job.held_bytes = 0
+
+    def closed(self, job: Job) -> None:
+        """Its caller has been told."""
+        with self.lock:
+            self._open -= 1
+            if not self._open:
+                self._settled.notify_all()
+
+    # -- ends that come from outside
+
+    def _cancel(self, future: Future) -> bool:
+        with self.lock:
+            job = self._jobs.get(future)
+            if job is None:
+                return future.cancelled()
+            if job.life.task.situation != "queued" and not self._serving.can_stop(job):
+                return False
+            waited = job.life.task.situation == "queued"
+            job.life.tell(Cancelled())
+            if waited:
+                self._unqueue(job)
+        if waited:
+            self._deadlines.forget(job.number)
+            if concurrent.futures.Future.cancel(future):
+                future.set_running_or_notify_cancel()
+            else:  # it has run before, and waits to be run again
+                future.set_exception(concurrent.futures.CancelledError())
+            self.closed(job)
+        return True
+
+    def _expire(self, job: Job) -> None:
+        """From the thread that knows whose time is over."""
+        with self.lock:
+            waited = job.life.task.situation == "queued"
+            actions = job.life.tell(Expired())
+            if waited and actions:
+                self._unqueue(job)
+        for action in actions:
+            if isinstance(action, Refuse):
+                seconds = (job.until or job.submitted) - job.submitted
+                error = DeadlineExceeded(job.name, seconds, still_running=action.still_running)
+                job.future.set_exception(error)
+                if waited:
+                    self.closed(job)
+            elif isinstance(action, Kill):
+                self._serving.kill(job)
+
+    def _unqueue(self, job: Job) -> None:
+        if self._queue.remove(job):
+            lane = self._lanes[job.lane]
+            lane.backlog = max(0.0, lane.backlog - job.seconds)
+        self._queue.finished(job)
+        self._jobs.pop(job.future, None)
+
+
+_default: Runtime | None = None
+_making = threading.Lock()
+
+
+def default_runtime() -> Runtime:
+    """The runtime of `submit` and `map`, made when one of them is first called."""
+    global _default
+    if _default is None:
+        with _making:
+            if _default is None:
+                _default = Runtime()
+                atexit.register(_default.close)
+    return _default
+
+
+def _forked() -> None:
+    """In a process that was forked from ours there are none of its threads."""
+    global _default, _making
+    _default, _making = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,443 @@
+"""What a lane does with tasks: decides which are its own, runs them, mends what breaks, and delivers."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from anygpu.errors import AnyGPUError, DeadlineExceeded
+from anygpu.plan.batching import SIZES
+from anygpu.plan.choosing import Choice
+from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
+from anygpu.runtime.batches import Batch, Batched, Batches
+from anygpu.runtime.collecting import numpy_receipt
+from anygpu.runtime.jobs import Job
+from anygpu.runtime.lanes import Lane
+from anygpu.runtime.mending import mend, next_choice, refusal, task_for
+from anygpu.runtime.opaque import place_opaque
+from anygpu.runtime.placing import choose, learn
+from anygpu.runtime.planner import Planner
+from anygpu.runtime.running import run_at
+from anygpu.runtime.state import State, usable_bytes
+from anygpu.runtime.ways import InPieces
+from anygpu.tasks.machine import Deliver, Failed, Finished, Refuse, Requeue, Started
+
+#: Not a device: the lane on which functions are recorded whose caller has ruled NumPy out.
+PLANNING = "planning"
+#: Assumed of a task of which nothing is known.
+_UNKNOWN_SECONDS = 1e-3
+#: Short functions are taken several at once, so that looking at the queue is not most of the work.
+_SHORT_SECONDS, _SHORT_ROW = 2e-4, 16
+#: A lane takes at most what fills it for so many times the latency bound, and leaves the rest to others.
+_TURN = 4.0
+#: Tasks of a kind that are taken one by one after a batch of them was not worth it.
+_PASSED_OVER = 64
+_ALL_FREE: Mapping[str, float] = {}
+_AT_HOME = Choice("numpy", "home", "")
+#: The thread that knows whose time is over kills a worker; if it does not come to it, the worker does it itself.
+_LATER = 0.5
+
+
+class Host(Protocol):
+    """The runtime, as far as serving tells it something."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]: ...
+
+    def left(self, job: Job) -> None: ...
+
+    def put_back(self, job: Job) -> None: ...
+
+    def settle(self, job: Job, seconds: float, *, succeeded: bool) -> None: ...
+
+    def closed(self, job: Job) -> None: ...
+
+
+class _KindOfBatches(Batches):
+    """The batches of one kind of tasks, with what the queue has to know of them."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        #: What one call in a batch takes.
+        self.seconds_each: float | None = None
+        #: So many more are taken one by one before batches are thought of again.
+        self.passed_over = 0
+
+
+class Stopped(Exception):
+    """Raised between pieces, in a task that nobody wants any more."""
+
+
+class Serving:
+    """Everything that is done with tasks on the threads of lanes."""
+
+    def __init__(self, planner: Planner, host: Host, *, batching: bool, max_latency: float) -> None:
+        self._planner = planner
+        self._host = host
+        self._batching = batching
+        self._max_latency = max_latency
+        self._batches: WeakKeyDictionary[State, _KindOfBatches] = WeakKeyDictionary()
+
+    # -- questions, asked with the runtime's lock held
+
+    def lane_for(self, job: Job, waiting: Mapping[str, float]) -> tuple[str, float]:
+        """The lane whose thread should run it, going by predicted finish, and the seconds it would take there."""
+        state = job.call.state
+        if job.forced is not None:
+            name = job.forced.candidate
+            return _lane_of(name), self.seconds(job, name)
+        if state.options.engine is not None:
+            return state.options.engine, state.cell.estimate(state.options.engine) or _UNKNOWN_SECONDS
+        if state.quiet > 0 or state.settled_for_numpy is not None:
+            return "numpy", self.seconds(job, "numpy")
+        home = state.cell.home
+        if not state.considered:
+            return (PLANNING, _UNKNOWN_SECONDS) if home is None else (_lane_of(home), self.seconds(job, home))
+        busy: dict[str, float] = {}
+        if waiting:
+            for name, facts in state.facts.items():
+                seconds = max(waiting.get(device, 0.0) for device in facts.way.devices)
+                if seconds > 0:
+                    busy[name] = seconds
+        choice = choose(job.call, busy)
+        job.choice = choice
+        return _lane_of(choice.candidate), self.seconds(job, choice.candidate)
+
+    def seconds(self, job: Job, candidate: str) -> float:
+        state = job.call.state
+        batches = self._batches.get(state) if candidate != "numpy" else None
+        each = batches.seconds_each if batches is not None else None
+        if each is not None:
+            return each
+        return state.cell.estimate(candidate) or _UNKNOWN_SECONDS
+
+    def bytes_needed(self, job: Job) -> int:
+        """What it is predicted to need at most while it runs; its arguments, as long as nothing else is known."""
+        facts = job.call.state.facts.get(job.choice.candidate if job.choice is not None else "numpy")
+        if facts is None or facts.plain is None:
+            return job.nbytes
+        return facts.way.chunks.peak_bytes if isinstance(facts.way, InPieces) else facts.plain.peak_bytes
+
+    def has_room(self, lane: Lane, job: Job) -> bool:
+        """Whether it fits beside what runs there now. What runs alone is cut into pieces if it must be."""
+        if not lane.running or lane.width == 1:
+            return True
+        device = self._planner.numpy
+        room = usable_bytes(device)
+        return room is None or lane.used_bytes + self.bytes_needed(job) <= room
+
+    def how_many(self, lane: Lane, job: Job, there: int) -> int:
+        """How many of its kind are taken at once, of those that are there."""
+        if there <= 1 or lane.name == PLANNING or job.forced is not None:
+            return 1
+        state = job.call.state
+        if lane.name == "numpy":
+            return min(there, _SHORT_ROW) if self.seconds(job, "numpy") < _SHORT_SECONDS else 1
+        if not self._batching or state.ours or state.traced is None or job.choice is None:
+            return 1
+        batches = self._batches_of(state)
+        if batches.passed_over > 0:
+            batches.passed_over -= 1
+            return 1
+        each = self.seconds(job, job.choice.candidate)
+        return max(1, min(there, SIZES[-1], int(_TURN * self._max_latency / each)))
+
+    def _batches_of(self, state: State) -> _KindOfBatches:
+        found = self._batches.get(state)
+        if found is None:
+            found = self._batches[state] = _KindOfBatches(state)
+        return found
+
+    def can_stop(self, job: Job) -> bool:
+        """Whether it runs in pieces, so that it can be stopped between them."""
+        facts = job.call.state.facts.get(job.choice.candidate) if job.choice is not None else None
+        return facts is not None and isinstance(facts.way, InPieces)
+
+    def kill(self, job: Job) -> None:
+        """End the worker that is busy with it."""
+        if job.choice is None:
+            return
+        facts = job.call.state.facts.get(job.choice.candidate)
+        for device in facts.way.devices if facts is not None else (job.choice.candidate,):
+            self._planner.places.kill(device)
+
+    # -- work, on the thread of a lane
+
+    def serve(self, lane: Lane, jobs: Sequence[Job]) -> None:
+        if lane.name == PLANNING:
+            for job in jobs:
+                self._plan(job)
+        elif lane.name == "numpy" or len(jobs) == 1:
+            for job in jobs:
+                self._alone(lane, job)
+        else:
+            self._in_batches(lane, jobs)
+
+    def _plan(self, job: Job) -> None:
+        """Record the function and look at the devices, before it waits for one of them."""
+        try:
+            learn(job.call, PhaseTimer(self._planner.clock))
+        except BaseException as error:  # noqa: BLE001 - the caller's own errors, or that there is no such device
+            self._fail(job, error)
+        else:
+            self._host.put_back(job)
+
+    def _begin(self, job: Job, choice: Choice, *, alone: bool = True) -> bool:
+        """It runs now, unless its caller has left it since it was taken."""
+        name = choice.candidate
+        lane = _lane_of(name)
+        places = self._planner.places
+        killable = alone and name != "numpy" and places.home(lane) == "process"
+        with self._host.lock:
+            if job.life.task.situation != "queued":
+                self._host.left(job)
+                return False
+            if not job.life.task.devices:
+                job.life.task = task_for(job.call, name, idempotent=job.idempotent)
+            job.choice = choice
+            generation = 0 if name == "numpy" else places.generation(lane) or 0
+            job.life.tell(Started(name, generation, alone=alone, killable=killable))
+        if not job.future.running():  # it may have run elsewhere before
+            job.future.set_running_or_notify_cancel()
+        return True
+
+    def _alone(self, lane: Lane, job: Job) -> None:
+        call, state, planner = job.call, job.call.state, self._planner
+        if lane.name == "numpy" and state.quiet > 0 and job.forced is None:
+            if self._begin(job, _AT_HOME):
+                self._quietly(job)
+            return
+        timer = PhaseTimer(planner.clock)
+        timer.waited(max(0.0, time.monotonic() - job.submitted))
+        begin = planner.clock()
+        choice = job.forced or job.choice
+        try:
+            if state.options.engine is not None:
+                self._opaque(job)
+                return
+            with timer.phase("plan"):
+                planner.seconds += state.hear()
+                if job.forced is None and (choice is None or lane.name == "numpy"):
+                    learn(call, timer)
+                    choice = choose(call, _ALL_FREE)
+            assert choice is not None, "a task that is taken by a device was meant for it"
+            if _lane_of(choice.candidate) != lane.name:
+                # Once it was recorded it turned out to be too much for where it is.
+                job.forced = choice
+                self._host.put_back(job)
+                return
+            if not self._begin(job, choice):
+                return
+            self._limit(job)
+            value, receipt = run_at(call, choice, timer, job.attempts)
+        except AnyGPUError as error:
+            if choice is None or choice.candidate == "numpy" or job.life.task.situation == "queued":
+                self._fail(job, error)
+            else:
+                spent = Phases(other=planner.clock() - begin)
+                self._mend(job, choice.candidate, error.with_traceback(None), spent)
+        except Stopped:
+            self._fail(job, concurrent.futures.CancelledError())
+        except BaseException as error:  # noqa: BLE001 - the user's own error goes to whoever waits for the result
+            self._fail(job, error)
+        else:
+            self._deliver(job, value, receipt, planner.clock() - begin)
+
+    def _opaque(self, job: Job) -> None:
+        """The function is called here, with that library's own arrays."""
+        engine = job.call.state.options.engine
+        assert engine is not None
+        if not self._begin(job, Choice(engine, "only", "")):
+            return
+        begin = self._planner.clock()
+        value, receipt = place_opaque(job.call)
+        self._deliver(job, value, receipt, self._planner.clock() - begin)
+
+    def _quietly(self, job: Job) -> None:
+        """A call at home of which nothing is to be learned, as `Offloaded` makes it."""
+        state, call, clock = job.call.state, job.call, self._planner.clock
+        begin = clock()
+        try:
+            value = state.at_home(*call.arguments, **call.keywords)
+        except BaseException as error:  # noqa: BLE001
+            self._fail(job, error)
+            return
+        end = clock()
+        state.quiet -= 1
+        state.unheard += end - begin
+        waited = max(0.0, time.monotonic() - job.submitted - (end - begin))
+        reason, predicted, name = state.reason, state.predicted, state.task
+
+        def receipt() -> Receipt:
+            return numpy_receipt(name, reason, Phases(queue=waited, run=end - begin), predicted)
+
+        self._deliver(job, value, receipt, end - begin)
+
+    def _limit(self, job: Job) -> None:
+        call = job.call
+        if job.until is not None:
+            left = max(1e-3, job.until - time.monotonic()) + _LATER
+            call.timeout = left if call.timeout is None else min(call.timeout, left)
+        if self.can_stop(job):
+            call.between = lambda: _stop_if_unwanted(job)
+
+    def _mend(self, job: Job, name: str, failure: AnyGPUError, spent: Phases) -> None:
+        job.attempts += (Attempt(device=name, phases=spent, error=type(failure).__name__, message=str(failure)),)
+
+        def refused(why: Refuse) -> None:
+            self._host.settle(job, spent.total, succeeded=False)
+            if why.why == "late" and job.until is not None:
+                job.future.set_exception(DeadlineExceeded(job.name, job.until - job.submitted))
+            elif why.why == "cancelled":
+                job.future.set_exception(concurrent.futures.CancelledError())
+            else:
+                job.future.set_exception(refusal(job.call, job.life.task, why, failure))
+            self._host.closed(job)
+
+        overdue = job.until is not None and time.monotonic() >= job.until
+        following = mend(job.call, job.life, name, failure, overdue=overdue, refused=refused)
+        if isinstance(following, Requeue):
+            if job.life.task.suspect:
+                job.alone()
+            job.forced = next_choice(job.call, job.life.task, following.device, name, failure)
+            self._host.put_back(job)
+        elif not isinstance(following, Refuse):  # nobody waits for it any more, and the device is free
+            self._host.settle(job, spent.total, succeeded=False)
+            self._host.closed(job)
+
+    # -- several in one launch
+
+    def _in_batches(self, lane: Lane, jobs: Sequence[Job]) -> None:
+        first = jobs[0]
+        batches, choice = self._batches_of(first.call.state), first.choice
+        assert choice is not None, "a task that is taken by a device was meant for it"
+        rest = list(jobs)
+        while rest:
+            calls = [job.call for job in rest]
+            device = choice.candidate
+            planned = batches.plan(len(rest), calls, device, self._planner, self._max_latency) if len(rest) > 1 else None
+            if planned is None:
+                alone, *rest = rest
+                batches.passed_over = _PASSED_OVER
+                for job in rest:  # another lane may have them
+                    self._host.put_back(job)
+                self._alone(lane, alone)
+                return
+            taken, rest = rest[: planned.taken], rest[planned.taken :]
+            self._together(taken, planned, choice, batches)
+
+    def _together(self, jobs: Sequence[Job], planned: Batch, choice: Choice, batches: _KindOfBatches) -> None:
+        """One launch for all of them. If it fails nobody knows whose fault it was, so each goes on by itself."""
+        planner = self._planner
+        begun = time.monotonic()
+        begin = planner.clock()
+        # One that its caller has left since is computed all the same, and thrown away.
+        running = [job for job in jobs if self._begin(job, choice, alone=False)]
+        # It is killed when the last of them would be late.
+        untils = [job.until for job in running]
+        latest = max((until for until in untils if until is not None), default=None)
+        timeout = None if latest is None or None in untils else max(1e-3, latest - begun) + _LATER
+        try:
+            with planner.using((choice.candidate,), planned.seconds):
+                worker = planner.worker(choice.candidate, jobs[0].call.state.options)
+                made = batches.run(planned, worker, timeout)
+        except AnyGPUError as error:
+            failure = error.with_traceback(None)
+            spent = Phases(other=planner.clock() - begin)
+            for job in running:
+                self._mend(job, choice.candidate, failure, spent)
+            return
+        except BaseException as error:  # noqa: BLE001
+            for job in running:
+                self._fail(job, error)
+            return
+        took = planner.clock() - begin
+        each = took / len(jobs)
+        batches.seconds_each = each if batches.seconds_each is None else (batches.seconds_each + each) / 2
+        with planner.lock:
+            planner.seconds += took
+        wanted = set(map(id, running))
+        for job, value in zip(jobs, made.values, strict=True):
+            if id(job) in wanted:
+                self._deliver(job, value, partial(_batch_receipt, job, planned, made, choice, begun), each)
+
+    # -- ends
+
+    def _deliver(self, job: Job, value: Any, receipt: Any, seconds: float) -> None:
+        try:
+            job.check(value)
+        except AnyGPUError as error:
+            self._fail(job, error)
+            return
+        actions = job.life.tell(Finished())
+        wanted = any(isinstance(action, Deliver) for action in actions)
+        self._host.settle(job, seconds, succeeded=True)
+        # A result that came after its caller was told that it is late, or cancelled, goes nowhere.
+        if wanted:
+            job.future._receipt = receipt
+            if job.hearing:
+                made = receipt() if callable(receipt) else receipt
+                for collected in job.hearing:
+                    collected.append(made)
+            job.future.set_result(value)
+        elif any(isinstance(action, Refuse) for action in actions):
+            job.future.set_exception(concurrent.futures.CancelledError())
+        self._host.closed(job)
+
+    def _fail(self, job: Job, error: BaseException) -> None:
+        """The user's own error, or one that nothing can be done about: raised unchanged where the result is wanted."""
+        with self._host.lock:
+            if job.life.task.situation == "queued":
+                job.life.task = task_for(job.call, "numpy", idempotent=job.idempotent)
+                job.life.tell(Started("numpy", 0))
+            actions = job.life.tell(Failed("user", type(error).__name__, str(error)))
+        self._host.settle(job, time.monotonic() - job.started, succeeded=False)
+        if any(isinstance(action, Refuse) for action in actions):
+            job.future.set_exception(error)
+        self._host.closed(job)
+
+
+def _stop_if_unwanted(job: Job) -> None:
+    task = job.life.task
+    if task.stopping or task.situation == "abandoned":
+        raise Stopped
+
+
+def _batch_receipt(job: Job, planned: Batch, made: Batched, choice: Choice, begun: float) -> Receipt:
+    """A call's share of the launch that it was in."""
+    share = made.share
+    phases = msgspec.structs.replace(share.phases, queue=share.phases.queue + max(0.0, begun - job.submitted))
+    state, device = job.call.state, job.call.planner.machine().device(choice.candidate)
+    return Receipt(
+        task=state.task,
+        device=choice.candidate,
+        kind=device.kind if device is not None else "cpu",
+        reason=choice.sentence,
+        phases=phases,
+        attempts=(*job.attempts, Attempt(device=choice.candidate, phases=phases)),
+        device_seconds=share.device_seconds,
+        bytes_to_device=share.bytes_to_device,
+        bytes_to_host=share.bytes_to_host,
+        bytes_skipped=share.bytes_skipped,
+        peak_bytes=share.peak_bytes,
+        kernels=share.kernels,
+        driver=share.driver,
+        host_operations=share.host_operations,
+        predicted_seconds=planned.seconds / planned.taken,
+        how=planned.how,
+        program=state.program.key,
+        unknown=share.unknown,
+    )
+
+
+def _lane_of(candidate: str) -> str:
+    """Of two devices, the one that is not the host."""
+    return candidate.rpartition("+")[2]
+

@@ -1,0 +1,271 @@
+"""Where the data of a stream comes from: each source is an array that is read a stretch of one axis at a time.
+
+Files are read with positioned reads into memory that the stream owns, never through a memory map: the pages of a map
+would count as this process's memory, and nobody could say when they go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from anygpu.errors import InvalidOption
+from anygpu.hardware.verification import Values
+from anygpu.runtime.tensor_files import Stretch, in_npy, in_safetensors
+
+_SAFETENSORS = ".safetensors"
+#: Bytes at the ends of a memory map that are compared with its file, to see whether it still is that file.
+_COMPARED = 64
+
+#: What lies between two pieces is read too if it is no more than this, which takes less time than another call.
+_SKIPPED = 16 << 10
+_SLAB = 1 << 20
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a source was, so that a stream which goes on later can tell whether it still is the same."""
+
+    path: str
+    part: str
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+    #: In nanoseconds; of the file, or of the description where an array is many files.
+    changed: int
+
+
+class Source(Protocol):
+    """An array that is read piece by piece."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """In the machine's own byte order."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether pieces are views of memory that is there anyway, so that none is needed for them."""
+
+    @property
+    def grain(self) -> tuple[int, ...] | None:
+        """The lengths of pieces that are read best, if there are such."""
+
+    def read(self, axis: int, start: int, stop: int, into: Values | None) -> Values:
+        """A stretch of the axis; into this memory, of the right shape, if it is not there already."""
+
+    def identity(self) -> Identity | None:
+        """`None` for what could change without anybody knowing."""
+
+    def close(self) -> None: ...
+
+
+class InFile:
+    """In one stretch of a file."""
+
+    in_memory = False
+    grain = None
+
+    def __init__(self, stretch: Stretch, part: str = "") -> None:
+        self._stretch = stretch
+        self._part = part
+        self.shape = stretch.shape
+        self.dtype = stretch.dtype.newbyteorder("=")
+        self._swapped = not stretch.dtype.isnative
+        self._file = stretch.path.open("rb", buffering=0)
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):  # only advice: some file systems take none
+                os.posix_fadvise(self._file.fileno(), stretch.offset, stretch.nbytes, os.POSIX_FADV_SEQUENTIAL)
+
+    def read(self, axis: int, start: int, stop: int, into: Values | None) -> Values:
+        stretch = self._stretch
+        shape = shortened(self.shape, axis, stop - start)
+        if stretch.fortran:
+            # As Fortran lays it out, it is the transposed array as C does.
+            values: Values = np.empty(shape[::-1], self.dtype)
+            axis_here, whole = len(shape) - 1 - axis, self.shape[::-1]
+        else:
+            values = np.empty(shape, self.dtype) if into is None else into
+            axis_here, whole = axis, self.shape
+        row = math.prod(whole[axis_here + 1 :]) * self.dtype.itemsize
+        block = whole[axis_here] * row
+        size, count = (stop - start) * row, math.prod(whole[:axis_here])
+        wanted = values.reshape(-1).view(np.uint8)
+        if count > 1 and block - size <= _SKIPPED:
+            self._fill_from_slabs(wanted.reshape(count, size), start * row, block)
+        else:
+            for number in range(count):
+                place = stretch.offset + number * block + start * row
+                self._fill(wanted[number * size : (number + 1) * size].data, place)
+        if self._swapped:
+            values.byteswap(inplace=True)
+        return values.T if stretch.fortran else values
+
+    def _fill_from_slabs(self, wanted: Values, first: int, block: int) -> None:
+        """Many short pieces with little between them: read that as well."""
+        rows = max(1, _SLAB // block)
+        slab = np.empty((min(rows, len(wanted)), block), np.uint8)
+        for number in range(0, len(wanted), rows):
+            part = slab[: min(rows, len(wanted) - number)]
+            self._fill(part.reshape(-1).data, self._stretch.offset + number * block)
+            wanted[number : number + len(part)] = part[:, first : first + wanted.shape[1]]
+
+    def _fill(self, wanted: memoryview, place: int) -> None:
+        done = 0
+        while done < len(wanted):
+            if hasattr(os, "preadv"):
+                count = os.preadv(self._file.fileno(), [wanted[done:]], place + done)
+            else:
+                self._file.seek(place + done)
+                count = self._file.readinto(wanted[done:])
+            if not count:
+                raise InvalidOption(f"{self._stretch.path} has become shorter while it was read.")
+            done += count
+
+    def identity(self) -> Identity | None:
+        stat = os.fstat(self._file.fileno())
+        stretch = self._stretch
+        return Identity(
+            path=str(stretch.path.resolve()),
+            part=self._part or str(stretch.offset),
+            shape=self.shape,
+            dtype=stretch.dtype.str,
+            size=stat.st_size,
+            changed=stat.st_mtime_ns,
+        )
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class InMemory:
+    """An ordinary array."""
+
+    in_memory = True
+    grain = None
+
+    def __init__(self, array: Values) -> None:
+        self._array = array
+        self.shape: tuple[int, ...] = array.shape
+        self.dtype = array.dtype.newbyteorder("=")
+        self.in_memory = array.dtype.isnative
+
+    def read(self, axis: int, start: int, stop: int, into: Values | None) -> Values:
+        part: Values = self._array[stretch_of(axis, start, stop)]
+        if self.in_memory:
+            # Not as what it may be a subclass of: a piece of a memory map is an array like any other.
+            return part.view(np.ndarray)
+        if into is None:
+            return part.astype(self.dtype)
+        np.copyto(into, part)
+        return into
+
+    def identity(self) -> Identity | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing to do: the array is the caller's."""
+
+
+def source_of(given: Any) -> Source | None:
+    """The array that a caller means; `None` for something that can only be iterated over."""
+    match given:
+        case str():
+            return _of_path(given)
+        case os.PathLike():
+            return _of_path(os.fspath(given))
+        case (str() | os.PathLike() as path, str(name)) if str(path).endswith(_SAFETENSORS):
+            return InFile(in_safetensors(_existing(os.fspath(path)), name), name)
+        case np.ndarray():
+            stretch = stretch_of_map(given)
+            if stretch is not None:
+                return InFile(stretch)
+            return InMemory(np.asarray(given))
+    if _is_zarr(given):
+        from anygpu.runtime.zarr_arrays import InZarr
+
+        return InZarr(given)
+    if isinstance(given, Iterable):
+        return None
+    raise InvalidOption(
+        f"a stream reads an array, the path of a .npy file, of a zarr array, or of a tensor as "
+        f'"file.safetensors:name", or iterates over arrays; got {given!r}.'
+    )
+
+
+def is_one_tensor(given: tuple[Any, ...]) -> bool:
+    """Whether a tuple names one tensor, and not several sources."""
+    return len(given) == 2 and isinstance(given[1], str) and str(given[0]).endswith(_SAFETENSORS)
+
+
+def _of_path(text: str) -> Source:
+    file, colon, name = text.rpartition(_SAFETENSORS + ":")
+    if colon and name:
+        return InFile(in_safetensors(_existing(file + _SAFETENSORS), name), name)
+    path = _existing(text)
+    if path.is_dir():
+        from anygpu.runtime.zarr_arrays import InZarr, opened
+
+        return InZarr(opened(path))
+    if path.suffix == _SAFETENSORS:
+        raise InvalidOption(f'{path} may have several tensors: name one, as "{path}:name".')
+    return InFile(in_npy(path))
+
+
+def _existing(text: str) -> Path:
+    path = Path(text)
+    if not path.exists():
+        raise FileNotFoundError(2, "there is no such file for a stream to read", text)
+    return path
+
+
+def _is_zarr(given: Any) -> bool:
+    return type(given).__module__.partition(".")[0] == "zarr"
+
+
+def stretch_of_map(array: Values, *, writing: bool = False) -> Stretch | None:
+    """Where a memory map, or a part of one, is in its file; `None` when it is not all there, or not only there."""
+    modes = ("r+", "w+") if writing else ("r", "r+", "w+")
+    if not isinstance(array, np.memmap) or array.filename is None or array.mode not in modes or not array.size:
+        return None
+    pages = getattr(array, "_mmap", None)
+    if not isinstance(pages, mmap.mmap) or not (array.flags.c_contiguous or array.flags.f_contiguous):
+        return None
+    begins = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    within = array.ctypes.data - np.frombuffer(pages, np.uint8).ctypes.data
+    path = Path(array.filename)
+    fortran = not array.flags.c_contiguous
+    found = Stretch(path, begins + within, array.shape, array.dtype, fortran)
+    return found if 0 <= within <= len(pages) - array.nbytes and _is_that_file(array, found) else None
+
+
+def _is_that_file(array: Values, found: Stretch) -> bool:
+    """Another file may be under that name by now."""
+    flat = np.asarray(array).ravel(order="K").view(np.uint8)
+    try:
+        with found.path.open("rb") as file:
+            for start in (0, max(0, found.nbytes - _COMPARED)):
+                file.seek(found.offset + start)
+                length = min(_COMPARED, found.nbytes)
+                if file.read(length) != flat[start : start + length].tobytes():
+                    return False
+    except OSError:
+        return False
+    return True
+
+
+def shortened(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
+    return (*shape[:axis], length, *shape[axis + 1 :])
+
+
+def stretch_of(axis: int, start: int, stop: int) -> tuple[slice, ...]:
+    return (*(slice(None),) * axis, slice(start, stop))

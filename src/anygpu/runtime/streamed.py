@@ -1,0 +1,141 @@
+"""What a stream reports: its result, how long each stage was busy, and on the way how far it is."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import psutil
+
+from anygpu.receipts import Receipt
+from anygpu.runtime.sources import Source, shortened
+from anygpu.units import readable_bytes, readable_seconds
+
+Stage = Literal["reading", "computing", "writing"]
+Progress = bool | Callable[[int, int | None], object]
+
+#: Chunks of more bytes than this are no faster.
+CHUNK_BYTES = 16 << 20
+#: Chunks on their way at once, of arguments and of results: one is worked on by each of two stages, one is between.
+IN_FLIGHT = 3
+#: Of the memory that is allowed: the rest is for what allocators round up, and for Python.
+USABLE = 0.8
+#: Chunks are not made smaller than this for what else the process takes.
+LEAST_BYTES = 1 << 20
+#: Receipts say why.
+NOT_PREDICTED = "a stream as a whole is not predicted"
+
+
+class Seconds(msgspec.Struct, frozen=True, kw_only=True):
+    """How long each stage was busy. They work at the same time: together they are more than the total."""
+
+    read: float
+    #: To the device and back, which the computing waits for.
+    transfer: float
+    compute: float
+    write: float
+    total: float
+
+
+class Streamed(NamedTuple):
+    """What came out of a stream, and how it went."""
+
+    #: The array, the path or whatever the results went into; several if the function returns several.
+    value: Any
+    receipt: Receipt
+    chunks: int
+    seconds: Seconds
+    #: The most that was held at once: chunks on their way, and what computing needed for one of them.
+    peak_bytes: int
+
+    @property
+    def slowest(self) -> Stage:
+        """The stage that the others waited for. Computing has its transfers with it."""
+        return max(self._stages, key=lambda stage: self._stages[stage])
+
+    @property
+    def overlap(self) -> float:
+        """The total by the slowest stage: 1 if all others are hidden behind it."""
+        slowest = self._stages[self.slowest]
+        return self.seconds.total / slowest if slowest > 0 else 1.0
+
+    @property
+    def _stages(self) -> dict[Stage, float]:
+        seconds = self.seconds
+        return {"reading": seconds.read, "computing": seconds.transfer + seconds.compute, "writing": seconds.write}
+
+    def __str__(self) -> str:
+        stages = ", ".join(f"{name} {readable_seconds(value)}" for name, value in self._stages.items())
+        return (
+            f"{self.receipt.task}: {self.chunks} chunks on {self.receipt.device} in "
+            f"{readable_seconds(self.seconds.total)} ({stages}); {self.slowest} was the slowest stage, and the total "
+            f"is {self.overlap:.2f} times that; at most {readable_bytes(self.peak_bytes)} at once."
+        )
+
+
+class Clock:
+    """Adds up what the stages take."""
+
+    def __init__(self) -> None:
+        self.begin = time.perf_counter()
+        self.read = 0.0
+        self.write = 0.0
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.read += time.perf_counter() - begin
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.write += time.perf_counter() - begin
+
+    @property
+    def total(self) -> float:
+        return time.perf_counter() - self.begin
+
+
+@contextlib.contextmanager
+def showing(wanted: Progress, task: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """What is told how far the stream is."""
+    if callable(wanted):
+        yield lambda done: (wanted(done, total), None)[1]
+        return
+    if not wanted:
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        number = bar.add_task(task, total=total)
+        yield lambda done: bar.update(number, completed=done)
+
+
+def bytes_of_a_step(source: Source, axis: int) -> int:
+    """Of one element of the axis, with everything that it has along the others."""
+    return math.prod(shortened(source.shape, axis, 1)) * source.dtype.itemsize
+
+
+def resident_bytes() -> int:
+    found: int = psutil.Process().memory_info().rss
+    return found

@@ -1,0 +1,381 @@
+"""`stream`: a function of arrays that are larger than memory, from where they are to where its results shall be.
+
+The function is recorded for the whole arrays, without any of their values. If the program proves that one stretch of an
+axis can be computed without the others, it is cut there. While one chunk is computed the next one is read, and the one
+before is written. Chunks are as long as the memory allows, up to a size beyond which longer ones are no faster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import psutil
+
+from anygpu.array.recording import normal_axis
+from anygpu.errors import InvalidOption, OverBudget
+from anygpu.hardware.verification import Values
+from anygpu.receipts import Attempt, Phases, Receipt
+from anygpu.runtime.collecting import publish
+from anygpu.runtime.offloading import Offloaded
+from anygpu.runtime.options import CallOptions, Options, options
+from anygpu.runtime.overlapping import Channel, Stages, overlap
+from anygpu.runtime.planner import Planner, default
+from anygpu.runtime.resuming import Record, begun, digest_of, place_of, write_record
+from anygpu.runtime.sinks import Collected, Sink, ToFile, reads_what_it_writes, sink_of
+from anygpu.runtime.sources import Source, is_one_tensor, shortened, source_of
+from anygpu.runtime.stream_computing import Computing, Finished, Stream, recorded, stand_in
+from anygpu.runtime.stream_items import Items
+from anygpu.runtime.streamed import (
+    CHUNK_BYTES,
+    IN_FLIGHT,
+    LEAST_BYTES,
+    NOT_PREDICTED,
+    USABLE,
+    Clock,
+    Progress,
+    Seconds,
+    Streamed,
+    bytes_of_a_step,
+    resident_bytes,
+    showing,
+)
+from anygpu.units import bytes_from
+
+#: Without a limit of the caller's: the least of this, and of a share of what is free.
+_MEMORY, _OF_FREE = 1 << 30, 0.25
+#: How often a stream that can be gone on with says how far it is.
+_RECORD_SECONDS = 1.0
+
+
+def stream(
+    function: Callable[..., Any],
+    source: Any,
+    sink: Any = None,
+    *,
+    axis: int = 0,
+    memory: int | str | None = None,
+    progress: Progress = False,
+    resume: bool = False,
+    per_chunk: bool = False,
+    given: CallOptions | None = None,
+    planner: Callable[[], Planner] = default,
+) -> Streamed:
+    """As `anygpu.stream`; `given` are the options of `offload`."""
+    function, wanted = _function_and_options(function, given or {})
+    budget = _budget(memory)
+    task = getattr(function, "__qualname__", None) or repr(function)
+    several = isinstance(source, tuple) and not is_one_tensor(source)
+    with contextlib.ExitStack() as opened:
+        sources: list[Source] = []
+        for each in source if several else (source,):
+            found = source_of(each)
+            if found is None:
+                if several:
+                    raise InvalidOption(
+                        "several sources are read together: each has to be an array, or the path of one."
+                    )
+                return Items(task, function, wanted, planner, sink, resume=resume).run(source, axis, progress)
+            opened.callback(found.close)
+            sources.append(found)
+        axis, length = _along(sources, axis)
+        if wanted.engine is not None and not per_chunk:
+            raise InvalidOption(f"a function of {wanted.engine}'s own arrays is streamed with per_chunk=True.")
+        if per_chunk:
+            items = Items(task, function, wanted, planner, sink, resume=resume)
+            return items.chunks(sources, axis, length, budget, progress)
+        shapes = [stand_in(each.shape, each.dtype) for each in sources]
+        begin = time.perf_counter()
+        work = recorded(task, function, shapes, axis, length, wanted)
+        traced = time.perf_counter() - begin
+        run = _Run(work, sources, axis, budget, planner())
+        return run.run(sink, progress, resume=resume, traced=traced)
+
+
+class _Chunk(NamedTuple):
+    parts: list[Values]
+    start: int
+    stop: int
+    #: The memory that it is in, to be used again.
+    buffers: list[Values]
+
+
+class _Run:
+    """A stream of a function that is recorded."""
+
+    def __init__(self, work: Stream, sources: list[Source], axis: int, budget: int, planner: Planner) -> None:
+        self._work = work
+        self._sources = sources
+        self._axis = axis
+        self._budget = budget
+        self._computing = Computing(work, planner)
+        self._rows_in = sum(bytes_of_a_step(each, axis) for each in sources if not each.in_memory)
+        self._rows_out = sum(
+            spec.nbytes // max(1, spec.shape[cut])
+            for spec, cut in zip(work.program.results, work.axes, strict=True)
+            if cut is not None
+        )
+        self._returned = work.returned
+        self._resident = resident_bytes()
+        self._length = self._longest()
+        self._clock = Clock()
+        self._chunks = 0
+        self._longest_chunk = 0
+
+    # -- how long chunks are
+
+    def _bytes_at(self, length: int) -> int:
+        """With chunks of this length: all of them that are on their way, and what computing one takes."""
+        # A worker in a child has its own copy of arguments and results, in memory that it shares with us.
+        shared = (self._rows_in + self._rows_out) * length
+        return IN_FLIGHT * (self._rows_in + self._rows_out) * length + shared + self._computing.bytes_for(length)
+
+    def _longest(self) -> int:
+        usable = int(self._budget * USABLE)
+        length = max(1, self._work.length)
+        if self._work.way is None:
+            return length
+        row = sum(bytes_of_a_step(each, self._axis) for each in self._sources) + self._rows_out
+        length = min(length, max(1, CHUNK_BYTES // max(1, row)))
+        while length > 1 and self._bytes_at(length) > usable:
+            length = max(1, min(length // 2, length * usable // self._bytes_at(length)))
+        if self._bytes_at(length) > usable:
+            raise OverBudget("the host", int(self._bytes_at(length) / USABLE), self._budget)
+        grains = [each.grain[self._axis] for each in self._sources if each.grain is not None]
+        if grains and length > max(grains):
+            length = length // max(grains) * max(grains)
+        return length
+
+    def _shorten(self) -> None:
+        """After a chunk: what was learnt about memory."""
+        if self._work.way is None:
+            return
+        if self._computing.most is not None:
+            self._length = min(self._length, self._computing.most)
+        if self._bytes_at(self._length) > self._budget and self._length > 1:
+            self._length = max(1, self._length // 2)
+        grown = resident_bytes() - self._resident
+        if grown > self._budget and self._length * (self._rows_in + self._rows_out) > LEAST_BYTES:
+            self._length = max(1, self._length // 2)
+
+    # -- stages
+
+    def run(self, sink: Any, progress: Progress, *, resume: bool, traced: float) -> Streamed:
+        work = self._work
+        sinks = self._sinks(sink, resume=resume)
+        record = self._record(sinks) if resume else None
+        done = 0
+        try:
+            files = [each for each in sinks if isinstance(each, ToFile)]
+            place = place_of(files[0].path) if record is not None else None
+            if record is not None and place is not None:
+                done = begun(record, [each.partial for each in files], place)
+            for each, array in zip(sinks, self._returned, strict=True):
+                each.begin(array.spec, array.axis, self._length)
+            # What the caller wants to have in memory is no part of what the stream holds.
+            self._resident += sum(
+                array.spec.nbytes
+                for each, array in zip(sinks, self._returned, strict=True)
+                if isinstance(each, Collected)
+            )
+            self._clock.begin = time.perf_counter()
+            with showing(progress, work.task, work.length) as advance:
+                self._go(sinks, record, place, done, advance)
+            values = [each.finish() for each in sinks]
+            if place is not None:
+                place.unlink(missing_ok=True)
+        finally:
+            self._computing.over = True
+            for each in sinks:
+                each.abandon()
+        value = self._value(sink, values)
+        return self._streamed(value, traced)
+
+    def _go(
+        self,
+        sinks: list[Sink],
+        record: Record | None,
+        place: Any,
+        done: int,
+        advance: Callable[[int], None],
+    ) -> None:
+        work, stages, clock = self._work, Stages(), self._clock
+        buffers = [[self._buffer(each) for each in self._sources] for _ in range(IN_FLIGHT)]
+        free: Channel[list[Values]] = Channel(stages, IN_FLIGHT, buffers)
+        begin, length = done, work.length
+        first = True
+        recorded_at = time.perf_counter()
+
+        def read() -> _Chunk | None:
+            nonlocal begin
+            if begin >= length and not (length == 0 and self._chunks == 0 and begin == 0):
+                return None
+            memory = free.take()
+            start, stop = begin, min(begin + self._length, length)
+            begin = max(stop, 1) if length == 0 else stop
+            with clock.reading():
+                parts = [
+                    each.read(self._axis, start, stop, self._room(each, room, stop - start))
+                    for each, room in zip(self._sources, memory, strict=True)
+                ]
+            return _Chunk(parts, start, stop, memory)
+
+        def compute(chunk: _Chunk) -> Iterator[Finished]:
+            yield from self._computing.compute(chunk.parts, chunk.start, chunk.stop)
+            self._chunks += 1
+            self._longest_chunk = max(self._longest_chunk, chunk.stop - chunk.start)
+            self._shorten()
+            free.put(chunk.buffers)
+
+        def write(finished: Finished) -> None:
+            nonlocal first, recorded_at
+            with clock.writing():
+                for each, array in zip(sinks, self._returned, strict=True):
+                    if array.axis is not None or first:
+                        each.write(finished.results[array.number], finished.start, finished.stop)
+                first = False
+                now = time.perf_counter()
+                if record is not None and (now - recorded_at > _RECORD_SECONDS or finished.stop >= length):
+                    for each in sinks:
+                        if isinstance(each, ToFile):
+                            each.sync()
+                    write_record(msgspec.structs.replace(record, done=finished.stop), place)
+                    recorded_at = now
+            advance(finished.stop)
+
+        overlap(stages, read, compute, write)
+
+    def _buffer(self, source: Source) -> Values:
+        """Of the longest chunk; those that are there anyway need none."""
+        if source.in_memory:
+            return np.empty(0, np.uint8)
+        return np.empty(bytes_of_a_step(source, self._axis) * self._length, np.uint8)
+
+    def _room(self, source: Source, buffer: Values, length: int) -> Values | None:
+        if source.in_memory:
+            return None
+        shape = shortened(source.shape, self._axis, length)
+        flat = buffer[: math.prod(shape) * source.dtype.itemsize].view(source.dtype)
+        return flat.reshape(shape)
+
+    # -- ends
+
+    def _sinks(self, sink: Any, *, resume: bool) -> list[Sink]:
+        work = self._work
+        wanted = len(self._returned)
+        given = [None] * wanted if sink is None else list(sink) if isinstance(sink, tuple | list) else [sink]
+        if len(given) != wanted:
+            raise InvalidOption(
+                f"{work.task} returns {wanted} arrays, and there are {len(given)} sinks: pass one for each."
+            )
+        sinks = [sink_of(each, resume=resume) for each in given]
+        same = reads_what_it_writes(sinks, self._sources)
+        if same is not None:
+            raise InvalidOption(f"{same} is read and written by the same stream. Write to another file.")
+        return sinks
+
+    def _record(self, sinks: list[Sink]) -> Record:
+        work = self._work
+        identities = [each.identity() for each in self._sources]
+        if not all(isinstance(each, ToFile) for each in sinks) or any(each is None for each in identities):
+            raise InvalidOption(
+                "resume=True needs sources and sinks that are files: nobody knows after a crash whether anything else "
+                "is what it was."
+            )
+        used = {position for position in work.inputs if position is not None}
+        return Record(
+            program=work.program.key,
+            surroundings=digest_of([value for n, value in enumerate(work.values) if n not in used]),
+            axis=self._axis,
+            sources=tuple(each for each in identities if each is not None),
+            sinks=tuple(str(each.path.resolve()) for each in sinks if isinstance(each, ToFile)),
+            length=work.length,
+        )
+
+    def _value(self, sink: Any, values: list[Any]) -> Any:
+        if sink is None:
+            # The first of those that are the same: the others are copies, as the function's own would be.
+            first = {array.number: value for array, value in reversed(list(zip(self._returned, values, strict=True)))}
+            return self._work.traced.rebuild([first[number] for number in range(len(first))])
+        return tuple(values) if isinstance(sink, tuple | list) else values[0]
+
+    def _streamed(self, value: Any, traced: float) -> Streamed:
+        work, computing, clock = self._work, self._computing, self._clock
+        seconds = Seconds(
+            read=clock.read,
+            transfer=computing.seconds_transferring,
+            compute=computing.seconds_computing,
+            write=clock.write,
+            total=clock.total,
+        )
+        ran, done = computing.total, computing.devices
+        device = max(done, key=lambda name: done[name]) if done else "numpy"
+        cut = next((axis for axis in work.axes if axis is not None), self._axis)
+        how = f"in {self._chunks} chunks of at most {self._longest_chunk} along axis {cut} of the result"
+        found = computing.kind_of(device)
+        receipt = Receipt(
+            task=work.task,
+            device=device,
+            kind=found,
+            reason=computing.reason(self._longest_chunk),
+            phases=(phases := _phases(ran.phases, traced, computing.seconds_planning, seconds.total)),
+            attempts=(*computing.attempts, Attempt(device=device, phases=phases)),
+            device_seconds=ran.device_seconds,
+            bytes_to_device=ran.bytes_to_device,
+            bytes_to_host=ran.bytes_to_host,
+            bytes_skipped=ran.bytes_skipped,
+            peak_bytes=ran.peak_bytes,
+            kernels=ran.kernels,
+            host_operations=tuple(dict.fromkeys(ran.host_operations)),
+            how=how,
+            program=work.program.key,
+            unknown={**ran.unknown, "predicted_seconds": NOT_PREDICTED},
+        )
+        publish(receipt)
+        held = IN_FLIGHT * (self._rows_in + self._rows_out) * self._longest_chunk
+        peak = held + max(computing.device_bytes, computing.bytes_for(max(1, self._longest_chunk)))
+        return Streamed(value, receipt, self._chunks, seconds, peak)
+
+
+def _phases(ran: Phases, traced: float, planned: float, total: float) -> Phases:
+    """Of the whole stream as its caller waited for it; what is hidden behind the computing is not in it."""
+    named = planned + ran.compile + ran.queue + ran.write + ran.run + ran.read
+    return msgspec.structs.replace(ran, trace=traced, plan=planned, other=max(0.0, total - named))
+
+
+def _along(sources: Sequence[Source], axis: int) -> tuple[int, int]:
+    """The axis from 0, and its length, which all sources must have."""
+    dimensions = min(len(each.shape) for each in sources)
+    if not -dimensions <= axis < dimensions:
+        raise InvalidOption(f"there is no axis {axis} in a source of shape {min((s.shape for s in sources), key=len)}.")
+    if axis < 0 and len({len(each.shape) for each in sources}) > 1:
+        raise InvalidOption("count the axis from 0: the sources do not have the same number of axes.")
+    axis = normal_axis(axis, dimensions)
+    lengths = [each.shape[axis] for each in sources]
+    if len(set(lengths)) > 1:
+        raise InvalidOption(f"the sources have lengths {lengths} along axis {axis}: they must be the same.")
+    return axis, lengths[0]
+
+
+def _budget(memory: int | str | None) -> int:
+    if memory is None:
+        return min(_MEMORY, int(psutil.virtual_memory().available * _OF_FREE))
+    found = bytes_from(memory) if isinstance(memory, str) else memory
+    if not isinstance(found, int) or found <= 0:
+        raise InvalidOption(f'memory is a number of bytes, or a text such as "1GB"; got {memory!r}.')
+    return found
+
+
+def _function_and_options(function: Callable[..., Any], given: CallOptions) -> tuple[Callable[..., Any], Options]:
+    if isinstance(function, Offloaded):
+        if all(value is None for value in given.values()):
+            return function.function, function._options
+        function = function.function
+    if not callable(function):
+        raise InvalidOption(f"stream takes a function; got {function!r}.")
+    return function, options(**given)

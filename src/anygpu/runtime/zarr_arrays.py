@@ -1,0 +1,77 @@
+"""Zarr arrays as sources and sinks of streams: the only module that imports zarr."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anygpu.errors import InvalidOption, MissingExtra
+from anygpu.hardware.verification import Values
+from anygpu.program.primitives import Spec
+from anygpu.runtime.sources import Identity, stretch_of
+
+
+def _zarr() -> Any:
+    try:
+        return importlib.import_module("zarr")
+    except ImportError as error:
+        raise MissingExtra("zarr", "zarr") from error
+
+
+def opened(path: Path) -> Any:
+    zarr = _zarr()
+    try:
+        return zarr.open_array(str(path), mode="r")
+    except (ValueError, FileNotFoundError, TypeError) as error:
+        raise InvalidOption(f"{path} is a folder, and no zarr array: {error}") from error
+
+
+def created(path: Path, spec: Spec, dtype: np.dtype[Any], axis: int | None, length: int) -> Any:
+    """A new array in a folder, cut along the axis as it will be written; what was there is replaced."""
+    shape = list(spec.shape)
+    chunks = [max(1, each) for each in shape]
+    if axis is not None:
+        chunks[axis] = max(1, min(chunks[axis], length))
+    return _zarr().create_array(store=str(path), shape=spec.shape, chunks=tuple(chunks), dtype=dtype, overwrite=True)
+
+
+class InZarr:
+    """In the chunks of a zarr array."""
+
+    in_memory = False
+
+    def __init__(self, array: Any) -> None:
+        if not hasattr(array, "shape") or not hasattr(array, "chunks"):
+            raise InvalidOption(f"{array!r} is no zarr array, but a group of them: pass one of its arrays.")
+        self._array = array
+        self.shape: tuple[int, ...] = tuple(array.shape)
+        self.dtype = np.dtype(array.dtype).newbyteorder("=")
+        self.grain: tuple[int, ...] | None = tuple(array.chunks)
+
+    def read(self, axis: int, start: int, stop: int, into: Values | None) -> Values:
+        values: Values = np.asarray(self._array[stretch_of(axis, start, stop)])
+        if into is None:
+            return values.astype(self.dtype, copy=False)
+        np.copyto(into, values)
+        return into
+
+    def identity(self) -> Identity | None:
+        folder = Path(str(self._array.store_path).removeprefix("file://"))
+        described = [each for each in (folder / "zarr.json", folder / ".zarray") if each.is_file()]
+        if not described:
+            return None
+        stat = described[0].stat()
+        return Identity(
+            path=str(folder.resolve()),
+            part="zarr",
+            shape=self.shape,
+            dtype=np.dtype(self._array.dtype).str,
+            size=stat.st_size,
+            changed=stat.st_mtime_ns,
+        )
+
+    def close(self) -> None:
+        """Nothing to do: zarr keeps no file open."""

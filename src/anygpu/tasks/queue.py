@@ -1,0 +1,495 @@
+"""The queue of tasks: priorities that grow with waiting, tenants that share fairly, limits, and kinds for batching.
+
+It has no clock, thread or lock of its own: one caller at a time, which says what time it is. Within a tenant the order
+is decided by priority and age, between tenants by the device time that each has had.
+
+All orders here are sorted lists, not heaps: what is removed is gone at once, the first few can be looked at without
+taking them out, and at the sizes of a queue moving some pointers costs less than a comparison in Python.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import count
+from math import isfinite
+from typing import Generic, Protocol, TypeVar
+
+from anygpu.errors import InvalidOption, QueueFull, QuotaExceeded
+from anygpu.tasks.tenants import Tenant
+
+#: Priorities are whole numbers from this ...
+LEAST = 0
+#: ... to this; the higher goes first.
+MOST = 10
+
+#: How many heads one `take` asks about, unless told. A head is the first task of a tenant and a kind.
+LOOK = 32
+#: The part of all places that is kept for the tenants that were named, by their shares: one that floods the queue must
+#: not keep the others out of it, or there would be nothing to be fair about.
+KEPT = 0.25
+
+#: Of a list's beginning, so many are taken before the rest is moved up.
+_MOVE_UP = 32
+#: So many tenants that nobody named are remembered before the idle ones are looked for.
+_FORGET_AT = 64
+
+
+class Queued(Protocol):
+    """What the queue wants to know of a task. Only `kind` may change, and only while the task is not waiting."""
+
+    @property
+    def kind(self) -> Hashable:
+        """Tasks of one kind can be one launch, so a device that can take one of them can take them all."""
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def priority(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+T = TypeVar("T", bound=Queued)
+Place = TypeVar("Place")
+
+
+class _Entry(Generic[T]):
+    """A task that waits or was taken."""
+
+    __slots__ = ("group", "item", "line", "nbytes", "order", "sequence", "submitted")
+
+    def __init__(self, item: T, line: _Line[T], nbytes: int, submitted: float, order: float, sequence: int) -> None:
+        self.item = item
+        self.line = line
+        self.nbytes = nbytes
+        self.submitted = submitted
+        self.order = order
+        self.sequence = sequence
+        #: Where it waits; None while it is taken.
+        self.group: _Group[T] | None = None
+
+
+class _Kind(Generic[T]):
+    """All that wait of one kind."""
+
+    __slots__ = ("groups", "key", "waiting")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.groups: dict[str, _Group[T]] = {}
+        self.waiting = 0
+
+
+class _Group(Generic[T]):
+    """Those of one kind and one tenant that wait, in order. What is before `start` has been taken."""
+
+    __slots__ = ("entries", "kind", "line", "start")
+
+    def __init__(self, kind: _Kind[T], line: _Line[T]) -> None:
+        self.kind = kind
+        self.line = line
+        self.entries: list[tuple[float, int, _Entry[T]]] = []
+        self.start = 0
+
+    @property
+    def first(self) -> T:
+        return self.entries[self.start][2].item
+
+
+class _Line(Generic[T]):
+    """A tenant's tasks, and what it has had."""
+
+    __slots__ = (
+        "cursors",
+        "floor",
+        "heads",
+        "known",
+        "limited",
+        "nbytes",
+        "places",
+        "tenant",
+        "turn",
+        "virtual",
+        "waiting",
+    )
+
+    def __init__(self, tenant: Tenant, virtual: float, turn: int, places: int) -> None:
+        self.tenant = tenant
+        self.limited = tenant.bytes is not None or tenant.queued is not None
+        #: Places of the queue that are kept for it.
+        self.places = places
+        self.waiting = 0
+        #: Its tasks that wait or were taken, and their bytes.
+        self.known = 0
+        self.nbytes = 0
+        #: Device seconds it was charged for, over its share; moved up to that of the queue when it was idle.
+        self.virtual = virtual
+        #: What a correction cannot take it below.
+        self.floor = virtual
+        #: Of those with the same virtual time, the one that has not been served for longest goes first.
+        self.turn = turn
+        #: Its groups, by their first tasks.
+        self.heads: list[tuple[float, int, _Group[T]]] = []
+        self.cursors: dict[Hashable, tuple[float, int]] = {}
+
+
+class TaskQueue(Generic[T]):
+    """Tasks that wait for a device, in the order in which they should run.
+
+    Within a tenant: a task gains one level of priority for every `ageing` seconds that it waits. All age at the same
+    speed, so a task's place never changes: they go by `submitted - priority * ageing`, then by who came first. Hence
+    nobody starves: a task of priority p waits behind one of priority q > p only if that was submitted at most
+    (q - p) * ageing seconds later. With priorities from 0 to 10, nothing that comes more than 10 * ageing seconds after
+    a task goes before it.
+
+    Between tenants: start-time fair queueing. The tenant goes first whose virtual time is least: the device seconds it
+    was charged, over its share. One that had nothing waiting comes back at the virtual time of whoever was served last,
+    so it has neither saved anything up nor anything to make up for. One that waits for a device of its own keeps its
+    claim. On one device the virtual times of two tenants whose tasks wait are never further apart than what is charged
+    for one `take`, over the share.
+
+    At most `most` tasks wait, and a quarter of these places is kept for the tenants that are named, by their shares.
+    A tenant that is not named has a share of 1 and no limits of its own.
+    """
+
+    def __init__(self, *, most: int = 1000, ageing: float = 0.5, tenants: Iterable[Tenant] = ()) -> None:
+        if type(most) is not int or most < 1:
+            raise InvalidOption(f"a queue has room for a whole number of tasks, at least 1; got {most!r}.")
+        if not (ageing > 0 and isfinite(ageing)):
+            raise InvalidOption(f"ageing is a number of seconds, more than 0; got {ageing!r}.")
+        self.most = most
+        self.ageing = ageing
+        self._entries: dict[int, _Entry[T]] = {}
+        self._waiting = 0
+        self._kinds: dict[Hashable, _Kind[T]] = {}
+        self._sequence = count()
+        self._turns = count()
+        self._virtual = 0.0
+        #: Those with tasks that wait.
+        self._order: list[tuple[float, int, _Line[T]]] = []
+        self._cursors: dict[Hashable, tuple[float, int]] = {}
+        self._lines: dict[str, _Line[T]] = {}
+        named = tuple(tenants)
+        shares = sum(each.share for each in named)
+        for each in named:
+            if each.name in self._lines:
+                raise InvalidOption(f"there are two tenants with the name {each.name!r}.")
+            places = int(most * KEPT * each.share / shares)
+            if each.queued is not None:
+                places = min(places, each.queued)
+            self._lines[each.name] = _Line(each, 0.0, next(self._turns), places)
+        self._named = frozenset(self._lines)
+        #: Places that are kept, and not used yet.
+        self._kept = sum(line.places for line in self._lines.values())
+        self._forget_at = len(self._named) + _FORGET_AT
+
+    # -- in and out
+
+    def push(self, item: T, now: float, *, again: bool = False) -> None:
+        """Let it wait. Raises `QueueFull` or `QuotaExceeded`, and then it does not.
+
+        `again`: it was taken before, and failed. It returns to its old place, as old as it is, and no limit refuses it.
+        """
+        entry = self._entries.get(id(item))
+        if entry is None:
+            entry = self._admit(item, now, again)
+        elif not again:
+            raise InvalidOption(f"{item!r} is in the queue already, or was taken and is not finished.")
+        elif entry.group is not None:
+            return
+        self._wait(entry)
+
+    def take(
+        self,
+        now: float,
+        fits: Callable[[T], bool],
+        *,
+        most: int | Callable[[T, int], int] = 1,
+        look: int | None = LOOK,
+        by: Hashable = None,
+    ) -> list[T]:
+        """The first task that fits, and with it others of its kind, up to `most` in all; nothing if none fits.
+
+        `most` may be a function of that task and of how many of its kind wait. Those of its own tenant come first, then
+        those of others, in their order. Each counts as taken until `finished`, and is to be charged to its own tenant.
+
+        `fits` is asked of the first task of each tenant and kind, and its answer holds for the others. It is asked of
+        `look` such heads in all; None means every one. They are asked in order, but where there are more of them, half
+        of the questions go to other heads each time: so tasks that cannot run here hide those that can only for some
+        calls. `by` says who asks: each has a round of its own. (`now` is not looked at: no place changes with time.)
+        """
+        order = self._order
+        if not order:
+            return []
+        # At least two questions for each tenant: one for its first head, one for the round of the others.
+        questions = 2 * self._waiting if look is None else max(look, 4)
+        lines = order if len(order) <= questions // 2 else _some(order, questions // 2, self._cursors, by)
+        lines_left = len(lines)
+        for _, _, line in lines:
+            part = questions // lines_left
+            heads = line.heads if look is None or len(line.heads) <= part else _some(line.heads, part, line.cursors, by)
+            for _, _, group in heads:
+                if fits(group.entries[group.start][2].item):
+                    return self._take(group, fits, most)
+            questions -= len(heads)
+            lines_left -= 1
+        return []
+
+    def remove(self, item: T) -> bool:
+        """Forget it if it waits: it was cancelled, or its time is over. Whether it waited."""
+        entry = self._entries.get(id(item))
+        if entry is None or entry.group is None:
+            return False
+        self._withdraw(entry, entry.group)
+        self._forget(entry)
+        return True
+
+    def finished(self, item: T) -> None:
+        """Forget it, wherever it is: it does not count against its tenant's bytes any more. May be said twice."""
+        entry = self._entries.get(id(item))
+        if entry is not None:
+            if entry.group is not None:
+                self._withdraw(entry, entry.group)
+            self._forget(entry)
+
+    def charge(self, tenant: str, seconds: float) -> None:
+        """Device seconds that it has used, or is going to; less than 0 to correct what was said before."""
+        line = self._lines.get(tenant)
+        if line is None:
+            line = self._new_line(tenant)
+        virtual = max(line.virtual + seconds / line.tenant.share, line.floor)
+        if line.waiting:
+            self._move(line, virtual, line.turn)
+        else:
+            line.virtual = virtual
+
+    # -- what is in it
+
+    def __len__(self) -> int:
+        """Tasks that wait."""
+        return self._waiting
+
+    def __iter__(self) -> Iterator[T]:
+        """The tasks that wait now, those that were submitted first before the others."""
+        return iter([entry.item for entry in self._entries.values() if entry.group is not None])
+
+    def waiting(self, tenant: str) -> int:
+        """Tasks of that tenant that wait."""
+        line = self._lines.get(tenant)
+        return 0 if line is None else line.waiting
+
+    def bytes_of(self, tenant: str) -> int:
+        """Bytes of that tenant's tasks that wait or were taken and are not finished."""
+        line = self._lines.get(tenant)
+        return 0 if line is None else line.nbytes
+
+    def count(self, kind: Hashable) -> int:
+        """Tasks of that kind that wait."""
+        found = self._kinds.get(kind)
+        return 0 if found is None else found.waiting
+
+    def kinds(self) -> dict[Hashable, int]:
+        """How many wait of each kind, now."""
+        return {key: kind.waiting for key, kind in self._kinds.items()}
+
+    def oldest(self, now: float) -> float | None:
+        """Seconds since the first of those that wait was submitted; None if none does."""
+        for entry in self._entries.values():
+            if entry.group is not None:
+                return now - entry.submitted
+        return None
+
+    # -- coming
+
+    def _admit(self, item: T, now: float, again: bool) -> _Entry[T]:
+        priority, nbytes = item.priority, item.nbytes
+        if type(priority) is not int or not LEAST <= priority <= MOST:
+            raise InvalidOption(f"a priority is a whole number from {LEAST} to {MOST}; got {priority!r}.")
+        if nbytes < 0:
+            raise InvalidOption(f"a task cannot take {nbytes} bytes.")
+        if not self._entries:
+            self._begin()
+        name = item.tenant
+        line = self._lines.get(name)
+        if line is None:
+            line = self._new_line(name)
+        if not again and (line.limited or self._waiting + self._kept >= self.most):
+            self._check_limits(line, nbytes)
+        entry = _Entry(item, line, nbytes, now, now - priority * self.ageing, next(self._sequence))
+        self._entries[id(item)] = entry
+        line.known += 1
+        line.nbytes += nbytes
+        return entry
+
+    def _check_limits(self, line: _Line[T], nbytes: int) -> None:
+        if self._waiting >= self.most:
+            raise QueueFull(self.most)
+        tenant = line.tenant
+        if tenant.queued is not None and line.waiting >= tenant.queued:
+            raise QuotaExceeded(tenant.name, "queued tasks", tenant.queued)
+        if tenant.bytes is not None and line.nbytes + nbytes > tenant.bytes:
+            raise QuotaExceeded(tenant.name, "bytes", tenant.bytes)
+        if line.waiting >= line.places and self._waiting + self._kept >= self.most:
+            raise QueueFull(self.most - self._kept)
+
+    def _begin(self) -> None:
+        """Nobody is in the queue: all that comes from now on begins together, whoever used an idle machine before."""
+        self._virtual = max((line.virtual for line in self._lines.values()), default=self._virtual)
+        if len(self._lines) > len(self._named) + _FORGET_AT:
+            self._sweep()
+
+    def _wait(self, entry: _Entry[T]) -> None:
+        """Into its group, its tenant's line and the order of tenants, as far as it is not there."""
+        line, key = entry.line, entry.item.kind
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = _Kind(key)
+        name = line.tenant.name
+        group = kind.groups.get(name)
+        place = (entry.order, entry.sequence, entry)
+        if group is None:
+            group = kind.groups[name] = _Group(kind, line)
+            group.entries.append(place)
+            insort(line.heads, (entry.order, entry.sequence, group))
+        elif place > group.entries[-1]:
+            group.entries.append(place)
+        else:
+            head = group.entries[group.start]
+            insort(group.entries, place, group.start)
+            if place < head:
+                del line.heads[bisect_left(line.heads, head[:2])]
+                insort(line.heads, (entry.order, entry.sequence, group))
+        entry.group = group
+        kind.waiting += 1
+        self._waiting += 1
+        if line.waiting < line.places:
+            self._kept -= 1
+        line.waiting += 1
+        if line.waiting == 1:
+            line.floor = self._virtual
+            line.virtual = max(line.virtual, self._virtual)
+            insort(self._order, (line.virtual, line.turn, line))
+
+    # -- going
+
+    def _take(self, group: _Group[T], fits: Callable[[T], bool], most: int | Callable[[T, int], int]) -> list[T]:
+        line, kind = group.line, group.kind
+        if callable(most):
+            most = most(group.first, kind.waiting)
+        if line.virtual > self._virtual:
+            self._virtual = line.virtual
+        taken: list[T] = []
+        self._take_from(group, max(1, most), taken)
+        if line.waiting:
+            self._move(line, line.virtual, next(self._turns))
+        else:
+            line.turn = next(self._turns)
+        if len(taken) < most and kind.waiting:
+            for other in sorted(kind.groups.values(), key=lambda each: (each.line.virtual, each.line.turn)):
+                if other is not group and fits(other.first):
+                    if self._order[0][2] is other.line:  # it does not only ride along: it is its turn
+                        self._virtual = max(self._virtual, other.line.virtual)
+                    self._take_from(other, most - len(taken), taken)
+                    if len(taken) >= most:
+                        break
+        return taken
+
+    def _take_from(self, group: _Group[T], most: int, taken: list[T]) -> None:
+        """Its first tasks."""
+        heads, entries, start = group.line.heads, group.entries, group.start
+        end = min(start + most, len(entries))
+        del heads[bisect_left(heads, entries[start][:2])]
+        for _, _, entry in entries[start:end]:
+            entry.group = None
+            taken.append(entry.item)
+        if end < len(entries):
+            head = entries[end]
+            insort(heads, (head[0], head[1], group))
+        group.start = end
+        self._went(group, end - start)
+        if end >= _MOVE_UP and 2 * end >= len(entries):
+            del entries[:end]
+            group.start = 0
+
+    def _withdraw(self, entry: _Entry[T], group: _Group[T]) -> None:
+        """Out of its group, wherever it is in it."""
+        heads, entries = group.line.heads, group.entries
+        place = (entry.order, entry.sequence)
+        index = bisect_left(entries, place, group.start)
+        del entries[index]
+        if index == group.start:
+            del heads[bisect_left(heads, place)]
+            if index < len(entries):
+                head = entries[index]
+                insort(heads, (head[0], head[1], group))
+        entry.group = None
+        self._went(group, 1)
+
+    def _went(self, group: _Group[T], number: int) -> None:
+        """So many of a group do not wait any more."""
+        line, kind = group.line, group.kind
+        self._waiting -= number
+        kind.waiting -= number
+        if group.start == len(group.entries):
+            del kind.groups[line.tenant.name]
+            if not kind.waiting:
+                del self._kinds[kind.key]
+        line.waiting -= number
+        if line.waiting < line.places:
+            self._kept += min(number, line.places - line.waiting)
+        if not line.waiting:
+            del self._order[bisect_left(self._order, (line.virtual, line.turn))]
+
+    def _forget(self, entry: _Entry[T]) -> None:
+        del self._entries[id(entry.item)]
+        del entry.item  # a list whose beginning was taken may have the entry for a while, but not the task's arguments
+        entry.line.known -= 1
+        entry.line.nbytes -= entry.nbytes
+
+    # -- tenants
+
+    def _move(self, line: _Line[T], virtual: float, turn: int) -> None:
+        """To another place among the tenants with tasks that wait."""
+        order = self._order
+        if len(order) == 1:
+            order[0] = (virtual, turn, line)
+        else:
+            del order[bisect_left(order, (line.virtual, line.turn))]
+            insort(order, (virtual, turn, line))
+        line.virtual, line.turn = virtual, turn
+
+    def _new_line(self, name: str) -> _Line[T]:
+        if len(self._lines) >= self._forget_at:
+            self._sweep()
+        line: _Line[T] = _Line(Tenant(name=name), self._virtual, next(self._turns), 0)
+        self._lines[name] = line
+        return line
+
+    def _sweep(self) -> None:
+        """Forget tenants that nobody named and that would come back as if they were new."""
+        idle = [
+            name
+            for name, line in self._lines.items()
+            if not line.known and line.virtual <= self._virtual and name not in self._named
+        ]
+        for name in idle:
+            del self._lines[name]
+        self._forget_at = 2 * len(self._lines) + _FORGET_AT
+
+
+def _some(
+    places: list[tuple[float, int, Place]], number: int, cursors: dict[Hashable, tuple[float, int]], by: Hashable
+) -> list[tuple[float, int, Place]]:
+    """The first of them, and as many others, which are others each time until all have been looked at."""
+    first = (number + 1) // 2
+    cursor = cursors.pop(by, None)
+    begin = first if cursor is None else bisect_left(places, cursor, first)
+    if begin == len(places):
+        begin = first
+    end = begin + number - first
+    if end < len(places):
+        cursors[by] = places[end][:2]
+    return places[:first] + places[begin:end]
