@@ -39,6 +39,7 @@ html_sidebars = {
     "index": [],
     "tutorial/first-look": [],
     "tutorial/offload": [],
+    "tutorial/many-tasks": [],
     "tutorial/arrays": [],
     "tutorial/programs": [],
     "requirements": [],

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from anygpu.runtime.future import Future
     from anygpu.runtime.mapping import Outcome
     from anygpu.runtime.offloading import Offloaded, Result
-    from anygpu.runtime.options import CallOptions
-    from anygpu.runtime.runtime import TaskOptions
+    from anygpu.runtime.options import CallOptions, TaskOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -199,10 +199,11 @@ class QueueFull(Overloaded):
 
     limit: int
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, kept: int = 0) -> None:
         self.limit = limit
+        others = f", and {kept} more places are kept for other tenants" if kept else ""
         super().__init__(
-            f"{limit} tasks wait already, which is the limit of this runtime. Wait for some of their futures, submit "
+            f"{limit} tasks wait already, which is the limit of this runtime{others}. Wait for some of their futures, submit "
             "fewer at once, or make a Runtime(queue=...) with a higher limit."
         )
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,3 +41,14 @@ def test_an_example_agrees_with_numpy(name: str, device: str) -> None:
         got = run_on(device, function, inputs)
     assert difference(function(*inputs), got) is None
     assert told == [], "nothing of it ran on the host"
+
+
+def test_the_service_answers_and_stops_when_it_is_told_to() -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "examples.service"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert [line.split(" ran on ")[0] for line in lines[:6]] == ["similarity"] * 3 + ["level"] * 3
+    assert all(line.startswith("not a request: ") for line in lines[6:8])
+    assert lines[8:] == ["healthy: True, done: 6", "all was done before it stopped: True"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from anygpu.plan.batching import (
     FILLED,
     FIRST_INTERVAL,
+    LEAST_FILLED,
     MARGIN,
     SIZES,
     WINDOW,
@@ -86,8 +87,22 @@ def cost(plan: BatchPlan | None, waiting: int, single: float, compiling: Callabl
     ],
 )
 def test_a_size_is_taken_when_it_is_filled_or_nearly(waiting: int, expected: tuple[int, int] | None) -> None:
-    plan = plan_for(waiting)
+    plan = plan_for(waiting, compiling=lambda size: 1e-9)
     assert (None if plan is None else (plan.size, plan.taken)) == expected
+
+
+def test_what_is_compiled_is_also_used_for_fewer_if_that_is_the_fastest() -> None:
+    def compiling(size: int) -> float:
+        return 0.0 if size in (4, 256) else 1.0
+
+    for waiting, expected in ((3, 4), (31, 4), (32, 256), (100, 256)):
+        plan = plan_for(waiting, compiling=compiling)
+        assert plan is not None
+        assert (plan.size, plan.taken) == (expected, min(waiting, expected))
+    # Unless the padding costs more than it saves.
+    plan = plan_for(100, compiling=compiling, together=affine(1e-4, 1e-4))
+    assert plan is not None
+    assert plan.size == 4
 
 
 def test_what_is_no_faster_is_not_done() -> None:
@@ -145,7 +160,8 @@ def test_a_plan_keeps_every_bound_and_is_worth_it(
     if plan is None:
         return
     assert plan.size in SIZES
-    assert FILLED * plan.size <= plan.taken <= min(plan.size, waiting)
+    filled = FILLED if compiles(plan.size) > 0 else LEAST_FILLED
+    assert filled * plan.size <= plan.taken <= min(plan.size, waiting)
     assert plan.seconds == takes(plan.size) <= latency
     assert room is None or nbytes * plan.size <= room
     assert cost(plan, waiting, single, compiles) <= single * waiting * MARGIN * (1 + 1e-9)

@@ -111,7 +111,7 @@ def test_priority_zero_is_not_starved_by_a_flood_of_priority_ten(ageing: float) 
     now, refused, waited = 0.0, 0, []
     humble = Item("humble", submitted=now)
     queue.push(humble, now)
-    for step in range(4000):
+    for step in range(8000):
         for _ in range(1 + (step % 4 == 0)):
             try:
                 queue.push(Item("flood", priority=MOST, submitted=now), now)
@@ -126,9 +126,9 @@ def test_priority_zero_is_not_starved_by_a_flood_of_priority_ten(ageing: float) 
             assert item.submitted <= humble.submitted + MOST * ageing + 1e-9, "it came too late to go first"
         queue.finished(item)
         now += 0.01
-    # What came within 10 levels of ageing goes first, and here a quarter more comes in that time than can be done.
     assert len(waited) >= 4
-    assert max(waited) <= MOST * ageing * 1.25 + 0.02 + 1000 * 0.01 * (refused > 0)
+    assert refused > 0, "the queue was full for some time"
+    assert max(waited) <= MOST * ageing + 1000 * 0.01 + 1e-6
     assert min(waited) >= MOST * ageing * 0.5, "priority 10 has overtaken"
 
 
@@ -231,11 +231,11 @@ def test_one_look_is_bounded_and_some_looks_find_everything(tenants: int) -> Non
     asked = looks = 0
     while not (found := queue.take(0.0, fits, by="here")):
         assert asked <= LOOK
+        assert looks < 1000, "everybody is looked at some time"
         asked, looks = 0, looks + 1
         # Somebody else looks in between, and goes its own round.
         assert queue.take(0.0, lambda item: False, by="elsewhere") == []
     assert found == [hidden]
-    assert looks < 1500
 
 
 # -- coming back, going away
@@ -425,6 +425,7 @@ class Device:
 
     def run(self, most: int = 1) -> list[Item]:
         items = self.queue.take(self.now, anything, most=most)
+        assert items, "the clock stands still when nothing runs"
         for item in items:
             predicted = 0.0 if self.predict is None else self.predict(item)
             self.queue.charge(item.tenant, predicted)
@@ -551,15 +552,14 @@ def test_riding_along_is_not_held_against_a_tenant_when_nobody_else_wanted_the_t
         for tenant, number in (("a", 1), ("b", 15)):
             while device.queue.waiting(tenant) < number:
                 device.queue.push(Item(tenant, tenant=tenant), device.now)
-        assert len(device.run(most=16)) == 16
-    assert device.used["b"] == 15 * device.used["a"]
+        assert len(device.run(most=8)) == 8
+    assert device.used["b"] > 6 * device.used["a"]
     order = ""
     for _ in range(60):
         device.keep_waiting("a", 20)
         device.keep_waiting("b", 2)
         order += names(device.run())
-    assert "aaaaaaaaaaaaaaaaa" not in order
-    assert order.count("a") == pytest.approx(30, abs=9)
+    assert order.count("a") == pytest.approx(30, abs=8)
 
 
 def test_takes_before_any_charge_go_round() -> None:
@@ -935,6 +935,16 @@ def test_what_is_over_does_not_pile_up() -> None:
         queue.remove(item)
     assert queue.kinds() == {}
     assert size_of(queue) < 5000, "tenants and what belongs to them"
+
+
+def test_a_kind_that_never_ends_keeps_nothing_of_those_that_were_taken() -> None:
+    queue = filled(*(Item() for _ in range(50)))
+    before = size_of(queue)
+    for step in range(5000):
+        queue.push(Item(), step * 1e-3)
+        [taken] = queue.take(step * 1e-3, anything)
+        queue.finished(taken)
+    assert size_of(queue) < 2 * before
 
 
 def test_a_task_that_is_over_is_kept_by_nothing() -> None:

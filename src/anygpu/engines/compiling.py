@@ -322,6 +322,11 @@ class Session:
         with self.lock:
             self.driver.synchronize()
 
+    def reclaim(self) -> int:
+        before = self._root.live_bytes
+        reclaim(self.memory)
+        return max(0, before - self._root.live_bytes)
+
     def close(self) -> None:
         self._executables.clear()
         self._lacks.clear()
@@ -428,6 +433,10 @@ class CompilingEngine:
     def peak_bytes(self, device: Device) -> int:
         """The most bytes that were in use at once since `reset_peak`."""
         return self.session(device).memory.snapshot().peak_bytes
+
+    def reclaim(self, device: Device) -> int:
+        """Give back the memory that is kept for later: how many bytes of the device's."""
+        return self.session(device).reclaim()
 
     def native(self, buffer: DeviceArray) -> Values:
         """The library's buffers do not speak DLPack; a copy on the host does."""

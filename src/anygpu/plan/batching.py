@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 #: The sizes for which programs are made.
 SIZES = (4, 16, 64, 256, 1024)
-#: A launch is padded to its size when at least so much of it is filled.
-FILLED = 0.6
+#: A launch is padded to its size when at least so much of it is filled; to one that is compiled already also when it
+#: is filled less, if that is the fastest.
+FILLED, LEAST_FILLED = 0.6, 0.125
 #: A batch must be better than one by one by this much: less is noise.
 MARGIN = 0.9
 
@@ -69,8 +70,11 @@ def weigh(
     best_total, fastest_total = one_by_one * MARGIN, one_by_one * MARGIN
     for size in SIZES:
         taken = min(waiting, size)
-        if taken < 2 or taken < FILLED * size or (room is not None and bytes_of(size) > room):
+        if taken < 2 or taken < LEAST_FILLED * size or (room is not None and bytes_of(size) > room):
             break  # what is larger is filled less, and needs more
+        once = compiling(size)
+        if taken < FILLED * size and once > 0:
+            continue
         seconds = together(size)
         if not seconds <= latency:
             continue
@@ -79,8 +83,8 @@ def weigh(
         plan = BatchPlan(size, taken, seconds)
         if running <= fastest_total:
             fastest, fastest_total = plan, running
-        if running + compiling(size) <= best_total:
-            best, best_total = plan, running + compiling(size)
+        if running + once <= best_total:
+            best, best_total = plan, running + once
     if fastest is None or fastest == best:
         return Weighed(best, None, 0.0)
     now = one_by_one if best is None else best.seconds * waiting / best.taken
@@ -99,10 +103,11 @@ def batch_for(
 ) -> BatchPlan | None:
     """The launch to make now, when so many calls wait; `None` when one by one is predicted to be as good.
 
-    A size is taken when calls fill it, or most of it. `together` is what a launch of a size takes, `compiling` what
-    making its program still costs (0 when it is there), `bytes_of` the memory that it needs. A launch that needs more
-    than `room`, or would take longer than `latency`, is not made. Compiling counts as a cost and not as latency: it
-    comes once, and calls that never wait for it wait for each other ever after.
+    A size is taken when calls fill it, or most of it; one that is compiled already also for fewer, as its padding is in
+    what it takes. `together` is what a launch of a size takes, `compiling` what making its program still costs (0 when
+    it is there), `bytes_of` the memory that it needs. A launch that needs more than `room`, or would take longer than
+    `latency`, is not made. Compiling counts as a cost and not as latency: it comes once, and calls that never wait for
+    it wait for each other ever after.
     """
     return weigh(
         waiting,
@@ -118,23 +123,23 @@ def batch_for(
 class Missed:
     """What calls have taken longer because a program for many was not compiled, by its size."""
 
-    __slots__ = ("_seconds",)
+    __slots__ = ("by_size",)
 
     def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}
+        self.by_size: dict[int, float] = {}
 
     def add(self, size: int, seconds: float) -> None:
-        self._seconds[size] = self._seconds.get(size, 0.0) + seconds
+        self.by_size[size] = self.by_size.get(size, 0.0) + seconds
 
     def of(self, size: int) -> float:
-        return self._seconds.get(size, 0.0)
+        return self.by_size.get(size, 0.0)
 
     def left(self, size: int, cost: float) -> float:
         """What of the cost of compiling has not been missed already."""
         return max(0.0, cost - self.of(size))
 
     def paid(self, size: int) -> None:
-        self._seconds.pop(size, None)
+        self.by_size.pop(size, None)
 
 
 class BatchTimes:

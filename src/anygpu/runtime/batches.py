@@ -1,12 +1,13 @@
 """Waiting calls of one kind as one launch: their arguments stacked, the program for many of them, its results split.
 
 An input that is the same for all calls is passed once. Which inputs are stacked is a part of the compiled program, so
-few such variants are kept. Every caller gets results in memory of its own: a view would keep the whole launch alive.
+few such variants are kept.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import time
 import weakref
@@ -14,38 +15,29 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
-from anygpu.array.array import Array
-from anygpu.array.place import to_numpy_dtype
 from anygpu.array.tracing import Traced
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import Values
-from anygpu.plan.batching import FILLED, SIZES, BatchPlan, BatchTimes, Missed, weigh
-from anygpu.plan.calibration import Calibration
+from anygpu.plan.batching import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
+from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.predicting import predict
 from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
-from anygpu.program.primitives import Spec
 from anygpu.receipts import Phases
 from anygpu.runtime.call import Call
 from anygpu.runtime.options import Options
 from anygpu.runtime.planner import Planner
+from anygpu.runtime.stacking import Marks, alike, as_given, covers, differing, rows_of, split, stack
 from anygpu.runtime.state import State, usable_bytes
 from anygpu.runtime.ways import Whole
 from anygpu.workers.worker import Ran, Worker
-
-#: For each input of the program whether each call has its own.
-Marks = tuple[bool, ...]
 
 #: Variants of a program that are kept. The last one stacks everything that has ever differed, and so fits all calls.
 MOST_VARIANTS = 3
 #: An input of at most so many bytes is stacked although all calls share it, if that spares another variant.
 _SMALL = 4 << 10
-#: From so many bytes on, two arrays are looked at closely before they count as different: a shared matrix is worth it.
-_LARGE = 16 << 10
 #: What stacking and splitting take before they have been measured: for each call, and by bytes.
 _PER_CALL, _BYTES_PER_SECOND = 2e-6, 4e9
 #: What turned out to be too many bytes may be none later: with each launch that succeeds a little more is tried.
@@ -104,7 +96,7 @@ class _Variant:
 
     def __init__(self, program: Program, marks: Marks) -> None:
         self.marks = marks
-        self._program = program
+        self.single = program
         self._programs: dict[int, Program] = {}
         specs = program.inputs
         self.stacked_bytes = sum(spec.nbytes for spec, mark in zip(specs, marks, strict=True) if mark)
@@ -112,7 +104,7 @@ class _Variant:
     def program(self, size: int) -> Program:
         known = self._programs.get(size)
         if known is None:
-            known = self._programs[size] = vmap(self._program, self.marks, size)
+            known = self._programs[size] = vmap(self.single, self.marks, size)
         return known
 
 
@@ -139,6 +131,25 @@ class _OnDevice:
         self.failures = 0
         self.resting = 0
         self._predicted: dict[int, _Predicted] = {}
+        #: When calls were last told to run one by one for want of a program: its size, what each misses by that, and
+        #: how many had run so before.
+        self._telling: tuple[int, float, int] | None = None
+
+    def miss(self, weighed: Weighed, calls_alone: int) -> None:
+        """What is done now is not the best, because that is not compiled."""
+        if weighed.wanted is None:
+            return
+        if weighed.plan is not None:
+            self.missed.add(weighed.wanted, weighed.missed * weighed.plan.taken)
+        else:
+            self._telling = (weighed.wanted, weighed.missed, calls_alone)
+
+    def count(self, calls_alone: int) -> None:
+        """So many have run one by one by now."""
+        if self._telling is not None:
+            wanted, missed, before = self._telling
+            self.missed.add(wanted, missed * max(0, calls_alone - before))
+            self._telling = None
 
     def predicted(self, planner: Planner, device: Device, size: int) -> _Predicted:
         """What the calibration says."""
@@ -147,11 +158,19 @@ class _OnDevice:
         if known is None or known.calibration is not calibration:
             program = self.variant.program(size)
             expected = predict(program, calibration, compiled=False)
-            compiling = expected.phases.compile
+            seconds, compiling = expected.seconds - expected.phases.compile, expected.phases.compile
             moved = size * self.variant.stacked_bytes + sum(spec.nbytes for spec in program.results)
-            seconds = expected.seconds - compiling + size * _PER_CALL + moved / _BYTES_PER_SECOND
+            seconds += size * _PER_CALL + moved / _BYTES_PER_SECOND
+            if calibration.compile > 0:
+                # A calibration compiles once, so it is easily disturbed: halfway to what such devices usually take.
+                compiling *= math.sqrt(assumed(device).compile / calibration.compile)
             known = self._predicted[size] = _Predicted(calibration, seconds, compiling, expected.peak_bytes)
         return known
+
+    def is_lacking(self, program: Program, worker: Worker) -> bool:
+        """Whether the device lacks something of it that it does not lack for one call."""
+        self.lacks = bool(worker.supports(program)) and not worker.supports(self.variant.single)
+        return self.lacks
 
     def ready_for(self, size: int, generation: int, seconds: float) -> None:
         self.ready[size] = generation
@@ -168,6 +187,10 @@ class _OnDevice:
         self.failures += 1
         if self.failures >= _FAILURES:
             self.resting = min(1 << (4 + self.failures), _LONGEST_REST)
+
+    def compiling(self, size: int) -> float:
+        """As it was predicted, by what predictions were wrong."""
+        return self.times.compiling(self._predicted[size].compiling) if size in self._predicted else math.inf
 
     def bytes_of(self, size: int) -> int:
         """As they were predicted."""
@@ -206,14 +229,12 @@ class Batches:
         latency: float,
         *,
         room: int | None = None,
-        alone: int = 1,
     ) -> Batch | None:
         """The launch to make now on that device, if so many calls wait; `None` when they should run one by one.
 
         `calls` are those that come first, in order; the launch takes the first of them. A call that does not fit with
         the others ends it, and so runs alone in the end, where its error is its own. `room` are the bytes that the
-        launch may use, if that is less than what is usable there; `alone` is how many calls run one by one before the
-        next question, if the answer is `None`: what they miss counts for compiling.
+        launch may use, if that is less than what is usable there.
         """
         state = self._state()
         if state is None:
@@ -225,14 +246,15 @@ class Batches:
         if found is None or not traced.unchanged():
             return None
         with planner.lock:
-            known = state.cell.estimate(device)
-            factor = planner.corrections.factor(device, state.kind)
+            known, calls_alone = state.cell.estimate(device), state.cell.calls
         single = known if known is not None else facts.seconds
+        # What disturbed the calls that were measured, or the calibration, is in both sides of the comparison then.
+        factor = single / facts.plain.seconds if facts.plain is not None and facts.plain.seconds > 0 else 1.0
         with self._lock:
             if traced is not self._traced:
                 self._forget(traced)
             usable = _least(room, usable_bytes(found), self._too_many.get(device))
-            offer = _Offer(planner, found, single, factor, usable, latency, alone)
+            offer = _Offer(planner, found, single, factor, usable, latency, calls_alone)
             batch = self._look(traced, waiting, calls, offer)
         # Asking the worker may take as long as it is busy.
         return batch if batch is not None and _is_supported(batch, planner, state.options) else None
@@ -240,16 +262,16 @@ class Batches:
     def _look(self, traced: Traced, waiting: int, calls: Sequence[Call], offer: _Offer) -> Batch | None:
         # A few calls tell whether it is worth looking at all of them.
         last = min(len(calls), SIZES[-1]) - 1
-        sample = _alike(traced.program, _rows(traced, (calls[0], calls[1], calls[last])))
+        sample = alike(traced.program, rows_of(traced, (calls[0], calls[1], calls[last])))
         if len(sample) < 2:
             return None
-        table = self._table(traced, offer.device.id, _differing(traced.program, sample))
+        table = self._table(traced, offer.device.id, differing(traced.program, sample))
         plan = _weigh(table, waiting, offer)
         if plan is None:
             return None
-        rows = _alike(traced.program, _rows(traced, calls[: plan.taken]))
-        marks = _differing(traced.program, rows)
-        if len(rows) < plan.taken or not _covers(table.variant.marks, marks):
+        rows = alike(traced.program, rows_of(traced, calls[: plan.taken]))
+        marks = differing(traced.program, rows)
+        if len(rows) < plan.taken or not covers(table.variant.marks, marks):
             # The others are not like those few.
             table = self._table(traced, offer.device.id, marks)
             plan = _weigh(table, len(rows), offer)
@@ -268,7 +290,7 @@ class Batches:
 
     def _variant(self, program: Program, needed: Marks) -> _Variant:
         variants = self._variants
-        fitting = [each for each in variants if _covers(each.marks, needed)]
+        fitting = [each for each in variants if covers(each.marks, needed)]
         if fitting:
             nearest = min(fitting, key=lambda each: each.stacked_bytes)
             exact = _Variant(program, needed)
@@ -290,10 +312,10 @@ class Batches:
         clock = time.perf_counter
         begin = clock()
         try:
-            self._compile(batch, worker)
+            self._compile(batch.table, batch.size, batch.program, worker)
             compiled = clock()
             given = [
-                _stacked(column, spec, batch.size) if mark else _shared(column[0], spec)
+                stack(column, spec, batch.size) if mark else as_given(column[0], spec)
                 for column, spec, mark in zip(
                     batch.columns, batch.traced.program.inputs, batch.table.variant.marks, strict=True
                 )
@@ -308,7 +330,7 @@ class Batches:
                     batch.table.failed()
             raise
         answered = clock()
-        values = _split(batch, ran.results)
+        values = split(batch.traced, ran.results, batch.taken)
         end = clock()
         phases = msgspec.structs.replace(
             ran.phases,
@@ -323,15 +345,15 @@ class Batches:
                 self._too_many[batch.device] = int(self._too_many[batch.device] * _GROWING) + 1
         return Batched(values, whole, _share(whole, batch.taken))
 
-    def _compile(self, batch: Batch, worker: Worker) -> None:
+    def _compile(self, table: _OnDevice, size: int, program: Program, worker: Worker) -> None:
         """Unless that worker has it. Sizes of its kernels are not looked for: calls are waiting."""
-        if batch.table.ready.get(batch.size) == worker.generation:
+        if table.ready.get(size) == worker.generation:
             return
         begin = time.perf_counter()
         with tuning_limited_to(0.0):
-            worker.prepare(batch.program)
+            worker.prepare(program)
         with self._lock:
-            batch.table.ready_for(batch.size, worker.generation, time.perf_counter() - begin)
+            table.ready_for(size, worker.generation, time.perf_counter() - begin)
 
 
 class _Offer(NamedTuple):
@@ -341,12 +363,12 @@ class _Offer(NamedTuple):
     device: Device
     #: Seconds of a call alone.
     single: float
-    #: What predictions for such programs there have been wrong by.
+    #: By what the prediction for one call is wrong.
     factor: float
     room: int | None
     latency: float
-    #: Calls that run one by one before the next question.
-    alone: int
+    #: How many calls have run one by one so far.
+    calls_alone: int
 
 
 def _weigh(table: _OnDevice, waiting: int, offer: _Offer) -> BatchPlan | None:
@@ -355,6 +377,7 @@ def _weigh(table: _OnDevice, waiting: int, offer: _Offer) -> BatchPlan | None:
         return None
     if table.lacks:
         return None
+    table.count(offer.calls_alone)
     times, missed = table.times, table.missed
 
     def predicted(size: int) -> _Predicted:
@@ -373,9 +396,7 @@ def _weigh(table: _OnDevice, waiting: int, offer: _Offer) -> BatchPlan | None:
         latency=offer.latency,
     )
     plan = weighed.plan
-    if weighed.wanted is not None:
-        running = plan.taken if plan is not None else min(offer.alone, waiting)
-        missed.add(weighed.wanted, weighed.missed * running)
+    table.miss(weighed, offer.calls_alone)
     for size in table.ready:
         if FILLED * size <= waiting and (plan is None or plan.size != size):
             times.passed_over(size)
@@ -385,109 +406,11 @@ def _weigh(table: _OnDevice, waiting: int, offer: _Offer) -> BatchPlan | None:
 def _is_supported(batch: Batch, planner: Planner, options: Options) -> bool:
     """Whether the device does all of it that it does of one call."""
     table = batch.table
-    if batch.size not in table.ready:
-        worker = planner.worker(batch.device, options)
-        table.lacks = bool(worker.supports(batch.program)) and not worker.supports(batch.traced.program)
-    return not table.lacks
+    return batch.size in table.ready or not table.is_lacking(batch.program, planner.worker(batch.device, options))
 
 
 def _least(*bounds: int | None) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)
-
-
-# -- arguments: a row is what one call gives to the program, a column what all calls give to one input
-
-
-def _rows(traced: Traced, calls: Sequence[Call]) -> list[list[Any]]:
-    """Up to the first call that has none: its numbers may be such that the function itself would raise."""
-    rows: list[list[Any]] = []
-    inputs = traced.inputs
-    for call in calls:
-        try:
-            rows.append(inputs(call.arguments, call.keywords))
-        except Exception:  # noqa: BLE001 - whatever it is, the call meets it again when it runs alone
-            break
-    return rows
-
-
-def _alike(program: Program, rows: list[list[Any]]) -> list[list[Any]]:
-    """Up to the first call that does not fit, by its shape or because it has not the large array of the first two."""
-    count = len(rows)
-    if count < 2:
-        return rows
-    for position, spec in enumerate(program.inputs):
-        first, shape = rows[0][position], spec.shape
-        shares = spec.nbytes >= _LARGE and _is_same(first, rows[1][position])
-        for number in range(count):
-            value = rows[number][position]
-            if value is first and number:
-                continue
-            fits = (isinstance(value, np.ndarray) and value.shape == shape) or isinstance(value, Array)
-            if not fits or (shares and not _is_same(value, first)):
-                count = number
-                break
-    return rows[:count]
-
-
-def _differing(program: Program, rows: Sequence[Sequence[Any]]) -> Marks:
-    """The inputs that are not the same for all."""
-    return tuple([_differs(spec, [row[position] for row in rows]) for position, spec in enumerate(program.inputs)])
-
-
-def _differs(spec: Spec, column: Sequence[Any]) -> bool:
-    first = column[0]
-    if all(value is first for value in column):
-        return False
-    if not spec.shape:
-        # By their bits: 0 and -0 are equal, and one divided by them is not.
-        return any(value.tobytes() != first.tobytes() for value in column)
-    return spec.nbytes < _LARGE or not all(_is_same(value, first) for value in column)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether it is the same memory, seen in the same way: `w.T` is another array each time that it is written."""
-    if one is other:
-        return True
-    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
-        return False
-    return (
-        one.strides == other.strides
-        and one.dtype == other.dtype
-        and one.__array_interface__["data"] == other.__array_interface__["data"]
-    )
-
-
-def _covers(marks: Marks, needed: Marks) -> bool:
-    return all(mark or not must for mark, must in zip(marks, needed, strict=True))
-
-
-def _stacked(column: Sequence[Any], spec: Spec, size: int) -> Values:
-    """One array of them all. Padding is the first call again, which has nothing in it that is not there already."""
-    dtype = to_numpy_dtype(spec.dtype)
-    whole = [*column, *(column[0],) * (size - len(column))]
-    if not spec.shape:
-        return np.array(whole, dtype)
-    # In rows whatever the order of each, and without a step of Python's for each.
-    stacked: Values = np.empty((size * spec.shape[0], *spec.shape[1:]), dtype)
-    np.concatenate(whole, out=stacked, casting="unsafe")
-    return stacked.reshape(size, *spec.shape)
-
-
-def _shared(value: Any, spec: Spec) -> Values:
-    return np.asarray(np.asarray(value) if isinstance(value, Array) else value, to_numpy_dtype(spec.dtype))
-
-
-# -- results
-
-
-def _split(batch: Batch, results: Sequence[Values]) -> list[Any]:
-    """What each call returns, in memory of its own."""
-    rebuild = batch.traced.rebuild
-    columns: list[list[Any]] = []
-    for result in results:
-        taken = result[: batch.taken]
-        columns.append([row.copy() for row in taken] if result.ndim > 1 else list(taken))
-    return [rebuild(row) for row in zip(*columns, strict=True)]
 
 
 def _share(whole: Ran, calls: int) -> Ran:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from anygpu.array.tracing import NotTraceable, trace
 from anygpu.runtime.planner import Planner
+from anygpu.runtime.signature import signature
 from anygpu.runtime.state import State
 from anygpu.runtime.values import ours_among
+
+
+def _nobody() -> None:
+    """Whoever makes one call only."""
 
 
 class Call:
@@ -22,7 +27,8 @@ class Call:
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
         *,
-        lasting: bool,
+        key: Hashable | None,
+        floats_decide: Callable[[], None] = _nobody,
     ) -> None:
         self.planner = planner
         self.function = function
@@ -30,8 +36,10 @@ class Call:
         self.arguments = arguments
         self.keywords = keywords
         #: Whether there can be another call like this one, so that learning is of use.
-        self.lasting = lasting
-        self.floats_decide = False
+        self.lasting = key is not None
+        #: Told when the values of floats turn out to decide what the function does.
+        self._floats_decide = floats_decide
+        self._key = key
         #: Seconds after which a worker that can be killed is.
         self.timeout = state.options.timeout
         #: Called between pieces; what it raises ends the call there.
@@ -56,9 +64,19 @@ class Call:
             state.not_recorded = traced.reason
             self._forget_program()
         else:
+            if not traced.lifted:
+                self._floats_decide()
+                state = self._by_value()
             state.traced, state.not_recorded = traced, None
-            self.floats_decide = not traced.lifted
         state.considered = state.refined = False
+
+    def _by_value(self) -> State:
+        """The program is for these floats only: where others use the same state, this call gets one of its own."""
+        state = self.state
+        if self.lasting and self._key != signature(self.arguments, self.keywords, floats=True):
+            state = State(state.task, self.function, state.options, state.cell.home, ours=state.ours)
+            self.state, self.lasting = state, False
+        return state
 
     def _forget_program(self) -> None:
         with self.planner.lock:

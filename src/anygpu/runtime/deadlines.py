@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 #: Entries of tasks that are done are thrown out when there are so many more than of live ones.
 _SLACK = 1024
@@ -47,11 +50,15 @@ class Deadlines(Generic[T]):
                 self._heap = [entry for entry in self._heap if entry[1] in self._live]
                 heapq.heapify(self._heap)
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """Let the thread end, without waiting for it."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-            thread = self._thread
+
+    def close(self) -> None:
+        self.end()
+        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(5)
 
@@ -68,4 +75,8 @@ class Deadlines(Generic[T]):
                 _, number = heapq.heappop(self._heap)
             item = self._live.pop(number, None)
             if item is not None:
-                self._expire(item)
+                try:
+                    self._expire(item)
+                except BaseException:  # noqa: BLE001 - a callback of one caller must not cost the others their deadlines
+                    _log.exception("something went wrong while a task was told that its time is over")
+                del item

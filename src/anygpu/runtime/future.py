@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
+from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 from anygpu.receipts import Receipt
+
+#: Tasks that were awaited and are done are told to their loop so many at a time, so that it can do other things.
+_AT_A_TIME = 32
+
+_log = logging.getLogger(__name__)
+
+
+def _call_back(function: Callable[[Any], object], future: Future) -> None:
+    try:
+        function(future)
+    except BaseException:  # noqa: BLE001 - as `concurrent.futures` does for most of them
+        _log.exception("the callback %r of a task raised an error", function)
 
 
 class Future(concurrent.futures.Future[Any]):
@@ -35,5 +51,73 @@ class Future(concurrent.futures.Future[Any]):
         """Whether the task will not deliver: it waited still, or runs in pieces and stops after this one."""
         return self._cancel_task(self)
 
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+        """As ever. What it raises is logged, also what would end a thread: others wait for the device's."""
+        super().add_done_callback(partial(_call_back, fn))
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled, also if that was between two of its pieces."""
+        return super().cancelled() or (self.done() and isinstance(self.exception(), concurrent.futures.CancelledError))
+
     def __await__(self) -> Generator[Any, None, Any]:
-        return asyncio.wrap_future(self).__await__()
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+            mailbox = _mailbox_of(loop)
+            self.add_done_callback(lambda _: mailbox.put(waiter))
+            try:
+                yield from waiter
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        if self.cancelled():
+            raise asyncio.CancelledError
+        return self.result()
+
+
+class _Mailbox:
+    """Tells a loop, from other threads, which of its tasks can go on.
+
+    One call to the loop for many of them, and few in each of its turns: a batch of a thousand that is done at once must
+    not keep the loop from everything else.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._announced = False
+
+    def put(self, waiter: asyncio.Future[None]) -> None:
+        self._waiters.append(waiter)
+        if not self._announced:
+            self._announced = True
+            loop = self._loop()
+            try:
+                if loop is not None:
+                    loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:  # the loop is closed, and nobody waits in it
+                self._waiters.clear()
+
+    def _deliver(self) -> None:
+        for _ in range(_AT_A_TIME):
+            if not self._waiters:
+                break
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+        if not self._waiters:
+            self._announced = False
+        loop = self._loop()
+        if self._waiters and loop is not None:  # also one that came just now, and was not announced
+            self._announced = True
+            loop.call_soon(self._deliver)
+
+
+_mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = WeakKeyDictionary()
+
+
+def _mailbox_of(loop: asyncio.AbstractEventLoop) -> _Mailbox:
+    found = _mailboxes.get(loop)
+    if found is None:
+        found = _mailboxes[loop] = _Mailbox(loop)
+    return found

@@ -92,6 +92,7 @@ def health_of(
 ) -> Health:
     """Called with the runtime's lock held. `used` are the device seconds of each tenant."""
     each = tuple(_lane(lane, places, now) for lane in lanes)
+    tenants = dict.fromkeys((*used, *(job.tenant for job in queue)))
     return Health(
         ok=closed is None and all(lane.condition != "late" for lane in each),
         closed=closed,
@@ -101,8 +102,10 @@ def health_of(
         oldest_seconds=queue.oldest(now),
         lanes=each,
         tenants=tuple(
-            TenantHealth(tenant=name, waiting=queue.waiting(name), bytes=queue.bytes_of(name), seconds=seconds)
-            for name, seconds in used.items()
+            TenantHealth(
+                tenant=name, waiting=queue.waiting(name), bytes=queue.bytes_of(name), seconds=used.get(name, 0.0)
+            )
+            for name in tenants
         ),
         losses=tuple(places.losses()),
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from anygpu.array.array import Array
 from anygpu.array.structure import flatten
 from anygpu.errors import NotANumber
 from anygpu.plan.choosing import Choice
@@ -14,9 +15,7 @@ from anygpu.receipts import Attempt, Receipt
 from anygpu.runtime.call import Call
 from anygpu.runtime.future import Future
 from anygpu.runtime.mending import Life
-
-#: What becomes of a result with a NaN in it.
-NaNs = Literal["allow", "raise"]
+from anygpu.runtime.options import NaNs
 
 
 class Job:
@@ -104,8 +103,11 @@ class Job:
         if self.nan == "allow":
             return
         for leaf in flatten(value)[0]:
-            if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "fc":
-                found = np.isnan(leaf)
+            if isinstance(leaf, np.ndarray | np.generic | Array | float | complex):
+                values = np.asarray(leaf)
+                if values.dtype.kind not in "fc":
+                    continue
+                found = np.isnan(values)
                 if found.any():
                     position = np.unravel_index(int(np.argmax(found)), found.shape)
                     raise NotANumber(self.name, tuple(int(each) for each in position))

@@ -21,6 +21,8 @@ class Lane:
         self.width = width
         self.wakened = threading.Condition(lock)
         self.idle = 0
+        #: Of those, the ones that do not look again until they are woken.
+        self.asleep = 0
         #: What runs, with the moment it began.
         self.running: dict[int, tuple[Sequence[Job], float]] = {}
         #: Predicted seconds of what waits for this lane.
@@ -42,8 +44,22 @@ class Lane:
             thread = threading.Thread(
                 target=self._work, args=(self,), name=f"anygpu-{self.name}-{len(self.threads)}", daemon=True
             )
-            self.threads.append(thread)
             thread.start()
+            self.threads.append(thread)
+
+    def wait(self, *, look_again: bool) -> None:
+        """For something to take."""
+        if look_again:
+            self.wakened.wait(LOOK_AGAIN)
+        else:
+            self.asleep += 1
+            self.wakened.wait()
+            self.asleep -= 1
+
+    def rouse(self) -> None:
+        """Tasks wait for another lane, which has no time: let one thread look again and again."""
+        if self.idle and self.asleep == self.idle:
+            self.wakened.notify()
 
     def waiting(self, now: float) -> float:
         """Seconds until a thread of this lane is free, as far as that can be told."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 import threading
@@ -22,7 +23,7 @@ from anygpu.runtime.place import WorkerPlace
 from anygpu.runtime.recovery import Copies, Evicted, Kept, Loss, LostArray, Origin
 from anygpu.runtime.restoring import Restoration
 from anygpu.workers.executing import spec_of
-from anygpu.workers.worker import Argument, Handle, Ran, Worker
+from anygpu.workers.worker import Argument, Handle, Lending, Ran, Worker
 
 Result = TypeVar("Result")
 
@@ -38,6 +39,7 @@ _PATIENCE = 2
 #: be than its results.
 _LARGE = 64 << 10
 _FAR_MORE = 2
+_WORTH_LENDING = 256 << 10
 #: Programs that are kept to be the same for all who use them.
 _PROGRAMS = 256
 #: Arrays that may be gone before anybody looks.
@@ -55,10 +57,11 @@ class LastingPlace(WorkerPlace):
     def __init__(self, facts: Device, find_worker: Callable[[], Worker], copies: Copies) -> None:
         super().__init__(facts, find_worker)
         self._copies = copies
-        #: Of every array; now and then those that are gone are taken out.
-        self._arrays: list[ref[Kept]] = []
+        #: Every array, by a number of its own; now and then those that are gone are taken out. Without a lock: adding
+        #: one, removing one and listing them are single steps.
+        self._arrays: dict[int, ref[Kept]] = {}
         self._look_again = _MANY
-        #: Of handles that others were given.
+        #: Of handles that others were given. `_listing` is held to add one.
         self._lent: WeakKeyDictionary[Handle, Origin] = WeakKeyDictionary()
         self._programs: dict[str, Program] = {}
         self._locks()
@@ -66,7 +69,6 @@ class LastingPlace(WorkerPlace):
     def _locks(self) -> None:
         #: Held while arrays come back, or leave.
         self._mending = threading.RLock()
-        #: Nobody waits for anything else while they hold it.
         self._listing = threading.Lock()
 
     def forked(self) -> None:
@@ -76,9 +78,9 @@ class LastingPlace(WorkerPlace):
     # -- what a place does
 
     def upload(self, values: Values) -> Kept:
-        handle = self._persist((), lambda worker, _: worker.upload(values))
+        handle, lent = self._persist((), lambda worker, _: _uploaded(worker, values))
         origin = Origin(handle.spec, line=users_line())
-        origin.remember(self._copies.keep(values))
+        origin.remember(self._copies.keep(values) if lent is None else self._copies.keep(lent, owned=True))
         return self._kept([handle], [origin])[0]
 
     def adopt(self, array: Any) -> Kept:
@@ -106,7 +108,8 @@ class LastingPlace(WorkerPlace):
         ran: Ran | None
         try:
             ran = worker.run(program, handles, keep=True, wait=False)
-        except (DeviceLost, DevicePoisoned, OutOfMemory, OverBudget):
+        except (DeviceLost, DevicePoisoned, OutOfMemory, OverBudget) as error:
+            _forget_frames(error)
             ran = None
         if ran is None:
             del worker, handles
@@ -137,10 +140,17 @@ class LastingPlace(WorkerPlace):
     def _keep_of(
         self, program: Program, sources: list[Origin], given: Sequence[Kept | Argument], results: Sequence[Handle]
     ) -> list[Kept]:
-        origins = recovery.made_by(self._same(program), sources)
+        known = self._programs.get(program.key)
+        if known is None:
+            if len(self._programs) >= _PROGRAMS:
+                self._programs.clear()
+            known = self._programs[program.key] = program
+        if known.lines != program.lines:
+            known = program
+        origins = recovery.made_by(known, sources)
         if origins[0].depth > recovery.DEPTH or origins[0].nodes > recovery.NODES:
             self._shorten(program, sources, given)
-            origins = recovery.made_by(self._same(program), sources)
+            origins = recovery.made_by(known, sources)
         return self._kept(results, origins)
 
     def _keep_of_others(
@@ -160,30 +170,26 @@ class LastingPlace(WorkerPlace):
         return self._keep_of(program, sources, given, results)
 
     def _kept(self, handles: Sequence[Handle], origins: Sequence[Origin]) -> list[Kept]:
-        now = next(_ticks)
-        found = [Kept(handle, origin, self, now) for handle, origin in zip(handles, origins, strict=True)]
-        with self._listing:
-            for kept in found:
-                self._arrays.append(ref(kept))
-            if len(self._arrays) > self._look_again:
-                self._arrays = [each for each in self._arrays if each() is not None]
-                self._look_again = 2 * len(self._arrays) + _MANY
+        found: list[Kept] = []
+        for handle, origin in zip(handles, origins, strict=True):
+            now = next(_ticks)
+            kept = Kept(handle, origin, self, handle.generation, now)
+            self._arrays[now] = origin.array = ref(kept)
+            found.append(kept)
+        if len(self._arrays) > self._look_again:
+            self._forget_gone()
         return found
+
+    def _forget_gone(self) -> None:
+        for number, each in list(self._arrays.items()):
+            if each() is None:
+                self._arrays.pop(number, None)
+        self._look_again = 2 * len(self._arrays) + _MANY
 
     def _listed(self) -> list[Kept]:
         """Every array that there is."""
-        with self._listing:
-            arrays = [each() for each in self._arrays]
+        arrays = [each() for each in list(self._arrays.values())]
         return [kept for kept in arrays if kept is not None]
-
-    def _same(self, program: Program) -> Program:
-        """An equal one that was met before, so that histories do not hold many of them."""
-        known = self._programs.get(program.key)
-        if known is None:
-            if len(self._programs) >= _PROGRAMS:
-                self._programs.clear()
-            known = self._programs[program.key] = program
-        return known if known.lines == program.lines else program
 
     def _origin_of(self, given: Argument) -> Origin:
         if isinstance(given, np.ndarray):
@@ -214,7 +220,8 @@ class LastingPlace(WorkerPlace):
             return None
         try:
             return worker.download(handle)
-        except Exception:  # noqa: BLE001 - an error of the program is its user's, who meets it when they look
+        except Exception as error:  # noqa: BLE001 - one of the program is its user's, who meets it when they look
+            _forget_frames(error)
             return None
 
     def _shorten(self, program: Program, sources: Sequence[Origin], given: Sequence[Kept | Argument]) -> None:
@@ -250,10 +257,11 @@ class LastingPlace(WorkerPlace):
             worker, handles = self._ready(buffers)
             try:
                 return self._with_room(lambda worker=worker, handles=handles: use(worker, handles))  # type: ignore[misc]
-            except (DeviceLost, DevicePoisoned):
+            except (DeviceLost, DevicePoisoned) as error:
                 deaths += 1
                 if deaths == _DEATHS:
                     raise
+                _forget_frames(error)
 
     def _ready(self, buffers: Sequence[Any]) -> tuple[Worker, list[Any]]:
         worker = self.worker
@@ -280,10 +288,11 @@ class LastingPlace(WorkerPlace):
                 wanted = [each for each in buffers if type(each) is Kept]
                 try:
                     held = Restoration(worker, wanted, self._with_room, next(_ticks)).carry_out()
-                except (DeviceLost, DevicePoisoned):
+                except (DeviceLost, DevicePoisoned) as error:
                     deaths += 1
                     if worker.alive or deaths == _DEATHS:
                         raise
+                    _forget_frames(error)
                     continue
                 return worker, [held[id(each.origin)] if type(each) is Kept else each for each in buffers]
 
@@ -293,10 +302,12 @@ class LastingPlace(WorkerPlace):
             try:
                 return use()
             except (OutOfMemory, OverBudget) as error:
-                # Its frames hold arrays, which must go before anything is tried again.
-                failure = error.with_traceback(None)
+                failure = error
+                _forget_frames(error)
             tries += 1
-            if tries > _EVICTIONS or not self.evict(failure.requested if tries == 1 else None).arrays:
+            if tries > _EVICTIONS:
+                raise failure
+            if not self.evict(failure.requested if tries == 1 else None).arrays and not gc.collect():
                 raise failure
 
     # -- making room
@@ -368,6 +379,18 @@ class LastingPlace(WorkerPlace):
             recomputable=computed,
             lost=tuple(lost),
         )
+
+
+def _forget_frames(error: BaseException) -> None:
+    """They hold arrays, which must be free to go before anything is tried again."""
+    error.__traceback__ = None
+
+
+def _uploaded(worker: Worker, values: Values) -> tuple[Handle, Values | None]:
+    """Large values are not copied once more: the memory that they crossed in has them."""
+    if values.nbytes >= _WORTH_LENDING and isinstance(worker, Lending):
+        return worker.upload_and_lend(values)
+    return worker.upload(values), None
 
 
 def _is_idle(kept: Kept, generation: int) -> bool:

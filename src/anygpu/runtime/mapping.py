@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
-from anygpu.errors import Overloaded
+from anygpu.errors import Overloaded, QueueFull
 from anygpu.receipts import Receipt
 from anygpu.runtime.future import Future
 
 #: Of the queue's limit, so that others can submit too.
 _SHARE = 0.5
+#: While the tasks of others fill the queue, it is tried so often.
+_LOOK_AGAIN = 0.01
 
 #: Told how many items are done, of how many if that is known.
 Progress = Callable[[int, int | None], None]
@@ -50,7 +55,9 @@ def map_over(
     iterables: tuple[Iterable[Any], ...],
     progress: bool | Progress,
     given: Mapping[str, Any],
+    stop: threading.Event | None = None,
 ) -> list[Outcome]:
+    """`stop` is set when nobody waits for it any more; then it raises `CancelledError`."""
     hints = [length_hint(each, -1) for each in iterables]
     total = min(hints) if hints and min(hints) >= 0 else None
     window = max(1, int(runtime.limit * _SHARE))
@@ -62,6 +69,8 @@ def map_over(
             first = waiting.popleft()
             outcomes.append(_outcome(first) if isinstance(first, Future) else Outcome(error=first))
             tell(len(outcomes), total)
+            if stop is not None and stop.is_set():
+                raise concurrent.futures.CancelledError
 
         try:
             for arguments in zip(*iterables, strict=False):
@@ -91,21 +100,23 @@ def _submitted(
             return runtime.submit(function, *arguments, **given)
         except Overloaded as error:
             pending = next((each for each in ours if isinstance(each, Future) and not each.done()), None)
-            if pending is None:
+            if pending is not None:
+                concurrent.futures.wait((pending,))
+            elif isinstance(error, QueueFull):  # with tasks of others
+                time.sleep(_LOOK_AGAIN)
+            else:
                 return error
-            pending.exception() if not pending.cancelled() else None
         except Exception as error:  # noqa: BLE001
             return error
 
 
 def _outcome(future: Future) -> Outcome:
+    # What is raised here is meant for whoever waits, such as KeyboardInterrupt; what the task raised is returned.
     try:
-        value = future.result()
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and not future.done():
-            raise
-        return Outcome(error=error)
-    return Outcome(value, None, future.receipt)
+        error = future.exception()
+    except concurrent.futures.CancelledError as cancelled:
+        error = cancelled
+    return Outcome(future.result(), None, future.receipt) if error is None else Outcome(error=error)
 
 
 @contextmanager

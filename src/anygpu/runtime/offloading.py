@@ -144,11 +144,7 @@ class Offloaded(Generic[P, R]):
         call = self.call(key, arguments, keywords)
         if self._options.engine is not None:
             return place_opaque(call)
-        outcome = place(call)
-        if call.floats_decide and not self._floats:
-            # From now on each value of a float is a case of its own.
-            self._floats = True
-        return outcome
+        return place(call)
 
     def call(self, key: Hashable | None, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
         planner = self._find_planner()
@@ -161,7 +157,10 @@ class Offloaded(Generic[P, R]):
                 planner.seconds += early.tell(state.cell)
             if key is not None:
                 self._remember(key, state)
-        return Call(planner, self._function, state, arguments, keywords, lasting=key is not None)
+        return Call(planner, self._function, state, arguments, keywords, key=key, floats_decide=self._tell_floats_apart)
+
+    def _tell_floats_apart(self) -> None:
+        self._floats = True
 
     def _home(self, planner: Planner, ours: str | None) -> str | None:
         """Where the arguments are, if calls may run there."""

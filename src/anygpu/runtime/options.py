@@ -16,6 +16,8 @@ from anygpu.workers.worker import Home
 #: raise: before any work is done elsewhere; warn: say so, once for each cause and line; allow: the receipt says it.
 Fallback = Literal["raise", "warn", "allow"]
 Precision = Literal["float32"]
+#: What becomes of a result with a NaN in it.
+NaNs = Literal["allow", "raise"]
 
 DEVICE = "ANYGPU_DEVICE"
 FALLBACK = "ANYGPU_FALLBACK"
@@ -58,6 +60,19 @@ class CallOptions(TypedDict, total=False):
     timeout: float | None
     #: For opaque tasks: the engine whose own arrays the function takes, such as "torch".
     engine: str | None
+
+
+class TaskOptions(CallOptions, total=False):
+    """What `submit` takes beside the options of a call."""
+
+    #: 0 to 10; ten levels are overtaken after five seconds of waiting.
+    priority: int
+    tenant: str
+    #: Seconds from now after which the task is given up.
+    deadline: float | None
+    nan: NaNs
+    #: For opaque tasks: whether they may be run again when their device was lost.
+    idempotent: bool
 
 
 def options(**given: Unpack[CallOptions]) -> Options:

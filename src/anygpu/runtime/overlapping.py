@@ -75,10 +75,14 @@ def overlap(
     read: Callable[[], Piece | None],
     compute: Callable[[Piece], Iterable[Done]],
     write: Callable[[Done], None],
+    between: int = 1,
 ) -> None:
-    """Until `read` has no more. When this returns or raises, the two threads have ended."""
-    pieces: Channel[Piece] = Channel(stages, 1)
-    results: Channel[Done] = Channel(stages, 1)
+    """Until `read` has no more, with so many pieces at most between two stages.
+
+    When this returns or raises, the two threads have ended.
+    """
+    pieces: Channel[Piece] = Channel(stages, between)
+    results: Channel[Done] = Channel(stages, between)
 
     def reading() -> None:
         while (piece := read()) is not None:

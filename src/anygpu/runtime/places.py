@@ -55,6 +55,8 @@ class Places:
         self._probed: dict[str, list[Device | Unavailable]] = {}
         #: Children that have verified a device of their engine, and could be its worker.
         self._adopted: dict[str, Child] = {}
+        #: Which send them away when nobody has.
+        self._timers: list[threading.Timer] = []
         #: What arrays can be restored from, and what became of those of workers that died.
         self._copies = Copies()
         self._losses: deque[Loss] = deque(maxlen=_LOSSES)
@@ -249,8 +251,11 @@ class Places:
             self._probed |= found
         if fresh:
             timer = threading.Timer(_ADOPTION_SECONDS, self._send_away, [fresh])
-            timer.daemon = True
-            timer.start()
+            timer.daemon, timer.name = True, "anygpu-adoption"
+            with self._lock:
+                self._timers = [each for each in self._timers if each.is_alive()]
+                timer.start()
+                self._timers.append(timer)
 
     def _send_away(self, children: dict[str, Child]) -> None:
         """End those that nobody has made a worker."""
@@ -277,10 +282,15 @@ class Places:
         """Let go of every device, and of what engines keep; they leave to the next process what spares it work."""
         with self._lock:
             workers, adopted = list(self._workers.values()), dict(self._adopted)
-            engines = list(self._listing.values())
+            engines, timers = list(self._listing.values()), self._timers
+            self._timers = []
             self._send_away(adopted)
             for kept in (self._workers, self._places, self._by_name, self._listed, self._listing, self._probed):
                 kept.clear()
+        for timer in timers:
+            timer.cancel()
+            if timer is not threading.current_thread():
+                timer.join(5)
         for worker in workers:
             worker.close()
         for engine in engines:

@@ -33,6 +33,7 @@ def explain(call: Call) -> Plan:
     state = call.state
     if not state.recorded:
         call.record()
+        state = call.state
     _require_what_was_asked_for(call)
     if state.traced is not None:
         call.consider()
@@ -67,6 +68,7 @@ def learn(call: Call, timer: PhaseTimer) -> None:
         begin = planner.clock()
         with timer.phase("trace"):
             call.record(None if changed else seconds)
+        state, cell = call.state, call.state.cell  # recording may have given the call one of its own
         if cell.home is not None:
             cell.spend(planner.clock() - begin)
     if state.considered:

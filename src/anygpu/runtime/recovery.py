@@ -108,11 +108,11 @@ class Copies:
             self._settle()
             return self._bytes
 
-    def keep(self, values: Values) -> Copy | str:
-        """A copy of the values, or why there can be none."""
+    def keep(self, values: Values, *, owned: bool = False) -> Copy | str:
+        """A copy of the values, or why there can be none. `owned` ones are the copy: nobody writes to them."""
         if values.nbytes > self.budget:
             return f"it has {readable_bytes(values.nbytes)}, and copies on the host may take {self._allowed()}"
-        return self._made(values, forced=False) or (
+        return self._made(values, owned=owned) or (
             f"copies on the host may take {self._allowed()}, and those of arrays that are nowhere else take it all"
         )
 
@@ -130,7 +130,7 @@ class Copies:
             copy.needed_by.append(ref(kept))
             return True
 
-    def _made(self, values: Values, *, forced: bool) -> Copy | None:
+    def _made(self, values: Values, *, owned: bool = False, forced: bool = False) -> Copy | None:
         nbytes = values.nbytes
         with self._lock:
             self._settle()
@@ -142,7 +142,7 @@ class Copies:
             self._sizes[number] = nbytes
             self._bytes += nbytes
         try:
-            own = np.array(values, order="C")
+            own = values if owned else np.array(values, order="C")
         except MemoryError:
             self._returned.append(number)
             return None
@@ -179,35 +179,35 @@ class Copies:
 # -- where arrays come from
 
 
-class Recipe:
+# Every program that runs makes one of each of these: msgspec makes them in C.
+
+
+class Recipe(msgspec.Struct, eq=False):
     """A program and what it was run on. All its results share it, so that it is run once for all of them."""
 
-    __slots__ = ("inputs", "program", "results")
-
-    def __init__(self, program: Program, inputs: Sequence[Origin]) -> None:
-        self.program = program
-        self.inputs = inputs
-        self.results: list[ref[Origin]] = []
+    program: Program
+    inputs: Sequence[Origin]
+    #: In their order; empty if there is only one.
+    results: Sequence[ref[Origin]] = ()
 
 
-class Origin:
+class Origin(msgspec.Struct, eq=False, weakref=True):
     """How one array can be had again."""
 
-    __slots__ = ("__weakref__", "_copy", "array", "depth", "line", "nodes", "position", "recipe", "spec", "why")
-
-    def __init__(self, spec: Spec, *, line: Line | None = None) -> None:
-        self.spec = spec
-        self.line = line
-        #: The array, while there is one.
-        self.array: ref[Kept] | None = None
-        self._copy: Copy | None = None
-        self.recipe: Recipe | None = None
-        self.position = 0
-        #: Programs that would have to be run one after the other, and at most so many nodes in all of them.
-        self.depth = 0
-        self.nodes = 0
-        #: Why there is neither a copy nor a recipe.
-        self.why = ""
+    spec: Spec
+    recipe: Recipe | None = None
+    #: Among the results of the recipe.
+    position: int = 0
+    #: Programs that would have to be run one after the other, and at most so many nodes in all of them.
+    depth: int = 0
+    nodes: int = 0
+    #: Where it was made, if there is no recipe to tell.
+    line: Line | None = None
+    #: The array, while there is one.
+    array: ref[Kept] | None = None
+    #: Why there is neither a copy nor a recipe.
+    why: str = ""
+    _copy: Copy | None = None
 
     @property
     def copy(self) -> Copy | None:
@@ -243,26 +243,25 @@ class Origin:
 
 def made_by(program: Program, inputs: Sequence[Origin]) -> list[Origin]:
     """The origins of a program's results. Called for every program that runs."""
-    recipe = Recipe(program, inputs)
-    depth, nodes = extent(program, inputs)
-    origins: list[Origin] = []
-    for output in program.outputs:
-        origin = Origin(program.specs[output])
-        origin.recipe, origin.position, origin.depth, origin.nodes = recipe, len(origins), depth, nodes
-        origins.append(origin)
-        recipe.results.append(ref(origin))
-    return origins
-
-
-def extent(program: Program, inputs: Iterable[Origin]) -> tuple[int, int]:
-    """The depth and the nodes of what the program makes of the inputs."""
     depth = 0
     nodes = len(program.nodes)
     for origin in inputs:
         nodes += origin.nodes
         if origin.depth > depth:
             depth = origin.depth
-    return depth + 1, nodes
+    recipe = Recipe(program, inputs)
+    specs, outputs = program.specs, program.outputs
+    if len(outputs) == 1:
+        return [Origin(specs[outputs[0]], recipe, 0, depth + 1, nodes)]
+    origins = [Origin(specs[output], recipe, at, depth + 1, nodes) for at, output in enumerate(outputs)]
+    recipe.results = [ref(origin) for origin in origins]
+    return origins
+
+
+def extent(program: Program, inputs: Sequence[Origin]) -> tuple[int, int]:
+    """The depth and the nodes of what the program makes of the inputs."""
+    (origin, *_) = made_by(program, inputs)
+    return origin.depth, origin.nodes
 
 
 #: An origin with what it is made by; `None` where nothing is looked for behind it.
@@ -328,20 +327,17 @@ class Lends(Protocol):
     def lend(self, buffer: Kept) -> Handle: ...
 
 
-class Kept:
+class Kept(msgspec.Struct, eq=False, weakref=True):
     """An array on a device that can be lost: where it is now, and how it can be had again."""
 
-    __slots__ = ("__weakref__", "_place", "generation", "handle", "origin", "used")
-
-    def __init__(self, handle: Handle, origin: Origin, place: Lends, used: int) -> None:
-        #: `None` while it is on no device: it was lost with one, or had to make room.
-        self.handle: Handle | None = handle
-        self.generation = handle.generation
-        self.origin = origin
-        #: Rises with every use of any array.
-        self.used = used
-        self._place = place
-        origin.array = ref(self)
+    #: `None` while it is on no device: it was lost with one, or had to make room.
+    handle: Handle | None
+    origin: Origin
+    place: Lends
+    #: Of the worker that it was on last.
+    generation: int
+    #: Rises with every use of any array.
+    used: int
 
     @property
     def spec(self) -> Spec:
@@ -349,7 +345,7 @@ class Kept:
 
     def live(self) -> Handle:
         """The array on its device, brought back there if it has to be."""
-        return self._place.lend(self)
+        return self.place.lend(self)
 
     def __repr__(self) -> str:
         return f"<{self.handle!r}>" if self.handle is not None else f"<{self.spec}, on no device now>"

@@ -39,7 +39,7 @@ class Restoration:
                 self._back(origin, self._upload(self._values.pop(id(origin))))
             elif recipe is not None and id(recipe) not in done:
                 done.add(id(recipe))
-                self._compute(recipe, uses)
+                self._compute(origin, recipe, uses)
         for kept in self._wanted:
             kept.used = self._now
         return self._held
@@ -81,15 +81,15 @@ class Restoration:
         handle: Handle = self._with_room(lambda: self._worker.upload(values))
         return handle
 
-    def _compute(self, recipe: Recipe, uses: dict[int, int]) -> None:
+    def _compute(self, wanted: Origin, recipe: Recipe, uses: dict[int, int]) -> None:
         given = [self._held[id(source)] for source in recipe.inputs]
         ran: Ran = self._with_room(lambda: self._worker.run(recipe.program, given, keep=True, wait=False))
         for source in recipe.inputs:
             uses[id(source)] -= 1
             if not uses[id(source)]:
                 self._held.pop(id(source), None)
-        for reference, handle in zip(recipe.results, ran.results, strict=True):
-            origin = reference()
+        origins = [each() for each in recipe.results] or [wanted]
+        for origin, handle in zip(origins, ran.results, strict=True):
             if origin is not None:
                 self._back(origin, handle, needed=id(origin) in uses)
 

@@ -8,6 +8,7 @@ import concurrent.futures
 import os
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from itertools import count
@@ -19,37 +20,27 @@ from anygpu.runtime.collecting import listeners
 from anygpu.runtime.deadlines import Deadlines
 from anygpu.runtime.future import Future
 from anygpu.runtime.health import Health, health_of
-from anygpu.runtime.jobs import Job, NaNs, bytes_of
-from anygpu.runtime.lanes import LOOK_AGAIN, Lane
+from anygpu.runtime.intake import Intake, Parcel
+from anygpu.runtime.jobs import Job, bytes_of
+from anygpu.runtime.lanes import Lane
 from anygpu.runtime.mapping import Outcome, map_over
 from anygpu.runtime.mending import Life
 from anygpu.runtime.offloading import Offloaded, Result, remembered
-from anygpu.runtime.options import CallOptions, options
+from anygpu.runtime.options import CallOptions, TaskOptions, options
 from anygpu.runtime.places import Places
 from anygpu.runtime.planner import Planner, default
 from anygpu.runtime.serving import PLANNING, Serving
 from anygpu.runtime.signature import signature
 from anygpu.tasks.machine import Cancelled, Expired, Kill, Refuse, Task
-from anygpu.tasks.queue import TaskQueue
+from anygpu.tasks.queue import TaskQueue, check_priority
 from anygpu.tasks.tenants import Tenant
 
 #: Functions that one runtime remembers, the latest last.
 _MOST_FUNCTIONS = 256
+#: A deadline beyond this is none.
+_FOR_EVER = 1e8
 #: How long `close` waits for tasks that run.
 _PATIENCE = 10.0
-
-
-class TaskOptions(CallOptions, total=False):
-    """What `submit` takes beside the options of a call."""
-
-    #: 0 to 10; ten levels are overtaken after five seconds of waiting.
-    priority: int
-    tenant: str
-    #: Seconds from now after which the task is given up.
-    deadline: float | None
-    nan: NaNs
-    #: For opaque tasks: whether they may be run again when their device was lost.
-    idempotent: bool
 
 
 class Runtime:
@@ -83,15 +74,20 @@ class Runtime:
         self._queue: TaskQueue[Job] = TaskQueue(most=queue, ageing=ageing, tenants=tenants)
         self._lanes: dict[str, Lane] = {}
         self._deadlines: Deadlines[Job] = Deadlines(self._expire, time.monotonic, "anygpu-deadlines")
+        self._intake = Intake(self._take_in)
         self._numbers = count(1)
-        #: Tasks that are not done: those that wait, and those that run.
-        self._open = 0
         self._closed: str | None = None
+        #: Whether lanes take nothing any more.
+        self._ended = False
+        #: Callers who are being told that their time is over, while the device may be done at any moment.
+        self._telling = 0
         #: Device seconds of each tenant.
         self._used: dict[str, float] = {}
         self._functions: OrderedDict[Hashable, Offloaded[..., Any]] = OrderedDict()
+        #: Tasks whose callers have not been told yet: those that wait, and those that run.
         self._jobs: dict[Future, Job] = {}
         self._serving = Serving(self._planner, self, batching=batching, max_latency=max_latency)
+        _runtimes.add(self)
 
     # -- tasks
 
@@ -101,6 +97,35 @@ class Runtime:
         Arguments must not be changed before the future is done. Raises `QueueFull` or `QuotaExceeded` when no more
         tasks may wait.
         """
+        future = Future(self._cancel)
+        parcel = Parcel(future, function, arguments, given, time.monotonic(), listeners.get())
+        loop = asyncio._get_running_loop()
+        if loop is not None:
+            # Everything that takes time is done on another thread, once the loop has nothing else to do: whoever
+            # awaits the future gets its errors there.
+            self._check_open()
+            self._queue.check_room(len(self._intake))
+            self._intake.put_soon(parcel, loop)
+            return future
+        job = self._job(parcel)
+        if self.lock.acquire(blocking=False):
+            try:
+                self._let_in()
+                self._check_open()
+                self._admit(job)
+            finally:
+                self.lock.release()
+        else:
+            # Somebody is looking at the queue: no caller waits for that.
+            self._check_open()
+            self._queue.check(job, len(self._intake))
+            self._jobs[future] = job
+            self._intake.put(job)
+        return future
+
+    def _job(self, parcel: Parcel) -> Job:
+        """Checks everything that was asked for."""
+        given, arguments = parcel.given.copy(), parcel.arguments
         priority, tenant = given.pop("priority", 0), given.pop("tenant", "default")
         seconds, nan = given.pop("deadline", None), given.pop("nan", "allow")
         idempotent = given.pop("idempotent", False)
@@ -110,34 +135,24 @@ class Runtime:
             raise InvalidOption(f"deadline is a number of seconds, more than 0; got {seconds!r}.")
         if nan not in ("allow", "raise"):
             raise InvalidOption(f'nan is "allow" or "raise"; got {nan!r}.')
-        offloaded = self._function(function, given)
+        check_priority(priority)
+        offloaded = self._function(parcel.function, given)
         call = offloaded.call(signature(arguments, {}, floats=offloaded.floats), arguments, {})
-        future = Future(self._cancel)
-        now = time.monotonic()
-        job = Job(
+        now = parcel.submitted
+        return Job(
             next(self._numbers),
             call,
-            future,
+            parcel.future,
             Life(Task(name=call.state.task, devices=()), self.lock),
             priority=priority,
             tenant=tenant,
             submitted=now,
-            until=None if seconds is None else now + seconds,
+            until=None if seconds is None or seconds > _FOR_EVER else now + seconds,
             nan=nan,
             idempotent=idempotent,
             nbytes=bytes_of(arguments, {}),
-            hearing=listeners.get(),
+            hearing=parcel.hearing,
         )
-        with self.lock:
-            if self._closed is not None:
-                raise RuntimeClosed(self._closed)
-            self._queue.push(job, now)
-            self._open += 1
-            self._jobs[future] = job
-            self._assign(job, now)
-        if job.until is not None:
-            self._deadlines.add(job.number, job, job.until)
-        return future
 
     def run(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Result:
         """As `submit`, and wait: `.value` and `.receipt`."""
@@ -170,7 +185,12 @@ class Runtime:
         **given: Unpack[TaskOptions],
     ) -> list[Outcome]:
         """`map` for asynchronous code: it waits on another thread, and the loop goes on."""
-        return await asyncio.to_thread(map_over, self, function, iterables, progress, given)
+        stop = threading.Event()
+        try:
+            return await asyncio.to_thread(map_over, self, function, iterables, progress, given, stop)
+        except asyncio.CancelledError:
+            stop.set()  # the other thread cancels what it has submitted, and ends
+            raise
 
     # -- the whole
 
@@ -194,7 +214,7 @@ class Runtime:
                 self._planner.places,
                 self._used,
                 closed=self._closed,
-                open_tasks=self._open,
+                open_tasks=len(self._jobs),
                 now=time.monotonic(),
             )
 
@@ -203,22 +223,26 @@ class Runtime:
         with self.lock:
             if self._closed is None:
                 self._closed = "being drained"
-            return self._settled.wait_for(lambda: self._open == 0, timeout)
+            return self._settled.wait_for(self._is_idle, timeout)
 
     def close(self, timeout: float | None = _PATIENCE) -> None:
         """Take no more tasks, cancel those that wait, and wait for those that run. May be called twice."""
         with self.lock:
-            self._closed = "closed"
-            waiting = [job for job in self._jobs.values() if job.life.task.situation == "queued"]
-        for job in waiting:
-            self._cancel(job.future)
+            self._closed = self._closed if self._ended else "closed"
+        self._cancel_waiting()
         with self.lock:
-            self._settled.wait_for(lambda: self._open == 0, timeout)
+            over = self._settled.wait_for(self._is_idle, timeout)
+            self._ended = True
             lanes = list(self._lanes.values())
             for lane in lanes:
                 lane.ended = True
                 lane.wakened.notify_all()
-        self._deadlines.close()
+        if over:
+            self._deadlines.close()
+            self._intake.close()
+        else:
+            # What still runs keeps its deadlines, but what came back to the queue meanwhile is not taken any more.
+            self._cancel_waiting()
         for lane in lanes:
             for thread in lane.threads:
                 if thread is not threading.current_thread():
@@ -226,15 +250,34 @@ class Runtime:
         if not self._shares_planner:
             self._planner.close()
 
+    def _cancel_waiting(self) -> None:
+        for job in list(self._jobs.values()):  # in one step: those that are done leave it at any moment
+            if job.life.task.situation == "queued":
+                self._cancel(job.future)
+
+    def _is_idle(self) -> bool:
+        return not self._jobs and not self._telling and not self._intake
+
+    def _stay_behind(self) -> None:
+        """In a process that was forked from ours: no thread came along, and nobody knows what they held."""
+        self.lock = threading.RLock()
+        self._settled = threading.Condition(self.lock)
+        self._closed, self._ended, self._telling = "of the process that this one was forked from", True, 0
+        self._lanes, self._jobs = {}, {}
+        self._deadlines = Deadlines(self._expire, time.monotonic, "anygpu-deadlines")
+        self._intake = Intake(self._take_in)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.drain()
-        self.close()
+        try:
+            if kind is None:
+                self.drain()
+        finally:
+            self.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -245,7 +288,7 @@ class Runtime:
         await asyncio.to_thread(self.__exit__, kind, error, traceback)
 
     def __repr__(self) -> str:
-        return f"<Runtime: {self._open} open tasks, {self._closed or 'open'}>"
+        return f"<Runtime: {len(self._jobs)} open tasks, {self._closed or 'open'}>"
 
     # -- functions
 
@@ -279,13 +322,49 @@ class Runtime:
 
     # -- lanes. With the lock held
 
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise RuntimeClosed(self._closed)
+
+    def _admit(self, job: Job, *, again: bool = False) -> None:
+        self._queue.push(job, job.submitted, again=again)
+        self._jobs[job.future] = job
+        if job.until is not None:
+            # Before a lane can see it: one that is done must not be added any more.
+            self._deadlines.add(job.number, job, job.until)
+        self._assign(job, job.submitted)
+
+    def _let_in(self) -> None:
+        """What came while the lock was taken, or from a loop. It was accepted then, and is not refused as too much."""
+        for item in self._intake.take():
+            if isinstance(item, Job):
+                if item.life.task.situation == "queued":
+                    self._admit(item, again=True)
+                continue
+            if not item.future.set_running_or_notify_cancel():
+                continue
+            try:
+                if self._closed == "closed":
+                    raise RuntimeClosed(self._closed)
+                job = self._job(item)
+                self._queue.check_quotas(job)
+                self._admit(job, again=True)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with it, its caller is told
+                item.future.set_exception(error)
+
     def _assign(self, job: Job, now: float) -> None:
         """Decide which lane a task waits for, going by predicted finish, and wake it."""
-        name, seconds = self._serving.lane_for(job, self._waiting(now))
-        lane = self._lane(name)
-        job.lane, job.seconds = name, seconds
+        route = self._serving.recent_route(job, now)
+        if route is None:
+            route = self._serving.route(job, self._waiting(now), now)
+        job.lane, job.seconds, job.choice = route.lane, route.seconds, route.choice
+        lane, seconds = self._lane(route.lane), route.seconds
         lane.backlog += seconds
         lane.wake()
+        if not lane.idle and len(self._lanes) > 1:
+            for other in self._lanes.values():
+                if other is not lane:
+                    other.rouse()
 
     def _lane(self, name: str) -> Lane:
         lane = self._lanes.get(name)
@@ -308,6 +387,8 @@ class Runtime:
 
     def _take(self, lane: Lane) -> list[Job]:
         """What this lane runs next."""
+        if self._intake:
+            self._let_in()
         if not len(self._queue):
             return []
         now = time.monotonic()
@@ -319,21 +400,28 @@ class Runtime:
                 return False
             if job.lane == lane.name:
                 return True
-            if job.forced is not None or job.lane == PLANNING or lane.name == PLANNING:
+            if job.forced is not None or lane.name == PLANNING:
                 return False
             if waiting is None:
                 waiting = self._waiting(now)
                 waiting.pop(lane.name, None)
-            return self._serving.lane_for(job, waiting)[0] == lane.name
+            return self._serving.route(job, waiting).lane == lane.name
 
         jobs = self._queue.take(
             now, fits, most=lambda job, there: self._serving.how_many(lane, job, there), by=lane.name
         )
+        if not jobs and lane.backlog > 0:
+            # Something waits for this very lane, behind more than were looked at.
+            jobs = self._queue.take(
+                now, lambda job: job.lane == lane.name and self._serving.has_room(lane, job), look=None, by=lane.name
+            )
         for job in jobs:
             planned = self._lanes[job.lane]
             planned.backlog = max(0.0, planned.backlog - job.seconds)
             if job.lane != lane.name:
-                job.lane, job.seconds = lane.name, self._serving.seconds(job, lane.name)
+                # It was meant for another, and is done sooner here.
+                route = self._serving.route(job, waiting or {})
+                job.lane, job.seconds, job.choice = lane.name, route.seconds, route.choice
             job.started = now
             self._queue.charge(job.tenant, job.seconds)
             job.held_bytes = self._serving.bytes_needed(job)
@@ -351,11 +439,16 @@ class Runtime:
                     if lane.ended:
                         lane.idle -= 1
                         return
-                    lane.wakened.wait(LOOK_AGAIN if len(self._queue) else None)
+                    lane.wait(look_again=len(self._queue) > 0)
                 lane.idle -= 1
                 lane.running[me] = (jobs, time.monotonic())
+                if lane.width > 1 and len(self._queue):
+                    # Two tasks may have come before the first of them woke anybody, and that woke only one.
+                    lane.wake()
             try:
                 self._serving.serve(lane, jobs)
+            except BaseException as error:  # noqa: BLE001 - a lane must not end with a task: others wait for it
+                self._serving.give_up(jobs, error)
             finally:
                 del jobs
                 with self.lock:
@@ -363,15 +456,25 @@ class Runtime:
 
     # -- what the lanes' work tells
 
+    def _take_in(self) -> None:
+        with self.lock:
+            self._let_in()
+            if self._closed is not None:
+                self._settled.notify_all()
+
     def put_back(self, job: Job) -> None:
         """It waits again, at its old place."""
         now = time.monotonic()
         with self.lock:
             self.left(job)
+            self._queue.charge(job.tenant, now - job.started - job.seconds)
             if job.life.task.situation != "queued":  # cancelled, or late, while it was looked at
                 return
-            self._queue.push(job, now, again=True)
-            self._assign(job, now)
+            if not self._ended:
+                self._queue.push(job, now, again=True)
+                self._assign(job, now)
+                return
+        self._cancel(job.future)
 
     def settle(self, job: Job, seconds: float, *, succeeded: bool) -> None:
         """The device is done with it."""
@@ -387,7 +490,6 @@ class Runtime:
             self._queue.charge(job.tenant, seconds - job.seconds)
             self._used[job.tenant] = self._used.get(job.tenant, 0.0) + seconds
             self._queue.finished(job)
-            self._jobs.pop(job.future, None)
 
     def left(self, job: Job) -> None:
         """It is on its lane no more."""
@@ -397,17 +499,23 @@ class Runtime:
 
     def closed(self, job: Job) -> None:
         """Its caller has been told."""
-        with self.lock:
-            self._open -= 1
-            if not self._open:
+        self._jobs.pop(job.future, None)
+        # Whoever closes it looks at the tasks that are left after having said so: one of both sees the other.
+        if self._closed is not None and not self._jobs:
+            with self.lock:
                 self._settled.notify_all()
+            if self._ended:
+                self._deadlines.end()
+                self._intake.end()
 
     # -- ends that come from outside
 
     def _cancel(self, future: Future) -> bool:
         with self.lock:
             job = self._jobs.get(future)
-            if job is None:
+            if job is None and not future.done():  # on its way from a loop
+                return concurrent.futures.Future.cancel(future)
+            if job is None or future.done():
                 return future.cancelled()
             if job.life.task.situation != "queued" and not self._serving.can_stop(job):
                 return False
@@ -431,24 +539,35 @@ class Runtime:
             actions = job.life.tell(Expired())
             if waited and actions:
                 self._unqueue(job)
-        for action in actions:
-            if isinstance(action, Refuse):
-                seconds = (job.until or job.submitted) - job.submitted
-                error = DeadlineExceeded(job.name, seconds, still_running=action.still_running)
-                job.future.set_exception(error)
-                if waited:
-                    self.closed(job)
-            elif isinstance(action, Kill):
+            if any(isinstance(action, Kill) for action in actions):
+                # With the lock held, so that its lane has not begun with another one.
                 self._serving.kill(job)
+            refused = next((action for action in actions if isinstance(action, Refuse)), None)
+            if refused is None:
+                return
+            self._telling += 1
+        try:
+            if refused.why == "cancelled":
+                job.future.set_exception(concurrent.futures.CancelledError())
+            else:
+                seconds = (job.until or job.submitted) - job.submitted
+                job.future.set_exception(DeadlineExceeded(job.name, seconds, still_running=refused.still_running))
+        finally:
+            with self.lock:
+                self._telling -= 1
+                if waited:
+                    self._jobs.pop(job.future, None)
+                if self._is_idle():
+                    self._settled.notify_all()
 
     def _unqueue(self, job: Job) -> None:
         if self._queue.remove(job):
             lane = self._lanes[job.lane]
             lane.backlog = max(0.0, lane.backlog - job.seconds)
         self._queue.finished(job)
-        self._jobs.pop(job.future, None)
 
 
+_runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
 _default: Runtime | None = None
 _making = threading.Lock()
 
@@ -460,14 +579,21 @@ def default_runtime() -> Runtime:
         with _making:
             if _default is None:
                 _default = Runtime()
-                atexit.register(_default.close)
+                atexit.register(_close_default)
     return _default
+
+
+def _close_default() -> None:
+    if _default is not None:
+        _default.close()
 
 
 def _forked() -> None:
     """In a process that was forked from ours there are none of its threads."""
     global _default, _making
     _default, _making = None, threading.Lock()
+    for runtime in list(_runtimes):
+        runtime._stay_behind()
 
 
 if hasattr(os, "register_at_fork"):

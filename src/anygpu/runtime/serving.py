@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from anygpu.errors import AnyGPUError, DeadlineExceeded
+from anygpu.hardware.device import Kind
 from anygpu.plan.batching import SIZES
 from anygpu.plan.choosing import Choice
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
-from anygpu.runtime.batches import Batch, Batched, Batches
+from anygpu.runtime.batches import Batch, Batches
 from anygpu.runtime.collecting import numpy_receipt
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import Lane
@@ -27,7 +28,9 @@ from anygpu.runtime.planner import Planner
 from anygpu.runtime.running import run_at
 from anygpu.runtime.state import State, usable_bytes
 from anygpu.runtime.ways import InPieces
-from anygpu.tasks.machine import Deliver, Failed, Finished, Refuse, Requeue, Started
+from anygpu.tasks.faults import fault_of
+from anygpu.tasks.machine import FINAL, Deliver, Failed, Finished, Refuse, Requeue, Started
+from anygpu.workers.worker import Ran
 
 #: Not a device: the lane on which functions are recorded whose caller has ruled NumPy out.
 PLANNING = "planning"
@@ -37,8 +40,10 @@ _UNKNOWN_SECONDS = 1e-3
 _SHORT_SECONDS, _SHORT_ROW = 2e-4, 16
 #: A lane takes at most what fills it for so many times the latency bound, and leaves the rest to others.
 _TURN = 4.0
-#: Tasks of a kind that are taken one by one after a batch of them was not worth it.
-_PASSED_OVER = 64
+#: Tasks of a kind that are taken one by one after a batch was not worth it, although so many waited.
+_PASSED_OVER, _MANY = 64, 16
+#: What was thought of one task holds for others of its kind that come in the same moment.
+_MOMENT = 2e-3
 _ALL_FREE: Mapping[str, float] = {}
 _AT_HOME = Choice("numpy", "home", "")
 #: The thread that knows whose time is over kills a worker; if it does not come to it, the worker does it itself.
@@ -58,6 +63,18 @@ class Host(Protocol):
     def settle(self, job: Job, seconds: float, *, succeeded: bool) -> None: ...
 
     def closed(self, job: Job) -> None: ...
+
+
+class Route(NamedTuple):
+    """Where a task of some kind goes."""
+
+    lane: str
+    #: What it is expected to take there.
+    seconds: float
+    #: Why, if it was chosen.
+    choice: Choice | None
+    #: Until when it holds for others of its kind.
+    until: float
 
 
 class _KindOfBatches(Batches):
@@ -83,23 +100,41 @@ class Serving:
         self._host = host
         self._batching = batching
         self._max_latency = max_latency
+        self._routes: WeakKeyDictionary[State, Route] = WeakKeyDictionary()
         self._batches: WeakKeyDictionary[State, _KindOfBatches] = WeakKeyDictionary()
 
     # -- questions, asked with the runtime's lock held
 
-    def lane_for(self, job: Job, waiting: Mapping[str, float]) -> tuple[str, float]:
-        """The lane whose thread should run it, going by predicted finish, and the seconds it would take there."""
+    def recent_route(self, job: Job, now: float) -> Route | None:
+        """As for a task of its kind a moment ago, for which everything was thought about."""
+        if job.forced is not None:
+            return None
+        known = self._routes.get(job.call.state)
+        return known if known is not None and now < known.until else None
+
+    def route(self, job: Job, waiting: Mapping[str, float], now: float = 0.0) -> Route:
+        """The lane whose thread should run it, going by predicted finish; `waiting` is how long each is busy."""
         state = job.call.state
         if job.forced is not None:
             name = job.forced.candidate
-            return _lane_of(name), self.seconds(job, name)
-        if state.options.engine is not None:
-            return state.options.engine, state.cell.estimate(state.options.engine) or _UNKNOWN_SECONDS
+            return Route(_lane_of(name), self.seconds(state, name), job.forced, 0.0)
+        found = self._route(job, waiting)
+        if now:
+            found = self._routes[state] = found._replace(until=now + _MOMENT)
+        return found
+
+    def _route(self, job: Job, waiting: Mapping[str, float]) -> Route:
+        state = job.call.state
+        engine = state.options.engine
+        if engine is not None:
+            return Route(engine, state.cell.estimate(engine) or _UNKNOWN_SECONDS, None, 0.0)
         if state.quiet > 0 or state.settled_for_numpy is not None:
-            return "numpy", self.seconds(job, "numpy")
+            return Route("numpy", self.seconds(state, "numpy"), None, 0.0)
         home = state.cell.home
         if not state.considered:
-            return (PLANNING, _UNKNOWN_SECONDS) if home is None else (_lane_of(home), self.seconds(job, home))
+            if home is None:
+                return Route(PLANNING, _UNKNOWN_SECONDS, None, 0.0)
+            return Route(_lane_of(home), self.seconds(state, home), None, 0.0)
         busy: dict[str, float] = {}
         if waiting:
             for name, facts in state.facts.items():
@@ -107,11 +142,10 @@ class Serving:
                 if seconds > 0:
                     busy[name] = seconds
         choice = choose(job.call, busy)
-        job.choice = choice
-        return _lane_of(choice.candidate), self.seconds(job, choice.candidate)
+        return Route(_lane_of(choice.candidate), self.seconds(state, choice.candidate), choice, 0.0)
 
-    def seconds(self, job: Job, candidate: str) -> float:
-        state = job.call.state
+    def seconds(self, state: State, candidate: str) -> float:
+        """What one more of its kind is expected to take there."""
         batches = self._batches.get(state) if candidate != "numpy" else None
         each = batches.seconds_each if batches is not None else None
         if each is not None:
@@ -139,14 +173,18 @@ class Serving:
             return 1
         state = job.call.state
         if lane.name == "numpy":
-            return min(there, _SHORT_ROW) if self.seconds(job, "numpy") < _SHORT_SECONDS else 1
+            return min(there, _SHORT_ROW) if self.seconds(state, "numpy") < _SHORT_SECONDS else 1
         if not self._batching or state.ours or state.traced is None or job.choice is None:
             return 1
         batches = self._batches_of(state)
         if batches.passed_over > 0:
             batches.passed_over -= 1
             return 1
-        each = self.seconds(job, job.choice.candidate)
+        each = batches.seconds_each
+        if each is None:
+            # What a launch of many takes is not known: how many it is for is decided when they are looked at.
+            alone = self.seconds(state, job.choice.candidate) > self._max_latency
+            return 1 if alone else min(there, SIZES[-1])
         return max(1, min(there, SIZES[-1], int(_TURN * self._max_latency / each)))
 
     def _batches_of(self, state: State) -> _KindOfBatches:
@@ -180,6 +218,14 @@ class Serving:
         else:
             self._in_batches(lane, jobs)
 
+    def give_up(self, jobs: Sequence[Job], error: BaseException) -> None:
+        """Something went wrong that nobody has thought of."""
+        for job in jobs:
+            if job.future.done():
+                self._host.closed(job)
+            else:
+                self._fail(job, error)
+
     def _plan(self, job: Job) -> None:
         """Record the function and look at the devices, before it waits for one of them."""
         try:
@@ -187,6 +233,14 @@ class Serving:
         except BaseException as error:  # noqa: BLE001 - the caller's own errors, or that there is no such device
             self._fail(job, error)
         else:
+            self._put_back_learned(job)
+
+    def _put_back_learned(self, job: Job) -> None:
+        """It waits for where it should run by what is known now."""
+        with self._host.lock:
+            self._routes.pop(job.call.state, None)
+            if not job.call.lasting:
+                job.alone()
             self._host.put_back(job)
 
     def _begin(self, job: Job, choice: Choice, *, alone: bool = True) -> bool:
@@ -194,7 +248,8 @@ class Serving:
         name = choice.candidate
         lane = _lane_of(name)
         places = self._planner.places
-        killable = alone and name != "numpy" and places.home(lane) == "process"
+        home = job.call.state.options.isolation or places.home(lane)
+        killable = alone and name != "numpy" and home == "process"
         with self._host.lock:
             if job.life.task.situation != "queued":
                 self._host.left(job)
@@ -204,8 +259,9 @@ class Serving:
             job.choice = choice
             generation = 0 if name == "numpy" else places.generation(lane) or 0
             job.life.tell(Started(name, generation, alone=alone, killable=killable))
-        if not job.future.running():  # it may have run elsewhere before
-            job.future.set_running_or_notify_cancel()
+            # With the lock held: from now on its time may be over, and then its future is done.
+            if not job.future.running():  # it may have run elsewhere before
+                job.future.set_running_or_notify_cancel()
         return True
 
     def _alone(self, lane: Lane, job: Job) -> None:
@@ -224,14 +280,15 @@ class Serving:
                 return
             with timer.phase("plan"):
                 planner.seconds += state.hear()
-                if job.forced is None and (choice is None or lane.name == "numpy"):
+                if job.forced is None:
+                    # What surrounds the function may have changed since another such task has run.
                     learn(call, timer)
-                    choice = choose(call, _ALL_FREE)
+                    if choice is None or not _is_candidate(call.state, choice):
+                        choice = choose(call, _ALL_FREE)
             assert choice is not None, "a task that is taken by a device was meant for it"
             if _lane_of(choice.candidate) != lane.name:
-                # Once it was recorded it turned out to be too much for where it is.
-                job.forced = choice
-                self._host.put_back(job)
+                # Now that it was recorded, it is known to be faster elsewhere.
+                self._put_back_learned(job)
                 return
             if not self._begin(job, choice):
                 return
@@ -254,10 +311,20 @@ class Serving:
         """The function is called here, with that library's own arrays."""
         engine = job.call.state.options.engine
         assert engine is not None
+        waited = max(0.0, time.monotonic() - job.submitted)
         if not self._begin(job, Choice(engine, "only", "")):
             return
         begin = self._planner.clock()
-        value, receipt = place_opaque(job.call)
+        try:
+            value, receipt = place_opaque(job.call)
+        except AnyGPUError as error:
+            if fault_of(error) == "user":
+                raise
+            self._mend(job, engine, error.with_traceback(None), Phases(other=self._planner.clock() - begin))
+            return
+        phases = msgspec.structs.replace(receipt.phases, queue=waited)
+        attempts = (*job.attempts, Attempt(device=receipt.device, phases=phases))
+        receipt = msgspec.structs.replace(receipt, phases=phases, attempts=attempts)
         self._deliver(job, value, receipt, self._planner.clock() - begin)
 
     def _quietly(self, job: Job) -> None:
@@ -288,7 +355,17 @@ class Serving:
         if self.can_stop(job):
             call.between = lambda: _stop_if_unwanted(job)
 
+    def _is_over(self, job: Job) -> bool:
+        """Whether its caller has been told already that it is cancelled, or late, before it had begun."""
+        with self._host.lock:
+            over = job.life.task.situation in FINAL
+            if over:
+                self._host.left(job)
+        return over
+
     def _mend(self, job: Job, name: str, failure: AnyGPUError, spent: Phases) -> None:
+        if self._is_over(job):
+            return
         job.attempts += (Attempt(device=name, phases=spent, error=type(failure).__name__, message=str(failure)),)
 
         def refused(why: Refuse) -> None:
@@ -304,8 +381,7 @@ class Serving:
         overdue = job.until is not None and time.monotonic() >= job.until
         following = mend(job.call, job.life, name, failure, overdue=overdue, refused=refused)
         if isinstance(following, Requeue):
-            if job.life.task.suspect:
-                job.alone()
+            job.alone()
             job.forced = next_choice(job.call, job.life.task, following.device, name, failure)
             self._host.put_back(job)
         elif not isinstance(following, Refuse):  # nobody waits for it any more, and the device is free
@@ -322,10 +398,15 @@ class Serving:
         while rest:
             calls = [job.call for job in rest]
             device = choice.candidate
-            planned = batches.plan(len(rest), calls, device, self._planner, self._max_latency) if len(rest) > 1 else None
+            planned = None
+            if len(rest) > 1:
+                # If the device is gone, whoever runs there alone is told so, and that is mended.
+                with contextlib.suppress(AnyGPUError):
+                    planned = batches.plan(len(rest), calls, device, self._planner, self._max_latency)
             if planned is None:
                 alone, *rest = rest
-                batches.passed_over = _PASSED_OVER
+                if len(rest) > _MANY:
+                    batches.passed_over = _PASSED_OVER
                 for job in rest:  # another lane may have them
                     self._host.put_back(job)
                 self._alone(lane, alone)
@@ -340,6 +421,8 @@ class Serving:
         begin = planner.clock()
         # One that its caller has left since is computed all the same, and thrown away.
         running = [job for job in jobs if self._begin(job, choice, alone=False)]
+        if not running:
+            return
         # It is killed when the last of them would be late.
         untils = [job.until for job in running]
         latest = max((until for until in untils if until is not None), default=None)
@@ -360,13 +443,27 @@ class Serving:
             return
         took = planner.clock() - begin
         each = took / len(jobs)
-        batches.seconds_each = each if batches.seconds_each is None else (batches.seconds_each + each) / 2
+        lasting = (took - made.ran.phases.compile) / len(jobs)
+        batches.seconds_each = lasting if batches.seconds_each is None else (batches.seconds_each + lasting) / 2
         with planner.lock:
             planner.seconds += took
         wanted = set(map(id, running))
+        device = planner.machine().device(choice.candidate)
         for job, value in zip(jobs, made.values, strict=True):
             if id(job) in wanted:
-                self._deliver(job, value, partial(_batch_receipt, job, planned, made, choice, begun), each)
+                # The note must hold nothing of the launch: neither arguments nor results of all its calls.
+                note = _BatchNote(
+                    job.call.state.task,
+                    choice,
+                    device.kind if device is not None else "cpu",
+                    begun - job.submitted,
+                    job.attempts,
+                    made.share,
+                    planned.seconds / planned.taken,
+                    planned.how,
+                    planned.traced.program.key,
+                )
+                self._deliver(job, value, note.receipt, each)
 
     # -- ends
 
@@ -393,6 +490,8 @@ class Serving:
 
     def _fail(self, job: Job, error: BaseException) -> None:
         """The user's own error, or one that nothing can be done about: raised unchanged where the result is wanted."""
+        if self._is_over(job):
+            return
         with self._host.lock:
             if job.life.task.situation == "queued":
                 job.life.task = task_for(job.call, "numpy", idempotent=job.idempotent)
@@ -410,34 +509,49 @@ def _stop_if_unwanted(job: Job) -> None:
         raise Stopped
 
 
-def _batch_receipt(job: Job, planned: Batch, made: Batched, choice: Choice, begun: float) -> Receipt:
-    """A call's share of the launch that it was in."""
-    share = made.share
-    phases = msgspec.structs.replace(share.phases, queue=share.phases.queue + max(0.0, begun - job.submitted))
-    state, device = job.call.state, job.call.planner.machine().device(choice.candidate)
-    return Receipt(
-        task=state.task,
-        device=choice.candidate,
-        kind=device.kind if device is not None else "cpu",
-        reason=choice.sentence,
-        phases=phases,
-        attempts=(*job.attempts, Attempt(device=choice.candidate, phases=phases)),
-        device_seconds=share.device_seconds,
-        bytes_to_device=share.bytes_to_device,
-        bytes_to_host=share.bytes_to_host,
-        bytes_skipped=share.bytes_skipped,
-        peak_bytes=share.peak_bytes,
-        kernels=share.kernels,
-        driver=share.driver,
-        host_operations=share.host_operations,
-        predicted_seconds=planned.seconds / planned.taken,
-        how=planned.how,
-        program=state.program.key,
-        unknown=share.unknown,
-    )
+class _BatchNote(NamedTuple):
+    """A call's share of the launch that it was in, until somebody wants to see the receipt."""
+
+    task: str
+    choice: Choice
+    kind: Kind
+    waited: float
+    attempts: tuple[Attempt, ...]
+    share: Ran
+    predicted: float
+    how: str
+    program: str
+
+    def receipt(self) -> Receipt:
+        share, device = self.share, self.choice.candidate
+        phases = msgspec.structs.replace(share.phases, queue=share.phases.queue + max(0.0, self.waited))
+        return Receipt(
+            task=self.task,
+            device=device,
+            kind=self.kind,
+            reason=self.choice.sentence,
+            phases=phases,
+            attempts=(*self.attempts, Attempt(device=device, phases=phases)),
+            device_seconds=share.device_seconds,
+            bytes_to_device=share.bytes_to_device,
+            bytes_to_host=share.bytes_to_host,
+            bytes_skipped=share.bytes_skipped,
+            peak_bytes=share.peak_bytes,
+            kernels=share.kernels,
+            driver=share.driver,
+            host_operations=share.host_operations,
+            predicted_seconds=self.predicted,
+            how=self.how,
+            program=self.program,
+            unknown=share.unknown,
+        )
+
+
+def _is_candidate(state: State, choice: Choice) -> bool:
+    """Whether it may still go there, after it was recorded again."""
+    return choice.candidate == "numpy" or choice.candidate in state.cell.tracks
 
 
 def _lane_of(candidate: str) -> str:
     """Of two devices, the one that is not the host."""
     return candidate.rpartition("+")[2]
-

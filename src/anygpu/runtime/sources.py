@@ -189,11 +189,19 @@ def source_of(given: Any) -> Source | None:
             stretch = stretch_of_map(given)
             if stretch is not None:
                 return InFile(stretch)
+            if type(given) not in (np.ndarray, np.memmap):
+                raise InvalidOption(
+                    f"a stream does not know what a {type(given).__name__} means beyond its numbers. Pass an ordinary "
+                    "array."
+                )
             return InMemory(np.asarray(given))
     if _is_zarr(given):
         from anygpu.runtime.zarr_arrays import InZarr
 
         return InZarr(given)
+    if hasattr(given, "shape") and hasattr(given, "dtype"):
+        # Another library's array, or anygpu's own: one array, and not an iterable of its rows.
+        return InMemory(np.asarray(given))
     if isinstance(given, Iterable):
         return None
     raise InvalidOption(

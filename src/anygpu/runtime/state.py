@@ -334,7 +334,11 @@ def first_choice(devices: Sequence[Device], on: Sequence[str]) -> tuple[list[Dev
 
 def lacking(planner: Planner, device: str, program: Program, options: Options) -> str | None:
     """What the device cannot do of the program, as a sentence; `None` when it can do it all."""
-    lacks = planner.worker(device, options).supports(program)
+    try:
+        lacks = planner.worker(device, options).supports(program)
+    except DeviceLost:
+        # It died of something else: asking can be repeated, and its next generation knows as much.
+        lacks = planner.worker(device, options).supports(program)
     if not lacks:
         return None
     first = lacks[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,9 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.array.place import to_numpy_dtype
 from anygpu.array.structure import flatten
-from anygpu.array.tracing import NotTraceable, Traced, trace
+from anygpu.array.tracing import Traced, trace
 from anygpu.errors import AllocationError, AnyGPUError, DeviceLost, DevicePoisoned, InvalidOption, Unsupported
 from anygpu.hardware.device import Kind
 from anygpu.hardware.selection import select
@@ -28,13 +28,12 @@ from anygpu.plan.choosing import DOUBT
 from anygpu.plan.chunking import corrected, memory_needed
 from anygpu.plan.predicting import predict
 from anygpu.program.graph import Program
-from anygpu.program.independence import Cut, cut, independent_cuts
-from anygpu.program.primitives import Spec
 from anygpu.receipts import Attempt, HostOperation, Phases
 from anygpu.runtime.options import Options
 from anygpu.runtime.planner import Planner
 from anygpu.runtime.sources import stretch_of
 from anygpu.runtime.state import first_choice, lacking, no_device
+from anygpu.runtime.stream_recording import Stream, returned_by
 from anygpu.runtime.values import narrowing
 from anygpu.runtime.ways import together
 from anygpu.units import readable_seconds
@@ -46,111 +45,16 @@ _WORTH_LOOKING = 1.0
 _BETTER = 0.9
 #: One that took so much longer for its first chunk gets no other.
 _HOPELESS = 8.0
+#: After so many chunks one that was less than so much slower is tried again, with one chunk.
+_LOOK_AGAIN, _NEAR = 100, 4.0
+#: Seconds that preparing one device waits for what the one before can do.
+_PATIENCE = 5.0
 #: Chunks that say how fast a device is.
 _RECENT = 5
 #: How often one chunk is run again on a device that was lost meanwhile, and how often it is halved for want of memory.
 _AGAIN, _HALVES = 2, 6
 #: An array that every chunk needs whole stays on the device if it is at least so large.
 _STAYS = 1 << 16
-
-
-class Returned(NamedTuple):
-    """An array that the function returns."""
-
-    #: Of the results of the program.
-    number: int
-    spec: Spec
-    #: The one that is cut; `None` when it is the same in every chunk.
-    axis: int | None
-
-
-class Stream(NamedTuple):
-    """A function of whole arrays, recorded, and how it is cut."""
-
-    task: str
-    function: Callable[..., Any]
-    options: Options
-    traced: Traced
-    #: `None` when there is nothing to cut: the axis has length 0 or 1.
-    way: Cut | None
-    length: int
-    #: For each source the input of the program that it is; `None` for one that is not used.
-    inputs: tuple[int | None, ...]
-    #: What the program takes; for sources there is a stand-in of the same shape.
-    values: list[Any]
-
-    @property
-    def program(self) -> Program:
-        return self.traced.program
-
-    @property
-    def axes(self) -> tuple[int | None, ...]:
-        """For each result the axis that is cut; `None` for one that is the same in every chunk."""
-        return self.way.outputs if self.way is not None else (None,) * len(self.program.outputs)
-
-    def piece(self, start: int, stop: int) -> Program:
-        return self.program if self.way is None else cut(self.program, self.way, start, stop)
-
-    def given(self, chunks: Sequence[Values], start: int, stop: int) -> list[Any]:
-        """What the program of a piece takes. Those that every piece takes whole are the same objects each time."""
-        given = list(self.values)
-        for position, axis in enumerate(self.way.inputs if self.way is not None else ()):
-            if axis is not None:
-                given[position] = given[position][stretch_of(axis, start, stop)]
-        for chunk, number in zip(chunks, self.inputs, strict=True):
-            if number is not None:
-                given[number] = chunk
-        return [np.asarray(each, to_numpy_dtype(s.dtype)) for each, s in zip(given, self.program.inputs, strict=True)]
-
-    @property
-    def returned(self) -> list[Returned]:
-        """The arrays that the function returns, in order; two of them may be the same result."""
-        results = [number for number in _returned(self.traced) if number is not None]
-        return [Returned(number, self.program.results[number], self.axes[number]) for number in results]
-
-    @property
-    def whole(self) -> list[int]:
-        """Inputs that every piece takes whole."""
-        if self.way is None:
-            return []
-        used = {position for position in self.inputs if position is not None}
-        return [n for n, axis in enumerate(self.way.inputs) if axis is None and n not in used]
-
-
-def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
-    """An array of any size without any memory."""
-    return np.broadcast_to(np.zeros((), dtype), shape)
-
-
-def recorded(
-    task: str, function: Callable[..., Any], shapes: Sequence[Values], axis: int, length: int, options: Options
-) -> Stream:
-    """The function for whole arrays of these shapes; raises unless every stretch of the axis can be computed alone."""
-    traced = trace(function, tuple(shapes), {}, precision=options.precision)
-    if isinstance(traced, NotTraceable):
-        raise InvalidOption(
-            f"{task} cannot be streamed, because it cannot be recorded as a program: {traced.reason.rstrip('.')}. If "
-            "every chunk can be computed without the others, say so with per_chunk=True: then it is called with each."
-        )
-    values = traced.inputs(tuple(shapes), {})
-    inputs = tuple(next((n for n, value in enumerate(values) if value is shape), None) for shape in shapes)
-    if length < 2:
-        return Stream(task, function, options, traced, None, length, inputs, values)
-    used = [position for position in inputs if position is not None]
-    ways = [
-        way
-        for way in independent_cuts(traced.program)
-        if way.length == length and all(way.inputs[position] == axis for position in used)
-    ]
-    if not ways:
-        raise InvalidOption(
-            f"{task} cannot be cut along axis {axis}: its results along that axis depend on more than the same stretch "
-            "of its arguments, as with a sum, a sort or a shift along it. Stream along another axis, let the function "
-            "return what each stretch can tell alone, or promise with per_chunk=True that it may be called with each "
-            "chunk as if there were no others."
-        )
-    way = min(ways, key=lambda each: sum(output is None for output in each.outputs))
-    return Stream(task, function, options, traced, way, length, inputs, values)
 
 
 class _Track:
@@ -162,7 +66,11 @@ class _Track:
         self.recent: deque[float] = deque(maxlen=_RECENT)
         self.runs = 0
         self.done = 0
+        #: After how many chunks in all it was tried again.
+        self.looked = 0
         self.failed: str | None = None
+        #: Set once it is known how fast it is, or that it fails.
+        self.known = threading.Event()
 
     @property
     def rate(self) -> float | None:
@@ -180,21 +88,23 @@ class Finished(NamedTuple):
 class Computing:
     """The stage that computes."""
 
-    def __init__(self, stream: Stream, planner: Planner) -> None:
+    def __init__(self, stream: Stream, planner: Planner, may_open: Callable[[], bool]) -> None:
         self._stream = stream
         self._planner = planner
+        #: Whether there is memory for what another device takes by being open.
+        self._may_open = may_open
         self._options = stream.options
         self._home = stream.function if stream.options.precision is None else narrowing(stream.function)
         self._homes: dict[int, Program | None] = {}
         self._tracks: dict[str, _Track] = {}
         self._considered = False
-        #: Nothing more has to be prepared.
-        self.over = False
+        self._over = False
+        self._next_look = _LOOK_AGAIN
         self._current: str | None = None
         #: Arrays that stay on a device, with the generation of its worker.
         self._kept: dict[tuple[str, int, int], Handle] = {}
         self._total: Ran | None = None
-        self._told: set[HostOperation] = set()
+        self._told: dict[HostOperation, None] = {}
         self.attempts: list[Attempt] = []
         #: Of memory, what chunks needed by what was predicted.
         self.correction = 1.0
@@ -221,6 +131,10 @@ class Computing:
         attempts = 0
         while left:
             begin, end = left.popleft()
+            if self.most is not None and end - begin > self.most:
+                # It was read before memory ran out.
+                left.appendleft((begin + self.most, end))
+                end = begin + self.most
             part = [self._part_of(chunk, number, begin - start, end - start) for number, chunk in enumerate(chunks)]
             before = self._planner.clock()
             name = self._choose(end - begin)
@@ -242,10 +156,7 @@ class Computing:
             left.appendleft((begin, end))
             if isinstance(failure, AllocationError) and end - begin > 1 and halves < _HALVES and self._stream.way:
                 halves += 1
-                left.popleft()
-                middle = (begin + end) // 2
-                left.extendleft([(middle, end), (begin, middle)])
-                self.most = min(self.most or end - begin, middle - begin)
+                self.most = (end - begin) // 2
             elif isinstance(failure, DeviceLost | DevicePoisoned) and attempts < _AGAIN and self._tracks[name].done:
                 # Its worker is replaced: the same device is no fallback.
                 attempts += 1
@@ -284,6 +195,8 @@ class Computing:
             track.recent.clear()
         track.recent.append(took / (stop - start or 1))
         track.runs += 1
+        if track.runs > 1:
+            track.known.set()
         track.done += stop - start
         self._count(ran)
         return results
@@ -324,12 +237,9 @@ class Computing:
             shapes.append(self._part_of(whole, number, 0, length))
         with contextlib.suppress(Exception):  # whatever it raises for a chunk, the program of the whole is right
             found = trace(stream.function, tuple(shapes), {}, precision=self._options.precision)
-            if (
-                isinstance(found, Traced)
-                and self._uses_the_same(found, shapes)
-                and _returned(found) == list(range(len(found.program.outputs)))
-            ):
-                return found.program
+            if isinstance(found, Traced) and self._uses_the_same(found, shapes):
+                is_plain = returned_by(found) == list(range(len(found.program.outputs)))
+                return found.program if is_plain else None
         return None
 
     def _uses_the_same(self, found: Traced, shapes: Sequence[Values]) -> bool:
@@ -357,7 +267,7 @@ class Computing:
     def _choose(self, length: int) -> str:
         if not self._tracks:
             self._begin()
-        left = self._stream.length - sum(track.done for track in self._tracks.values())
+        left = self._left
         measured = {name: track.rate for name, track in self._tracks.items() if track.rate and not track.failed}
         if not measured:
             open_ones = [name for name, track in self._tracks.items() if not track.failed]
@@ -366,14 +276,39 @@ class Computing:
         rate = measured[best] or 0.0
         if not self._considered and (self._planner.awake or left * rate > _WORTH_LOOKING):
             self._considered = True
-            self._planner.background.submit(partial(self._prepare, length, left, rate))
+            self._planner.background.submit(partial(self._prepare, length))
         for name, track in self._tracks.items():
             if not track.failed and self._deserves_a_chunk(name, track, left, length, rate):
                 return name
+        again = self._to_try_again(rate)
+        if again is not None:
+            return again
         current = self._current
         if current is None or current not in measured or rate < (measured[current] or 0.0) * _BETTER:
             self._current = best
         return self._current or best
+
+    def _to_try_again(self, best: float) -> str | None:
+        """Now and then one that was not much slower: whoever else used the machine then may have gone."""
+        runs = sum(track.runs for track in self._tracks.values())
+        if runs < self._next_look:
+            return None
+        self._next_look = runs + _LOOK_AGAIN
+        near = [
+            (track.looked, name)
+            for name, track in self._tracks.items()
+            if name != self._current and not track.failed and track.rate and track.rate < _NEAR * best
+        ]
+        if not near:
+            return None
+        name = min(near)[1]
+        self._tracks[name].looked = runs
+        self._tracks[name].recent.clear()
+        return name
+
+    @property
+    def _left(self) -> int:
+        return self._stream.length - sum(track.done for track in self._tracks.values())
 
     def _expected(self, name: str, left: int) -> float:
         track = self._tracks[name]
@@ -381,13 +316,18 @@ class Computing:
 
     def _deserves_a_chunk(self, name: str, track: _Track, left: int, length: int, best: float) -> bool:
         if track.runs:
-            return track.runs == 1 and name != "numpy" and (track.rate or 0.0) < _HOPELESS * best
+            if track.runs == 1 and name != "numpy" and (track.rate or 0.0) < _HOPELESS * best:
+                return True
+            track.known.set()
+            return False
         return track.predicted is not None and left * (best - track.predicted / DOUBT) > length * track.predicted
 
     def _begin(self) -> None:
         on = self._options.preference.on
-        if not on and self._options.preference == Options().preference:
+        if on[:1] == ("numpy",) or self._options.preference == Options().preference:
+            # Nobody has to look for it.
             self._tracks["numpy"] = _Track()
+            self._considered = bool(on)
             return
         missing = no_device(self._planner, self._options)
         if missing is not None:
@@ -397,21 +337,27 @@ class Computing:
         self._considered = True
         self._tracks = self._predicted(max(1, self._stream.length // 64))
 
-    def _prepare(self, length: int, left: int, best: float) -> None:
+    def _prepare(self, length: int) -> None:
         """In the background: open what is promising, and compile for it, while chunks go on where they are."""
         planner, piece = self._planner, self._stream.piece(0, min(length, self._stream.length))
         with contextlib.suppress(AnyGPUError):
             for name, track in sorted(self._predicted(length).items(), key=lambda item: item[1].predicted or 0.0):
-                if self.over or planner.background.closed:
+                if self._over or planner.background.closed:
                     return
-                gain = left * (best - (track.predicted or 0.0) / DOUBT)
-                if name in self._tracks or gain < track.once:
+                tracks = self._tracks
+                best = min((each.rate for each in tracks.values() if each.rate and not each.failed), default=0.0)
+                gain = self._left * (best - (track.predicted or 0.0) / DOUBT)
+                if name in tracks or gain < track.once:
+                    continue
+                if not planner.is_open(name) and not self._may_open():
                     continue
                 with planner.trying((name,)), contextlib.suppress(AnyGPUError):
                     if lacking(planner, name, piece, self._options) is None:
                         planner.worker(name, self._options).prepare(piece)
                         # A new table: the computing may be reading the old one.
                         self._tracks = {**self._tracks, name: track}
+                        # Whether the next one is promising depends on how this one does.
+                        track.known.wait(_PATIENCE)
 
     def _predicted(self, length: int) -> dict[str, _Track]:
         """Every device that may take part, with what is predicted for a chunk of this length."""
@@ -435,6 +381,7 @@ class Computing:
         """The device is out of it for the rest of the stream; raises when that is not allowed, or none is left."""
         track = self._tracks[name]
         track.failed = f"{type(failure).__name__}: {failure}"
+        track.known.set()
         was_meant = bool(track.done) or bool(self._options.preference.on)
         left = [each for each, other in self._tracks.items() if not other.failed]
         if self._options.fallback == "raise" and was_meant:
@@ -457,6 +404,12 @@ class Computing:
 
     # -- afterwards
 
+    def finish(self) -> None:
+        """Nothing more has to be prepared."""
+        self._over = True
+        for track in self._tracks.values():
+            track.known.set()
+
     def _learn_memory(self, piece: Program, ran: Ran) -> None:
         if ran.peak_bytes is not None:
             self.device_bytes = max(self.device_bytes, ran.peak_bytes)
@@ -466,7 +419,7 @@ class Computing:
     def _tell(self, ran: Ran) -> None:
         for operation in ran.host_operations:
             if operation not in self._told:
-                self._told.add(operation)
+                self._told[operation] = None
                 if self._options.fallback == "warn":
                     ran_on_host(operation)
 
@@ -474,7 +427,7 @@ class Computing:
         phases = ran.phases
         self.seconds_computing += phases.run + phases.compile
         self.seconds_transferring += phases.total - phases.run - phases.compile
-        ran = ran._replace(results=[])
+        ran = ran._replace(results=[], host_operations=())
         before = self._total
         self._total = ran if before is None else together([before, ran], [], [before.phases, ran.phases])
 
@@ -482,6 +435,10 @@ class Computing:
     def total(self) -> Ran:
         """All chunks as one."""
         return self._total if self._total is not None else _at_home([], 0.0)
+
+    @property
+    def host_operations(self) -> tuple[HostOperation, ...]:
+        return tuple(self._told)
 
     def kind_of(self, device: str) -> Kind:
         found = self._planner.machine().device(device) if device != "numpy" else None
@@ -509,25 +466,6 @@ class Computing:
         if self._options.preference.on:
             return "it was asked for."
         return "the stream was too short to look for other devices."
-
-
-class _Mark:
-    """Stands for a result, to see where it goes."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def copy(self) -> _Mark:
-        return self
-
-    def item(self) -> _Mark:
-        return self
-
-
-def _returned(traced: Traced) -> list[int | None]:
-    """For each leaf of what the function returns: which result of the program it is; `None` for what is none."""
-    leaves = flatten(traced.rebuild([_Mark(number) for number in range(len(traced.program.outputs))]))[0]
-    return [leaf.number if isinstance(leaf, _Mark) else None for leaf in leaves]
 
 
 def _at_home(results: list[Values], seconds: float) -> Ran:

@@ -20,8 +20,9 @@ Progress = bool | Callable[[int, int | None], object]
 
 #: Chunks of more bytes than this are no faster.
 CHUNK_BYTES = 16 << 20
-#: Chunks on their way at once, of arguments and of results: one is worked on by each of two stages, one is between.
-IN_FLIGHT = 3
+#: Chunks on their way at once, of arguments and of results: one is worked on by each of two stages, one is between. If
+#: memory allows it there are more, so that a stage which is held up for a moment does not hold up the others.
+IN_FLIGHT, MOST_IN_FLIGHT = 3, 6
 #: Of the memory that is allowed: the rest is for what allocators round up, and for Python.
 USABLE = 0.8
 #: Chunks are not made smaller than this for what else the process takes.
@@ -136,6 +137,11 @@ def bytes_of_a_step(source: Source, axis: int) -> int:
     return math.prod(shortened(source.shape, axis, 1)) * source.dtype.itemsize
 
 
-def resident_bytes() -> int:
-    found: int = psutil.Process().memory_info().rss
+def resident_bytes(*, children: bool = False) -> int:
+    """Of this process, and on request of those that it has started, which takes some milliseconds."""
+    me = psutil.Process()
+    found: int = me.memory_info().rss
+    for child in me.children(recursive=True) if children else ():
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            found += child.memory_info().rss
     return found

@@ -29,12 +29,14 @@ from anygpu.runtime.planner import Planner, default
 from anygpu.runtime.resuming import Record, begun, digest_of, place_of, write_record
 from anygpu.runtime.sinks import Collected, Sink, ToFile, reads_what_it_writes, sink_of
 from anygpu.runtime.sources import Source, is_one_tensor, shortened, source_of
-from anygpu.runtime.stream_computing import Computing, Finished, Stream, recorded, stand_in
+from anygpu.runtime.stream_computing import Computing, Finished
 from anygpu.runtime.stream_items import Items
+from anygpu.runtime.stream_recording import Stream, recorded, stand_in
 from anygpu.runtime.streamed import (
     CHUNK_BYTES,
     IN_FLIGHT,
     LEAST_BYTES,
+    MOST_IN_FLIGHT,
     NOT_PREDICTED,
     USABLE,
     Clock,
@@ -49,6 +51,8 @@ from anygpu.units import bytes_from
 
 #: Without a limit of the caller's: the least of this, and of a share of what is free.
 _MEMORY, _OF_FREE = 1 << 30, 0.25
+#: Of the memory that is allowed: when more than this is taken, no further device is opened to see how fast it is.
+_FOR_LIBRARIES = 0.4
 #: How often a stream that can be gone on with says how far it is.
 _RECORD_SECONDS = 1.0
 
@@ -113,7 +117,7 @@ class _Run:
         self._sources = sources
         self._axis = axis
         self._budget = budget
-        self._computing = Computing(work, planner)
+        self._computing = Computing(work, planner, self._may_open)
         self._rows_in = sum(bytes_of_a_step(each, axis) for each in sources if not each.in_memory)
         self._rows_out = sum(
             spec.nbytes // max(1, spec.shape[cut])
@@ -121,35 +125,46 @@ class _Run:
             if cut is not None
         )
         self._returned = work.returned
-        self._resident = resident_bytes()
+        self._resident, self._with_children = resident_bytes(), resident_bytes(children=True)
         self._length = self._longest()
+        usable = int(budget * USABLE)
+        more = [n for n in range(IN_FLIGHT, MOST_IN_FLIGHT + 1) if self._bytes_at(self._length, n) <= usable]
+        self._flying = max(more, default=IN_FLIGHT)
         self._clock = Clock()
         self._chunks = 0
         self._longest_chunk = 0
 
+    def _may_open(self) -> bool:
+        """Libraries that open a device take hundreds of megabytes. The first may, others while there is room."""
+        return resident_bytes(children=True) - self._with_children < self._budget * _FOR_LIBRARIES
+
     # -- how long chunks are
 
-    def _bytes_at(self, length: int) -> int:
+    def _bytes_at(self, length: int, flying: int = IN_FLIGHT) -> int:
         """With chunks of this length: all of them that are on their way, and what computing one takes."""
         # A worker in a child has its own copy of arguments and results, in memory that it shares with us.
         shared = (self._rows_in + self._rows_out) * length
-        return IN_FLIGHT * (self._rows_in + self._rows_out) * length + shared + self._computing.bytes_for(length)
+        return flying * (self._rows_in + self._rows_out) * length + shared + self._computing.bytes_for(length)
 
     def _longest(self) -> int:
         usable = int(self._budget * USABLE)
         length = max(1, self._work.length)
         if self._work.way is None:
+            self._require(length, usable)
             return length
         row = sum(bytes_of_a_step(each, self._axis) for each in self._sources) + self._rows_out
         length = min(length, max(1, CHUNK_BYTES // max(1, row)))
         while length > 1 and self._bytes_at(length) > usable:
             length = max(1, min(length // 2, length * usable // self._bytes_at(length)))
-        if self._bytes_at(length) > usable:
-            raise OverBudget("the host", int(self._bytes_at(length) / USABLE), self._budget)
+        self._require(length, usable)
         grains = [each.grain[self._axis] for each in self._sources if each.grain is not None]
         if grains and length > max(grains):
             length = length // max(grains) * max(grains)
         return length
+
+    def _require(self, length: int, usable: int) -> None:
+        if self._bytes_at(length) > usable:
+            raise OverBudget("the host", int(self._bytes_at(length) / USABLE), self._budget)
 
     def _shorten(self) -> None:
         """After a chunk: what was learnt about memory."""
@@ -157,7 +172,7 @@ class _Run:
             return
         if self._computing.most is not None:
             self._length = min(self._length, self._computing.most)
-        if self._bytes_at(self._length) > self._budget and self._length > 1:
+        if self._bytes_at(self._length, self._flying) > self._budget and self._length > 1:
             self._length = max(1, self._length // 2)
         grown = resident_bytes() - self._resident
         if grown > self._budget and self._length * (self._rows_in + self._rows_out) > LEAST_BYTES:
@@ -190,7 +205,7 @@ class _Run:
             if place is not None:
                 place.unlink(missing_ok=True)
         finally:
-            self._computing.over = True
+            self._computing.finish()
             for each in sinks:
                 each.abandon()
         value = self._value(sink, values)
@@ -205,11 +220,11 @@ class _Run:
         advance: Callable[[int], None],
     ) -> None:
         work, stages, clock = self._work, Stages(), self._clock
-        buffers = [[self._buffer(each) for each in self._sources] for _ in range(IN_FLIGHT)]
-        free: Channel[list[Values]] = Channel(stages, IN_FLIGHT, buffers)
+        buffers = [[self._buffer(each) for each in self._sources] for _ in range(self._flying)]
+        free: Channel[list[Values]] = Channel(stages, self._flying, buffers)
         begin, length = done, work.length
         first = True
-        recorded_at = time.perf_counter()
+        recorded_at = float("-inf")
 
         def read() -> _Chunk | None:
             nonlocal begin
@@ -248,7 +263,7 @@ class _Run:
                     recorded_at = now
             advance(finished.stop)
 
-        overlap(stages, read, compute, write)
+        overlap(stages, read, compute, write, between=self._flying - 2)
 
     def _buffer(self, source: Source) -> Values:
         """Of the longest chunk; those that are there anyway need none."""
@@ -331,13 +346,13 @@ class _Run:
             bytes_skipped=ran.bytes_skipped,
             peak_bytes=ran.peak_bytes,
             kernels=ran.kernels,
-            host_operations=tuple(dict.fromkeys(ran.host_operations)),
+            host_operations=computing.host_operations,
             how=how,
             program=work.program.key,
             unknown={**ran.unknown, "predicted_seconds": NOT_PREDICTED},
         )
         publish(receipt)
-        held = IN_FLIGHT * (self._rows_in + self._rows_out) * self._longest_chunk
+        held = self._flying * (self._rows_in + self._rows_out) * self._longest_chunk
         peak = held + max(computing.device_bytes, computing.bytes_for(max(1, self._longest_chunk)))
         return Streamed(value, receipt, self._chunks, seconds, peak)
 

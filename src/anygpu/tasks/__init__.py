@@ -1,1 +1,1 @@
-"""Tasks as values: the life of one, the queue of many, and how they become batches. Pure: no clock, thread or device."""
+"""Tasks as values: the life of one, and the queue of many. Pure: no clock, no thread, no device."""

@@ -56,6 +56,11 @@ T = TypeVar("T", bound=Queued)
 Place = TypeVar("Place")
 
 
+def check_priority(priority: int) -> None:
+    if type(priority) is not int or not LEAST <= priority <= MOST:
+        raise InvalidOption(f"a priority is a whole number from {LEAST} to {MOST}; got {priority!r}.")
+
+
 class _Entry(Generic[T]):
     """A task that waits or was taken."""
 
@@ -142,8 +147,8 @@ class TaskQueue(Generic[T]):
     Within a tenant: a task gains one level of priority for every `ageing` seconds that it waits. All age at the same
     speed, so a task's place never changes: they go by `submitted - priority * ageing`, then by who came first. Hence
     nobody starves: a task of priority p waits behind one of priority q > p only if that was submitted at most
-    (q - p) * ageing seconds later. With priorities from 0 to 10, nothing that comes more than 10 * ageing seconds after
-    a task goes before it.
+    (q - p) * ageing seconds later. With priorities from 0 to 10, nothing of its tenant that comes more than 10 * ageing
+    seconds after a task goes before it, so it waits no longer than that and then the time that a full queue takes.
 
     Between tenants: start-time fair queueing. The tenant goes first whose virtual time is least: the device seconds it
     was charged, over its share. One that had nothing waiting comes back at the virtual time of whoever was served last,
@@ -201,6 +206,24 @@ class TaskQueue(Generic[T]):
         elif entry.group is not None:
             return
         self._wait(entry)
+
+    def check(self, item: T, more: int = 0) -> None:
+        """Raises what `push` would raise, if `more` others came first. Changes nothing, so it needs no lock."""
+        self.check_room(more)
+        line = self._lines.get(item.tenant)
+        if line is not None:
+            self._check_limits(line, item.nbytes)
+
+    def check_room(self, more: int = 0) -> None:
+        """Raises `QueueFull` if nothing could be pushed after `more` others. Needs no lock."""
+        if self._waiting + more >= self.most:
+            raise QueueFull(self.most)
+
+    def check_quotas(self, item: T) -> None:
+        """Raises `QuotaExceeded` if the item is more than its tenant may have."""
+        line = self._lines.get(item.tenant)
+        if line is not None and line.limited:
+            self._check_quotas(line, item.nbytes)
 
     def take(
         self,
@@ -306,8 +329,7 @@ class TaskQueue(Generic[T]):
 
     def _admit(self, item: T, now: float, again: bool) -> _Entry[T]:
         priority, nbytes = item.priority, item.nbytes
-        if type(priority) is not int or not LEAST <= priority <= MOST:
-            raise InvalidOption(f"a priority is a whole number from {LEAST} to {MOST}; got {priority!r}.")
+        check_priority(priority)
         if nbytes < 0:
             raise InvalidOption(f"a task cannot take {nbytes} bytes.")
         if not self._entries:
@@ -327,13 +349,16 @@ class TaskQueue(Generic[T]):
     def _check_limits(self, line: _Line[T], nbytes: int) -> None:
         if self._waiting >= self.most:
             raise QueueFull(self.most)
+        self._check_quotas(line, nbytes)
+        if line.waiting >= line.places and self._waiting + self._kept >= self.most:
+            raise QueueFull(self.most - self._kept, self._kept)
+
+    def _check_quotas(self, line: _Line[T], nbytes: int) -> None:
         tenant = line.tenant
         if tenant.queued is not None and line.waiting >= tenant.queued:
             raise QuotaExceeded(tenant.name, "queued tasks", tenant.queued)
         if tenant.bytes is not None and line.nbytes + nbytes > tenant.bytes:
             raise QuotaExceeded(tenant.name, "bytes", tenant.bytes)
-        if line.waiting >= line.places and self._waiting + self._kept >= self.most:
-            raise QueueFull(self.most - self._kept)
 
     def _begin(self) -> None:
         """Nobody is in the queue: all that comes from now on begins together, whoever used an idle machine before."""

@@ -25,6 +25,7 @@ def check_worker(worker: Worker) -> None:
     _check_layouts(worker)
     _check_results_are_the_callers(worker)
     _check_handles(worker)
+    _check_reclaiming(worker)
     _check_errors(worker)
     _check_closing(worker)
 
@@ -47,6 +48,7 @@ def _expect(condition: bool, what: str) -> None:
 
 def _check_facts(worker: Worker) -> None:
     _expect(worker.alive, "a worker that was just opened is alive")
+    _expect(worker.ended is None, "a worker that is alive has not ended")
     _expect(worker.generation >= 1, "generations begin with 1")
     _expect(worker.home in ("thread", "process"), f"{worker.home!r} is no home")
     memory = worker.memory()
@@ -137,6 +139,17 @@ def _check_handles(worker: Worker) -> None:
     _expect(np.array_equal(worker.download(adopted), np.arange(5)), "adopt() has the values")
 
 
+def _check_reclaiming(worker: Worker) -> None:
+    program, (x, y) = _sums(_SIZES[-1]), _pair(_SIZES[-1])
+    handle = worker.upload(x)
+    worker.run(program, [x, y])
+    _expect(worker.reclaim() >= 0, "reclaim() tells how many bytes it gave back")
+    _expect(worker.reclaim() == 0, "what was given back is not there to be given back again")
+    _expect(np.array_equal(worker.download(handle), x), "an array that somebody has is not given back")
+    (first, _) = worker.run(program, [handle, y]).results
+    _check_values(first, x + y)
+
+
 def _check_errors(worker: Worker) -> None:
     program = _sums(4)
     x = np.ones(4, np.float32)
@@ -166,6 +179,7 @@ def _check_closing(worker: Worker) -> None:
     worker.close()
     worker.close()
     _expect(not worker.alive, "a worker that was closed is not alive")
+    _expect(bool(worker.ended), "a worker that is not alive says why")
     _check_values(first, x + x)
     for use in (lambda: worker.download(handle), lambda: worker.run(_sums(x.size), [x, x]), lambda: worker.upload(x)):
         try:

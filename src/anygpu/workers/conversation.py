@@ -29,7 +29,7 @@ from anygpu.workers import calls
 from anygpu.workers.calls import Attached, Envelope, Outcome, Task
 from anygpu.workers.crossing import read
 from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
-from anygpu.workers.shared import Kind, Segment, SharedMemory
+from anygpu.workers.shared import MOST_OUT, Kind, Segment, SharedMemory
 from anygpu.workers.starting import Child, how_it_ended
 
 #: Programs that the child is taken to have. It keeps more, and says so when one is gone.
@@ -247,6 +247,11 @@ class Conversation:
         if self.shared is None:
             raise InvalidOption("there is no shared memory.")
         return self.shared.result(block, spec)
+
+    @property
+    def can_lend(self) -> bool:
+        """Whether there are segments to spare, beside those that results are in."""
+        return self.shared is not None and self.shared.out < MOST_OUT // 2
 
     def drop(self, handle: int, nbytes: int) -> None:
         """Nobody has the handle any more. From a finaliser: on any thread, at any moment, without the lock."""

@@ -254,6 +254,12 @@ class ProcessWorker:
         )
 
     def upload(self, values: Values) -> RemoteHandle:
+        return self._upload(values, lend=False)[0]
+
+    def upload_and_lend(self, values: Values) -> tuple[RemoteHandle, Values | None]:
+        return self._upload(values, lend=True)
+
+    def _upload(self, values: Values, *, lend: bool) -> tuple[RemoteHandle, Values | None]:
         values = native_order(values)
         spec = spec_of(values)
         blocks: list[Block] = []
@@ -268,10 +274,14 @@ class ProcessWorker:
                 self._talk.expect(
                     self._talk.ask(task, blocks=blocks, handles=range(number, number + 1)), calls.Finished
                 )
+                handle = RemoteHandle(self, number, spec)
+                lent: Values | None = None
+                if lend and blocks and self._talk.can_lend:
+                    lent = self._talk.result(blocks.pop(), spec)
             finally:
                 for block in blocks:
                     self._talk.release(block)
-        return RemoteHandle(self, number, spec)
+        return handle, lent
 
     def download(self, handle: Handle) -> Values:
         blocks: list[Block] = []

@@ -8,7 +8,7 @@ except in what a crash takes with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from anygpu.engines.protocol import Lack, Memory
 from anygpu.hardware.device import Device
@@ -56,6 +56,17 @@ class Ran(NamedTuple):
     host_operations: tuple[HostOperation, ...]
     #: For each of the fields that is `None`: why.
     unknown: dict[str, str]
+
+
+@runtime_checkable
+class Lending(Protocol):
+    """A worker to which values cross in memory that can be kept."""
+
+    def upload_and_lend(self, values: Values) -> tuple[Handle, Values | None]:
+        """Upload, and the values in the memory that they crossed in, where nobody writes to it until they are gone.
+
+        `None` if there is no such memory, or none to spare.
+        """
 
 
 class Worker(Protocol):

@@ -1,0 +1,182 @@
+"""Mixed load with random faults for a long time: `python -m benchmarks.soak --minutes N [--seed S] [--json] [--check]`.
+
+Some callers do everything that a runtime offers, and check every result. Meanwhile workers are killed with SIGKILL or
+stopped with SIGSTOP, and on one more device of its own the device is destroyed, memory is missing, and kernels never
+end. Every twenty seconds all pause, and memory is measured after a garbage collection; its slope is the middle of the
+slopes between all pairs of these (Theil and Sen), without the first third. In the end everything is closed, and
+threads, files, shared memory and children must be those of the beginning. Engines are numpy, opencl and webgpu only;
+the program starts itself again with them. `--trace` counts allocations, which takes memory of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import time
+import tracemalloc
+from collections import Counter
+
+import numpy as np
+
+from benchmarks.faults import Never
+from benchmarks.report import Figure, options_parser, publish
+from benchmarks.soak_load import Client, FaultyClient, Faults, Gate, Tally
+from benchmarks.soak_watch import Held, Sample, held, left_over, objects, sample, slope
+
+VARIABLE, ENGINES = "ANYGPU_ENGINES", "numpy,opencl,webgpu"
+
+#: What memory may grow, in MB an hour; judged when the soak was long enough to tell that from noise.
+SLOPE, LONG_ENOUGH = 2.0, 15.0
+#: Of all samples, what is warm-up.
+WARM_UP = 1 / 3
+#: Seconds between samples, between pauses, and between lines of progress.
+EVERY, PAUSE, PROGRESS = 4.0, 20.0, 60.0
+CLIENTS = 3
+QUEUE = 300
+#: Kinds of objects that have become more, of which it is told.
+GROWN = 12
+
+
+class Soak:
+    """Everything that is seen while it goes on."""
+
+    def __init__(self, minutes: float, seed: int, *, trace: bool) -> None:
+        self._seconds = 60 * minutes
+        self._seed = seed
+        self._trace = trace
+        self.tally = Tally()
+        self.samples: list[Sample] = []
+        #: Taken while nobody worked.
+        self.quiet: list[Sample] = []
+        self.not_quiet = 0
+        self.grown: list[tuple[str, int]] = []
+        self.before: Held
+        self.after: Held
+
+    def run(self) -> None:
+        from anygpu.runtime.places import places
+        from anygpu.runtime.planner import default
+        from anygpu.runtime.runtime import Runtime
+
+        # Libraries that start threads when they are first used do it before anything is counted.
+        np.ones((256, 256), np.float32) @ np.ones((256, 256), np.float32)
+        self.before = held()
+        gate = Gate()
+        runtime = Runtime(queue=QUEUE)
+        workers = [Client(runtime, self.tally, gate, 1000 * self._seed + number) for number in range(CLIENTS)]
+        others = [FaultyClient(self.tally, gate, self._seed + 7), Faults(self.tally, gate, self._seed + 8)]
+        self._watch(gate)
+        for each in (*workers, *others):
+            each.stop()
+        for each in (*workers, *others):
+            each.thread.join(180)
+        runtime.close()
+        default().settle(30)
+        default().close()
+        places.close()
+        del runtime, workers, others
+        self.after = held()
+
+    def _watch(self, gate: Gate) -> None:
+        begin = time.monotonic()
+        next_sample, next_pause, next_line = 0.0, PAUSE, PROGRESS
+        first: Counter[str] | None = None
+        last: Counter[str] = Counter()
+        traced: tracemalloc.Snapshot | None = None
+        while (now := time.monotonic() - begin) < self._seconds:
+            if now >= next_sample:
+                self.samples.append(sample(now))
+                next_sample = now + EVERY
+            if now >= next_pause or now + EVERY >= self._seconds:
+                with gate.quiet() as is_quiet:
+                    gc.collect()
+                    if is_quiet:
+                        self.quiet.append(sample(time.monotonic() - begin))
+                    else:
+                        self.not_quiet += 1
+                    if first is None and now >= self._seconds * WARM_UP:
+                        first = objects()
+                        if self._trace:
+                            tracemalloc.start(5)
+                            traced = tracemalloc.take_snapshot()
+                    elif first is not None:
+                        last = objects()
+                next_pause = time.monotonic() - begin + PAUSE
+            if now >= next_line:
+                self._tell(now)
+                next_line += PROGRESS
+            time.sleep(min(0.5, max(0.0, self._seconds - now)))
+        if first is not None:
+            # The counters themselves are some objects more.
+            self.grown = (last - first).most_common(GROWN)
+        if traced is not None:
+            for line in tracemalloc.take_snapshot().compare_to(traced, "lineno")[:25]:
+                sys.stderr.write(f"{line}\n")
+            tracemalloc.stop()
+
+    def _tell(self, seconds: float) -> None:
+        tally, latest = self.tally, self.samples[-1]
+        faults = sum(count for what, count in tally.counts.items() if what.startswith("fault: "))
+        quiet = f"{self.quiet[-1].resident / 1e6:.1f} MB at rest, " if self.quiet else ""
+        sys.stderr.write(
+            f"{seconds / 60:.0f} min: {tally.done} tasks, {faults} faults, {tally.wrong} wrong, {tally.lost} lost; "
+            f"{quiet}{latest.resident / 1e6:.1f} MB, children {latest.children / 1e6:.0f} MB, "
+            f"{latest.threads} threads, {latest.files} files, {latest.segments} segments\n"
+        )
+        sys.stderr.flush()
+
+    def figures(self) -> list[Figure]:
+        tally, minutes = self.tally, self._seconds / 60
+        steady = self.quiet[int(len(self.quiet) * WARM_UP) :]
+        all_steady = self.samples[int(len(self.samples) * WARM_UP) :]
+        bound = SLOPE if minutes >= LONG_ENOUGH else None
+        before, after = self.before, self.after
+        return [
+            Figure(name="minutes", value=minutes, unit=""),
+            Figure(name="tasks done and checked", value=tally.done, unit=""),
+            *(Figure(name=what, value=count, unit="") for what, count in sorted(tally.counts.items())),
+            Never(name="wrong", value=tally.wrong),
+            Never(name="lost", value=tally.lost),
+            Figure(name="memory at rest, in the end", value=(self.quiet or self.samples)[-1].resident / 1e6, unit="MB"),
+            Figure(name="memory, at most", value=max(each.resident for each in self.samples) / 1e6, unit="MB"),
+            Figure(name="memory slope, at rest", value=slope(steady), unit="MB/h", bound=bound),
+            Figure(name="memory slope, under load", value=slope(all_steady), unit="MB/h"),
+            Figure(name="pauses in which not all came to rest", value=self.not_quiet, unit=""),
+            Never(name="threads left over", value=len(left_over(before.threads, after.threads))),
+            Never(name="native threads left over", value=max(0, after.native_threads - before.native_threads)),
+            Never(name="files left over", value=len(left_over(before.files, after.files))),
+            Never(name="shared-memory segments left over", value=max(0, after.segments - before.segments)),
+            Never(name="names in /dev/shm left over", value=len(left_over(before.names, after.names))),
+            Never(name="children left over", value=len(left_over(before.children, after.children))),
+        ]
+
+    def stories(self) -> str:
+        """What the figures do not say: what was lost, what is left, and what there is more of."""
+        lines = [f"{kind}\n{story}" for kind, story in self.tally.stories.items()]
+        for what in ("threads", "files", "names", "children"):
+            left = left_over(getattr(self.before, what), getattr(self.after, what))
+            if left:
+                lines.append(f"left over, {what}: {', '.join(left)}\n")
+        lines += [f"more objects after the warm-up: {count:+d} {kind}\n" for kind, count in self.grown]
+        return "".join(lines)
+
+
+def main(given: list[str] | None = None) -> None:
+    parser: argparse.ArgumentParser = options_parser(__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trace", action="store_true", help="tell which lines have allocated what is there at the end")
+    options = parser.parse_args(given)
+    soak = Soak(options.minutes, options.seed, trace=options.trace)
+    soak.run()
+    sys.stderr.write(soak.stories())
+    publish(soak.figures(), options)
+
+
+if __name__ == "__main__":
+    if os.environ.get(VARIABLE) != ENGINES:
+        os.environ[VARIABLE] = ENGINES
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.soak", *sys.argv[1:]])
+    main()

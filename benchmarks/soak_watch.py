@@ -1,0 +1,109 @@
+"""What a process has at a moment: memory, threads, open files, shared memory, children; and how its memory grows."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be as it was when everything is closed."""
+
+    threads: tuple[str, ...]
+    native_threads: int
+    files: tuple[str, ...]
+    #: Mappings of shared memory of ours.
+    segments: int
+    #: In /dev/shm.
+    names: tuple[str, ...]
+    children: tuple[str, ...]
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    seconds: float
+    #: Of this process, and of its children together.
+    resident: int
+    children: int
+    threads: int
+    files: int
+    segments: int
+
+
+def sample(seconds: float) -> Sample:
+    process = psutil.Process()
+    children = 0
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            children += child.memory_info().rss
+    return Sample(
+        seconds=seconds,
+        resident=process.memory_info().rss,
+        children=children,
+        threads=len(os.listdir("/proc/self/task")),
+        files=len(os.listdir("/proc/self/fd")),
+        segments=_segments(),
+    )
+
+
+def held() -> Held:
+    gc.collect()
+    return Held(
+        threads=tuple(sorted(thread.name for thread in threading.enumerate())),
+        native_threads=len(os.listdir("/proc/self/task")),
+        files=tuple(sorted(_files())),
+        segments=_segments(),
+        names=tuple(sorted(name for name in os.listdir("/dev/shm") if name.startswith("anygpu"))),
+        children=tuple(sorted(_names(psutil.Process().children(recursive=True)))),
+    )
+
+
+def left_over(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """What is there now and was not before, as often as it is."""
+    return sorted((Counter(after) - Counter(before)).elements())
+
+
+def objects() -> Counter[str]:
+    """Objects that the collector knows, by their types."""
+    gc.collect()
+    return Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
+
+
+def slope(samples: Sequence[Sample]) -> float:
+    """MB an hour: the middle of the slopes between all pairs (Theil and Sen), which no single peak can move."""
+    if len(samples) < 3:
+        return 0.0
+    hours = np.array([each.seconds for each in samples]) / 3600
+    sizes = np.array([each.resident for each in samples]) / 1e6
+    first, second = np.triu_indices(len(samples), 1)
+    return float(np.median((sizes[second] - sizes[first]) / (hours[second] - hours[first])))
+
+
+def _files() -> list[str]:
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that lists them is gone by now
+            link = os.readlink(f"/proc/self/fd/{number}")
+            # A socket's number is of no interest, its being there is.
+            found.append(link.partition(":[")[0] if ":[" in link else link)
+    return found
+
+
+def _segments() -> int:
+    return Path("/proc/self/maps").read_text().count("/memfd:anygpu")
+
+
+def _names(processes: Sequence[psutil.Process]) -> list[str]:
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found.append(f"{process.name()} ({process.status()})")
+    return found

@@ -1,0 +1,91 @@
+"""Tasks on their way into the queue, from callers that must not wait for the queue's lock.
+
+Lanes hold that lock for microseconds, but on a busy machine a thread that holds it may be kept waiting for its turn,
+and its callers would wait with it. So who finds the lock taken leaves the task here, and a thread of its own, or the
+next lane that looks for work, lets it in. What comes from an event loop is not even looked at before the loop has had
+its turn: a thousand tasks that are submitted at once hold it up for what a thousand futures take, and no longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from anygpu.receipts import Receipt
+from anygpu.runtime.future import Future
+from anygpu.runtime.jobs import Job
+from anygpu.runtime.options import TaskOptions
+
+
+class Parcel(NamedTuple):
+    """A task that nobody has looked at yet."""
+
+    future: Future
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    given: TaskOptions
+    submitted: float
+    #: Who collects receipts where it was submitted.
+    hearing: tuple[list[Receipt], ...]
+
+
+class Intake:
+    """Tasks that have been accepted, and are not in the queue yet."""
+
+    def __init__(self, let_in: Callable[[], None]) -> None:
+        self._let_in = let_in
+        self._items: deque[Job | Parcel] = deque()
+        self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._rung = self._promised = False
+        self._thread: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, job: Job) -> None:
+        """Never waits."""
+        self._items.append(job)
+        self._ring()
+
+    def put_soon(self, parcel: Parcel, loop: asyncio.AbstractEventLoop) -> None:
+        """Never waits, and nothing is done before the loop has had its turn."""
+        self._items.append(parcel)
+        if not self._rung and not self._promised:
+            self._promised = True
+            loop.call_soon(self._ring)
+
+    def _ring(self) -> None:
+        self._promised = False
+        if not self._rung:
+            self._rung = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="anygpu-intake", daemon=True)
+                self._thread.start()
+            self._bell.put(True)
+
+    def take(self) -> Iterator[Job | Parcel]:
+        """Everything that is here; called with the queue's lock held."""
+        while self._items:
+            yield self._items.popleft()
+
+    def close(self) -> None:
+        """Let the thread end, and wait for that."""
+        thread = self._thread
+        if thread is not None:
+            self._bell.put(False)
+            if thread is not threading.current_thread():
+                thread.join(5)
+
+    def end(self) -> None:
+        """Let the thread end, without waiting for it."""
+        if self._thread is not None:
+            self._bell.put(False)
+
+    def _watch(self) -> None:
+        while self._bell.get():
+            self._rung = False
+            self._let_in()

@@ -1,0 +1,115 @@
+"""Arguments of calls side by side, stacked for one launch, and its results split again.
+
+A row is what one call gives to the program, a column what all calls give to one of its inputs. Every caller gets
+results in memory of its own: a view would keep the whole launch alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from anygpu.array.array import Array
+from anygpu.array.place import to_numpy_dtype
+from anygpu.array.tracing import Traced
+from anygpu.hardware.verification import Values
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Spec
+from anygpu.runtime.call import Call
+
+#: For each input of the program whether each call has its own.
+Marks = tuple[bool, ...]
+
+#: From so many bytes on, two arrays are looked at closely before they count as different: a shared matrix is worth it.
+_LARGE = 16 << 10
+
+
+def rows_of(traced: Traced, calls: Sequence[Call]) -> list[list[Any]]:
+    """Up to the first call that has none: its numbers may be such that the function itself would raise."""
+    rows: list[list[Any]] = []
+    inputs = traced.inputs
+    for call in calls:
+        try:
+            rows.append(inputs(call.arguments, call.keywords))
+        except Exception:  # noqa: BLE001 - whatever it is, the call meets it again when it runs alone
+            break
+    return rows
+
+
+def alike(program: Program, rows: list[list[Any]]) -> list[list[Any]]:
+    """Up to the first call that does not fit, by its shape or because it has not the large array of the first two."""
+    count = len(rows)
+    if count < 2:
+        return rows
+    for position, spec in enumerate(program.inputs):
+        first, shape = rows[0][position], spec.shape
+        shares = spec.nbytes >= _LARGE and _is_same(first, rows[1][position])
+        for number in range(count):
+            value = rows[number][position]
+            if value is first and number:
+                continue
+            fits = (isinstance(value, np.ndarray) and value.shape == shape) or isinstance(value, Array)
+            if not fits or (shares and not _is_same(value, first)):
+                count = number
+                break
+    return rows[:count]
+
+
+def differing(program: Program, rows: Sequence[Sequence[Any]]) -> Marks:
+    """The inputs that are not the same for all."""
+    return tuple([_differs(spec, [row[position] for row in rows]) for position, spec in enumerate(program.inputs)])
+
+
+def _differs(spec: Spec, column: Sequence[Any]) -> bool:
+    first = column[0]
+    if all(value is first for value in column):
+        return False
+    if not spec.shape:
+        # By their bits: 0 and -0 are equal, and one divided by them is not.
+        return any(value.tobytes() != first.tobytes() for value in column)
+    return spec.nbytes < _LARGE or not all(_is_same(value, first) for value in column)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether it is the same memory, seen in the same way: `w.T` is another array each time that it is written."""
+    if one is other:
+        return True
+    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
+        return False
+    return (
+        one.strides == other.strides
+        and one.dtype == other.dtype
+        and one.__array_interface__["data"] == other.__array_interface__["data"]
+    )
+
+
+def covers(marks: Marks, needed: Marks) -> bool:
+    return all(mark or not must for mark, must in zip(marks, needed, strict=True))
+
+
+def stack(column: Sequence[Any], spec: Spec, size: int) -> Values:
+    """One array of them all. Padding is the first call again, which has nothing in it that is not there already."""
+    dtype = to_numpy_dtype(spec.dtype)
+    whole = [*column, *(column[0],) * (size - len(column))]
+    if not spec.shape:
+        return np.array(whole, dtype)
+    # In rows whatever the order of each, and without a step of Python's for each.
+    stacked: Values = np.empty((size * spec.shape[0], *spec.shape[1:]), dtype)
+    np.concatenate(whole, out=stacked, casting="unsafe")
+    return stacked.reshape(size, *spec.shape)
+
+
+def as_given(value: Any, spec: Spec) -> Values:
+    return np.asarray(np.asarray(value) if isinstance(value, Array) else value, to_numpy_dtype(spec.dtype))
+
+
+def split(traced: Traced, results: Sequence[Values], count: int) -> list[Any]:
+    """What each of the first so many calls returns."""
+    rebuild = traced.rebuild
+    columns: list[list[Any]] = []
+    for result in results:
+        taken = result[:count]
+        columns.append([row.copy() for row in taken] if result.ndim > 1 else list(taken))
+    return [rebuild(row) for row in zip(*columns, strict=True)]

@@ -1,0 +1,174 @@
+"""Devices that fail for real, and are killed: for tests of whatever has to survive that.
+
+`FaultyPlaces` has one device whose worker lives in a child process and follows a `Schedule` of faults, beside healthy
+ones. `Killer` sends SIGKILL to that worker at chosen points of the work, and `limited` takes a process's memory away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+
+from anygpu.engines.catalogue import EngineEntry, catalogue
+from anygpu.errors import DeviceUnavailable
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.runtime.places import Places
+from anygpu.testing.faulty_schedule import Schedule
+from anygpu.workers.opening import open_worker
+from anygpu.workers.process import ProcessWorker
+from anygpu.workers.worker import Home, Worker
+
+#: The manifest of SwiftShader's Vulkan driver, which comes with Debian's chromium.
+SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
+
+#: How long a killer waits for somebody to kill.
+_PATIENCE = 60.0
+
+
+class FaultyPlaces(Places):
+    """One device with faults, in a child process, and healthy devices of the engines in `others`."""
+
+    def __init__(self, engine: str = "webgpu", *, drivers: Path | None = None, others: Sequence[str] = ()) -> None:
+        """`drivers` names the Vulkan driver that the device is to be of, when it is not the machine's own."""
+        super().__init__()
+        if drivers is not None and not drivers.is_file():
+            raise DeviceUnavailable(f'on="{engine}"', [f"{drivers} is not there: install what brings it."])
+        self.schedule = Schedule()
+        self.device = f"{engine}:0"
+        self._engines = (engine, "numpy", *others)
+        options = {"engine": engine, "schedule": str(self.schedule.path)}
+        if drivers is not None:
+            options["drivers"] = str(drivers)
+        self._options = options
+
+    def _with_faults(self, entry: EngineEntry) -> EngineEntry:
+        if entry.name != self._engines[0]:
+            return entry
+        target = "anygpu.testing.faulty_engines:faulty_engine"
+        return msgspec.structs.replace(entry, target=target, options=self._options)
+
+    def _everything(self) -> list[Device | Unavailable]:
+        return self._probe([entry for entry in catalogue() if entry.name in self._engines])
+
+    def _look(self, entries: Sequence[EngineEntry]) -> None:
+        super()._look([self._with_faults(entry) for entry in entries])
+        # A driver of Vulkan that was asked for comes first; the others may be seen through another interface.
+        name = self._engines[0]
+        if name in self._probed:
+            self._probed[name] = [item for item in self._probed[name] if item.id in (self.device, name)]
+
+    def _open(self, device: Device, home: Home) -> Worker:
+        if device.id != self.device or home != "process":
+            return super()._open(device, home)
+        key = (device.id, home)
+        with self._lock:
+            opening = self._opening[key]
+        with opening:
+            known = self._workers.get(key)
+            if known is not None and known.alive:
+                return known
+            with self._lock:
+                adopted = self._adopted.pop(device.engine, None)
+            self._generations[key] += 1
+            (entry,) = (self._with_faults(each) for each in catalogue() if each.name == device.engine)
+            worker = open_worker(entry, device, isolation=home, generation=self._generations[key], adopted=adopted)
+            self._workers[key] = worker
+            return worker
+
+    @property
+    def victim(self) -> ProcessWorker | None:
+        """The worker of the faulty device, if it is alive. Never opens one."""
+        worker = self._workers.get((self.device, "process"))
+        return worker if isinstance(worker, ProcessWorker) and worker.alive else None
+
+    def bytes_in_use(self, patience: float = 10.0) -> int:
+        """What arrays and temporaries take on the faulty device, as its engine counts; asks its worker.
+
+        Until that is nothing, or for so many seconds: the runtime may be finding out about the device meanwhile.
+        """
+        end = time.monotonic() + patience
+        while True:
+            self.worker(self.device).memory()
+            in_use = int(self.schedule.head["bytes_in_use"][0])
+            if not in_use or time.monotonic() > end:
+                return in_use
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        super().close()
+        self.schedule.close()
+
+
+class Killer:
+    """Kills the worker of a faulty device, at chosen numbers of finished tasks and at random moments after them."""
+
+    def __init__(self, known: FaultyPlaces, at: Sequence[int], *, seed: int, spread: float = 0.005) -> None:
+        """`at`: how many tasks are done when it strikes; within `spread` seconds, so that it hits what runs then."""
+        self._known = known
+        self._at = sorted(at)
+        self._delays = np.random.default_rng(seed).uniform(0, spread, len(self._at))
+        self._finished = 0
+        self._changed = threading.Condition()
+        self._closed = False
+        #: When each was killed, by `time.monotonic`.
+        self.moments: list[float] = []
+        self._thread = threading.Thread(target=self._work, name="anygpu-killer", daemon=True)
+        self._thread.start()
+
+    def finished(self, _: object = None) -> None:
+        """One task more is done; fits `Future.add_done_callback`."""
+        with self._changed:
+            self._finished += 1
+            self._changed.notify()
+
+    def _work(self) -> None:
+        for at, delay in zip(self._at, self._delays, strict=True):
+            with self._changed:
+                self._changed.wait_for(lambda at=at: self._closed or self._finished >= at)  # type: ignore[misc]
+                if self._closed:
+                    return
+            time.sleep(delay)
+            victim = self._next_victim()
+            if victim is not None:
+                self.moments.append(time.monotonic())
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim.process_id, signal.SIGKILL)
+
+    def _next_victim(self) -> ProcessWorker | None:
+        end = time.monotonic() + _PATIENCE
+        while not self._closed and time.monotonic() < end:
+            victim = self._known.victim
+            if victim is not None:
+                return victim
+            time.sleep(0.002)
+        return None
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def limited(process_id: int, room: int) -> Iterator[None]:
+    """Meanwhile the process may have no more than `room` bytes beyond what it has now."""
+    mapped = psutil.Process(process_id).memory_info().vms
+    soft, hard = resource.prlimit(process_id, resource.RLIMIT_AS)
+    resource.prlimit(process_id, resource.RLIMIT_AS, (mapped + room, hard))
+    try:
+        yield
+    finally:
+        # It may not have lived that long.
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(process_id, resource.RLIMIT_AS, (soft, hard))

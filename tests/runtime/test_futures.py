@@ -1,0 +1,418 @@
+"""What `submit` returns: results, the caller's own errors, cancellation, callbacks, and `await`."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gc
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anygpu.errors import DeadlineExceeded
+from anygpu.runtime.future import Future
+from anygpu.runtime.places import Places
+from anygpu.runtime.runtime import Runtime
+from anygpu.workers.thread import ThreadWorker
+from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held
+
+X = np.linspace(-3, 3, 1000).astype(np.float32)
+#: Under a budget of 8 MiB this runs in pieces.
+BUDGET = 8 << 20
+LARGE = np.linspace(-3, 3, 10 * BUDGET // 4).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def known() -> Iterator[Places]:
+    known = Places()
+    yield known
+    known.close()
+
+
+@pytest.fixture
+def runtime(known: Places) -> Iterator[Runtime]:
+    with Runtime(known=known) as runtime:
+        yield runtime
+
+
+def twice(x: Any) -> Any:
+    return x + x
+
+
+class Mine(Exception):
+    """A user's own error."""
+
+
+# -- errors of the user's own
+
+
+class Failing:
+    def __init__(self) -> None:
+        self.calls = 0
+        self.error = Mine("the user's own")
+
+    def __call__(self, x: Any) -> Any:
+        self.calls += 1
+        raise self.error
+
+
+def test_a_users_own_error_comes_out_as_it_is_with_its_traceback_and_once(runtime: Runtime) -> None:
+    failing = Failing()
+    future = runtime.submit(failing, X)
+    with pytest.raises(Mine) as raised:
+        future.result(PATIENCE)
+    assert raised.value is failing.error is future.exception()
+    assert failing.calls == 1
+    frames = traceback.extract_tb(failing.error.__traceback__)
+    assert frames[-1].name == "__call__"
+    assert frames[-1].filename == __file__
+    assert future.receipt is None
+    assert not future.cancelled()
+    # The lane goes on.
+    assert runtime.submit(twice, 4).result(PATIENCE) == 8
+
+
+@pytest.mark.parametrize("device", ["opencl", "webgpu"])
+def test_an_error_in_a_function_that_a_device_was_asked_for(runtime: Runtime, device: str) -> None:
+    def wrong(x: Any) -> Any:
+        raise Mine("while it is recorded")
+
+    future = runtime.submit(wrong, X, on=device, fallback="raise")
+    with pytest.raises(Mine, match="while it is recorded"):
+        future.result(PATIENCE)
+
+    def unfit(x: Any) -> Any:
+        return x[:3] + x[:5]
+
+    with pytest.raises(ValueError, match="broadcast"):
+        runtime.submit(unfit, X, on=device, fallback="raise").result(PATIENCE)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, MemoryError])
+def test_errors_that_end_threads_do_not_end_the_lane(runtime: Runtime, kind: type[BaseException]) -> None:
+    def ending() -> None:
+        raise kind
+
+    for _ in range(WIDTH + 1):
+        assert isinstance(runtime.submit(ending).exception(PATIENCE), kind)
+    assert runtime.submit(twice, 2).result(PATIENCE) == 4
+
+
+# -- cancellation
+
+
+def test_a_task_that_waits_can_be_cancelled_and_never_runs(runtime: Runtime) -> None:
+    ran: list[int] = []
+    with Held(runtime):
+        future = runtime.submit(ran.append, 1)
+        heard: list[Future] = []
+        future.add_done_callback(heard.append)  # type: ignore[arg-type]
+        assert not future.running()
+        assert future.cancel()
+        assert future.cancel()
+        assert future.cancelled()
+        assert future.done()
+        assert heard == [future]
+        assert concurrent.futures.wait([future], timeout=0).done == {future}
+        with pytest.raises(concurrent.futures.CancelledError):
+            future.result()
+    runtime.drain(PATIENCE)
+    assert ran == []
+
+
+def test_a_task_that_runs_whole_cannot_be_cancelled(runtime: Runtime) -> None:
+    gate = Gate()
+    future = runtime.submit(gate, 7)
+    gate.wait()
+    assert future.running()
+    assert not future.cancel()
+    gate.open()
+    assert future.result(PATIENCE) == 7
+    assert not future.cancel()
+
+
+class Pieces:
+    """Tasks that a worker in this process computes in pieces, each of which waits at a gate."""
+
+    def __init__(self, runtime: Runtime, gate: Gate) -> None:
+        self._runtime, self.gate = runtime, gate
+
+    def submit(self, **given: Any) -> Future:
+        return self._runtime.submit(twice, LARGE, on="opencl", isolation="thread", fallback="raise", **given)
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pieces]:
+    monkeypatch.setenv("ANYGPU_MEMORY", str(BUDGET))
+    known = Places()
+    gate = Gate()
+    real = ThreadWorker.run
+
+    def run(worker: ThreadWorker, *arguments: Any, **given: Any) -> Any:
+        gate(None)
+        return real(worker, *arguments, **given)
+
+    monkeypatch.setattr(ThreadWorker, "run", run)
+    with Runtime(known=known) as runtime:
+        yield Pieces(runtime, gate)
+        gate.open()
+    known.close()
+
+
+def test_a_task_in_pieces_is_cancelled_between_two_of_them(pieces: Pieces) -> None:
+    future = pieces.submit()
+    pieces.gate.wait()
+    assert future.running()
+    assert future.cancel()
+    assert not future.done()
+    pieces.gate.open()
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result(PATIENCE)
+    assert pieces.gate.calls == 1
+    assert future.cancelled()
+    # Its device goes on with the next.
+    again = pieces.submit()
+    np.testing.assert_array_equal(again.result(PATIENCE), twice(LARGE))
+    assert again.receipt is not None
+    assert "pieces" in str(again.receipt.how)
+
+
+def test_a_task_in_pieces_stops_between_two_of_them_when_its_time_is_over(pieces: Pieces) -> None:
+    future = pieces.submit(deadline=0.5)
+    pieces.gate.wait()
+    with pytest.raises(DeadlineExceeded) as late:
+        future.result(PATIENCE)
+    assert late.value.still_running
+    assert not future.cancel()
+    pieces.gate.open()
+    again = pieces.submit()
+    np.testing.assert_array_equal(again.result(PATIENCE), twice(LARGE))
+    assert again.receipt is not None
+    whole = int(str(again.receipt.how).split()[1])
+    assert pieces.gate.calls == 1 + whole
+
+
+def test_a_task_that_was_cancelled_and_is_late_before_its_piece_ends_is_cancelled(pieces: Pieces) -> None:
+    future = pieces.submit(deadline=0.5)
+    pieces.gate.wait()
+    assert future.cancel()
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result(PATIENCE)
+    pieces.gate.open()
+
+
+def test_a_task_that_is_cancelled_while_it_is_recorded_and_then_fails(runtime: Runtime) -> None:
+    gate = Gate()
+
+    def wrong(x: Any) -> Any:
+        gate()
+        raise Mine
+
+    future = runtime.submit(wrong, X, on="opencl", fallback="raise")
+    gate.wait()
+    assert future.cancel()
+    gate.open()
+    # Nobody hears of the error, and those who plan go on.
+    value = runtime.submit(twice, X, on="opencl", fallback="raise").result(PATIENCE)
+    np.testing.assert_array_equal(value, twice(X))
+    assert future.cancelled()
+
+
+# -- callbacks and those who wait
+
+
+def test_callbacks_come_once_whatever_they_raise(runtime: Runtime, caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[Any] = []
+
+    def failing(future: Any) -> None:
+        heard.append(future)
+        raise Mine
+
+    def ending(future: Any) -> None:
+        heard.append(future)
+        raise SystemExit
+
+    with Held(runtime):
+        futures = [runtime.submit(twice, number) for number in range(3 * WIDTH)]
+        for future in futures:
+            future.add_done_callback(failing)
+            future.add_done_callback(ending)
+    assert [future.result(PATIENCE) for future in futures] == [2 * number for number in range(3 * WIDTH)]
+    runtime.drain(PATIENCE)
+    assert all(heard.count(future) == 2 for future in futures)
+    assert "Mine" in caplog.text
+
+
+def test_a_callback_may_submit(runtime: Runtime) -> None:
+    later: list[Future] = []
+    done = threading.Event()
+
+    def again(future: Any) -> None:
+        later.append(runtime.submit(twice, future.result()))
+        done.set()
+
+    runtime.submit(twice, 1).add_done_callback(again)
+    assert done.wait(PATIENCE)
+    assert later[0].result(PATIENCE) == 4
+
+
+def test_a_callback_that_ends_threads_costs_nobody_a_deadline(runtime: Runtime) -> None:
+    def ending(future: Any) -> None:
+        raise SystemExit
+
+    with Held(runtime):
+        first = runtime.submit(twice, 1, deadline=0.01)
+        first.add_done_callback(ending)
+        assert isinstance(first.exception(PATIENCE), DeadlineExceeded)
+        assert isinstance(runtime.submit(twice, 1, deadline=0.01).exception(PATIENCE), DeadlineExceeded)
+
+
+def test_pythons_own_ways_of_waiting(runtime: Runtime) -> None:
+    gate = Gate()
+    quick = [runtime.submit(twice, number) for number in range(20)]
+    slow = runtime.submit(gate, "slow")
+    ready, late = concurrent.futures.wait([*quick, slow], timeout=PATIENCE, return_when="FIRST_COMPLETED")
+    assert ready
+    assert slow in late
+    gate.open()
+    found = {each.result() for each in concurrent.futures.as_completed([*quick, slow], timeout=PATIENCE)}
+    assert found == {*range(0, 40, 2), "slow"}
+    with pytest.raises(TimeoutError):
+        held = Gate()
+        try:
+            runtime.submit(held).result(timeout=0.001)
+        finally:
+            held.open()
+
+
+# -- await
+
+
+def test_two_hundred_are_awaited_together(runtime: Runtime) -> None:
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(runtime.submit(twice, X * number) for number in range(200)))
+
+    for number, value in enumerate(asyncio.run(main())):
+        np.testing.assert_array_equal(value, twice(X * number))
+
+
+def test_awaiting_a_task_that_fails_raises_its_error(runtime: Runtime) -> None:
+    failing = Failing()
+
+    async def main() -> None:
+        with pytest.raises(Mine) as raised:
+            await runtime.submit(failing, X)
+        assert raised.value is failing.error
+        results = await asyncio.gather(
+            runtime.submit(twice, 1), runtime.submit(failing, X), runtime.submit(twice, 2), return_exceptions=True
+        )
+        assert results == [2, failing.error, 4]
+
+    asyncio.run(main())
+
+
+def test_whoever_stops_awaiting_cancels_what_waits_and_leaves_what_runs(runtime: Runtime) -> None:
+    async def main() -> None:
+        ran: list[int] = []
+        with Held(runtime) as held:
+            waiting = runtime.submit(ran.append, 1)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(waiting, 0.01)
+            assert waiting.cancelled()
+
+            async def wait(future: Future) -> Any:
+                return await future
+
+            task = asyncio.create_task(wait(held.futures[0]))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert held.futures[0].running()
+        assert await held.futures[0] is None
+        assert ran == []
+
+    asyncio.run(main())
+
+
+def test_awaiting_what_is_cancelled_by_another(runtime: Runtime) -> None:
+    async def main() -> None:
+        with Held(runtime):
+            future = runtime.submit(twice, 1)
+
+            async def wait() -> Any:
+                return await future
+
+            task = asyncio.create_task(wait())
+            await asyncio.sleep(0)
+            future.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+
+
+# -- what a future keeps
+
+
+class Traceable(np.ndarray):  # type: ignore[type-arg]
+    """NumPy's own arrays can be followed as well; this one says that it is followed."""
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def followed(size: int = 1000) -> tuple[Any, Callable[[], Any]]:
+    array = np.ones(size, np.float32)
+    return array, weakref.ref(array)
+
+
+@pytest.mark.parametrize("device", ["numpy", "opencl", "webgpu"])
+def test_arguments_are_free_when_the_future_is_done(known: Places, device: str, without_collector: None) -> None:
+    with Runtime(known=known) as runtime:
+        futures, arrays = [], []
+        for _ in range(20):
+            x, reference = followed()
+            futures.append(runtime.submit(twice, x, on=device, fallback="raise"))
+            arrays.append(reference)
+            del x
+        concurrent.futures.wait(futures, PATIENCE)
+        runtime.drain(PATIENCE)
+        left = [number for number, each in enumerate(arrays) if each() is not None]
+        assert left == []
+        assert all(future.receipt is not None for future in futures)
+
+
+def test_arguments_of_tasks_that_failed_late_or_cancelled_are_free(known: Places, without_collector: None) -> None:
+    def wrong(x: Any) -> Any:
+        raise Mine
+
+    with Runtime(known=known) as runtime:
+        references = []
+        with Held(runtime):
+            x, reference = followed()
+            references.append(reference)
+            late = runtime.submit(twice, x, deadline=0.01)
+            x, reference = followed()
+            references.append(reference)
+            runtime.submit(twice, x).cancel()
+            x, reference = followed()
+            references.append(reference)
+            failing = runtime.submit(wrong, x)
+            del x
+        assert isinstance(late.exception(PATIENCE), DeadlineExceeded)
+        assert isinstance(failing.exception(PATIENCE), Mine)
+        runtime.drain(PATIENCE)
+        # The error's traceback has the function's own frame, with its argument; nobody else has it.
+        del failing, late
+        assert [each() for each in references] == [None, None, None]
