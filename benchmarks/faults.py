@@ -100,7 +100,7 @@ def measure_poison(count: int | None) -> list[Figure]:
     poisoned = poison(1000 if count is None else 20 * count)
     return [
         Figure(name="poison: workers killed by the task", value=poisoned.workers_killed, unit="", bound=3),
-        Never(name="poison: not named as such", value=not is_poison(poisoned.error)),
+        Never(name="poison: not named as such", value=float(not is_poison(poisoned.error))),
         Figure(name="poison: tasks beside it", value=poisoned.others.tasks, unit=""),
         Never(name="poison: of these lost or wrong", value=poisoned.others.lost + poisoned.others.wrong),
     ]

@@ -1,4 +1,4 @@
-"""What the runtime's queue and its batches do: `python -m benchmarks.runtime [--what throughput,...] [--json] [--check]`.
+"""What the queue and the batches of a runtime do: `python -m benchmarks.runtime [--what NAMES] [--json] [--check]`.
 
 throughput: the empty task, a second. queue: far too many submissions. priorities: who overtakes whom, and that nobody
 starves. tenants: shares of device time. asyncio: a thousand awaits in one loop. batching: many small calls at once

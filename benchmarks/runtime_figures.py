@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +50,10 @@ class Burst(NamedTuple):
         return float(np.quantile(self.waits, 0.99))
 
 
+def _note(done: dict[int, float], number: int, _: object) -> None:
+    done[number] = time.perf_counter()
+
+
 def burst(runtime: Runtime, function: Callable[..., Any], items: Iterable[tuple[Any, ...]], **options: Any) -> Burst:
     submitted: list[float] = []
     done: dict[int, float] = {}
@@ -57,7 +62,7 @@ def burst(runtime: Runtime, function: Callable[..., Any], items: Iterable[tuple[
     for number, arguments in enumerate(items):
         submitted.append(clock())
         future = runtime.submit(function, *arguments, **options)
-        future.add_done_callback(lambda _, number=number: done.__setitem__(number, clock()))
+        future.add_done_callback(partial(_note, done, number))
         futures.append(future)
     for future in futures:
         future.exception(PATIENCE)

@@ -1,4 +1,4 @@
-"""The queue of a runtime: how fast the empty task passes through it, and whom it lets in, before whom, and how often."""
+"""The queue of a runtime: how fast the empty task passes through it, whom it lets in, and who goes before whom."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,10 @@ def queue(scale: float) -> list[Figure]:
     ]
 
 
+def _note(finished: list[int], priority: int, _: object) -> None:
+    finished.append(priority)
+
+
 def priorities(scale: float) -> list[Figure]:
     return [*overtaking(max(100, int(500 * scale))), *starving(max(1.5, 12 * scale), 0.5 if scale == 1 else 0.05)]
 
@@ -122,7 +127,7 @@ def overtaking(tasks: int, urgent: int = 20) -> list[Figure]:
         futures = []
         for priority in [0] * tasks + [10] * urgent:
             future = runtime.submit(empty, ONE, on="numpy", priority=priority)
-            future.add_done_callback(lambda _, priority=priority: finished.append(priority))
+            future.add_done_callback(partial(_note, finished, priority))
             futures.append(future)
         holding.release()
         for future in futures:
@@ -149,7 +154,7 @@ class Feeder:
         self._slots = threading.Semaphore(waiting)
         self._stopped = False
         self.done = self.failed = 0
-        self._submit = lambda: runtime.submit(function, *arguments, **options)
+        self._submit = partial(runtime.submit, function, *arguments, **options)
         self._thread = threading.Thread(target=self._feed, name="benchmark-feeder", daemon=True)
         self._thread.start()
 
@@ -173,7 +178,7 @@ class Feeder:
 
 def starving(seconds: float, ageing: float) -> list[Figure]:
     """Priority 0 under a flood of priority 10 that never ebbs."""
-    waits: list[tuple[float, float]] = []
+    waits: list[float] = []
     with Runtime(queue=4 * FLOOD, ageing=ageing) as runtime:
         flood = Feeder(runtime, short_sleep, (ONE,), FLOOD, on="numpy", priority=10)
         while flood.done < FLOOD:
@@ -183,9 +188,7 @@ def starving(seconds: float, ageing: float) -> list[Figure]:
         while time.monotonic() < end:
             submitted = time.monotonic()
             future = runtime.submit(short_sleep, ONE, on="numpy", priority=0)
-            future.add_done_callback(
-                lambda _, submitted=submitted: waits.append((submitted, time.monotonic() - submitted))
-            )
+            future.add_done_callback(lambda _, begin=submitted: waits.append(time.monotonic() - begin))  # type: ignore[misc]
             futures.append(future)
             time.sleep(0.05)
         rate = (flood.done - before) / (time.monotonic() - begin)
@@ -199,10 +202,10 @@ def starving(seconds: float, ageing: float) -> list[Figure]:
     return [
         Figure(name="priority 0 under a flood of 10: tasks", value=len(waits), unit=""),
         Figure(name="the flood", value=rate, unit="/s"),
-        Figure(name="wait of priority 0, median", value=statistics.median(w for _, w in waits), unit="s"),
+        Figure(name="wait of priority 0, median", value=statistics.median(waits), unit="s"),
         Figure(
             name=f"wait of priority 0, worst: {LEVELS} × {ageing:g} s + {served:.2g} s",
-            value=max(wait for _, wait in waits),
+            value=max(waits),
             unit="s",
             bound=levels + served,
         ),

@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.faults import Never
 from benchmarks.report import Figure, options_parser, publish
-from benchmarks.soak_load import Client, FaultyClient, Faults, Gate, Tally
+from benchmarks.soak_load import Client, Faults, FaultyClient, Gate, Tally
 from benchmarks.soak_watch import Held, Sample, held, left_over, objects, sample, slope
 
 VARIABLE, ENGINES = "ANYGPU_ENGINES", "numpy,opencl,webgpu"
@@ -33,6 +33,8 @@ SLOPE, LONG_ENOUGH = 2.0, 15.0
 WARM_UP = 1 / 3
 #: Seconds between samples, between pauses, and between lines of progress.
 EVERY, PAUSE, PROGRESS = 4.0, 20.0, 60.0
+#: Pauses at least, however short it is.
+PAUSES = 12
 CLIENTS = 3
 QUEUE = 300
 #: Kinds of objects that have become more, of which it is told.
@@ -65,23 +67,27 @@ class Soak:
         self.before = held()
         gate = Gate()
         runtime = Runtime(queue=QUEUE)
-        workers = [Client(runtime, self.tally, gate, 1000 * self._seed + number) for number in range(CLIENTS)]
-        others = [FaultyClient(self.tally, gate, self._seed + 7), Faults(self.tally, gate, self._seed + 8)]
+        everybody: list[Client | FaultyClient | Faults] = [
+            *(Client(runtime, self.tally, gate, 1000 * self._seed + number) for number in range(CLIENTS)),
+            FaultyClient(self.tally, gate, self._seed + 7),
+            Faults(self.tally, gate, self._seed + 8),
+        ]
         self._watch(gate)
-        for each in (*workers, *others):
+        for each in everybody:
             each.stop()
-        for each in (*workers, *others):
+        for each in everybody:
             each.thread.join(180)
         runtime.close()
         default().settle(30)
         default().close()
         places.close()
-        del runtime, workers, others
-        self.after = held()
+        del runtime, everybody, each
+        self.after = held(self.tally.names)
 
     def _watch(self, gate: Gate) -> None:
         begin = time.monotonic()
-        next_sample, next_pause, next_line = 0.0, PAUSE, PROGRESS
+        pause = min(PAUSE, self._seconds / PAUSES)
+        next_sample, next_pause, next_line = 0.0, pause, PROGRESS
         first: Counter[str] | None = None
         last: Counter[str] = Counter()
         traced: tracemalloc.Snapshot | None = None
@@ -89,7 +95,7 @@ class Soak:
             if now >= next_sample:
                 self.samples.append(sample(now))
                 next_sample = now + EVERY
-            if now >= next_pause or now + EVERY >= self._seconds:
+            if now >= next_pause:
                 with gate.quiet() as is_quiet:
                     gc.collect()
                     if is_quiet:
@@ -103,7 +109,7 @@ class Soak:
                             traced = tracemalloc.take_snapshot()
                     elif first is not None:
                         last = objects()
-                next_pause = time.monotonic() - begin + PAUSE
+                next_pause = time.monotonic() - begin + pause
             if now >= next_line:
                 self._tell(now)
                 next_line += PROGRESS

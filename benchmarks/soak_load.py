@@ -63,6 +63,8 @@ class Tally:
         self.lost = 0
         #: What else there was to count, such as refusals and faults.
         self.counts: Counter[str] = Counter()
+        #: Files in shared memory that were made.
+        self.names: set[str] = set()
         #: The first of each kind of loss, as text.
         self.stories: dict[str, str] = {}
 
@@ -134,7 +136,8 @@ class Client:
         self._tally = tally
         self._gate = gate
         self._random = np.random.default_rng(seed)
-        self._matrix: Vector = np.random.default_rng(1).standard_normal((SIZE, SIZE), np.float32) / SIZE
+        self._matrix: Vector = np.random.default_rng(1).standard_normal((SIZE, SIZE), np.float32)
+        self._matrix /= SIZE
         self._resident: list[tuple[Any, Vector]] = []
         self._stopped = False
         self._actions: list[tuple[float, Callable[[], None]]] = [
@@ -311,6 +314,7 @@ class FaultyClient:
     def _one_device(self) -> None:
         with self._gate.through():
             known = FaultyPlaces("webgpu")
+            self._tally.names.add(known.schedule.path.name)
             runtime = Runtime(known=known)
         try:
             end = time.monotonic() + FAULTY_SECONDS
@@ -327,7 +331,7 @@ class FaultyClient:
                 known.close()
 
     def _some(self, runtime: Runtime, known: FaultyPlaces) -> None:
-        on = {"on": "webgpu", "fallback": "raise"}
+        on: dict[str, Any] = {"on": "webgpu", "fallback": "raise"}
         if self._random.random() < 0.02:
             known.schedule.next_is(Kind.HANG)
             x = self._numbered(1)[0]

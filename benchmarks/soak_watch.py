@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,7 +22,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     #: Mappings of shared memory of ours.
     segments: int
-    #: In /dev/shm.
+    #: Of the files in /dev/shm that were made here, those that are there.
     names: tuple[str, ...]
     children: tuple[str, ...]
 
@@ -48,20 +47,20 @@ def sample(seconds: float) -> Sample:
         seconds=seconds,
         resident=process.memory_info().rss,
         children=children,
-        threads=len(os.listdir("/proc/self/task")),
-        files=len(os.listdir("/proc/self/fd")),
+        threads=_count("/proc/self/task"),
+        files=_count("/proc/self/fd"),
         segments=_segments(),
     )
 
 
-def held() -> Held:
+def held(names: Collection[str] = ()) -> Held:
     gc.collect()
     return Held(
         threads=tuple(sorted(thread.name for thread in threading.enumerate())),
-        native_threads=len(os.listdir("/proc/self/task")),
+        native_threads=_count("/proc/self/task"),
         files=tuple(sorted(_files())),
         segments=_segments(),
-        names=tuple(sorted(name for name in os.listdir("/dev/shm") if name.startswith("anygpu"))),
+        names=tuple(sorted(name for name in names if (Path("/dev/shm") / name).exists())),
         children=tuple(sorted(_names(psutil.Process().children(recursive=True)))),
     )
 
@@ -89,12 +88,16 @@ def slope(samples: Sequence[Sample]) -> float:
 
 def _files() -> list[str]:
     found = []
-    for number in os.listdir("/proc/self/fd"):
+    for file in list(Path("/proc/self/fd").iterdir()):
         with contextlib.suppress(OSError):  # the one that lists them is gone by now
-            link = os.readlink(f"/proc/self/fd/{number}")
+            link = str(file.readlink())
             # A socket's number is of no interest, its being there is.
             found.append(link.partition(":[")[0] if ":[" in link else link)
     return found
+
+
+def _count(folder: str) -> int:
+    return sum(1 for _ in Path(folder).iterdir())
 
 
 def _segments() -> int:

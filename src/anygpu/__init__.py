@@ -23,6 +23,7 @@ from anygpu.api import (
     map,
     offload,
     run,
+    stream,
     submit,
 )
 from anygpu.errors import (
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from anygpu.runtime.mapping import Outcome
     from anygpu.runtime.offloading import Result
     from anygpu.runtime.runtime import Runtime
+    from anygpu.streams.streamed import Streamed
     from anygpu.tasks.tenants import Tenant
 
 __array_api_version__ = "2024.12"
@@ -150,6 +152,7 @@ _LATER = {
     "Program": "anygpu.program.graph",
     "Result": "anygpu.runtime.offloading",
     "Runtime": "anygpu.runtime.runtime",
+    "Streamed": "anygpu.streams.streamed",
     "Tenant": "anygpu.tasks.tenants",
     "record": "anygpu.array.tracing",
     "vmap": "anygpu.program.batching",

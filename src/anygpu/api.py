@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from anygpu.runtime.mapping import Outcome
     from anygpu.runtime.offloading import Offloaded, Result
     from anygpu.runtime.options import CallOptions, TaskOptions
+    from anygpu.runtime.progress import Progress
+    from anygpu.streams.streamed import Streamed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,7 +112,7 @@ def map(
     function: Callable[..., Any],
     /,
     *iterables: Iterable[Any],
-    progress: bool | Callable[[int, int | None], None] = False,
+    progress: Progress = False,
     **options: Unpack[TaskOptions],
 ) -> list[Outcome]:
     """The function for every item, as Python's own `map`: one outcome each, in order, with its value or its own error.
@@ -121,6 +123,48 @@ def map(
     from anygpu.runtime.runtime import default_runtime
 
     return default_runtime().map(function, *iterables, progress=progress, **options)
+
+
+def stream(
+    function: Callable[..., Any],
+    source: Any,
+    sink: Any = None,
+    *,
+    axis: int = 0,
+    memory: int | str | None = None,
+    progress: Progress = False,
+    resume: bool = False,
+    per_chunk: bool = False,
+    **options: Unpack[CallOptions],
+) -> Streamed:
+    """Call a function with arrays that are larger than memory: chunk by chunk, from a source to a sink.
+
+    The function is one of the whole arrays. It is cut along `axis` only if its program proves that every stretch can
+    be computed alone; otherwise `InvalidOption` says why, before anything is read. `per_chunk=True` promises that the
+    function may be called with each chunk as if there were no others. While one chunk is computed the next is read and
+    the one before is written, inside `memory` (bytes or "1GB").
+
+    Sources: the path of a .npy file or of a zarr array, "file.safetensors:name", an array or memory map, a tuple of
+    several of these with the same length along the axis, or an iterable of arrays, for each of which the function is
+    called. Sinks: nothing (the results are `.value`), "out.npy", "out.safetensors:name", "out.zarr", an array or memory
+    map, a function(chunk, start, stop), or a tuple of these, one for each array that the function returns.
+
+    `progress=True` shows a bar; a function is told (done, total). With `resume=True` a .npy file that was being written
+    when the process died is gone on with. Options are those of `offload`.
+    """
+    from anygpu.streams.streaming import stream as streamed
+
+    return streamed(
+        function,
+        source,
+        sink,
+        axis=axis,
+        memory=memory,
+        progress=progress,
+        resume=resume,
+        per_chunk=per_chunk,
+        given=options,
+    )
 
 
 def explain(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[CallOptions]) -> Plan:

@@ -203,8 +203,8 @@ class QueueFull(Overloaded):
         self.limit = limit
         others = f", and {kept} more places are kept for other tenants" if kept else ""
         super().__init__(
-            f"{limit} tasks wait already, which is the limit of this runtime{others}. Wait for some of their futures, submit "
-            "fewer at once, or make a Runtime(queue=...) with a higher limit."
+            f"{limit} tasks wait already, which is the limit of this runtime{others}. Wait for some of their futures, "
+            "submit fewer at once, or make a Runtime(queue=...) with a higher limit."
         )
 
 
@@ -221,8 +221,8 @@ class QuotaExceeded(Overloaded):
         self.limit = limit
         most = _bytes(limit) if quota == "bytes" else f"{limit} {quota}"
         super().__init__(
-            f"the tenant {tenant!r} would go over its quota of {most}. Wait for some of its futures, or give the tenant "
-            "a higher quota."
+            f"the tenant {tenant!r} would go over its quota of {most}. Wait for some of its futures, or give it a "
+            "higher quota."
         )
 
 
@@ -258,8 +258,8 @@ class NotANumber(AnyGPUError, ArithmeticError):
         self.task = task
         self.position = position
         super().__init__(
-            f"the result of {task} has a NaN, the first at {position}. Look at the arguments of this call, or leave out "
-            'nan="raise".'
+            f"the result of {task} has a NaN, the first at {position}. Look at the arguments of this call, or leave "
+            'out nan="raise".'
         )
 
 
@@ -270,7 +270,9 @@ class InvalidTransition(AnyGPUError, RuntimeError):
 
     def __init__(self, task: str, event: str, situation: str, story: Sequence[str]) -> None:
         self.story = tuple(story)
-        lines = [f"{event} cannot happen to {task}, which is {situation}. This is a bug of anygpu; please report it with"]
+        lines = [
+            f"{event} cannot happen to {task}, which is {situation}. This is a bug of anygpu; please report it with"
+        ]
         super().__init__("\n".join([*lines, "what has happened to the task:", *(f"  - {each}" for each in story)]))
 
 

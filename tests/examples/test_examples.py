@@ -24,6 +24,7 @@ EXAMPLES = {
     "softmax_regression": "training_step",
     "kalman": "kalman",
     "life": "life",
+    "stream_large_file": "certainty",
 }
 
 

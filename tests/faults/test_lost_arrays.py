@@ -426,13 +426,17 @@ def work(place: LastingPlace, known: Places) -> list[weakref.ref[Any]]:
     y = (x + 1).compute()
     for _ in range(recovery.DEPTH + 3):
         y = (y * 1).compute()
-    seen = [weakref.ref(each) for array in (x, y) for each in (buffer_of(array), buffer_of(array).origin)]
+    seen: list[weakref.ref[Any]] = [
+        weakref.ref(each) for array in (x, y) for each in (buffer_of(array), buffer_of(array).origin)
+    ]
     seen.append(weakref.ref(worker_of(place)))
     kill(place)
     np.asarray(y + x)
     known.evict(place.device)
     np.asarray(y + x)
-    seen.append(weakref.ref(buffer_of(y).handle))
+    handle = buffer_of(y).handle
+    assert handle is not None
+    seen.append(weakref.ref(handle))
     return seen
 
 

@@ -24,8 +24,8 @@ from anygpu.program.graph import Program
 from anygpu.runtime.options import Fallback
 from anygpu.runtime.places import Places, places
 from anygpu.runtime.planner import Planner
-from anygpu.runtime.streamed import Streamed
-from anygpu.runtime.streaming import stream
+from anygpu.streams.streamed import Streamed
+from anygpu.streams.streaming import stream
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Argument, Home, Ran, Worker
 
@@ -175,7 +175,7 @@ def test_a_device_that_hangs_loses_the_rest_of_the_work(known: WithFailures) -> 
 
 CHILD = """
     import sys, numpy as np
-    from anygpu.runtime.streaming import stream
+    from anygpu.streams.streaming import stream
     from tests.faults.test_streams import row_function
 
     def progress(done, total):

@@ -112,6 +112,7 @@ class SimpleWorker:
     home: Home = "thread"
     generation = 1
     alive = True
+    ended = None
     device = DEVICE
 
     def __init__(self, speed: Calibration, *, disturbed: Iterator[float] | None = None, counts: bool = True) -> None:
@@ -176,6 +177,12 @@ class SimpleWorker:
         raise NotImplementedError
 
     def memory(self) -> Memory:
+        raise NotImplementedError
+
+    def reclaim(self) -> int:
+        raise NotImplementedError
+
+    def kill(self) -> None:
         raise NotImplementedError
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from anygpu.runtime import recovery
 from anygpu.runtime.lasting import LastingPlace
 from anygpu.runtime.places import Places
 from anygpu.runtime.recovery import Copies, Copy, Kept, Origin, in_order, made_by, what_is_missing
+from anygpu.workers.worker import Handle
 
 SPEC = Spec((250,), "float32")
 
@@ -38,7 +40,7 @@ def copied(copies: Copies, number: float = 0.0) -> Origin:
 
 
 class Home:
-    def lend(self, buffer: Kept) -> recovery.Handle:
+    def lend(self, buffer: Kept) -> Handle:
         raise AssertionError("nobody uses it")
 
 
@@ -172,6 +174,20 @@ def test_nodes_that_several_programs_share_are_counted_once() -> None:
     assert second.nodes == 30 * 3
 
 
+def test_copies_of_arrays_that_are_there_anyway_are_not_counted() -> None:
+    copies = Copies(1 << 20)
+    there, gone = copied(copies), copied(copies)
+    array = kept(there)
+    (origin,) = made_by(program(2), [there, gone])
+    (origin,) = made_by(program(2), [origin, gone])
+    assert origin.held == 3 * values().nbytes
+    recovery.recount(origin)
+    assert origin.held == values().nbytes
+    del array
+    recovery.recount(origin)
+    assert origin.held == 2 * values().nbytes
+
+
 def test_a_way_is_looked_for_only_as_far_as_it_is_needed() -> None:
     copies = Copies(1 << 20)
     far = Origin(SPEC)
@@ -199,11 +215,11 @@ def known() -> Places:
 
 
 @pytest.fixture
-def place(known: Places) -> LastingPlace:
+def place(known: Places) -> Iterator[LastingPlace]:
     """NumPy in a child of its own: a worker that is quickly there."""
     found = known.find("numpy", isolation="process")
     assert isinstance(found, LastingPlace)
-    yield found  # type: ignore[misc]
+    yield found
     known.close()
 
 
@@ -259,6 +275,31 @@ def test_a_value_that_came_to_the_host_from_far_is_kept(place: LastingPlace) -> 
     assert not np.shares_memory(shown, copy.values)
 
 
+def test_a_loop_over_batches_copies_its_state_and_not_all_batches(
+    monkeypatch: pytest.MonkeyPatch, place: LastingPlace
+) -> None:
+    monkeypatch.setenv(recovery.MEMORY, "1MB")
+    batch = np.ones((100, 250), np.float32)
+    state = ag.asarray(values(), device=place)
+    for _ in range(50):
+        state = (state + ag.asarray(batch, device=place).sum(axis=0)).compute()
+    assert place._copies.bytes <= 400_000
+    place.worker.kill()
+    assert np.array_equal(np.asarray(state), values(50 * 100))
+
+
+def test_a_large_array_that_stays_costs_no_copies_of_what_is_made_of_it(
+    monkeypatch: pytest.MonkeyPatch, place: LastingPlace
+) -> None:
+    monkeypatch.setenv(recovery.MEMORY, "200kB")
+    data = ag.asarray(np.ones((100, 250), np.float32), device=place)
+    state = data.sum(axis=0).compute()
+    for _ in range(10):
+        state = (state + data.sum(axis=0)).compute()
+        assert origin_of(state).copy is None
+    assert origin_of(state).depth == 11
+
+
 def test_programs_of_a_loop_are_one_object(place: LastingPlace) -> None:
     x = ag.asarray(values(), device=place)
     recipes = []
@@ -297,7 +338,7 @@ def test_a_call_with_large_arguments_of_the_host_keeps_its_small_results(place: 
     batch = np.ones((1000, 250), np.float32)
     nodes = [Node(Input((250,), "float32")), Node(Input((1000, 250), "float32")), Node(Binary("add"), (0, 0))]
     small = ag.asarray(values(1), device=place)
-    handle = small._value.buffer.live()  # type: ignore[union-attr]
+    handle = small._value.buffer.live()
     run = Program(nodes, [2])
     ran = place.worker.run(run, [handle, batch], keep=True)
     (result,) = place.keep(run, [handle, batch], ran.results)

@@ -35,6 +35,8 @@ _EVICTIONS = 2
 _DEEP = recovery.DEPTH // 2
 #: So many times beyond its limits, an array that cannot be copied just now does without its history.
 _PATIENCE = 2
+#: The part of the memory for copies that the history of one array may hold.
+_SHARE = 4
 #: Bytes of the host that a call may be given before it matters what of it is copied, and how many times more that must
 #: be than its results.
 _LARGE = 64 << 10
@@ -148,7 +150,7 @@ class LastingPlace(WorkerPlace):
         if known.lines != program.lines:
             known = program
         origins = recovery.made_by(known, sources)
-        if origins[0].depth > recovery.DEPTH or origins[0].nodes > recovery.NODES:
+        if self._is_long(origins[0]) or origins[0].held > self._copies.budget // _SHARE:
             self._shorten(program, sources, given)
             origins = recovery.made_by(known, sources)
         return self._kept(results, origins)
@@ -224,29 +226,35 @@ class LastingPlace(WorkerPlace):
             _forget_frames(error)
             return None
 
-    def _shorten(self, program: Program, sources: Sequence[Origin], given: Sequence[Kept | Argument]) -> None:
-        """A long history is cut where it meets the program, with a copy of what was computed so far."""
-        with self._mending:
-            if recovery.extent(program, sources)[1] > recovery.NODES:
-                for source in sources:
-                    recovery.recount(source)
-            pairs = sorted(zip(sources, given, strict=True), key=lambda pair: (-pair[0].depth, -pair[0].nodes))
-            for source, each in pairs:
-                depth, nodes = recovery.extent(program, sources)
-                if (depth <= recovery.DEPTH and nodes <= recovery.NODES) or source.recipe is None:
-                    return
-                self._cut(source, each.handle if isinstance(each, Kept) else each)
+    def _is_long(self, origin: Origin, times: int = 1) -> bool:
+        return origin.depth > times * recovery.DEPTH or origin.nodes > times * recovery.NODES
 
-    def _cut(self, source: Origin, on_device: Any) -> None:
-        if source.copy is None and on_device is not None:
-            values = self._values(on_device)
-            if values is None:
-                if source.depth <= _PATIENCE * recovery.DEPTH and source.nodes <= _PATIENCE * recovery.NODES:
-                    return
+    def _shorten(self, program: Program, sources: Sequence[Origin], given: Sequence[Kept | Argument]) -> None:
+        """A long history is cut where it meets the program, with a copy of what was computed so far.
+
+        So is one that holds many copies of arrays which are gone: of a loop over batches, only its state is copied.
+        """
+        with self._mending:
+            for source in sources:
+                recovery.recount(source)
+            for source, each in sorted(zip(sources, given, strict=True), key=lambda pair: -pair[0].depth):
+                result = recovery.made_by(program, sources)[0]
+                holds_much = result.held > self._copies.budget // _SHARE and source.spec.nbytes < source.held
+                if source.recipe is not None and (holds_much or self._is_long(result)):
+                    self._cut(source, each.handle if isinstance(each, Kept) else each, must=self._is_long(result))
+
+    def _cut(self, source: Origin, on_device: Any, *, must: bool) -> None:
+        """With a copy; without one only if it must be, and no copy is allowed or could be had for long."""
+        if source.copy is None:
+            values = self._values(on_device) if on_device is not None else None
+            if values is not None:
+                source.remember(self._copies.keep(values))
+            elif self._is_long(source, _PATIENCE):
                 source.why = "its history became too long, and it could not be copied to the host"
             else:
-                source.remember(self._copies.keep(values))
-        source.cut()
+                return
+        if source.copy is not None or must:
+            source.cut()
 
     # -- arrays that are on the device, and those that have to come back first
 

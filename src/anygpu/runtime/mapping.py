@@ -6,22 +6,19 @@ import concurrent.futures
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
 from anygpu.errors import Overloaded, QueueFull
 from anygpu.receipts import Receipt
 from anygpu.runtime.future import Future
+from anygpu.runtime.progress import Progress, showing
 
 #: Of the queue's limit, so that others can submit too.
 _SHARE = 0.5
 #: While the tasks of others fill the queue, it is tried so often.
 _LOOK_AGAIN = 0.01
-
-#: Told how many items are done, of how many if that is known.
-Progress = Callable[[int, int | None], None]
 
 
 class Outcome(NamedTuple):
@@ -53,7 +50,7 @@ def map_over(
     runtime: _Runtime,
     function: Callable[..., Any],
     iterables: tuple[Iterable[Any], ...],
-    progress: bool | Progress,
+    progress: Progress,
     given: Mapping[str, Any],
     stop: threading.Event | None = None,
 ) -> list[Outcome]:
@@ -63,12 +60,12 @@ def map_over(
     window = max(1, int(runtime.limit * _SHARE))
     outcomes: list[Outcome] = []
     waiting: deque[Future | BaseException] = deque()
-    with _shown(progress, total) as tell:
+    with showing(progress, getattr(function, "__name__", "map"), total) as tell:
 
         def take() -> None:
             first = waiting.popleft()
             outcomes.append(_outcome(first) if isinstance(first, Future) else Outcome(error=first))
-            tell(len(outcomes), total)
+            tell(len(outcomes))
             if stop is not None and stop.is_set():
                 raise concurrent.futures.CancelledError
 
@@ -117,19 +114,3 @@ def _outcome(future: Future) -> Outcome:
     except concurrent.futures.CancelledError as cancelled:
         error = cancelled
     return Outcome(future.result(), None, future.receipt) if error is None else Outcome(error=error)
-
-
-@contextmanager
-def _shown(progress: bool | Progress, total: int | None) -> Iterator[Progress]:
-    """Whoever is to be told; a bar in the terminal for `True`."""
-    if callable(progress):
-        yield progress
-    elif not progress:
-        yield lambda done, total: None
-    else:
-        from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        with Bar("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
-            task = bar.add_task("anygpu", total=total)
-            yield lambda done, total: bar.update(task, completed=done)

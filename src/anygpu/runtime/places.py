@@ -308,6 +308,7 @@ class Places:
         """In a process that was forked from ours: workers say themselves that they stayed behind."""
         self._locks()
         self._adopted.clear()
+        self._timers.clear()
         self._copies.forked()
         for place in self._places.values():
             if isinstance(place, LastingPlace):

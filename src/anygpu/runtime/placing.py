@@ -145,7 +145,7 @@ def _settle_for_numpy(state: State, why: AnyGPUError, sentence: str | None = Non
 
 
 def choose(call: Call, waiting: Mapping[str, float] | None = None) -> Choice:
-    """Where it should run now; `waiting` are the seconds that devices are busy, as the planner knows unless it is given."""
+    """Where it should run now; `waiting` are the seconds that devices are busy, else it is as the planner knows."""
     state = call.state
     if state.settled_for_numpy is not None:
         return Choice("numpy", "only", f"nothing else can run it: {state.settled_for_numpy}")

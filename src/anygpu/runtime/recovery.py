@@ -201,6 +201,8 @@ class Origin(msgspec.Struct, eq=False, weakref=True):
     #: Programs that would have to be run one after the other, and at most so many nodes in all of them.
     depth: int = 0
     nodes: int = 0
+    #: At most so many bytes of copies are held by its history.
+    held: int = 0
     #: Where it was made, if there is no recipe to tell.
     line: Line | None = None
     #: The array, while there is one.
@@ -221,6 +223,8 @@ class Origin(msgspec.Struct, eq=False, weakref=True):
     def remember(self, copy: Copy | str) -> None:
         if isinstance(copy, Copy):
             self._copy = copy
+            if self.recipe is None:
+                self.held = copy.nbytes
         else:
             self.why = copy
 
@@ -229,6 +233,7 @@ class Origin(msgspec.Struct, eq=False, weakref=True):
         self.line = self._users_line()
         self.recipe = None
         self.depth = self.nodes = 0
+        self.held = self._copy.nbytes if self._copy is not None else 0
 
     def describe(self) -> str:
         line = self._users_line()
@@ -243,25 +248,20 @@ class Origin(msgspec.Struct, eq=False, weakref=True):
 
 def made_by(program: Program, inputs: Sequence[Origin]) -> list[Origin]:
     """The origins of a program's results. Called for every program that runs."""
-    depth = 0
+    depth = held = 0
     nodes = len(program.nodes)
     for origin in inputs:
         nodes += origin.nodes
+        held += origin.held
         if origin.depth > depth:
             depth = origin.depth
     recipe = Recipe(program, inputs)
     specs, outputs = program.specs, program.outputs
     if len(outputs) == 1:
-        return [Origin(specs[outputs[0]], recipe, 0, depth + 1, nodes)]
-    origins = [Origin(specs[output], recipe, at, depth + 1, nodes) for at, output in enumerate(outputs)]
+        return [Origin(specs[outputs[0]], recipe, 0, depth + 1, nodes, held)]
+    origins = [Origin(specs[output], recipe, at, depth + 1, nodes, held) for at, output in enumerate(outputs)]
     recipe.results = [ref(origin) for origin in origins]
     return origins
-
-
-def extent(program: Program, inputs: Sequence[Origin]) -> tuple[int, int]:
-    """The depth and the nodes of what the program makes of the inputs."""
-    (origin, *_) = made_by(program, inputs)
-    return origin.depth, origin.nodes
 
 
 #: An origin with what it is made by; `None` where nothing is looked for behind it.
@@ -269,9 +269,17 @@ Step = tuple[Origin, Recipe | None]
 
 
 def recount(origin: Origin) -> None:
-    """Count nodes anew: what several programs use was counted for each of them."""
-    recipes = {id(recipe): recipe for _, recipe in in_order([origin], lambda _: False) if recipe is not None}
+    """Count anew: what several programs use was counted for each of them.
+
+    Copies of arrays that somebody still has are not counted: they would be there anyway.
+    """
+    if origin.recipe is None:
+        return
+    order = in_order([origin], lambda _: False)
+    recipes = {id(recipe): recipe for _, recipe in order if recipe is not None}
     origin.nodes = sum(len(recipe.program.nodes) for recipe in recipes.values())
+    copies = [each.copy for each, _ in order if each.array is None or each.array() is None]
+    origin.held = sum(copy.nbytes for copy in copies if copy is not None)
 
 
 def in_order(wanted: Iterable[Origin], is_there: Callable[[Origin], bool]) -> list[Step]:

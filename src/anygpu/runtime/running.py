@@ -38,9 +38,7 @@ def as_it_is(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Atte
     return value, numpy_receipt(state.task, choice.sentence, timer.finish(), predicted, attempts)
 
 
-def run_at(
-    call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()
-) -> tuple[Any, Receipt]:
+def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()) -> tuple[Any, Receipt]:
     """The value, and what happened; `attempts` are those that failed before."""
     name = choice.candidate
     if name == "numpy" and (call.state.traced is not None or not call.state.ours):
@@ -66,13 +64,14 @@ def on_device(
         # A worker of another home does not know the arrays of this one.
         resident = name if keep and state.options.isolation is None else None
         given = as_arguments(values, state.program, resident)
-        ran = carry_out(facts.way, state.program, given, worker_of, keep=keep, timeout=call.timeout, between=call.between)
+        ran = carry_out(
+            facts.way, state.program, given, worker_of, keep=keep, timeout=call.timeout, between=call.between
+        )
     if keep:
         place = planner.places.find(name, isolation=state.options.isolation)
         buffers = place.keep(state.program, given, ran.results)
         results: list[Any] = [
-            Array(Value.on(place, buffer, spec))
-            for buffer, spec in zip(buffers, state.program.results, strict=True)
+            Array(Value.on(place, buffer, spec)) for buffer, spec in zip(buffers, state.program.results, strict=True)
         ]
     else:
         results = ran.results
@@ -120,9 +119,7 @@ def on_device(
     return value, receipt
 
 
-def _lazily(
-    call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
-) -> tuple[Any, Receipt]:
+def _lazily(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]) -> tuple[Any, Receipt]:
     """anygpu's own arrays, and a function that is not recorded: it is called with them, and they compute as ever."""
     state = call.state
     with timer.phase("run"):

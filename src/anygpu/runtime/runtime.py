@@ -29,6 +29,7 @@ from anygpu.runtime.offloading import Offloaded, Result, remembered
 from anygpu.runtime.options import CallOptions, TaskOptions, options
 from anygpu.runtime.places import Places
 from anygpu.runtime.planner import Planner, default
+from anygpu.runtime.progress import Progress
 from anygpu.runtime.serving import PLANNING, Serving
 from anygpu.runtime.signature import signature
 from anygpu.tasks.machine import Cancelled, Expired, Kill, Refuse, Task
@@ -167,7 +168,7 @@ class Runtime:
         function: Callable[..., Any],
         /,
         *iterables: Iterable[Any],
-        progress: bool | Callable[[int, int | None], None] = False,
+        progress: Progress = False,
         **given: Unpack[TaskOptions],
     ) -> list[Outcome]:
         """The function for every item, as Python's `map`: outcomes in order, each with its value or its own error.
@@ -181,7 +182,7 @@ class Runtime:
         function: Callable[..., Any],
         /,
         *iterables: Iterable[Any],
-        progress: bool | Callable[[int, int | None], None] = False,
+        progress: Progress = False,
         **given: Unpack[TaskOptions],
     ) -> list[Outcome]:
         """`map` for asynchronous code: it waits on another thread, and the loop goes on."""
@@ -462,12 +463,12 @@ class Runtime:
             if self._closed is not None:
                 self._settled.notify_all()
 
-    def put_back(self, job: Job) -> None:
-        """It waits again, at its old place."""
+    def put_back(self, job: Job, seconds: float = 0.0) -> None:
+        """It waits again, at its old place; its tenant has had so much of the device for nothing."""
         now = time.monotonic()
         with self.lock:
             self.left(job)
-            self._queue.charge(job.tenant, now - job.started - job.seconds)
+            self._queue.charge(job.tenant, seconds - job.seconds)
             if job.life.task.situation != "queued":  # cancelled, or late, while it was looked at
                 return
             if not self._ended:

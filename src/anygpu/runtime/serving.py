@@ -58,7 +58,7 @@ class Host(Protocol):
 
     def left(self, job: Job) -> None: ...
 
-    def put_back(self, job: Job) -> None: ...
+    def put_back(self, job: Job, seconds: float = 0.0) -> None: ...
 
     def settle(self, job: Job, seconds: float, *, succeeded: bool) -> None: ...
 
@@ -383,7 +383,7 @@ class Serving:
         if isinstance(following, Requeue):
             job.alone()
             job.forced = next_choice(job.call, job.life.task, following.device, name, failure)
-            self._host.put_back(job)
+            self._host.put_back(job, spent.total)
         elif not isinstance(following, Refuse):  # nobody waits for it any more, and the device is free
             self._host.settle(job, spent.total, succeeded=False)
             self._host.closed(job)
@@ -433,7 +433,7 @@ class Serving:
                 made = batches.run(planned, worker, timeout)
         except AnyGPUError as error:
             failure = error.with_traceback(None)
-            spent = Phases(other=planner.clock() - begin)
+            spent = Phases(other=(planner.clock() - begin) / len(running))
             for job in running:
                 self._mend(job, choice.candidate, failure, spent)
             return

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from anygpu.array.tracing import Traced
 from anygpu.engines.tuning import budget as tuning_budget
-from anygpu.errors import DeviceUnavailable, InvalidOption
+from anygpu.errors import DeviceLost, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.hardware.selection import matches_name, require, select
 from anygpu.plan.choosing import RECORDING, Cell

@@ -131,7 +131,7 @@ class Worker(Protocol):
         """
 
     def kill(self) -> None:
-        """From another thread, while it is busy: end its process, if it has one of its own. Who waits gets `DeviceLost`."""
+        """From another thread, while it is busy: end its process, if it has one. Who waits gets `DeviceLost`."""
 
     def close(self) -> None:
         """Let go of the device. May be called twice."""

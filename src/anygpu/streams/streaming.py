@@ -15,24 +15,26 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import psutil
 
 from anygpu.array.recording import normal_axis
 from anygpu.errors import InvalidOption, OverBudget
+from anygpu.hardware import host
+from anygpu.hardware.host import resident_bytes
 from anygpu.hardware.verification import Values
 from anygpu.receipts import Attempt, Phases, Receipt
 from anygpu.runtime.collecting import publish
 from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.options import CallOptions, Options, options
-from anygpu.runtime.overlapping import Channel, Stages, overlap
 from anygpu.runtime.planner import Planner, default
-from anygpu.runtime.resuming import Record, begun, digest_of, place_of, write_record
-from anygpu.runtime.sinks import Collected, Sink, ToFile, reads_what_it_writes, sink_of
-from anygpu.runtime.sources import Source, is_one_tensor, shortened, source_of
-from anygpu.runtime.stream_computing import Computing, Finished
-from anygpu.runtime.stream_items import Items
-from anygpu.runtime.stream_recording import Stream, recorded, stand_in
-from anygpu.runtime.streamed import (
+from anygpu.runtime.progress import Progress, showing
+from anygpu.streams.computing import Computing, Finished
+from anygpu.streams.items import Items
+from anygpu.streams.overlapping import Channel, Stages, overlap
+from anygpu.streams.recording import Stream, recorded, stand_in
+from anygpu.streams.resuming import Record, begun, digest_of, place_of, write_record
+from anygpu.streams.sinks import Collected, Sink, ToFile, reads_what_it_writes, sink_of
+from anygpu.streams.sources import Source, is_one_tensor, shortened, source_of
+from anygpu.streams.streamed import (
     CHUNK_BYTES,
     IN_FLIGHT,
     LEAST_BYTES,
@@ -40,12 +42,9 @@ from anygpu.runtime.streamed import (
     NOT_PREDICTED,
     USABLE,
     Clock,
-    Progress,
     Seconds,
     Streamed,
     bytes_of_a_step,
-    resident_bytes,
-    showing,
 )
 from anygpu.units import bytes_from
 
@@ -379,7 +378,7 @@ def _along(sources: Sequence[Source], axis: int) -> tuple[int, int]:
 
 def _budget(memory: int | str | None) -> int:
     if memory is None:
-        return min(_MEMORY, int(psutil.virtual_memory().available * _OF_FREE))
+        return min(_MEMORY, int(host.memory_free() * _OF_FREE))
     found = bytes_from(memory) if isinstance(memory, str) else memory
     if not isinstance(found, int) or found <= 0:
         raise InvalidOption(f'memory is a number of bytes, or a text such as "1GB"; got {memory!r}.')

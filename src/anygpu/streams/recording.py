@@ -16,7 +16,7 @@ from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.primitives import Spec
 from anygpu.runtime.options import Options
-from anygpu.runtime.sources import stretch_of
+from anygpu.streams.sources import stretch_of
 
 
 class Returned(NamedTuple):

@@ -19,7 +19,7 @@ import numpy as np
 
 from anygpu.errors import InvalidOption
 from anygpu.hardware.verification import Values
-from anygpu.runtime.tensor_files import Stretch, in_npy, in_safetensors
+from anygpu.streams.tensor_files import Stretch, in_npy, in_safetensors
 
 _SAFETENSORS = ".safetensors"
 #: Bytes at the ends of a memory map that are compared with its file, to see whether it still is that file.
@@ -196,7 +196,7 @@ def source_of(given: Any) -> Source | None:
                 )
             return InMemory(np.asarray(given))
     if _is_zarr(given):
-        from anygpu.runtime.zarr_arrays import InZarr
+        from anygpu.streams.zarr_arrays import InZarr
 
         return InZarr(given)
     if hasattr(given, "shape") and hasattr(given, "dtype"):
@@ -221,7 +221,7 @@ def _of_path(text: str) -> Source:
         return InFile(in_safetensors(_existing(file + _SAFETENSORS), name), name)
     path = _existing(text)
     if path.is_dir():
-        from anygpu.runtime.zarr_arrays import InZarr, opened
+        from anygpu.streams.zarr_arrays import InZarr, opened
 
         return InZarr(opened(path))
     if path.suffix == _SAFETENSORS:

@@ -11,7 +11,7 @@ import numpy as np
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.hardware.verification import Values
 from anygpu.program.primitives import Spec
-from anygpu.runtime.sources import Identity, stretch_of
+from anygpu.streams.sources import Identity, stretch_of
 
 
 def _zarr() -> Any:

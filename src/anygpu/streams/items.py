@@ -10,27 +10,26 @@ import numpy as np
 
 from anygpu.array.structure import flatten
 from anygpu.errors import InvalidOption, OverBudget
+from anygpu.hardware.host import resident_bytes
 from anygpu.receipts import Attempt, Phases, Receipt
 from anygpu.runtime.collecting import publish
 from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.options import Options
-from anygpu.runtime.overlapping import Stages, overlap
 from anygpu.runtime.planner import Planner
-from anygpu.runtime.sinks import Joined, Listed, Sink, ToFunction, sink_of
-from anygpu.runtime.sources import Source
-from anygpu.runtime.streamed import (
+from anygpu.runtime.progress import Progress, showing
+from anygpu.streams.overlapping import Stages, overlap
+from anygpu.streams.sinks import Joined, Listed, Sink, ToFunction, sink_of
+from anygpu.streams.sources import Source
+from anygpu.streams.streamed import (
     CHUNK_BYTES,
     IN_FLIGHT,
     LEAST_BYTES,
     NOT_PREDICTED,
     USABLE,
     Clock,
-    Progress,
     Seconds,
     Streamed,
     bytes_of_a_step,
-    resident_bytes,
-    showing,
 )
 
 #: A function that nobody can look into is assumed to need so many times its arguments.

@@ -31,11 +31,11 @@ from anygpu.program.graph import Program
 from anygpu.receipts import Attempt, HostOperation, Phases
 from anygpu.runtime.options import Options
 from anygpu.runtime.planner import Planner
-from anygpu.runtime.sources import stretch_of
 from anygpu.runtime.state import first_choice, lacking, no_device
-from anygpu.runtime.stream_recording import Stream, returned_by
 from anygpu.runtime.values import narrowing
 from anygpu.runtime.ways import together
+from anygpu.streams.recording import Stream, returned_by
+from anygpu.streams.sources import stretch_of
 from anygpu.units import readable_seconds
 from anygpu.workers.worker import Argument, Handle, Ran
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-import psutil
 
 from anygpu.receipts import Receipt
-from anygpu.runtime.sources import Source, shortened
+from anygpu.streams.sources import Source, shortened
 from anygpu.units import readable_bytes, readable_seconds
 
 Stage = Literal["reading", "computing", "writing"]
-Progress = bool | Callable[[int, int | None], object]
-
 #: Chunks of more bytes than this are no faster.
 CHUNK_BYTES = 16 << 20
 #: Chunks on their way at once, of arguments and of results: one is worked on by each of two stages, one is between. If
@@ -107,41 +104,6 @@ class Clock:
         return time.perf_counter() - self.begin
 
 
-@contextlib.contextmanager
-def showing(wanted: Progress, task: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """What is told how far the stream is."""
-    if callable(wanted):
-        yield lambda done: (wanted(done, total), None)[1]
-        return
-    if not wanted:
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True)) as bar:
-        number = bar.add_task(task, total=total)
-        yield lambda done: bar.update(number, completed=done)
-
-
 def bytes_of_a_step(source: Source, axis: int) -> int:
     """Of one element of the axis, with everything that it has along the others."""
     return math.prod(shortened(source.shape, axis, 1)) * source.dtype.itemsize
-
-
-def resident_bytes(*, children: bool = False) -> int:
-    """Of this process, and on request of those that it has started, which takes some milliseconds."""
-    me = psutil.Process()
-    found: int = me.memory_info().rss
-    for child in me.children(recursive=True) if children else ():
-        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-            found += child.memory_info().rss
-    return found

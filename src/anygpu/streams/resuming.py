@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from anygpu.errors import InvalidOption
-from anygpu.runtime.sinks import sync_folder
-from anygpu.runtime.sources import Identity
+from anygpu.streams.sinks import sync_folder
+from anygpu.streams.sources import Identity
 from anygpu.units import readable_bytes
 
 _VERSION = 1

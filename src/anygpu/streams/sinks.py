@@ -25,8 +25,8 @@ from anygpu.array.structure import Structure, flatten, unflatten
 from anygpu.errors import InvalidOption
 from anygpu.hardware.verification import Values
 from anygpu.program.primitives import Spec
-from anygpu.runtime.sources import Source, stretch_of, stretch_of_map
-from anygpu.runtime.tensor_files import Stretch, safetensors_header
+from anygpu.streams.sources import Source, stretch_of, stretch_of_map
+from anygpu.streams.tensor_files import Stretch, safetensors_header
 
 _SAFETENSORS = ".safetensors"
 
@@ -276,7 +276,7 @@ class ToZarr:
         self._partial: Path | None = None
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
-        from anygpu.runtime.zarr_arrays import created
+        from anygpu.streams.zarr_arrays import created
 
         if spec is None:
             raise InvalidOption(
