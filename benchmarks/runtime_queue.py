@@ -230,7 +230,7 @@ def long_chain(x: Any) -> Any:
 
 
 def tenants(scale: float) -> list[Figure]:
-    seconds = max(1.0, 6 * scale)
+    seconds = max(1.0, 20 * scale)
     size = 1 << 15
     x = np.linspace(0, 1, 5 * size).astype(np.float32)
     return [

@@ -222,7 +222,10 @@ def _wrong(made: Burst, expected: list[Any]) -> int:
 
 
 def poisoned(device: str, matrix: Any) -> list[Figure]:
-    """One bad item of each kind among many: a NaN that is not wanted, a wrong shape, an exception of its own."""
+    """One bad item of each kind among many: a NaN that is not wanted, a wrong shape, an exception of its own.
+
+    A function that raises while it is recorded cannot become a program: `NotRecordable`, a `TypeError`, says what it was.
+    """
     count, bad = 256, 100
     figures: list[Figure] = []
     given = vectors(count)
@@ -234,7 +237,7 @@ def poisoned(device: str, matrix: Any) -> list[Figure]:
     outside[3] = SIZE + 5
     cases: list[tuple[str, Callable[..., Any], list[tuple[Any, ...]], tuple[Any, ...], type[Exception]]] = [
         ("NaN", product, [(matrix, x) for x in given], (matrix, with_nan), NotANumber),
-        ("wrong shape", product, [(matrix, x) for x in given], (matrix, given[bad][:-1]), ValueError),
+        ("wrong shape", product, [(matrix, x) for x in given], (matrix, given[bad][:-1]), TypeError),
         ("its own exception", pick, [(table, each) for each in places], (table, outside), IndexError),
     ]
     with Runtime(queue=2 * count) as runtime:

@@ -257,10 +257,8 @@ class NotANumber(AnyGPUError, ArithmeticError):
     def __init__(self, task: str, position: tuple[int, ...]) -> None:
         self.task = task
         self.position = position
-        super().__init__(
-            f"the result of {task} has a NaN, the first at {position}. Look at the arguments of this call, or leave "
-            'out nan="raise".'
-        )
+        where = f"has a NaN, the first at {position}" if position else "is a NaN"
+        super().__init__(f'the result of {task} {where}. Look at the arguments of this call, or leave out nan="raise".')
 
 
 class InvalidTransition(AnyGPUError, RuntimeError):

@@ -65,8 +65,19 @@ def forget_what_was_said() -> None:
     _said.clear()
 
 
+_blamed: ContextVar[tuple[str, int] | None] = ContextVar("the line that a task was submitted on", default=None)
+
+
+def blame(line: tuple[str, int]) -> None:
+    """On a thread that runs tasks of others: what is told from now on is about the one that was submitted there."""
+    _blamed.set(line)
+
+
 def users_line() -> tuple[str, int]:
-    """The nearest line outside of this package and of NumPy's dispatching."""
+    """The nearest line outside of this package and of NumPy's dispatching, or the one that is blamed."""
+    blamed = _blamed.get()
+    if blamed is not None:
+        return blamed
     frame = sys._getframe(1)
     while frame is not None:
         if not frame.f_globals.get("__name__", "").startswith(("anygpu.", "numpy.")):

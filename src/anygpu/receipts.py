@@ -66,10 +66,11 @@ class PhaseTimer:
             if self._claimed:
                 self._claimed[-1] += elapsed
 
-    def waited(self, seconds: float) -> None:
-        """The call began so much earlier, and has waited since."""
+    def waited(self, seconds: float, planned: float = 0.0) -> None:
+        """The call began so much earlier; since then it was planned for so long, and has waited otherwise."""
         self._begin -= seconds
-        self._seconds["queue"] += seconds
+        self._seconds["plan"] += min(planned, seconds)
+        self._seconds["queue"] += max(0.0, seconds - planned)
 
     def seconds(self, name: Phase) -> float:
         """Of a phase, so far."""

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from anygpu.runtime.jobs import Job
-from anygpu.runtime.lanes import Lane
+from anygpu.runtime.lanes import PLANNING, Lane
 from anygpu.runtime.places import Places
 from anygpu.runtime.recovery import Loss
 from anygpu.tasks.queue import TaskQueue
@@ -91,7 +91,7 @@ def health_of(
     now: float,
 ) -> Health:
     """Called with the runtime's lock held. `used` are the device seconds of each tenant."""
-    each = tuple(_lane(lane, places, now) for lane in lanes)
+    each = tuple(_lane(lane, places, now) for lane in lanes if lane.name != PLANNING)
     tenants = dict.fromkeys((*used, *(job.tenant for job in queue)))
     return Health(
         ok=closed is None and all(lane.condition != "late" for lane in each),

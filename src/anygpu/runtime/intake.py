@@ -20,6 +20,9 @@ from anygpu.runtime.future import Future
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.options import TaskOptions
 
+#: A loop that has not had its turn after so many seconds is not waited for.
+_TURN = 0.005
+
 
 class Parcel(NamedTuple):
     """A task that nobody has looked at yet."""
@@ -31,6 +34,8 @@ class Parcel(NamedTuple):
     submitted: float
     #: Who collects receipts where it was submitted.
     hearing: tuple[list[Receipt], ...]
+    #: The user's own line where it was submitted.
+    line: tuple[str, int]
 
 
 class Intake:
@@ -41,7 +46,10 @@ class Intake:
         self._items: deque[Job | Parcel] = deque()
         self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._rung = self._promised = False
+        #: Set when the loop has had its turn.
+        self._turned = threading.Event()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -54,17 +62,20 @@ class Intake:
     def put_soon(self, parcel: Parcel, loop: asyncio.AbstractEventLoop) -> None:
         """Never waits, and nothing is done before the loop has had its turn."""
         self._items.append(parcel)
-        if not self._rung and not self._promised:
+        if not self._rung:
             self._promised = True
-            loop.call_soon(self._ring)
+            self._turned.clear()
+            loop.call_soon(self._turned.set)
+            self._ring()
 
     def _ring(self) -> None:
-        self._promised = False
         if not self._rung:
             self._rung = True
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="anygpu-intake", daemon=True)
-                self._thread.start()
+                with self._starting:
+                    if self._thread is None:
+                        self._thread = threading.Thread(target=self._watch, name="anygpu-intake", daemon=True)
+                        self._thread.start()
             self._bell.put(True)
 
     def take(self) -> Iterator[Job | Parcel]:
@@ -87,5 +98,9 @@ class Intake:
 
     def _watch(self) -> None:
         while self._bell.get():
+            if self._promised:
+                # Not for long: the loop may be held up by somebody who waits for this very task, or be closed.
+                self._promised = False
+                self._turned.wait(_TURN)
             self._rung = False
             self._let_in()

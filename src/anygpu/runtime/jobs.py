@@ -34,9 +34,11 @@ class Job:
         "kind",
         "lane",
         "life",
+        "line",
         "nan",
         "nbytes",
         "number",
+        "planning",
         "priority",
         "seconds",
         "started",
@@ -60,6 +62,7 @@ class Job:
         idempotent: bool,
         nbytes: int,
         hearing: tuple[list[Receipt], ...],
+        line: tuple[str, int],
     ) -> None:
         self.number = number
         self.call = call
@@ -78,6 +81,10 @@ class Job:
         self.nbytes = nbytes
         #: Who collects receipts where it was submitted.
         self.hearing = hearing
+        #: The user's own line where it was submitted.
+        self.line = line
+        #: Seconds that were spent on recording it and looking at devices before it waited for one.
+        self.planning = 0.0
         #: The lane that it waits for, and the seconds that it is expected to take there.
         self.lane = ""
         self.seconds = 0.0

@@ -12,6 +12,10 @@ from anygpu.runtime.jobs import Job
 LOOK_AGAIN = 0.05
 
 
+#: Not a device: the lane on which functions are recorded whose caller has ruled NumPy out.
+PLANNING = "planning"
+
+
 class Lane:
     """One device and the threads that use it. All of this is read and written with the runtime's lock held."""
 

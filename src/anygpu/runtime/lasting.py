@@ -20,7 +20,7 @@ from anygpu.notices import ran_on_host
 from anygpu.program.graph import Program
 from anygpu.runtime import recovery
 from anygpu.runtime.place import WorkerPlace
-from anygpu.runtime.recovery import Copies, Evicted, Kept, Loss, LostArray, Origin
+from anygpu.runtime.recovery import DEPTH, NODES, Copies, Evicted, Kept, Loss, LostArray, Origin
 from anygpu.runtime.restoring import Restoration
 from anygpu.workers.executing import spec_of
 from anygpu.workers.worker import Argument, Handle, Lending, Ran, Worker
@@ -32,7 +32,7 @@ _DEATHS = 3
 #: How often room is made for one call: for what it lacked, and then all there is.
 _EVICTIONS = 2
 #: An array with so many programs behind it is worth a copy, when its values come to the host anyway.
-_DEEP = recovery.DEPTH // 2
+_DEEP = DEPTH // 2
 #: So many times beyond its limits, an array that cannot be copied just now does without its history.
 _PATIENCE = 2
 #: The part of the memory for copies that the history of one array may hold.
@@ -150,7 +150,8 @@ class LastingPlace(WorkerPlace):
         if known.lines != program.lines:
             known = program
         origins = recovery.made_by(known, sources)
-        if self._is_long(origins[0]) or origins[0].held > self._copies.budget // _SHARE:
+        first = origins[0]
+        if first.depth > DEPTH or first.nodes > NODES or first.held > self._copies.budget // _SHARE:
             self._shorten(program, sources, given)
             origins = recovery.made_by(known, sources)
         return self._kept(results, origins)
@@ -227,7 +228,7 @@ class LastingPlace(WorkerPlace):
             return None
 
     def _is_long(self, origin: Origin, times: int = 1) -> bool:
-        return origin.depth > times * recovery.DEPTH or origin.nodes > times * recovery.NODES
+        return origin.depth > times * DEPTH or origin.nodes > times * NODES
 
     def _shorten(self, program: Program, sources: Sequence[Origin], given: Sequence[Kept | Argument]) -> None:
         """A long history is cut where it meets the program, with a copy of what was computed so far.

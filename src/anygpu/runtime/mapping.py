@@ -28,6 +28,12 @@ class Outcome(NamedTuple):
     error: BaseException | None = None
     receipt: Receipt | None = None
 
+    def __repr__(self) -> str:
+        if self.error is not None:
+            return f"Outcome(error={self.error!r})"
+        device = f", ran on {self.receipt.device}" if self.receipt is not None else ""
+        return f"Outcome({self.value!r}{device})"
+
     @property
     def ok(self) -> bool:
         return self.error is None
@@ -56,7 +62,7 @@ def map_over(
 ) -> list[Outcome]:
     """`stop` is set when nobody waits for it any more; then it raises `CancelledError`."""
     hints = [length_hint(each, -1) for each in iterables]
-    total = min(hints) if hints and min(hints) >= 0 else None
+    total = min((hint for hint in hints if hint >= 0), default=None)
     window = max(1, int(runtime.limit * _SHARE))
     outcomes: list[Outcome] = []
     waiting: deque[Future | BaseException] = deque()

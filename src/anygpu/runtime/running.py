@@ -32,7 +32,8 @@ def as_it_is(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Atte
             with planner.lock:
                 cell.measured("numpy", took)
                 planner.seconds += took
-            state.reason = choice.sentence
+                # For the calls after this one, of which nothing is thought.
+                state.reason = cell.choose().sentence
             if call.lasting:
                 explore(call)
     return value, numpy_receipt(state.task, choice.sentence, timer.finish(), predicted, attempts)

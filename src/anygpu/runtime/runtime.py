@@ -16,13 +16,14 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from anygpu.errors import DeadlineExceeded, InvalidOption, RuntimeClosed
+from anygpu.notices import users_line
 from anygpu.runtime.collecting import listeners
 from anygpu.runtime.deadlines import Deadlines
 from anygpu.runtime.future import Future
 from anygpu.runtime.health import Health, health_of
 from anygpu.runtime.intake import Intake, Parcel
 from anygpu.runtime.jobs import Job, bytes_of
-from anygpu.runtime.lanes import Lane
+from anygpu.runtime.lanes import PLANNING, Lane
 from anygpu.runtime.mapping import Outcome, map_over
 from anygpu.runtime.mending import Life
 from anygpu.runtime.offloading import Offloaded, Result, remembered
@@ -30,7 +31,7 @@ from anygpu.runtime.options import CallOptions, TaskOptions, options
 from anygpu.runtime.places import Places
 from anygpu.runtime.planner import Planner, default
 from anygpu.runtime.progress import Progress
-from anygpu.runtime.serving import PLANNING, Serving
+from anygpu.runtime.serving import Serving
 from anygpu.runtime.signature import signature
 from anygpu.tasks.machine import Cancelled, Expired, Kill, Refuse, Task
 from anygpu.tasks.queue import TaskQueue, check_priority
@@ -99,7 +100,7 @@ class Runtime:
         tasks may wait.
         """
         future = Future(self._cancel)
-        parcel = Parcel(future, function, arguments, given, time.monotonic(), listeners.get())
+        parcel = Parcel(future, function, arguments, given, time.monotonic(), listeners.get(), users_line())
         loop = asyncio._get_running_loop()
         if loop is not None:
             # Everything that takes time is done on another thread, once the loop has nothing else to do: whoever
@@ -107,6 +108,8 @@ class Runtime:
             self._check_open()
             self._queue.check_room(len(self._intake))
             self._intake.put_soon(parcel, loop)
+            if self._ended:  # closed meanwhile
+                self._take_in()
             return future
         job = self._job(parcel)
         if self.lock.acquire(blocking=False):
@@ -122,6 +125,8 @@ class Runtime:
             self._queue.check(job, len(self._intake))
             self._jobs[future] = job
             self._intake.put(job)
+            if self._ended:  # closed meanwhile
+                self._cancel(future)
         return future
 
     def _job(self, parcel: Parcel) -> Job:
@@ -153,6 +158,7 @@ class Runtime:
             idempotent=idempotent,
             nbytes=bytes_of(arguments, {}),
             hearing=parcel.hearing,
+            line=parcel.line,
         )
 
     def run(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Result:
@@ -238,12 +244,12 @@ class Runtime:
             for lane in lanes:
                 lane.ended = True
                 lane.wakened.notify_all()
+        # What came in the last moment, or back to the queue, is not taken any more.
+        self._take_in()
+        self._cancel_waiting()
         if over:
             self._deadlines.close()
             self._intake.close()
-        else:
-            # What still runs keeps its deadlines, but what came back to the queue meanwhile is not taken any more.
-            self._cancel_waiting()
         for lane in lanes:
             for thread in lane.threads:
                 if thread is not threading.current_thread():
@@ -345,8 +351,8 @@ class Runtime:
             if not item.future.set_running_or_notify_cancel():
                 continue
             try:
-                if self._closed == "closed":
-                    raise RuntimeClosed(self._closed)
+                if self._ended or self._closed == "closed":
+                    raise RuntimeClosed(self._closed or "closed")
                 job = self._job(item)
                 self._queue.check_quotas(job)
                 self._admit(job, again=True)

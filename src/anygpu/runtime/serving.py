@@ -14,13 +14,14 @@ import msgspec
 
 from anygpu.errors import AnyGPUError, DeadlineExceeded
 from anygpu.hardware.device import Kind
+from anygpu.notices import blame
 from anygpu.plan.batching import SIZES
 from anygpu.plan.choosing import Choice
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
 from anygpu.runtime.batches import Batch, Batches
 from anygpu.runtime.collecting import numpy_receipt
 from anygpu.runtime.jobs import Job
-from anygpu.runtime.lanes import Lane
+from anygpu.runtime.lanes import PLANNING, Lane
 from anygpu.runtime.mending import mend, next_choice, refusal, task_for
 from anygpu.runtime.opaque import place_opaque
 from anygpu.runtime.placing import choose, learn
@@ -32,8 +33,6 @@ from anygpu.tasks.faults import fault_of
 from anygpu.tasks.machine import FINAL, Deliver, Failed, Finished, Refuse, Requeue, Started
 from anygpu.workers.worker import Ran
 
-#: Not a device: the lane on which functions are recorded whose caller has ruled NumPy out.
-PLANNING = "planning"
 #: Assumed of a task of which nothing is known.
 _UNKNOWN_SECONDS = 1e-3
 #: Short functions are taken several at once, so that looking at the queue is not most of the work.
@@ -228,8 +227,11 @@ class Serving:
 
     def _plan(self, job: Job) -> None:
         """Record the function and look at the devices, before it waits for one of them."""
+        blame(job.line)
+        begin = self._planner.clock()
         try:
             learn(job.call, PhaseTimer(self._planner.clock))
+            job.planning += self._planner.clock() - begin
         except BaseException as error:  # noqa: BLE001 - the caller's own errors, or that there is no such device
             self._fail(job, error)
         else:
@@ -271,7 +273,8 @@ class Serving:
                 self._quietly(job)
             return
         timer = PhaseTimer(planner.clock)
-        timer.waited(max(0.0, time.monotonic() - job.submitted))
+        timer.waited(max(0.0, time.monotonic() - job.submitted), job.planning)
+        blame(job.line)
         begin = planner.clock()
         choice = job.forced or job.choice
         try:
@@ -366,6 +369,7 @@ class Serving:
     def _mend(self, job: Job, name: str, failure: AnyGPUError, spent: Phases) -> None:
         if self._is_over(job):
             return
+        blame(job.line)
         job.attempts += (Attempt(device=name, phases=spent, error=type(failure).__name__, message=str(failure)),)
 
         def refused(why: Refuse) -> None:

@@ -15,7 +15,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     #: Of the devices' time while others want it too, relative to their shares.
     share: float = 1.0
-    #: Arguments and results of its tasks that wait or run.
+    #: Of the arguments of its tasks that wait or run.
     bytes: int | None = None
     #: Tasks of it that wait.
     queued: int | None = None
