@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -36,8 +35,8 @@ SERVICE = 1e-3
 #: Percent that a tenant may have more or less than its half.
 UNFAIR = 5.0
 TENANTS = ("calm", "flooding")
-#: Tasks of each that wait at any moment. The second one's tasks are five times as long, too.
-BACKLOGS = (50, 400)
+#: Tasks of each that wait or run at any moment. The second one's tasks are five times as long, too.
+BACKLOGS = (200, 800)
 
 
 def empty(x: Any) -> Any:
@@ -146,34 +145,27 @@ def short_sleep(x: Any) -> Any:
 
 
 class Feeder:
-    """Keeps so many tasks of one kind waiting, until it is told to stop."""
+    """Keeps so many tasks of one kind waiting, until it is told to stop: whenever one is done, there is another."""
 
     def __init__(
         self, runtime: Runtime, function: Callable[..., Any], arguments: tuple[Any, ...], waiting: int, **options: Any
     ) -> None:
-        self._slots = threading.Semaphore(waiting)
         self._stopped = False
         self.done = self.failed = 0
         self._submit = partial(runtime.submit, function, *arguments, **options)
-        self._thread = threading.Thread(target=self._feed, name="benchmark-feeder", daemon=True)
-        self._thread.start()
-
-    def _feed(self) -> None:
-        while True:
-            self._slots.acquire()
-            if self._stopped:
-                return
+        for _ in range(waiting):
             self._submit().add_done_callback(self._finished)
 
     def _finished(self, future: Any) -> None:
+        # On the thread of the device, so that there is another before it looks for the next.
+        if self._stopped:
+            return
         self.done += 1
         self.failed += future.cancelled() or future.exception() is not None
-        self._slots.release()
+        self._submit().add_done_callback(self._finished)
 
     def stop(self) -> None:
         self._stopped = True
-        self._slots.release()
-        self._thread.join()
 
 
 def starving(seconds: float, ageing: float) -> list[Figure]:
@@ -251,7 +243,7 @@ def shares(device: str, seconds: float, *work: tuple[Callable[[Any], Any], Any])
         ]
         # What is compiled for them, and how long they take, is known once each has had some.
         end = time.monotonic() + PATIENCE
-        while any(feeder.done < BACKLOGS[0] for feeder in feeders) and time.monotonic() < end:
+        while any(feeder.done < BACKLOGS[0] / 4 for feeder in feeders) and time.monotonic() < end:
             time.sleep(0.01)
         time.sleep(seconds / 4)
         before, counts = _used(runtime), [feeder.done for feeder in feeders]
@@ -264,6 +256,7 @@ def shares(device: str, seconds: float, *work: tuple[Callable[[Any], Any], Any])
         counts = [feeder.done - count for feeder, count in zip(feeders, counts, strict=True)]
         for feeder in feeders:
             feeder.stop()
+        runtime.close()  # what waits is of no interest any more
     used = [after.get(name, 0.0) - before.get(name, 0.0) for name in TENANTS]
     share = 100 * used[0] / sum(used)
     each = [1e3 * total / max(1, count) for total, count in zip(used, counts, strict=True)]

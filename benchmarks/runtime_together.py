@@ -224,7 +224,7 @@ def _wrong(made: Burst, expected: list[Any]) -> int:
 def poisoned(device: str, matrix: Any) -> list[Figure]:
     """One bad item of each kind among many: a NaN that is not wanted, a wrong shape, an exception of its own.
 
-    A function that raises while it is recorded cannot become a program: `NotRecordable`, a `TypeError`, says what it was.
+    A function that raises while it is recorded cannot become a program: `NotRecordable`, a `TypeError`, says why.
     """
     count, bad = 256, 100
     figures: list[Figure] = []

@@ -161,6 +161,10 @@ class Soak:
     def stories(self) -> str:
         """What the figures do not say: what was lost, what is left, and what there is more of."""
         lines = [f"{kind}\n{story}" for kind, story in self.tally.stories.items()]
+        lines += [
+            f"clients, {what}: {times} times, {total / times:.3f} s each, {longest:.1f} s the longest\n"
+            for what, (times, total, longest) in self.tally.actions.items()
+        ]
         for what in ("threads", "files", "names", "children"):
             left = left_over(getattr(self.before, what), getattr(self.after, what))
             if left:

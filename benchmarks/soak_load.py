@@ -65,6 +65,8 @@ class Tally:
         self.counts: Counter[str] = Counter()
         #: Files in shared memory that were made.
         self.names: set[str] = set()
+        #: How often clients did what, the seconds of all of them, and of the longest.
+        self.actions: dict[str, tuple[int, float, float]] = {}
         #: The first of each kind of loss, as text.
         self.stories: dict[str, str] = {}
 
@@ -78,6 +80,12 @@ class Tally:
                 self.done += 1
             else:
                 self.wrong += 1
+
+    def took(self, what: str, seconds: float) -> None:
+        """One of the clients' actions, from beginning to end."""
+        with self._lock:
+            times, total, longest = self.actions.get(what, (0, 0.0, 0.0))
+            self.actions[what] = (times + 1, total + seconds, max(longest, seconds))
 
     def expected(self, what: str) -> None:
         """An error that had to come, or that may."""
@@ -160,10 +168,13 @@ class Client:
             number = int(self._random.choice(len(weights), p=weights / weights.sum()))
             with self._gate.through():
                 action = self._actions[number][1]
+                name = action.__name__.strip("_")
+                begin = time.monotonic()
                 try:
                     action()
                 except BaseException as error:  # noqa: BLE001 - whatever it is, it should not have come
-                    self._tally.losing(action.__name__.strip("_"), error)
+                    self._tally.losing(name, error)
+                self._tally.took(name, time.monotonic() - begin)
         self._resident.clear()
 
     def stop(self) -> None:

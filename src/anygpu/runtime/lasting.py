@@ -107,15 +107,20 @@ class LastingPlace(WorkerPlace):
     def run(self, program: Program, buffers: Sequence[Kept | Values]) -> list[Kept]:
         # Without a surprise it is done; what `_persist` costs is paid only then.
         worker, handles = self._ready(buffers)
-        ran: Ran | None
+        ran: Ran | None = None
+        deaths = 0
         try:
             ran = worker.run(program, handles, keep=True, wait=False)
-        except (DeviceLost, DevicePoisoned, OutOfMemory, OverBudget) as error:
+        except (DeviceLost, DevicePoisoned) as error:
             _forget_frames(error)
-            ran = None
+            deaths = 1
+        except (OutOfMemory, OverBudget) as error:
+            _forget_frames(error)
         if ran is None:
             del worker, handles
-            ran = self._persist(buffers, lambda worker, handles: worker.run(program, handles, keep=True, wait=False))
+            ran = self._persist(
+                buffers, lambda worker, handles: worker.run(program, handles, keep=True, wait=False), deaths
+            )
         for operation in ran.host_operations:
             ran_on_host(operation)
         return self.keep(program, buffers, ran.results)
@@ -259,9 +264,8 @@ class LastingPlace(WorkerPlace):
 
     # -- arrays that are on the device, and those that have to come back first
 
-    def _persist(self, buffers: Sequence[Any], use: Callable[[Worker, list[Any]], Result]) -> Result:
+    def _persist(self, buffers: Sequence[Any], use: Callable[[Worker, list[Any]], Result], deaths: int = 0) -> Result:
         """Use the worker. When it dies the next one is used, and when it has no room some is made."""
-        deaths = 0
         while True:
             worker, handles = self._ready(buffers)
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -45,6 +44,25 @@ class Outcome(NamedTuple):
         return self.value
 
 
+class Stop:
+    """What a `map` has submitted, and whether anybody still waits for it."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Future | BaseException] = deque()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """May be called from another thread."""
+        self._stopped = True
+        for each in self.waiting.copy():
+            if isinstance(each, Future):
+                each.cancel()
+
+    def check(self) -> None:
+        if self._stopped:
+            raise concurrent.futures.CancelledError
+
+
 class _Runtime(Protocol):
     @property
     def limit(self) -> int: ...
@@ -58,34 +76,33 @@ def map_over(
     iterables: tuple[Iterable[Any], ...],
     progress: Progress,
     given: Mapping[str, Any],
-    stop: threading.Event | None = None,
+    stop: Stop | None = None,
 ) -> list[Outcome]:
-    """`stop` is set when nobody waits for it any more; then it raises `CancelledError`."""
+    stop = stop or Stop()
     hints = [length_hint(each, -1) for each in iterables]
     total = min((hint for hint in hints if hint >= 0), default=None)
     window = max(1, int(runtime.limit * _SHARE))
     outcomes: list[Outcome] = []
-    waiting: deque[Future | BaseException] = deque()
+    waiting = stop.waiting
     with showing(progress, getattr(function, "__name__", "map"), total) as tell:
 
         def take() -> None:
-            first = waiting.popleft()
+            # It stays there while it is waited for, to be cancelled with the others.
+            first = waiting[0]
             outcomes.append(_outcome(first) if isinstance(first, Future) else Outcome(error=first))
+            del waiting[0]
             tell(len(outcomes))
-            if stop is not None and stop.is_set():
-                raise concurrent.futures.CancelledError
+            stop.check()
 
         try:
             for arguments in zip(*iterables, strict=False):
                 while len(waiting) >= window:
                     take()
-                waiting.append(_submitted(runtime, function, arguments, given, waiting))
+                waiting.append(_submitted(runtime, function, arguments, given, stop))
             while waiting:
                 take()
         except BaseException:
-            for each in waiting:
-                if isinstance(each, Future):
-                    each.cancel()
+            stop.stop()
             raise
     return outcomes
 
@@ -95,14 +112,15 @@ def _submitted(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     given: Mapping[str, Any],
-    ours: deque[Future | BaseException],
+    stop: Stop,
 ) -> Future | BaseException:
     """A bad item must not fail the others. While others fill the queue, our own come out of it first."""
     while True:
+        stop.check()
         try:
             return runtime.submit(function, *arguments, **given)
         except Overloaded as error:
-            pending = next((each for each in ours if isinstance(each, Future) and not each.done()), None)
+            pending = next((each for each in stop.waiting if isinstance(each, Future) and not each.done()), None)
             if pending is not None:
                 concurrent.futures.wait((pending,))
             elif isinstance(error, QueueFull):  # with tasks of others

@@ -179,11 +179,14 @@ class Places:
         """Before a dead worker is replaced: write down what becomes of its arrays."""
         place = self._places.get(key)
         if isinstance(place, LastingPlace):
-            self._losses.append(place.lose(worker))
+            loss = place.lose(worker)
+        else:
+            loss = Loss(device=key[0], generation=worker.generation, why=worker.ended or "")
+        self._losses.append(loss)
         self._workers.pop(key, None)
 
     def losses(self) -> list[Loss]:
-        """What became of the arrays of the last workers that died and were replaced, the latest last."""
+        """The last workers that died and were replaced, the latest last, with what became of the arrays on them."""
         return list(self._losses)
 
     def evict(self, device_id: str, nbytes: int | None = None) -> Evicted:

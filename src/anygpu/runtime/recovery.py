@@ -371,16 +371,29 @@ class LostArray(NamedTuple):
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the arrays of a worker that has died."""
+    """A worker that has died, and what became of the arrays on it."""
 
     device: str
     #: Of the worker that died.
     generation: int
     why: str
     #: Arrays that are uploaded again when they are used, and those that are computed again.
-    restorable_from_copy: int
-    recomputable: int
-    lost: tuple[LostArray, ...]
+    restorable_from_copy: int = 0
+    recomputable: int = 0
+    lost: tuple[LostArray, ...] = ()
+
+    def __str__(self) -> str:
+        what = [
+            f"{count} arrays {become}"
+            for count, become in (
+                (self.restorable_from_copy, "have a copy"),
+                (self.recomputable, "can be computed again"),
+                (len(self.lost), f"are lost: {', '.join(each.description for each in self.lost[:3])}"),
+            )
+            if count
+        ]
+        on_it = f"; of what was on it {', '.join(what)}" if what else ""
+        return f"{self.device}, generation {self.generation} ({self.why or 'nobody knows why'}){on_it}"
 
 
 class Evicted(msgspec.Struct, frozen=True):

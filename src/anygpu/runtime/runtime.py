@@ -24,7 +24,7 @@ from anygpu.runtime.health import Health, health_of
 from anygpu.runtime.intake import Intake, Parcel
 from anygpu.runtime.jobs import Job, bytes_of
 from anygpu.runtime.lanes import PLANNING, Lane
-from anygpu.runtime.mapping import Outcome, map_over
+from anygpu.runtime.mapping import Outcome, Stop, map_over
 from anygpu.runtime.mending import Life
 from anygpu.runtime.offloading import Offloaded, Result, remembered
 from anygpu.runtime.options import CallOptions, TaskOptions, options
@@ -192,11 +192,11 @@ class Runtime:
         **given: Unpack[TaskOptions],
     ) -> list[Outcome]:
         """`map` for asynchronous code: it waits on another thread, and the loop goes on."""
-        stop = threading.Event()
+        stop = Stop()
         try:
             return await asyncio.to_thread(map_over, self, function, iterables, progress, given, stop)
         except asyncio.CancelledError:
-            stop.set()  # the other thread cancels what it has submitted, and ends
+            stop.stop()
             raise
 
     # -- the whole
@@ -457,9 +457,10 @@ class Runtime:
             except BaseException as error:  # noqa: BLE001 - a lane must not end with a task: others wait for it
                 self._serving.give_up(jobs, error)
             finally:
-                del jobs
                 with self.lock:
                     del lane.running[me]
+                # The traceback of an error that a future has leads to those who had this list.
+                jobs.clear()
 
     # -- what the lanes' work tells
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from anygpu.errors import AnyGPUError, DeadlineExceeded
+from anygpu.errors import AnyGPUError, DeadlineExceeded, Unsupported
 from anygpu.hardware.device import Kind
 from anygpu.notices import blame
 from anygpu.plan.batching import SIZES
@@ -22,7 +22,7 @@ from anygpu.runtime.batches import Batch, Batches
 from anygpu.runtime.collecting import numpy_receipt
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
-from anygpu.runtime.mending import mend, next_choice, refusal, task_for
+from anygpu.runtime.mending import mend, next_choice, one_line, refusal, task_for
 from anygpu.runtime.opaque import place_opaque
 from anygpu.runtime.placing import choose, learn
 from anygpu.runtime.planner import Planner
@@ -211,9 +211,11 @@ class Serving:
         if lane.name == PLANNING:
             for job in jobs:
                 self._plan(job)
+            del job
         elif lane.name == "numpy" or len(jobs) == 1:
             for job in jobs:
                 self._alone(lane, job)
+            del job
         else:
             self._in_batches(lane, jobs)
 
@@ -234,6 +236,7 @@ class Serving:
             job.planning += self._planner.clock() - begin
         except BaseException as error:  # noqa: BLE001 - the caller's own errors, or that there is no such device
             self._fail(job, error)
+            del job
         else:
             self._put_back_learned(job)
 
@@ -271,6 +274,7 @@ class Serving:
         if lane.name == "numpy" and state.quiet > 0 and job.forced is None:
             if self._begin(job, _AT_HOME):
                 self._quietly(job)
+            del job, call  # as below
             return
         timer = PhaseTimer(planner.clock)
         timer.waited(max(0.0, time.monotonic() - job.submitted), job.planning)
@@ -307,6 +311,8 @@ class Serving:
             self._fail(job, concurrent.futures.CancelledError())
         except BaseException as error:  # noqa: BLE001 - the user's own error goes to whoever waits for the result
             self._fail(job, error)
+            # The error's traceback has this frame, and the task has the error: nothing but the collector would free them.
+            del job, call
         else:
             self._deliver(job, value, receipt, planner.clock() - begin)
 
@@ -338,6 +344,7 @@ class Serving:
             value = state.at_home(*call.arguments, **call.keywords)
         except BaseException as error:  # noqa: BLE001
             self._fail(job, error)
+            del job, call
             return
         end = clock()
         state.quiet -= 1
@@ -442,8 +449,12 @@ class Serving:
                 self._mend(job, choice.candidate, failure, spent)
             return
         except BaseException as error:  # noqa: BLE001
+            # An error of one of them, such as an index that is out of bounds. Nobody knows whose: each shows it alone.
+            reason = one_line(str(error))
+            failure = Unsupported("way to run these calls in one launch", choice.candidate, instead=reason)
+            spent = Phases(other=(planner.clock() - begin) / len(running))
             for job in running:
-                self._fail(job, error)
+                self._mend(job, choice.candidate, failure, spent)
             return
         took = planner.clock() - begin
         each = took / len(jobs)

@@ -1,0 +1,212 @@
+"""Deadlines, honestly: out of the queue, between pieces (see test_futures), by killing a worker, or not at all."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anygpu.errors import DeadlineExceeded, InvalidOption
+from anygpu.runtime.deadlines import Deadlines
+from anygpu.runtime.places import Places
+from anygpu.runtime.runtime import Runtime
+from anygpu.workers.thread import ThreadWorker
+from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held
+
+
+@pytest.fixture(scope="module")
+def known() -> Iterator[Places]:
+    known = Places()
+    yield known
+    known.close()
+
+
+def twice(x: Any) -> Any:
+    return x + x
+
+
+def test_a_task_that_waits_leaves_the_queue_when_its_time_is_over(known: Places) -> None:
+    with Runtime(known=known) as runtime:
+        ran: list[int] = []
+        with Held(runtime) as held:
+            patient = runtime.submit(twice, 1, deadline=PATIENCE)
+            late = runtime.submit(ran.append, 1, deadline=0.02)
+            with pytest.raises(DeadlineExceeded, match=r"within 0\.02 s\. Nothing of it is still running") as error:
+                late.result(PATIENCE)
+            assert not error.value.still_running
+            assert error.value.seconds == pytest.approx(0.02)
+            assert isinstance(error.value, TimeoutError)
+            assert runtime.waiting == 1
+            assert not any(future.done() for future in held.futures)
+        assert patient.result(PATIENCE) == 2
+        runtime.drain(PATIENCE)
+        assert ran == []
+
+
+def test_numpy_cannot_be_stopped_so_the_lane_stays_busy_until_it_returns(known: Places) -> None:
+    with Runtime(known=known) as runtime:
+        with Held(runtime, deadline=0.05) as held:
+            for future in held.futures:
+                error = future.exception(PATIENCE)
+                assert isinstance(error, DeadlineExceeded)
+                assert error.still_running
+                assert "still busy" in str(error)
+            following = runtime.submit(twice, 2)
+            (lane,) = [lane for lane in runtime.health().lanes if lane.device == "numpy"]
+            assert lane.condition in ("busy", "late")
+            assert len(lane.running) == WIDTH
+            assert not following.done()
+            assert runtime.health().open_tasks == WIDTH + 1
+        assert following.result(PATIENCE) == 4
+        runtime.drain(PATIENCE)
+        # Its result comes to nobody, and its error stays.
+        assert all(isinstance(future.exception(), DeadlineExceeded) for future in held.futures)
+        assert all(future.receipt is None for future in held.futures)
+
+
+def powers(x: Any) -> Any:
+    for _ in range(200):
+        x = x @ x * np.float32(1e-3)
+    return x
+
+
+@pytest.mark.parametrize("device", ["opencl"])
+def test_a_worker_of_its_own_is_killed_and_the_device_comes_back(known: Places, device: str) -> None:
+    x = np.full((512, 512), 0.5, np.float32)
+    with Runtime(known=known) as runtime:
+        small = x[:8, :8].copy()
+        first = runtime.submit(twice, small, on=device, fallback="raise")
+        first.result(PATIENCE)
+        before = known.generation(f"{device}:0")
+        begin = time.monotonic()
+        late = runtime.submit(powers, x, on=device, fallback="raise", deadline=0.5)
+        error = late.exception(PATIENCE)
+        assert isinstance(error, DeadlineExceeded)
+        assert time.monotonic() - begin < 0.5 + 1.0
+        # Whether it was compiled by then or not, nothing of it runs any more.
+        assert not error.still_running
+        again = runtime.submit(twice, small, on=device, fallback="raise")
+        np.testing.assert_array_equal(again.result(PATIENCE), twice(small))
+        assert before is not None
+        assert (known.generation(f"{device}:0") or 0) > before
+
+
+def test_a_worker_in_this_process_cannot_be_killed_and_says_so(known: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+    real = ThreadWorker.run
+
+    def run(worker: ThreadWorker, *arguments: Any, **given: Any) -> Any:
+        gate()
+        return real(worker, *arguments, **given)
+
+    x = np.ones(100, np.float32)
+    with Runtime(known=known) as runtime:
+        # Its other worker, in a child, is not killed either.
+        runtime.submit(twice, x, on="opencl", fallback="raise").result(PATIENCE)
+        before = known.generation("opencl:0")
+        runtime.submit(twice, x, on="opencl", isolation="thread", fallback="raise").result(PATIENCE)
+        monkeypatch.setattr(ThreadWorker, "run", run)
+        late = runtime.submit(twice, x, on="opencl", isolation="thread", fallback="raise", deadline=0.5)
+        gate.wait()
+        error = late.exception(PATIENCE)
+        gate.open()
+        assert isinstance(error, DeadlineExceeded)
+        assert error.still_running
+        runtime.submit(twice, x, on="opencl", fallback="raise").result(PATIENCE)
+        assert known.generation("opencl:0") == before
+
+
+def test_a_task_that_is_late_while_it_is_recorded_and_then_fails(known: Places) -> None:
+    gate = Gate()
+
+    def wrong(x: Any) -> Any:
+        gate()
+        raise ValueError("nobody hears of it")
+
+    with Runtime(known=known) as runtime:
+        late = runtime.submit(wrong, np.ones(3), on="opencl", fallback="raise", deadline=0.05)
+        gate.wait()
+        assert isinstance(late.exception(PATIENCE), DeadlineExceeded)
+        gate.open()
+        x = np.ones(5, np.float32)
+        np.testing.assert_array_equal(
+            runtime.submit(twice, x, on="opencl", fallback="raise").result(PATIENCE), twice(x)
+        )
+
+
+def test_the_runtimes_own_deadline_holds_for_those_without(known: Places) -> None:
+    with Runtime(known=known, deadline=0.02) as runtime, Held(runtime, deadline=PATIENCE):
+        assert isinstance(runtime.submit(twice, 1).exception(PATIENCE), DeadlineExceeded)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, math.nan])
+def test_deadlines_that_make_no_sense(known: Places, seconds: float) -> None:
+    with Runtime(known=known) as runtime, pytest.raises(InvalidOption, match="deadline"):
+        runtime.submit(twice, 1, deadline=seconds)
+    with pytest.raises(InvalidOption, match="deadline"):
+        Runtime(deadline=seconds)
+
+
+def test_a_deadline_that_never_comes_costs_nobody_else_theirs(known: Places) -> None:
+    with Runtime(known=known, deadline=None) as runtime, Held(runtime):
+        for seconds in (math.inf, 1e300, 1e9):
+            runtime.submit(twice, 1, deadline=seconds)
+        assert isinstance(runtime.submit(twice, 1, deadline=0.01).exception(PATIENCE), DeadlineExceeded)
+
+
+# -- the thread that knows
+
+
+def test_whose_time_comes_first_is_told_first_and_who_is_forgotten_is_not() -> None:
+    told: list[str] = []
+    all_told = threading.Event()
+
+    def expire(item: str) -> None:
+        told.append(item)
+        if item == "last":
+            all_told.set()
+
+    deadlines = Deadlines(expire, time.monotonic, "test-deadlines")
+    now = time.monotonic()
+    deadlines.add(1, "last", now + 0.03)
+    deadlines.add(2, "first", now + 0.01)
+    deadlines.add(3, "forgotten", now + 0.02)
+    deadlines.forget(3)
+    assert all_told.wait(PATIENCE)
+    assert told == ["first", "last"]
+    deadlines.close()
+    deadlines.close()
+    assert not any(thread.name == "test-deadlines" for thread in threading.enumerate())
+    deadlines.add(4, "after the end", now)
+
+
+def test_an_error_of_one_does_not_cost_the_others_theirs(caplog: pytest.LogCaptureFixture) -> None:
+    told = threading.Event()
+
+    def expire(item: str) -> None:
+        if item == "bad":
+            raise SystemExit
+        told.set()
+
+    deadlines = Deadlines(expire, time.monotonic, "test-deadlines")
+    now = time.monotonic()
+    deadlines.add(1, "bad", now)
+    deadlines.add(2, "good", now)
+    assert told.wait(PATIENCE)
+    deadlines.close()
+    assert "time is over" in caplog.text
+
+
+def test_entries_of_those_that_are_done_do_not_pile_up() -> None:
+    deadlines = Deadlines(lambda item: None, time.monotonic, "test-deadlines")
+    far = time.monotonic() + 1e6
+    for number in range(20_000):
+        deadlines.add(number, number, far)
+        deadlines.forget(number)
+    assert len(deadlines._heap) < 3_000
+    deadlines.close()
