@@ -157,8 +157,6 @@ def losses(
         stream = Stream(runtime, smooth, size=4096)
         on = {"on": "webgpu", "fallback": "raise"}
         begin = _warmed(stream, on)
-        # Two, so that some tasks lose their worker twice: a third time would make them poison.
-        known.schedule.hit_at_most(2)
         known.schedule.arrange(kinds, count=count, gap=gap, seed=seed)
         while known.schedule.planned:
             stream.submit(**on)

@@ -70,7 +70,7 @@ class Soak:
         everybody: list[Client | FaultyClient | Faults] = [
             *(Client(runtime, self.tally, gate, 1000 * self._seed + number) for number in range(CLIENTS)),
             FaultyClient(self.tally, gate, self._seed + 7),
-            Faults(self.tally, gate, self._seed + 8),
+            Faults(runtime, self.tally, gate, self._seed + 8),
         ]
         self._watch(gate)
         for each in everybody:

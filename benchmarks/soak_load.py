@@ -375,10 +375,17 @@ class FaultyClient:
 
 
 class Faults:
-    """Kills workers of the devices that everybody uses, or stops them so that they hang; at random moments."""
+    """Kills workers of the devices that everybody uses, or stops them so that they hang; at random moments.
 
-    def __init__(self, tally: Tally, gate: Gate, seed: int) -> None:
+    A device is left alone until something was done there again: a task that is killed three times is refused as poison,
+    and on a slow machine that would happen by chance to one that is still on its way.
+    """
+
+    def __init__(self, runtime: Runtime, tally: Tally, gate: Gate, seed: int) -> None:
+        self._runtime = runtime
         self._tally = tally
+        #: For each device, the tasks that it had done when its worker was killed.
+        self._done: dict[str, int] = {}
         self._gate = gate
         self._random = np.random.default_rng(seed)
         self._stopped = threading.Event()
@@ -391,11 +398,19 @@ class Faults:
     def _work(self) -> None:
         while not self._stopped.wait(0.5 + self._random.exponential(FAULTS - 0.5)):
             with self._gate.through():
-                workers = [each for each in list(places._workers.values()) if isinstance(each, ProcessWorker)]
-                alive = [each for each in workers if each.alive]
-                if not alive:
+                done = {lane.device: lane.done for lane in self._runtime.health().lanes}
+                workers = [
+                    each
+                    for each in list(places._workers.values())
+                    if isinstance(each, ProcessWorker)
+                    and each.alive
+                    and done.get(each.device.id, 0) > self._done.get(each.device.id, -1)
+                ]
+                if not workers:
                     continue
-                victim = alive[int(self._random.integers(len(alive)))].process_id
+                worker = workers[int(self._random.integers(len(workers)))]
+                victim = worker.process_id
+                self._done[worker.device.id] = done.get(worker.device.id, 0)
                 with suppress(ProcessLookupError):
                     if self._random.random() < 0.25:
                         # Nobody answers there any more; whoever has a deadline ends it, or this does.

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 
+import pytest
 from hypothesis import settings
 
 # SciPy's own switch for arrays that are not NumPy's; it is read once, when SciPy is first imported by anyone.
@@ -17,3 +19,10 @@ os.environ.setdefault("ANYGPU_TUNING_SECONDS", "0")
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("developer", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "developer")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_was_there_before() -> None:
+    """Looking for leaks means collecting garbage, again and again: what is left of earlier files is not looked at."""
+    gc.collect()
+    gc.freeze()

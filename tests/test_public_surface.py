@@ -14,7 +14,7 @@ from anygpu import namespace
 SOURCE = Path(anygpu.__file__).parent
 
 #: Each optional or heavy library, and the one module that may import it.
-OWNERS = {
+OWNERS: dict[str, str | tuple[str, ...]] = {
     # The engines that fail on purpose are public test helpers, and nothing else imports them.
     "wgpu": ("engines/webgpu/", "testing/faulty_"),
     "pyopencl": ("engines/opencl/", "testing/faulty_"),

@@ -203,7 +203,7 @@ def test_an_error_of_one_does_not_cost_the_others_theirs(caplog: pytest.LogCaptu
 
 
 def test_entries_of_those_that_are_done_do_not_pile_up() -> None:
-    deadlines = Deadlines(lambda item: None, time.monotonic, "test-deadlines")
+    deadlines: Deadlines[int] = Deadlines(lambda item: None, time.monotonic, "test-deadlines")
     far = time.monotonic() + 1e6
     for number in range(20_000):
         deadlines.add(number, number, far)

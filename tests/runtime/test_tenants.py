@@ -57,7 +57,7 @@ def test_a_tenant_with_too_many_tasks_is_refused_and_others_are_not(known: Place
 
 def test_a_tenants_bytes_count_until_its_task_is_done(known: Places) -> None:
     with Runtime(known=known, tenants=[Tenant(name="small", bytes=X.nbytes)]) as runtime:
-        with pytest.raises(QuotaExceeded, match="quota of 3.9 KiB"):
+        with pytest.raises(QuotaExceeded, match=r"quota of 3\.9 KiB"):
             runtime.submit(same, np.ones(1001, np.float32), tenant="small")
         with Held(runtime):
             first = runtime.submit(same, X, tenant="small")

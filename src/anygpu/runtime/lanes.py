@@ -62,7 +62,9 @@ class Lane:
 
     def rouse(self) -> None:
         """Tasks wait for another lane, which has no time: let one thread look again and again."""
-        if self.idle and self.asleep == self.idle:
+        if not self.threads:
+            self.wake()
+        elif self.idle and self.asleep == self.idle:
             self.wakened.notify()
 
     def waiting(self, now: float) -> float:

@@ -55,7 +55,7 @@ class Places:
         self._probed: dict[str, list[Device | Unavailable]] = {}
         #: Children that have verified a device of their engine, and could be its worker.
         self._adopted: dict[str, Child] = {}
-        #: Which send them away when nobody has.
+        #: Those that end the ones nobody has made a worker.
         self._timers: list[threading.Timer] = []
         #: What arrays can be restored from, and what became of those of workers that died.
         self._copies = Copies()

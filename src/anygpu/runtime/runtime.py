@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import functools
+import logging
 import os
 import threading
 import time
@@ -37,12 +39,17 @@ from anygpu.tasks.machine import Cancelled, Expired, Kill, Refuse, Task
 from anygpu.tasks.queue import TaskQueue, check_priority
 from anygpu.tasks.tenants import Tenant
 
+_log = logging.getLogger(__name__)
+
 #: Functions that one runtime remembers, the latest last.
 _MOST_FUNCTIONS = 256
+_NO_KEYWORDS: dict[str, Any] = {}
 #: A deadline beyond this is none.
 _FOR_EVER = 1e8
 #: How long `close` waits for tasks that run.
 _PATIENCE = 10.0
+#: What it takes to notice that a worker was killed.
+_AFTER_A_KILL = 5.0
 
 
 class Runtime:
@@ -142,8 +149,13 @@ class Runtime:
         if nan not in ("allow", "raise"):
             raise InvalidOption(f'nan is "allow" or "raise"; got {nan!r}.')
         check_priority(priority)
-        offloaded = self._function(parcel.function, given)
-        call = offloaded.call(signature(arguments, {}, floats=offloaded.floats), arguments, {})
+        function, keywords = parcel.function, _NO_KEYWORDS
+        while type(function) is functools.partial:
+            # One is made for each call, so only what is inside of it can be known from earlier ones.
+            arguments, keywords = function.args + arguments, {**function.keywords, **keywords}
+            function = function.func
+        offloaded = self._function(function, given)
+        call = offloaded.call(signature(arguments, keywords, floats=offloaded.floats), arguments, keywords)
         now = parcel.submitted
         return Job(
             next(self._numbers),
@@ -156,7 +168,7 @@ class Runtime:
             until=None if seconds is None or seconds > _FOR_EVER else now + seconds,
             nan=nan,
             idempotent=idempotent,
-            nbytes=bytes_of(arguments, {}),
+            nbytes=bytes_of(arguments, keywords),
             hearing=parcel.hearing,
             line=parcel.line,
         )
@@ -233,7 +245,11 @@ class Runtime:
             return self._settled.wait_for(self._is_idle, timeout)
 
     def close(self, timeout: float | None = _PATIENCE) -> None:
-        """Take no more tasks, cancel those that wait, and wait for those that run. May be called twice."""
+        """Take no more tasks, cancel those that wait, and wait so long for those that run. May be called twice.
+
+        What still runs then in a process of its own is killed, and cancelled; a function that runs in this process
+        cannot be stopped, and its future waits for it.
+        """
         with self.lock:
             self._closed = self._closed if self._ended else "closed"
         self._cancel_waiting()
@@ -244,6 +260,13 @@ class Runtime:
             for lane in lanes:
                 lane.ended = True
                 lane.wakened.notify_all()
+            stuck = [
+                job for lane in lanes for jobs, _ in lane.running.values() for job in jobs if job.life.task.killable
+            ]
+            for job in stuck:
+                self._serving.kill(job)
+            if stuck:
+                over = self._settled.wait_for(self._is_idle, _AFTER_A_KILL)
         # What came in the last moment, or back to the queue, is not taken any more.
         self._take_in()
         self._cancel_waiting()
@@ -368,10 +391,9 @@ class Runtime:
         lane, seconds = self._lane(route.lane), route.seconds
         lane.backlog += seconds
         lane.wake()
-        if not lane.idle and len(self._lanes) > 1:
-            for other in self._lanes.values():
-                if other is not lane:
-                    other.rouse()
+        if not lane.idle and job.forced is None:
+            for name in self._serving.others(job, lane):
+                self._lane(name).rouse()
 
     def _lane(self, name: str) -> Lane:
         lane = self._lanes.get(name)
@@ -442,7 +464,7 @@ class Runtime:
         while True:
             with self.lock:
                 lane.idle += 1
-                while not (jobs := [] if lane.ended else self._take(lane)):
+                while not (jobs := [] if lane.ended else self._next(lane)):
                     if lane.ended:
                         lane.idle -= 1
                         return
@@ -461,6 +483,14 @@ class Runtime:
                     del lane.running[me]
                 # The traceback of an error that a future has leads to those who had this list.
                 jobs.clear()
+
+    def _next(self, lane: Lane) -> list[Job]:
+        try:
+            return self._take(lane)
+        except Exception:  # noqa: BLE001
+            # A bug of ours must not cost a device its lane: it looks again in a moment.
+            _log.exception("a lane of anygpu could not look for its next task")
+            return []
 
     # -- what the lanes' work tells
 

@@ -143,6 +143,12 @@ class Serving:
         choice = choose(job.call, busy)
         return Route(_lane_of(choice.candidate), self.seconds(state, choice.candidate), choice, 0.0)
 
+    def others(self, job: Job, lane: Lane) -> list[str]:
+        """Lanes of other devices that are known to be able to run it: those that should look whether it still waits."""
+        tracks = list(job.call.state.cell.tracks.items())
+        names = [_lane_of(name) for name, track in tracks if track.recent and not track.suspended]
+        return [name for name in names if name != lane.name]
+
     def seconds(self, state: State, candidate: str) -> float:
         """What one more of its kind is expected to take there."""
         batches = self._batches.get(state) if candidate != "numpy" else None
@@ -311,7 +317,7 @@ class Serving:
             self._fail(job, concurrent.futures.CancelledError())
         except BaseException as error:  # noqa: BLE001 - the user's own error goes to whoever waits for the result
             self._fail(job, error)
-            # The error's traceback has this frame, and the task has the error: nothing but the collector would free them.
+            # The error's traceback has this frame, and the task has the error: only the collector would free them.
             del job, call
         else:
             self._deliver(job, value, receipt, planner.clock() - begin)

@@ -96,6 +96,8 @@ def _with_faults(base: Any) -> Any:
             #: The row of the run that is under way, and whether it has been looked at.
             self._row: int | None = None
             self._looked_at = True
+            #: The next run will find the device lost.
+            self._lost = False
 
         def open(self, device: Device, **more: Any) -> Any:
             driver = super().open(device, **more)
@@ -135,6 +137,7 @@ def _with_faults(base: Any) -> Any:
                 self.schedule.rows["ended"][self._row] = Ended.ANSWERED
                 if self._kind is Kind.LOSE_AFTER:
                     self._lose(device)
+                    self._lost = True
                 self._row = None
             return peak
 
@@ -162,14 +165,15 @@ def _with_faults(base: Any) -> Any:
             row = self._take_row()
             kind = Kind(rows["kind"][row])
             tasks = _tasks_of(values)
-            if kind is not Kind.NOTHING and (schedule.hits[tasks] >= schedule.head["most_hits"][0]).any():
-                # These have met it before: another run does now.
+            met_before = bool((schedule.hits[tasks] >= schedule.head["most_hits"][0]).any())
+            if kind is not Kind.NOTHING and (met_before or self._lost):
+                # Another run does.
                 following = row + 1
                 while rows["kind"][following]:
                     following += 1
                 rows["kind"][following], rows["kind"][row] = kind, Kind.NOTHING
-                return Kind.NOTHING
-            if kind is not Kind.NOTHING:
+                kind = Kind.NOTHING
+            if kind not in (Kind.NOTHING, Kind.LOSE_AFTER) or self._lost:
                 schedule.hits[tasks] += 1
             return kind
 

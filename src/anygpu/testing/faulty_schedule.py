@@ -115,13 +115,14 @@ class Schedule:
     def arrange(self, kinds: Sequence[Kind], *, count: int, gap: int, seed: int) -> None:
         """From the next run on, `count` faults of these kinds in random order, each kind equally often.
 
-        Two faults are 1 to `2 * gap - 1` runs apart. After a loss that the next run finds, one run more.
+        Two faults are 1 to `2 * gap - 1` runs apart. After a loss that the next run finds, three runs more: whoever
+        finds it may have met faults before, and has time to be run again.
         """
         random = np.random.default_rng(seed)
         wanted = np.array([kinds[number % len(kinds)] for number in range(count)], np.uint8)
         random.shuffle(wanted)
         gaps = random.integers(1, 2 * gap, count)
-        gaps[1:] += wanted[:-1] == Kind.LOSE_AFTER
+        gaps[1:] += 3 * (wanted[:-1] == Kind.LOSE_AFTER)
         places = self.runs + np.cumsum(gaps)
         if count and int(places[-1]) >= MOST_RUNS:
             raise ValueError(f"a plan has room for {MOST_RUNS} runs, and this one would need {places[-1]}.")

@@ -316,7 +316,12 @@ class Translating:
         if error is not None and isinstance(error, Exception) and not isinstance(error, AnyGPUError):
             known = self._engine.classify(error, self._device)
             if known is not None:
-                raise known from error
+                try:
+                    raise known from error
+                finally:
+                    # Its traceback holds this frame: without this, both would keep the run's arrays until the next
+                    # garbage collection.
+                    del known
 
 
 class _Writable:

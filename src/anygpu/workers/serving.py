@@ -6,6 +6,7 @@ It takes programs, which are data and are checked, never code. It ends when its 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import signal
@@ -16,13 +17,13 @@ import numpy as np
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.engines.tuning_limit import tuning_limited_to
-from anygpu.errors import InvalidOption
+from anygpu.errors import InvalidOption, OutOfMemory
 from anygpu.hardware.verification import Values
 from anygpu.program import wire
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.workers import calls
-from anygpu.workers.calls import Envelope, InSegment, Outcome, Task
+from anygpu.workers.calls import Attached, Envelope, InSegment, Outcome, Task
 from anygpu.workers.crossing import written
 from anygpu.workers.executing import Executor, Resident, open_engine, prepare_device
 from anygpu.workers.link import Link, LinkClosed
@@ -76,6 +77,8 @@ class Server:
         self._programs: dict[str, Program] = {}
         self._residents: dict[int, Resident] = {}
         self._segments: dict[int, Segment] = {}
+        #: Segments that were announced and are not mapped yet, with their descriptors.
+        self._announced: dict[int, tuple[Attached, int]] = {}
 
     def answer(self, envelope: Envelope, next_descriptor: Callable[[], int]) -> Outcome | None:
         for number in envelope.dropped:
@@ -84,10 +87,12 @@ class Server:
             segment = self._segments.pop(number, None)
             if segment is not None:
                 segment.close()
+            _, descriptor = self._announced.pop(number, (None, -1))
+            if descriptor >= 0:
+                os.close(descriptor)
         try:
             for new in envelope.attached:
-                descriptor = -1 if new.name else next_descriptor()
-                self._segments[new.segment] = attached_segment(new.segment, new.nbytes, descriptor, new.name)
+                self._announced[new.segment] = (new, -1 if new.name else next_descriptor())
             return self._do(envelope.task) if envelope.task is not None else None
         except LinkClosed:
             raise
@@ -107,7 +112,7 @@ class Server:
                 resident = self._resident(handle)
                 if not segment:
                     return calls.Values(self._ready.download(resident).tobytes())
-                self._ready.download_into(resident, self._segments[segment].array(resident.spec))
+                self._ready.download_into(resident, self._segment(segment).array(resident.spec))
                 return calls.Values(b"")
             case calls.Supports(key, text):
                 return calls.Lacks(self._ready.supports(self._program(key, text)))
@@ -154,7 +159,7 @@ class Server:
         targets = None
         if wanted is not None:
             places = zip(wanted, program.results, strict=True)
-            targets = [self._segments[number].array(spec) if number else None for number, spec in places]
+            targets = [self._segment(number).array(spec) if number else None for number, spec in places]
         done = self._ready.run(
             program,
             arguments,
@@ -204,10 +209,25 @@ class Server:
             raise InvalidOption(f"there is no array {number} on this device.")
         return found
 
+    def _segment(self, number: int) -> Segment:
+        """Mapped when it is first used: where there is no room for it now, a later task may have it."""
+        found = self._segments.get(number)
+        if found is None:
+            new, descriptor = self._announced[number]
+            try:
+                found = attached_segment(new.segment, new.nbytes, descriptor, new.name)
+            except OSError as error:
+                if error.errno != errno.ENOMEM:
+                    raise
+                raise OutOfMemory(self._ready.device.id, new.nbytes) from error
+            self._segments[number] = found
+            del self._announced[number]
+        return found
+
     def _values(self, operand: bytes | InSegment, spec: Spec) -> Values:
         _know(spec)
         if isinstance(operand, InSegment):
-            return self._segments[operand.segment].array(spec)
+            return self._segment(operand.segment).array(spec)
         values: Values = np.frombuffer(operand, numpy_dtype(spec.dtype)).reshape(spec.shape)
         return values
 

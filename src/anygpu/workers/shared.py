@@ -111,13 +111,15 @@ def new_segment(nbytes: int, kind: Kind) -> Segment:
 
 
 def attached_segment(number: int, nbytes: int, descriptor: int, name: str) -> Segment:
-    """The child's view of a segment. The descriptor is closed: the mapping holds the memory."""
+    """The child's view of a segment. The descriptor is closed, once the mapping holds the memory.
+
+    Raises OSError where there is no room for it now; then it can be tried again.
+    """
     if name:
         return Segment(number, nbytes, _named(name, nbytes), -1, name)
-    try:
-        return Segment(number, nbytes, _mapped(descriptor, nbytes), -1)
-    finally:
-        os.close(descriptor)
+    segment = Segment(number, nbytes, _mapped(descriptor, nbytes), -1)
+    os.close(descriptor)
+    return segment
 
 
 def _nameless(nbytes: int, kind: Kind) -> int:

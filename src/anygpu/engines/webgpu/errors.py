@@ -13,7 +13,10 @@ WORDS_FOR_OUT_OF_MEMORY = ("Not enough memory left",)
 
 def classify(error: BaseException, device: str, *, requested: int | None = None) -> AnyGPUError | None:
     """One of ours, or `None` when it says nothing about the device."""
-    if isinstance(error, wgpu.GPUOutOfMemoryError):
+    if isinstance(error, AnyGPUError):
+        return None
+    # Python's own and NumPy's as well: what comes from the device or goes there passes through memory of the host.
+    if isinstance(error, wgpu.GPUOutOfMemoryError | MemoryError):
         return OutOfMemory(device, requested)
     if isinstance(error, wgpu.GPUError):
         words = str(error)
