@@ -148,7 +148,7 @@ def test_keywords_go_into_partial(runtime: Runtime) -> None:
     for _ in range(20):
         by = np.ones(4096, np.float32)
         kept.append(weakref.ref(by))
-        nested = functools.partial(functools.partial(scaled, by=2.0), by=by)  # type: ignore[arg-type]
+        nested = functools.partial(functools.partial(scaled, by=2.0), by=by)
         runtime.submit(nested, X).result(PATIENCE)
         del by, nested
     runtime.drain(PATIENCE)
