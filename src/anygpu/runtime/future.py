@@ -36,6 +36,8 @@ class Future(concurrent.futures.Future[Any]):
     def __init__(self, cancel: Callable[[Future], bool]) -> None:
         super().__init__()
         self._cancel_task = cancel
+        #: For one that was submitted in a loop: somebody holds the loop up to wait for it.
+        self._hurry: Callable[[], None] | None = None
         self._receipt: Receipt | Callable[[], Receipt] | None = None
 
     @property
@@ -46,6 +48,16 @@ class Future(concurrent.futures.Future[Any]):
             # Making one takes longer than a small task, so it is made when somebody wants to see it.
             made = self._receipt = made()
         return made
+
+    def result(self, timeout: float | None = None) -> Any:
+        if self._hurry is not None:
+            self._hurry()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if self._hurry is not None:
+            self._hurry()
+        return super().exception(timeout)
 
     def cancel(self) -> bool:
         """Whether the task will not deliver: it waited still, or runs in pieces and stops after this one."""

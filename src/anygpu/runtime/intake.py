@@ -13,22 +13,23 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from anygpu.receipts import Receipt
-from anygpu.runtime.future import Future
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.options import TaskOptions
 
 #: A loop that has not had its turn after so many seconds is not waited for.
-_TURN = 0.005
+_TURN = 0.05
 
 
-class Parcel(NamedTuple):
+class Parcel(msgspec.Struct):
     """A task that nobody has looked at yet."""
 
-    future: Future
-    function: Callable[..., Any]
+    future: Any
+    function: Any
     arguments: tuple[Any, ...]
     given: TaskOptions
     submitted: float
@@ -67,6 +68,10 @@ class Intake:
             self._turned.clear()
             loop.call_soon(self._turned.set)
             self._ring()
+
+    def hurry(self) -> None:
+        """Somebody holds the loop up to wait for what is here."""
+        self._turned.set()
 
     def _ring(self) -> None:
         if not self._rung:

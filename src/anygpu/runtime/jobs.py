@@ -22,8 +22,8 @@ class Job:
     """One submitted call."""
 
     __slots__ = (
-        "_entry",
         "attempts",
+        "begun",
         "call",
         "choice",
         "forced",
@@ -89,6 +89,8 @@ class Job:
         self.lane = ""
         self.seconds = 0.0
         self.started = 0.0
+        #: Whether it has begun anywhere.
+        self.begun = False
         #: What it counts for in the lane's memory while it runs.
         self.held_bytes = 0
         #: Where it runs, or would if it ran now.

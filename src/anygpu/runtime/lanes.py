@@ -12,6 +12,9 @@ from anygpu.runtime.jobs import Job
 LOOK_AGAIN = 0.05
 
 
+#: For less, no other thread is woken: they would only be in each other's way.
+_MOMENT = 2e-3
+
 #: Not a device: the lane on which functions are recorded whose caller has ruled NumPy out.
 PLANNING = "planning"
 
@@ -40,8 +43,10 @@ class Lane:
         self.threads: list[threading.Thread] = []
         self._work = work
 
-    def wake(self) -> None:
-        """There is something to take."""
+    def wake(self, now: float | None = None) -> None:
+        """There is something to take. Nobody is woken for it if somebody who is at work will take it in a moment."""
+        if now is not None and self.backlog < _MOMENT and self._soon_free(now):
+            return
         if self.idle:
             self.wakened.notify()
         elif len(self.threads) < self.width and not self.ended:
@@ -51,9 +56,18 @@ class Lane:
             thread.start()
             self.threads.append(thread)
 
+    def _soon_free(self, now: float) -> bool:
+        """Whether one is at work on what has always been short; should it be stuck, another one looks again soon."""
+        if self.idle <= self.asleep:
+            return False
+        return any(
+            now - began < _MOMENT and jobs[0].call.state.quiet > 0 and len(jobs) * jobs[0].seconds < _MOMENT
+            for jobs, began in self.running.values()
+        )
+
     def wait(self, *, look_again: bool) -> None:
         """For something to take."""
-        if look_again:
+        if look_again or self.running:
             self.wakened.wait(LOOK_AGAIN)
         else:
             self.asleep += 1

@@ -45,6 +45,7 @@ _PASSED_OVER, _MANY = 64, 16
 _MOMENT = 2e-3
 _ALL_FREE: Mapping[str, float] = {}
 _AT_HOME = Choice("numpy", "home", "")
+_STARTED_AT_HOME = Started("numpy", 0)
 #: The thread that knows whose time is over kills a worker; if it does not come to it, the worker does it itself.
 _LATER = 0.5
 
@@ -254,31 +255,35 @@ class Serving:
                 job.alone()
             self._host.put_back(job)
 
-    def _begin(self, job: Job, choice: Choice, *, alone: bool = True) -> bool:
+    def _start(self, state: State, name: str, *, alone: bool = True) -> Started:
+        """What those who begin there now are told."""
+        if name == "numpy":
+            return _STARTED_AT_HOME
+        places, lane = self._planner.places, _lane_of(name)
+        home = state.options.isolation or places.home(lane)
+        return Started(name, places.generation(lane) or 0, alone=alone, killable=alone and home == "process")
+
+    def _begin(self, job: Job, choice: Choice, start: Started) -> bool:
         """It runs now, unless its caller has left it since it was taken."""
-        name = choice.candidate
-        lane = _lane_of(name)
-        places = self._planner.places
-        home = job.call.state.options.isolation or places.home(lane)
-        killable = alone and name != "numpy" and home == "process"
         with self._host.lock:
             if job.life.task.situation != "queued":
                 self._host.left(job)
                 return False
             if not job.life.task.devices:
-                job.life.task = task_for(job.call, name, idempotent=job.idempotent)
+                job.life.task = task_for(job.call, choice.candidate, idempotent=job.idempotent)
             job.choice = choice
-            generation = 0 if name == "numpy" else places.generation(lane) or 0
-            job.life.tell(Started(name, generation, alone=alone, killable=killable))
-            # With the lock held: from now on its time may be over, and then its future is done.
-            if not job.future.running():  # it may have run elsewhere before
-                job.future.set_running_or_notify_cancel()
+            job.life.tell(start)
+            if not job.begun:
+                # With the lock held: from now on its time may be over, and then its future is done.
+                job.begun = True
+                if not job.future.running():
+                    job.future.set_running_or_notify_cancel()
         return True
 
     def _alone(self, lane: Lane, job: Job) -> None:
         call, state, planner = job.call, job.call.state, self._planner
         if lane.name == "numpy" and state.quiet > 0 and job.forced is None:
-            if self._begin(job, _AT_HOME):
+            if self._begin(job, _AT_HOME, _STARTED_AT_HOME):
                 self._quietly(job)
             del job, call  # as below
             return
@@ -303,7 +308,7 @@ class Serving:
                 # Now that it was recorded, it is known to be faster elsewhere.
                 self._put_back_learned(job)
                 return
-            if not self._begin(job, choice):
+            if not self._begin(job, choice, self._start(state, choice.candidate)):
                 return
             self._limit(job)
             value, receipt = run_at(call, choice, timer, job.attempts)
@@ -327,7 +332,7 @@ class Serving:
         engine = job.call.state.options.engine
         assert engine is not None
         waited = max(0.0, time.monotonic() - job.submitted)
-        if not self._begin(job, Choice(engine, "only", "")):
+        if not self._begin(job, Choice(engine, "only", ""), Started(engine, 0)):
             return
         begin = self._planner.clock()
         try:
@@ -437,7 +442,9 @@ class Serving:
         begun = time.monotonic()
         begin = planner.clock()
         # One that its caller has left since is computed all the same, and thrown away.
-        running = [job for job in jobs if self._begin(job, choice, alone=False)]
+        start = self._start(jobs[0].call.state, choice.candidate, alone=False)
+        with self._host.lock:
+            running = [job for job in jobs if self._begin(job, choice, start)]
         if not running:
             return
         # It is killed when the last of them would be late.
@@ -468,45 +475,58 @@ class Serving:
         batches.seconds_each = lasting if batches.seconds_each is None else (batches.seconds_each + lasting) / 2
         with planner.lock:
             planner.seconds += took
-        wanted = set(map(id, running))
         device = planner.machine().device(choice.candidate)
-        for job, value in zip(jobs, made.values, strict=True):
-            if id(job) in wanted:
-                # The note must hold nothing of the launch: neither arguments nor results of all its calls.
-                note = _BatchNote(
-                    job.call.state.task,
-                    choice,
-                    device.kind if device is not None else "cpu",
-                    begun - job.submitted,
-                    job.attempts,
-                    made.share,
-                    planned.seconds / planned.taken,
-                    planned.how,
-                    planned.traced.program.key,
-                )
-                self._deliver(job, value, note.receipt, each)
+        launch = _Launch(
+            jobs[0].call.state.task,
+            choice,
+            device.kind if device is not None else "cpu",
+            made.share,
+            planned.seconds / planned.taken,
+            planned.how,
+            planned.traced.program.key,
+        )
+        begun_with = set(map(id, running))
+        told: list[tuple[Job, Any]] = []
+        with self._host.lock:
+            # All at once: who submits meanwhile does not wait for it.
+            for job, value in zip(jobs, made.values, strict=True):
+                if id(job) in begun_with and self._settled(job, value, each):
+                    told.append((job, value))
+        for job, value in told:
+            note = _BatchNote(launch, begun - job.submitted, job.attempts)
+            self._tell(job, value, note.receipt)
 
     # -- ends
 
     def _deliver(self, job: Job, value: Any, receipt: Any, seconds: float) -> None:
+        if self._settled(job, value, seconds):
+            self._tell(job, value, receipt)
+
+    def _settled(self, job: Job, value: Any, seconds: float) -> bool:
+        """The device is done with it; whether its caller wants the value."""
         try:
             job.check(value)
         except AnyGPUError as error:
             self._fail(job, error)
-            return
-        actions = job.life.tell(Finished())
-        wanted = any(isinstance(action, Deliver) for action in actions)
-        self._host.settle(job, seconds, succeeded=True)
+            return False
+        with self._host.lock:
+            actions = job.life.tell(Finished())
+            self._host.settle(job, seconds, succeeded=True)
+        if any(isinstance(action, Deliver) for action in actions):
+            return True
         # A result that came after its caller was told that it is late, or cancelled, goes nowhere.
-        if wanted:
-            job.future._receipt = receipt
-            if job.hearing:
-                made = receipt() if callable(receipt) else receipt
-                for collected in job.hearing:
-                    collected.append(made)
-            job.future.set_result(value)
-        elif any(isinstance(action, Refuse) for action in actions):
+        if any(isinstance(action, Refuse) for action in actions):
             job.future.set_exception(concurrent.futures.CancelledError())
+        self._host.closed(job)
+        return False
+
+    def _tell(self, job: Job, value: Any, receipt: Any) -> None:
+        job.future._receipt = receipt
+        if job.hearing:
+            made = receipt() if callable(receipt) else receipt
+            for collected in job.hearing:
+                collected.append(made)
+        job.future.set_result(value)
         self._host.closed(job)
 
     def _fail(self, job: Job, error: BaseException) -> None:
@@ -530,27 +550,34 @@ def _stop_if_unwanted(job: Job) -> None:
         raise Stopped
 
 
-class _BatchNote(NamedTuple):
-    """A call's share of the launch that it was in, until somebody wants to see the receipt."""
+class _Launch(NamedTuple):
+    """What the calls of one launch have in common; nothing of their arguments and results."""
 
     task: str
     choice: Choice
     kind: Kind
-    waited: float
-    attempts: tuple[Attempt, ...]
     share: Ran
     predicted: float
     how: str
     program: str
 
+
+class _BatchNote(NamedTuple):
+    """A call's share of the launch that it was in, until somebody wants to see the receipt."""
+
+    launch: _Launch
+    waited: float
+    attempts: tuple[Attempt, ...]
+
     def receipt(self) -> Receipt:
-        share, device = self.share, self.choice.candidate
+        launch = self.launch
+        share, device = launch.share, launch.choice.candidate
         phases = msgspec.structs.replace(share.phases, queue=share.phases.queue + max(0.0, self.waited))
         return Receipt(
-            task=self.task,
+            task=launch.task,
             device=device,
-            kind=self.kind,
-            reason=self.choice.sentence,
+            kind=launch.kind,
+            reason=launch.choice.sentence,
             phases=phases,
             attempts=(*self.attempts, Attempt(device=device, phases=phases)),
             device_seconds=share.device_seconds,
@@ -561,9 +588,9 @@ class _BatchNote(NamedTuple):
             kernels=share.kernels,
             driver=share.driver,
             host_operations=share.host_operations,
-            predicted_seconds=self.predicted,
-            how=self.how,
-            program=self.program,
+            predicted_seconds=launch.predicted,
+            how=launch.how,
+            program=launch.program,
             unknown=share.unknown,
         )
 
