@@ -288,7 +288,9 @@ class Runtime:
                 self._cancel(job.future)
 
     def _is_idle(self) -> bool:
-        return not self._jobs and not self._telling and not self._intake
+        if self._jobs or self._telling or self._intake:
+            return False
+        return not any(lane.running for lane in self._lanes.values())
 
     def _stay_behind(self) -> None:
         """In a process that was forked from ours: no thread came along, and nobody knows what they held."""
@@ -483,8 +485,10 @@ class Runtime:
             finally:
                 with self.lock:
                     del lane.running[me]
-                # The traceback of an error that a future has leads to those who had this list.
-                jobs.clear()
+                    # The traceback of an error that a future has leads to those who had this list.
+                    jobs.clear()
+                    if self._closed is not None:
+                        self._settled.notify_all()
 
     def _next(self, lane: Lane) -> list[Job]:
         try:
