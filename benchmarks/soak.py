@@ -2,8 +2,9 @@
 
 Some callers do everything that a runtime offers, and check every result. Meanwhile workers are killed with SIGKILL or
 stopped with SIGSTOP, and on one more device of its own the device is destroyed, memory is missing, and kernels never
-end. Every twenty seconds all pause, and memory is measured after a garbage collection; its slope is the middle of the
-slopes between all pairs of these (Theil and Sen), without the first third. In the end everything is closed, and
+end. Every twenty seconds all pause, and memory is measured after a garbage collection, when the C library has given
+back the free pages of its heap; without shared memory, whose pool breathes. Its slope is the middle of the slopes
+between all pairs of these (Theil and Sen), without the first third. In the end everything is closed, and
 threads, files, shared memory and children must be those of the beginning. Engines are numpy, opencl and webgpu only;
 the program starts itself again with them. `--trace` counts allocations, which takes memory of its own.
 """
@@ -11,7 +12,6 @@ the program starts itself again with them. `--trace` counts allocations, which t
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 import time
@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.faults import Never
 from benchmarks.report import Figure, options_parser, publish
 from benchmarks.soak_load import Client, Faults, FaultyClient, Gate, Tally
-from benchmarks.soak_watch import Held, Sample, held, left_over, objects, sample, slope
+from benchmarks.soak_watch import Held, Sample, give_back, held, left_over, objects, sample, slope
 
 VARIABLE, ENGINES = "ANYGPU_ENGINES", "numpy,opencl,webgpu"
 
@@ -97,7 +97,7 @@ class Soak:
                 next_sample = now + EVERY
             if now >= next_pause:
                 with gate.quiet() as is_quiet:
-                    gc.collect()
+                    give_back()
                     if is_quiet:
                         self.quiet.append(sample(time.monotonic() - begin))
                     else:
@@ -125,7 +125,7 @@ class Soak:
     def _tell(self, seconds: float) -> None:
         tally, latest = self.tally, self.samples[-1]
         faults = sum(count for what, count in tally.counts.items() if what.startswith("fault: "))
-        quiet = f"{self.quiet[-1].resident / 1e6:.1f} MB at rest, " if self.quiet else ""
+        quiet = f"{self.quiet[-1].private / 1e6:.1f} MB at rest, " if self.quiet else ""
         sys.stderr.write(
             f"{seconds / 60:.0f} min: {tally.done} tasks, {faults} faults, {tally.wrong} wrong, {tally.lost} lost; "
             f"{quiet}{latest.resident / 1e6:.1f} MB, children {latest.children / 1e6:.0f} MB, "
@@ -145,9 +145,10 @@ class Soak:
             *(Figure(name=what, value=count, unit="") for what, count in sorted(tally.counts.items())),
             Never(name="wrong", value=tally.wrong),
             Never(name="lost", value=tally.lost),
-            Figure(name="memory at rest, in the end", value=(self.quiet or self.samples)[-1].resident / 1e6, unit="MB"),
+            Figure(name="memory at rest, in the end", value=(self.quiet or self.samples)[-1].private / 1e6, unit="MB"),
             Figure(name="memory, at most", value=max(each.resident for each in self.samples) / 1e6, unit="MB"),
-            Figure(name="memory slope, at rest", value=slope(steady), unit="MB/h", bound=bound),
+            Figure(name="memory slope, at rest", value=slope(steady, "private"), unit="MB/h", bound=bound),
+            Figure(name="the same with shared memory", value=slope(steady), unit="MB/h"),
             Figure(name="memory slope, under load", value=slope(all_steady), unit="MB/h"),
             Figure(name="pauses in which not all came to rest", value=self.not_quiet, unit=""),
             Never(name="threads left over", value=len(left_over(before.threads, after.threads))),

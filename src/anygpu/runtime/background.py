@@ -75,6 +75,8 @@ class Background:
             thread = self._thread
             self._idle.notify_all()
         self._jobs.put(None)
+        if thread is not None:
+            atexit.unregister(self.close)
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=_PATIENCE if self._holding else 0.0)
 
