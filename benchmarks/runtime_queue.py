@@ -15,7 +15,7 @@ from anygpu.runtime.runtime import Runtime
 from anygpu.tasks.tenants import Tenant
 from benchmarks.faults import Never
 from benchmarks.report import Figure
-from benchmarks.runtime_figures import PATIENCE, AtLeast, Holding, burst, resident_bytes
+from benchmarks.runtime_figures import PATIENCE, AtLeast, Holding, burst, resident_bytes, total
 
 #: Empty tasks a second, at least.
 IN_A_THREAD, IN_A_CHILD = 10_000.0, 3_000.0
@@ -55,7 +55,7 @@ def rates(function: Callable[[Any], Any], tasks: int, *, rounds: int = ROUNDS, *
     batching = options.pop("batching", True)
     with Runtime(queue=tasks + 1, batching=batching) as runtime:
         runtime.submit(function, ONE, **options).result(PATIENCE)
-        return [tasks / burst(runtime, function, [(ONE,)] * tasks, **options).seconds for _ in range(rounds)][DROPPED:]
+        return [tasks / total(runtime, function, [(ONE,)] * tasks, **options) for _ in range(rounds)][DROPPED:]
 
 
 def throughput(scale: float) -> list[Figure]:

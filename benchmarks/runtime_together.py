@@ -17,7 +17,7 @@ from anygpu.errors import NotANumber
 from anygpu.runtime.runtime import Runtime
 from benchmarks.faults import Never
 from benchmarks.report import Figure
-from benchmarks.runtime_figures import PATIENCE, AtLeast, Burst, burst
+from benchmarks.runtime_figures import PATIENCE, AtLeast, Burst, burst, total
 
 #: The longest that a loop may be blocked, in milliseconds.
 BLOCKED = 20.0
@@ -175,7 +175,7 @@ def faster(
     alone = items[: len(items) // 4]
     for arguments in alone[:50]:
         single(*arguments)
-    ratios, ones, bursts = [], [], []
+    ratios, ones, bursts, totals = [], [], [], []
     with Runtime(queue=len(items) + 1, max_latency=LATENCY) as runtime:
         first = burst(runtime, function, items, on=device, fallback="raise")
         wrong = _wrong(first, expected)
@@ -183,17 +183,19 @@ def faster(
             begin = time.perf_counter()
             values = [single(*arguments) for arguments in alone]
             each = (time.perf_counter() - begin) / len(alone)
+            seconds = total(runtime, function, items, on=device, fallback="raise")
             made = burst(runtime, function, items, on=device, fallback="raise")
             wrong += _wrong(made, expected) + sum(
                 not _agrees(value, wanted) for value, wanted in zip(values, expected, strict=False)
             )
             ones.append(each)
             bursts.append(made)
-            ratios.append(each * len(items) / made.seconds)
+            totals.append(seconds)
+            ratios.append(each * len(items) / seconds)
         receipt = made.futures[-1].receipt
     counted = slice(DROPPED, None)
     p99 = statistics.median(each.p99 for each in bursts[counted])
-    together = statistics.median(each.seconds for each in bursts[counted]) / len(items)
+    together = statistics.median(totals[counted]) / len(items)
     how = receipt.how if receipt is not None and receipt.how else "one by one"
     return [
         Figure(name=f"{name}: the first {len(items)}, with compiling", value=first.seconds, unit="s"),
