@@ -97,7 +97,7 @@ def test_what_there_is_not_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def sample(seconds: float, megabytes: float) -> Sample:
-    return Sample(seconds=seconds, resident=int(megabytes * 1e6), children=0, threads=1, files=3, segments=0)
+    return Sample(seconds=seconds, resident=int(megabytes * 1e6), children=0, private=0, threads=1, files=3, segments=0)
 
 
 def test_a_slope_is_not_moved_by_a_peak() -> None:
