@@ -177,7 +177,7 @@ def test_a_task_in_pieces_is_cancelled_between_two_of_them(pieces: Pieces) -> No
 
 
 def test_a_task_in_pieces_stops_between_two_of_them_when_its_time_is_over(pieces: Pieces) -> None:
-    future = pieces.submit(deadline=0.5)
+    future = pieces.submit(deadline=2.0)
     pieces.gate.wait()
     with pytest.raises(DeadlineExceeded) as late:
         future.result(PATIENCE)
@@ -192,7 +192,7 @@ def test_a_task_in_pieces_stops_between_two_of_them_when_its_time_is_over(pieces
 
 
 def test_a_task_that_was_cancelled_and_is_late_before_its_piece_ends_is_cancelled(pieces: Pieces) -> None:
-    future = pieces.submit(deadline=0.5)
+    future = pieces.submit(deadline=2.0)
     pieces.gate.wait()
     assert future.cancel()
     with pytest.raises(concurrent.futures.CancelledError):

@@ -358,7 +358,7 @@ def _let_go(child: Child, process_id: int) -> None:
         child.link.shut_down()
     child.process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        child.process.wait(timeout=0.5)
+        child.process.wait(timeout=5.0)
     child.close()
 
 
