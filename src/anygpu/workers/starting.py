@@ -73,7 +73,7 @@ class Child:
     def kill(self) -> None:
         self.process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=5.0)
+            self.process.wait(timeout=1.0)
 
     def close(self) -> None:
         """Close our ends of everything; a child that is alive notices, and ends."""
