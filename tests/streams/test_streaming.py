@@ -102,7 +102,8 @@ def test_several_sources_are_read_together_along_any_axis(tmp_path: Path) -> Non
             memory=MEMORY,
         )
         assert streamed.chunks > 1
-        np.testing.assert_allclose(streamed.value, np.cumsum(X, axis=0 if axis else 1) + X, rtol=1e-4, atol=1e-4)
+        # Sums of five thousand float32 round differently on other devices.
+        np.testing.assert_allclose(streamed.value, np.cumsum(X, axis=0 if axis else 1) + X, rtol=1e-4, atol=1e-3)
 
 
 def test_rows_that_are_far_apart_are_read_one_by_one(tmp_path: Path) -> None:
