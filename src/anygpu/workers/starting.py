@@ -64,11 +64,12 @@ class Child:
         return code, words
 
     def last_words(self) -> str:
-        if self._stderr.closed:
+        try:
+            self._stderr.seek(0, os.SEEK_END)
+            self._stderr.seek(max(0, self._stderr.tell() - _LAST_WORDS))
+            return self._stderr.read().decode("utf-8", "replace").strip("\0 \n")
+        except ValueError:  # it is closed, perhaps by another thread just now
             return ""
-        self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, self._stderr.tell() - _LAST_WORDS))
-        return self._stderr.read().decode("utf-8", "replace").strip("\0 \n")
 
     def kill(self) -> None:
         self.process.kill()
