@@ -49,6 +49,8 @@ class Offloaded(Generic[P, R]):
     """A function whose calls are placed. Made by `offload`."""
 
     def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
+        if not callable(function):
+            raise InvalidOption(f"anygpu takes a function to run; got {function!r}.")
         functools.update_wrapper(self, function)
         self._function = function
         self._options = options
@@ -181,8 +183,6 @@ def offloaded(function: Callable[P, R], given: CallOptions) -> Offloaded[P, R]:
     """The function with these options, as a caller has written them."""
     if isinstance(function, Offloaded):
         function = function.function
-    if not callable(function):
-        raise InvalidOption(f"offload takes a function; got {function!r}.")
     return Offloaded(function, options(**given), default)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import msgspec
@@ -77,12 +77,7 @@ class TaskOptions(CallOptions, total=False):
 
 def options(**given: Unpack[CallOptions]) -> Options:
     """Checked, and completed from the environment."""
-    unknown = sorted(set(given).difference(CallOptions.__annotations__))
-    if unknown:
-        raise InvalidOption(
-            f"there is no option {unknown[0]!r}; there are {', '.join(CallOptions.__annotations__)}. Arguments of the "
-            "function itself go into the call, or into functools.partial."
-        )
+    check_names(given, CallOptions)
     on, engine, timeout = given.get("on"), given.get("engine"), given.get("timeout")
     if on is None and engine is None:
         on = [name for name in os.environ.get(DEVICE, "").split(",") if name.strip()] or None
@@ -104,6 +99,17 @@ def options(**given: Unpack[CallOptions]) -> Options:
         timeout=timeout,
         engine=engine,
     )
+
+
+def check_names(given: Mapping[str, Any], known: type[CallOptions]) -> None:
+    """Raises `InvalidOption` with those that there are, for one that there is not."""
+    names = known.__annotations__
+    unknown = sorted(set(given).difference(names))
+    if unknown:
+        raise InvalidOption(
+            f"there is no option {unknown[0]!r}; there are {', '.join(names)}. Arguments of the function itself go "
+            "into the call, or into functools.partial."
+        )
 
 
 def _one_of(name: str, value: Any, known: Sequence[str]) -> Any:

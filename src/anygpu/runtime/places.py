@@ -170,10 +170,14 @@ class Places:
             with self._lock:
                 adopted = self._adopted.pop(device.engine, None) if home == "process" else None
             self._generations[key] += 1
-            entry = _entry_of(device.id)
+            entry = self._entry_to_open(device)
             worker = open_worker(entry, device, isolation=home, generation=self._generations[key], adopted=adopted)
             self._workers[key] = worker
             return worker
+
+    def _entry_to_open(self, device: Device) -> EngineEntry:
+        """What a worker is told to load; tests put another engine in its place."""
+        return _entry_of(device.id)
 
     def _mourn(self, key: tuple[str, Home], worker: Worker) -> None:
         """Before a dead worker is replaced: write down what becomes of its arrays."""

@@ -1,4 +1,4 @@
-"""What a lane does with tasks: decides which are its own, runs them, mends what breaks, and delivers."""
+"""What the thread of a lane does with its tasks: runs them, alone or together, mends what breaks, and delivers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
 
 import msgspec
 
 from anygpu.errors import AnyGPUError, DeadlineExceeded, Unsupported
 from anygpu.hardware.device import Kind
 from anygpu.notices import blame
-from anygpu.plan.batching import SIZES
 from anygpu.plan.choosing import Choice
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
-from anygpu.runtime.batches import Batch, Batches
+from anygpu.runtime.batches import Batch
 from anygpu.runtime.collecting import numpy_receipt
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
@@ -26,23 +24,16 @@ from anygpu.runtime.mending import mend, next_choice, one_line, refusal, task_fo
 from anygpu.runtime.opaque import place_opaque
 from anygpu.runtime.placing import choose, learn
 from anygpu.runtime.planner import Planner
+from anygpu.runtime.routing import KindOfBatches, Routing, lane_of
 from anygpu.runtime.running import run_at
-from anygpu.runtime.state import State, usable_bytes
+from anygpu.runtime.state import State
 from anygpu.runtime.ways import InPieces
 from anygpu.tasks.faults import fault_of
 from anygpu.tasks.machine import FINAL, Deliver, Failed, Finished, Refuse, Requeue, Started
 from anygpu.workers.worker import Ran
 
-#: Assumed of a task of which nothing is known.
-_UNKNOWN_SECONDS = 1e-3
-#: Short functions are taken several at once, so that looking at the queue is not most of the work.
-_SHORT_SECONDS, _SHORT_ROW = 2e-4, 16
-#: A lane takes at most what fills it for so many times the latency bound, and leaves the rest to others.
-_TURN = 4.0
 #: Tasks of a kind that are taken one by one after a batch was not worth it, although so many waited.
 _PASSED_OVER, _MANY = 64, 16
-#: What was thought of one task holds for others of its kind that come in the same moment.
-_MOMENT = 2e-3
 _ALL_FREE: Mapping[str, float] = {}
 _AT_HOME = Choice("numpy", "home", "")
 _STARTED_AT_HOME = Started("numpy", 0)
@@ -65,29 +56,6 @@ class Host(Protocol):
     def closed(self, job: Job) -> None: ...
 
 
-class Route(NamedTuple):
-    """Where a task of some kind goes."""
-
-    lane: str
-    #: What it is expected to take there.
-    seconds: float
-    #: Why, if it was chosen.
-    choice: Choice | None
-    #: Until when it holds for others of its kind.
-    until: float
-
-
-class _KindOfBatches(Batches):
-    """The batches of one kind of tasks, with what the queue has to know of them."""
-
-    def __init__(self, state: State) -> None:
-        super().__init__(state)
-        #: What one call in a batch takes.
-        self.seconds_each: float | None = None
-        #: So many more are taken one by one before batches are thought of again.
-        self.passed_over = 0
-
-
 class Stopped(Exception):
     """Raised between pieces, in a task that nobody wants any more."""
 
@@ -95,109 +63,10 @@ class Stopped(Exception):
 class Serving:
     """Everything that is done with tasks on the threads of lanes."""
 
-    def __init__(self, planner: Planner, host: Host, *, batching: bool, max_latency: float) -> None:
+    def __init__(self, planner: Planner, routing: Routing, host: Host) -> None:
         self._planner = planner
+        self._routing = routing
         self._host = host
-        self._batching = batching
-        self._max_latency = max_latency
-        self._routes: WeakKeyDictionary[State, Route] = WeakKeyDictionary()
-        self._batches: WeakKeyDictionary[State, _KindOfBatches] = WeakKeyDictionary()
-
-    # -- questions, asked with the runtime's lock held
-
-    def recent_route(self, job: Job, now: float) -> Route | None:
-        """As for a task of its kind a moment ago, for which everything was thought about."""
-        if job.forced is not None:
-            return None
-        known = self._routes.get(job.call.state)
-        return known if known is not None and now < known.until else None
-
-    def route(self, job: Job, waiting: Mapping[str, float], now: float = 0.0) -> Route:
-        """The lane whose thread should run it, going by predicted finish; `waiting` is how long each is busy."""
-        state = job.call.state
-        if job.forced is not None:
-            name = job.forced.candidate
-            return Route(_lane_of(name), self.seconds(state, name), job.forced, 0.0)
-        found = self._route(job, waiting)
-        if now:
-            found = self._routes[state] = found._replace(until=now + _MOMENT)
-        return found
-
-    def _route(self, job: Job, waiting: Mapping[str, float]) -> Route:
-        state = job.call.state
-        engine = state.options.engine
-        if engine is not None:
-            return Route(engine, state.cell.estimate(engine) or _UNKNOWN_SECONDS, None, 0.0)
-        if state.quiet > 0 or state.settled_for_numpy is not None:
-            return Route("numpy", self.seconds(state, "numpy"), None, 0.0)
-        home = state.cell.home
-        if not state.considered:
-            if home is None:
-                return Route(PLANNING, _UNKNOWN_SECONDS, None, 0.0)
-            return Route(_lane_of(home), self.seconds(state, home), None, 0.0)
-        busy: dict[str, float] = {}
-        if waiting:
-            for name, facts in state.facts.items():
-                seconds = max(waiting.get(device, 0.0) for device in facts.way.devices)
-                if seconds > 0:
-                    busy[name] = seconds
-        choice = choose(job.call, busy)
-        return Route(_lane_of(choice.candidate), self.seconds(state, choice.candidate), choice, 0.0)
-
-    def others(self, job: Job, lane: Lane) -> list[str]:
-        """Lanes of other devices that are known to be able to run it: those that should look whether it still waits."""
-        tracks = list(job.call.state.cell.tracks.items())
-        names = [_lane_of(name) for name, track in tracks if track.recent and not track.suspended]
-        return [name for name in names if name != lane.name]
-
-    def seconds(self, state: State, candidate: str) -> float:
-        """What one more of its kind is expected to take there."""
-        batches = self._batches.get(state) if candidate != "numpy" else None
-        each = batches.seconds_each if batches is not None else None
-        if each is not None:
-            return each
-        return state.cell.estimate(candidate) or _UNKNOWN_SECONDS
-
-    def bytes_needed(self, job: Job) -> int:
-        """What it is predicted to need at most while it runs; its arguments, as long as nothing else is known."""
-        facts = job.call.state.facts.get(job.choice.candidate if job.choice is not None else "numpy")
-        if facts is None or facts.plain is None:
-            return job.nbytes
-        return facts.way.chunks.peak_bytes if isinstance(facts.way, InPieces) else facts.plain.peak_bytes
-
-    def has_room(self, lane: Lane, job: Job) -> bool:
-        """Whether it fits beside what runs there now. What runs alone is cut into pieces if it must be."""
-        if not lane.running or lane.width == 1:
-            return True
-        device = self._planner.numpy
-        room = usable_bytes(device)
-        return room is None or lane.used_bytes + self.bytes_needed(job) <= room
-
-    def how_many(self, lane: Lane, job: Job, there: int) -> int:
-        """How many of its kind are taken at once, of those that are there."""
-        if there <= 1 or lane.name == PLANNING or job.forced is not None:
-            return 1
-        state = job.call.state
-        if lane.name == "numpy":
-            return min(there, _SHORT_ROW) if self.seconds(state, "numpy") < _SHORT_SECONDS else 1
-        if not self._batching or state.ours or state.traced is None or job.choice is None:
-            return 1
-        batches = self._batches_of(state)
-        if batches.passed_over > 0:
-            batches.passed_over -= 1
-            return 1
-        each = batches.seconds_each
-        if each is None:
-            # What a launch of many takes is not known: how many it is for is decided when they are looked at.
-            alone = self.seconds(state, job.choice.candidate) > self._max_latency
-            return 1 if alone else min(there, SIZES[-1])
-        return max(1, min(there, SIZES[-1], int(_TURN * self._max_latency / each)))
-
-    def _batches_of(self, state: State) -> _KindOfBatches:
-        found = self._batches.get(state)
-        if found is None:
-            found = self._batches[state] = _KindOfBatches(state)
-        return found
 
     def can_stop(self, job: Job) -> bool:
         """Whether it runs in pieces, so that it can be stopped between them."""
@@ -250,7 +119,7 @@ class Serving:
     def _put_back_learned(self, job: Job) -> None:
         """It waits for where it should run by what is known now."""
         with self._host.lock:
-            self._routes.pop(job.call.state, None)
+            self._routing.forget(job.call.state)
             if not job.call.lasting:
                 job.alone()
             self._host.put_back(job)
@@ -259,7 +128,7 @@ class Serving:
         """What those who begin there now are told."""
         if name == "numpy":
             return _STARTED_AT_HOME
-        places, lane = self._planner.places, _lane_of(name)
+        places, lane = self._planner.places, lane_of(name)
         home = state.options.isolation or places.home(lane)
         return Started(name, places.generation(lane) or 0, alone=alone, killable=alone and home == "process")
 
@@ -304,7 +173,7 @@ class Serving:
                     if choice is None or not _is_candidate(call.state, choice):
                         choice = choose(call, _ALL_FREE)
             assert choice is not None, "a task that is taken by a device was meant for it"
-            if _lane_of(choice.candidate) != lane.name:
+            if lane_of(choice.candidate) != lane.name:
                 # Now that it was recorded, it is known to be faster elsewhere.
                 self._put_back_learned(job)
                 return
@@ -414,7 +283,7 @@ class Serving:
 
     def _in_batches(self, lane: Lane, jobs: Sequence[Job]) -> None:
         first = jobs[0]
-        batches, choice = self._batches_of(first.call.state), first.choice
+        batches, choice = self._routing.batches_of(first.call.state), first.choice
         assert choice is not None, "a task that is taken by a device was meant for it"
         rest = list(jobs)
         while rest:
@@ -424,7 +293,7 @@ class Serving:
             if len(rest) > 1:
                 # If the device is gone, whoever runs there alone is told so, and that is mended.
                 with contextlib.suppress(AnyGPUError):
-                    planned = batches.plan(len(rest), calls, device, self._planner, self._max_latency)
+                    planned = batches.plan(len(rest), calls, device, self._planner, self._routing.max_latency)
             if planned is None:
                 alone, *rest = rest
                 if len(rest) > _MANY:
@@ -436,7 +305,7 @@ class Serving:
             taken, rest = rest[: planned.taken], rest[planned.taken :]
             self._together(taken, planned, choice, batches)
 
-    def _together(self, jobs: Sequence[Job], planned: Batch, choice: Choice, batches: _KindOfBatches) -> None:
+    def _together(self, jobs: Sequence[Job], planned: Batch, choice: Choice, batches: KindOfBatches) -> None:
         """One launch for all of them. If it fails nobody knows whose fault it was, so each goes on by itself."""
         planner = self._planner
         begun = time.monotonic()
@@ -455,16 +324,13 @@ class Serving:
             with planner.using((choice.candidate,), planned.seconds):
                 worker = planner.worker(choice.candidate, jobs[0].call.state.options)
                 made = batches.run(planned, worker, timeout)
-        except AnyGPUError as error:
-            failure = error.with_traceback(None)
-            spent = Phases(other=(planner.clock() - begin) / len(running))
-            for job in running:
-                self._mend(job, choice.candidate, failure, spent)
-            return
         except BaseException as error:  # noqa: BLE001
-            # An error of one of them, such as an index that is out of bounds. Nobody knows whose: each shows it alone.
-            reason = one_line(str(error))
-            failure = Unsupported("way to run these calls in one launch", choice.candidate, instead=reason)
+            if isinstance(error, AnyGPUError):
+                failure = error.with_traceback(None)
+            else:
+                # Of one of them, such as an index that is out of bounds. Nobody knows whose: each shows it alone.
+                reason = one_line(str(error))
+                failure = Unsupported("way to run these calls in one launch", choice.candidate, instead=reason)
             spent = Phases(other=(planner.clock() - begin) / len(running))
             for job in running:
                 self._mend(job, choice.candidate, failure, spent)
@@ -507,7 +373,7 @@ class Serving:
         try:
             job.check(value)
         except AnyGPUError as error:
-            self._fail(job, error)
+            self._fail(job, error, seconds)
             return False
         with self._host.lock:
             actions = job.life.tell(Finished())
@@ -529,8 +395,11 @@ class Serving:
         job.future.set_result(value)
         self._host.closed(job)
 
-    def _fail(self, job: Job, error: BaseException) -> None:
-        """The user's own error, or one that nothing can be done about: raised unchanged where the result is wanted."""
+    def _fail(self, job: Job, error: BaseException, seconds: float | None = None) -> None:
+        """The user's own error, or one that nothing can be done about: raised unchanged where the result is wanted.
+
+        `seconds` is what it had of the device, else since it was taken.
+        """
         if self._is_over(job):
             return
         with self._host.lock:
@@ -538,7 +407,7 @@ class Serving:
                 job.life.task = task_for(job.call, "numpy", idempotent=job.idempotent)
                 job.life.tell(Started("numpy", 0))
             actions = job.life.tell(Failed("user", type(error).__name__, str(error)))
-        self._host.settle(job, time.monotonic() - job.started, succeeded=False)
+        self._host.settle(job, time.monotonic() - job.started if seconds is None else seconds, succeeded=False)
         if any(isinstance(action, Refuse) for action in actions):
             job.future.set_exception(error)
         self._host.closed(job)
@@ -598,8 +467,3 @@ class _BatchNote(NamedTuple):
 def _is_candidate(state: State, choice: Choice) -> bool:
     """Whether it may still go there, after it was recorded again."""
     return choice.candidate == "numpy" or choice.candidate in state.cell.tracks
-
-
-def _lane_of(candidate: str) -> str:
-    """Of two devices, the one that is not the host."""
-    return candidate.rpartition("+")[2]

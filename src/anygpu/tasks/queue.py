@@ -178,6 +178,9 @@ class TaskQueue(Generic[T]):
         self._cursors: dict[Hashable, tuple[float, int]] = {}
         self._lines: dict[str, _Line[T]] = {}
         named = tuple(tenants)
+        for each in named:
+            if not isinstance(each, Tenant):
+                raise InvalidOption(f'tenants are such as Tenant(name="guests", share=2); got {each!r}.')
         shares = sum(each.share for each in named)
         for each in named:
             if each.name in self._lines:

@@ -24,9 +24,7 @@ from anygpu.errors import DeviceUnavailable
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.runtime.places import Places
 from anygpu.testing.faulty_schedule import Schedule
-from anygpu.workers.opening import open_worker
 from anygpu.workers.process import ProcessWorker
-from anygpu.workers.worker import Home, Worker
 
 #: The manifest of SwiftShader's Vulkan driver, which comes with Debian's chromium.
 SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
@@ -67,23 +65,9 @@ class FaultyPlaces(Places):
         if name in self._probed:
             self._probed[name] = [item for item in self._probed[name] if item.id in (self.device, name)]
 
-    def _open(self, device: Device, home: Home) -> Worker:
-        if device.id != self.device or home != "process":
-            return super()._open(device, home)
-        key = (device.id, home)
-        with self._lock:
-            opening = self._opening[key]
-        with opening:
-            known = self._workers.get(key)
-            if known is not None and known.alive:
-                return known
-            with self._lock:
-                adopted = self._adopted.pop(device.engine, None)
-            self._generations[key] += 1
-            (entry,) = (self._with_faults(each) for each in catalogue() if each.name == device.engine)
-            worker = open_worker(entry, device, isolation=home, generation=self._generations[key], adopted=adopted)
-            self._workers[key] = worker
-            return worker
+    def _entry_to_open(self, device: Device) -> EngineEntry:
+        entry = super()._entry_to_open(device)
+        return self._with_faults(entry) if device.id == self.device else entry
 
     @property
     def victim(self) -> ProcessWorker | None:
