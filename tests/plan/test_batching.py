@@ -19,7 +19,6 @@ from anygpu.plan.batching import (
     BatchPlan,
     BatchTimes,
     Missed,
-    batch_for,
     weigh,
 )
 
@@ -48,7 +47,7 @@ def plan_for(
     room: int | None = None,
     latency: float = 0.25,
 ) -> BatchPlan | None:
-    return batch_for(
+    return weigh(
         waiting,
         single=single,
         together=together,
@@ -56,7 +55,7 @@ def plan_for(
         bytes_of=bytes_of,
         room=room,
         latency=latency,
-    )
+    ).plan
 
 
 def cost(plan: BatchPlan | None, waiting: int, single: float, compiling: Callable[[int], float]) -> float:
@@ -284,7 +283,7 @@ def test_a_size_that_turns_out_slower_is_given_up_and_tried_again_much_later() -
     single, predicted = 1e-3, 2e-3
     launches: list[int] = []
     for number in range(20 * FIRST_INTERVAL):
-        plan = batch_for(
+        plan = weigh(
             16,
             single=single,
             together=lambda size: times.estimate(size, predicted) if size == 16 else math.inf,
@@ -292,7 +291,7 @@ def test_a_size_that_turns_out_slower_is_given_up_and_tried_again_much_later() -
             bytes_of=lambda size: 1,
             room=None,
             latency=1.0,
-        )
+        ).plan
         if plan is None:
             times.passed_over(16)
         else:

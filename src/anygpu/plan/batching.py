@@ -64,7 +64,14 @@ def weigh(
     room: int | None,
     latency: float,
 ) -> Weighed:
-    """As `batch_for`, with what was missed."""
+    """The launch to make now, when so many calls wait, if it is predicted to be better than one by one.
+
+    A size is taken when calls fill it, or most of it; one that is compiled already also for fewer, as its padding is in
+    what it takes. `together` is what a launch of a size takes, `compiling` what making its program still costs (0 when
+    it is there), `bytes_of` the memory that it needs. A launch that needs more than `room`, or would take longer than
+    `latency`, is not made. Compiling counts as a cost and not as latency: it comes once, and calls that never wait for
+    it wait for each other ever after.
+    """
     one_by_one = single * waiting
     best = fastest = None
     best_total, fastest_total = one_by_one * MARGIN, one_by_one * MARGIN
@@ -89,35 +96,6 @@ def weigh(
         return Weighed(best, None, 0.0)
     now = one_by_one if best is None else best.seconds * waiting / best.taken
     return Weighed(best, fastest.size, (now - fastest_total) / waiting)
-
-
-def batch_for(
-    waiting: int,
-    *,
-    single: float,
-    together: Callable[[int], float],
-    compiling: Callable[[int], float],
-    bytes_of: Callable[[int], int],
-    room: int | None,
-    latency: float,
-) -> BatchPlan | None:
-    """The launch to make now, when so many calls wait; `None` when one by one is predicted to be as good.
-
-    A size is taken when calls fill it, or most of it; one that is compiled already also for fewer, as its padding is in
-    what it takes. `together` is what a launch of a size takes, `compiling` what making its program still costs (0 when
-    it is there), `bytes_of` the memory that it needs. A launch that needs more than `room`, or would take longer than
-    `latency`, is not made. Compiling counts as a cost and not as latency: it comes once, and calls that never wait for
-    it wait for each other ever after.
-    """
-    return weigh(
-        waiting,
-        single=single,
-        together=together,
-        compiling=compiling,
-        bytes_of=bytes_of,
-        room=room,
-        latency=latency,
-    ).plan
 
 
 class Missed:
