@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,6 @@ from anygpu.runtime.places import Places
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.thread import ThreadWorker
 from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held
-
-
-@pytest.fixture(scope="module")
-def known() -> Iterator[Places]:
-    known = Places()
-    yield known
-    known.close()
 
 
 def twice(x: Any) -> Any:

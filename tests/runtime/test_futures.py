@@ -27,19 +27,6 @@ BUDGET = 8 << 20
 LARGE = np.linspace(-3, 3, 10 * BUDGET // 4).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def known() -> Iterator[Places]:
-    known = Places()
-    yield known
-    known.close()
-
-
-@pytest.fixture
-def runtime(known: Places) -> Iterator[Runtime]:
-    with Runtime(known=known) as runtime:
-        yield runtime
-
-
 def twice(x: Any) -> Any:
     return x + x
 

@@ -19,19 +19,6 @@ from anygpu.tasks.tenants import Tenant
 from tests.runtime.holding import PATIENCE, Gate, Held
 
 
-@pytest.fixture(scope="module")
-def known() -> Iterator[Places]:
-    known = Places()
-    yield known
-    known.close()
-
-
-@pytest.fixture
-def runtime(known: Places) -> Iterator[Runtime]:
-    with Runtime(known=known) as runtime:
-        yield runtime
-
-
 def twice(x: Any) -> Any:
     return x + x
 

@@ -12,7 +12,7 @@ import textwrap
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,19 +31,6 @@ from anygpu.workers.worker import Worker
 from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held
 
 X = np.linspace(-3, 3, 4096).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def known() -> Iterator[Places]:
-    known = Places()
-    yield known
-    known.close()
-
-
-@pytest.fixture
-def runtime(known: Places) -> Iterator[Runtime]:
-    with Runtime(known=known) as runtime:
-        yield runtime
 
 
 def smooth(x: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,13 +16,6 @@ from anygpu.tasks.tenants import Tenant
 from tests.runtime.holding import PATIENCE, Held
 
 X = np.ones(1000, np.float32)
-
-
-@pytest.fixture(scope="module")
-def known() -> Iterator[Places]:
-    known = Places()
-    yield known
-    known.close()
 
 
 def same(x: Any) -> Any:

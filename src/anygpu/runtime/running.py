@@ -97,13 +97,44 @@ def on_device(
     if predicted is None:
         unknown["predicted_seconds"] = "nothing was known of such a call"
     phases = _whole(timer.finish(), ran.phases)
-    receipt = Receipt(
+    receipt = receipt_of(
+        ran,
+        phases,
         task=state.task,
         device=name,
         kind=_kind_of(call, facts.way.devices[-1]),
         reason=choice.sentence,
+        attempts=attempts,
+        predicted=predicted,
+        how=facts.way.how,
+        program=state.program.key,
+        unknown=unknown,
+    )
+    return value, receipt
+
+
+def receipt_of(
+    ran: Ran,
+    phases: Phases,
+    *,
+    task: str,
+    device: str,
+    kind: Kind,
+    reason: str,
+    attempts: tuple[Attempt, ...],
+    predicted: float | None,
+    how: str | None,
+    program: str,
+    unknown: dict[str, str],
+) -> Receipt:
+    """Of a program that ran on a worker; `attempts` are those that failed before."""
+    return Receipt(
+        task=task,
+        device=device,
+        kind=kind,
+        reason=reason,
         phases=phases,
-        attempts=(*attempts, Attempt(device=name, phases=phases)),
+        attempts=(*attempts, Attempt(device=device, phases=phases)),
         device_seconds=ran.device_seconds,
         bytes_to_device=ran.bytes_to_device,
         bytes_to_host=ran.bytes_to_host,
@@ -113,11 +144,10 @@ def on_device(
         driver=ran.driver,
         host_operations=ran.host_operations,
         predicted_seconds=predicted,
-        how=facts.way.how,
-        program=state.program.key,
+        how=how,
+        program=program,
         unknown=unknown,
     )
-    return value, receipt
 
 
 def _lazily(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]) -> tuple[Any, Receipt]:

@@ -25,7 +25,7 @@ from anygpu.runtime.opaque import place_opaque
 from anygpu.runtime.placing import choose, learn
 from anygpu.runtime.planner import Planner
 from anygpu.runtime.routing import KindOfBatches, Routing, lane_of
-from anygpu.runtime.running import run_at
+from anygpu.runtime.running import receipt_of, run_at
 from anygpu.runtime.state import State
 from anygpu.runtime.ways import InPieces
 from anygpu.tasks.faults import fault_of
@@ -442,22 +442,15 @@ class _BatchNote(NamedTuple):
         launch = self.launch
         share, device = launch.share, launch.choice.candidate
         phases = msgspec.structs.replace(share.phases, queue=share.phases.queue + max(0.0, self.waited))
-        return Receipt(
+        return receipt_of(
+            share,
+            phases,
             task=launch.task,
             device=device,
             kind=launch.kind,
             reason=launch.choice.sentence,
-            phases=phases,
-            attempts=(*self.attempts, Attempt(device=device, phases=phases)),
-            device_seconds=share.device_seconds,
-            bytes_to_device=share.bytes_to_device,
-            bytes_to_host=share.bytes_to_host,
-            bytes_skipped=share.bytes_skipped,
-            peak_bytes=share.peak_bytes,
-            kernels=share.kernels,
-            driver=share.driver,
-            host_operations=share.host_operations,
-            predicted_seconds=launch.predicted,
+            attempts=self.attempts,
+            predicted=launch.predicted,
             how=launch.how,
             program=launch.program,
             unknown=share.unknown,

@@ -21,12 +21,13 @@ from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware import host
 from anygpu.hardware.host import resident_bytes
 from anygpu.hardware.verification import Values
-from anygpu.receipts import Attempt, Phases, Receipt
+from anygpu.receipts import Phases
 from anygpu.runtime.collecting import publish
 from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.options import CallOptions, Options, options
 from anygpu.runtime.planner import Planner, default
 from anygpu.runtime.progress import Progress, showing
+from anygpu.runtime.running import receipt_of
 from anygpu.streams.computing import Computing, Finished
 from anygpu.streams.items import Items
 from anygpu.streams.overlapping import Channel, Stages, overlap
@@ -332,20 +333,15 @@ class _Run:
         cut = next((axis for axis in work.axes if axis is not None), self._axis)
         how = f"in {self._chunks} chunks of at most {self._longest_chunk} along axis {cut} of the result"
         found = computing.kind_of(device)
-        receipt = Receipt(
+        receipt = receipt_of(
+            ran._replace(driver=None, host_operations=computing.host_operations),
+            _phases(ran.phases, traced, computing.seconds_planning, seconds.total),
             task=work.task,
             device=device,
             kind=found,
             reason=computing.reason(self._longest_chunk),
-            phases=(phases := _phases(ran.phases, traced, computing.seconds_planning, seconds.total)),
-            attempts=(*computing.attempts, Attempt(device=device, phases=phases)),
-            device_seconds=ran.device_seconds,
-            bytes_to_device=ran.bytes_to_device,
-            bytes_to_host=ran.bytes_to_host,
-            bytes_skipped=ran.bytes_skipped,
-            peak_bytes=ran.peak_bytes,
-            kernels=ran.kernels,
-            host_operations=computing.host_operations,
+            attempts=tuple(computing.attempts),
+            predicted=None,
             how=how,
             program=work.program.key,
             unknown={**ran.unknown, "predicted_seconds": NOT_PREDICTED},
