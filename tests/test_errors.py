@@ -8,16 +8,22 @@ import pytest
 from anygpu import errors
 from anygpu.errors import (
     AnyGPUError,
+    CopyNeeded,
     DeadlineExceeded,
     DeviceHung,
     DeviceLost,
     DevicePoisoned,
     DeviceUnavailable,
+    InvalidKernel,
     InvalidOption,
     InvalidProgram,
+    InvalidTensorFile,
     InvalidTransition,
+    KernelOutOfBounds,
     MissingExtra,
+    NameTaken,
     NotANumber,
+    NotHeld,
     NotRecordable,
     OutOfMemory,
     OverBudget,
@@ -25,9 +31,12 @@ from anygpu.errors import (
     QueueFull,
     QuotaExceeded,
     RuntimeClosed,
+    StoreClosed,
     TooBig,
+    UnknownTensor,
     Unsupported,
     ValueNeeded,
+    WrongKernel,
 )
 
 EXAMPLES: list[AnyGPUError] = [
@@ -49,6 +58,16 @@ EXAMPLES: list[AnyGPUError] = [
     MissingExtra("pyopencl", "opencl"),
     ValueNeeded("a.py:3"),
     NotRecordable("score", "it asks for a value"),
+    KernelOutOfBounds("blur", "image", 4096, 4096),
+    WrongKernel("blur", "out", (0, 3), 1.5, 1.25, differing=12),
+    UnknownTensor("wieghts", "models", ["weights"]),
+    NameTaken("weights", "text"),
+    NotHeld("weights", "search"),
+    CopyNeeded("weights", "every second element lies apart", 4096),
+    StoreClosed("models"),
+    InvalidTensorFile("model.safetensors", "its header is cut off"),
+    # Those after here say what to do in what their raiser writes.
+    InvalidKernel("blur", "expected ';'", line=3, column=7),
     InvalidProgram("permute: (0, 0) is no order of the axes of float32[2, 3]."),
     InvalidOption("max_load is a share from 0 to 1; got 7."),
 ]
@@ -77,7 +96,7 @@ def test_errors_survive_the_way_between_processes(error: AnyGPUError) -> None:
     assert vars(again) == vars(error)
 
 
-@pytest.mark.parametrize("error", EXAMPLES[:-2], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", EXAMPLES[:-3], ids=lambda error: type(error).__name__)
 def test_messages_say_what_to_do(error: AnyGPUError) -> None:
     words = str(error)
     instructions = (
@@ -96,6 +115,13 @@ def test_messages_say_what_to_do(error: AnyGPUError) -> None:
         "Look at its arguments",
         "Look at the arguments",
         "report it",
+        "Compare the index",
+        "Mend one",
+        "Did you mean",
+        "Look at holders",
+        "Write copy",
+        "Open it again",
+        "Save or download",
     )
     assert any(instruction in words for instruction in instructions), words
 

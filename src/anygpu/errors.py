@@ -25,6 +25,17 @@
     ├── ValueNeeded                 a function asks for a value while it is recorded (also a TypeError)
     ├── NotRecordable               a function cannot become a program, so no device can run it (also a TypeError)
     ├── InvalidProgram              a graph or its byte form is wrong     (also a ValueError)
+    ├── KernelError                 something is wrong with a kernel that a user wrote; `kernel` is its name
+    │   ├── InvalidKernel           refused before it ran; `line` and `column` are in its source (also a ValueError)
+    │   ├── KernelOutOfBounds       it used an index outside of a buffer (also an IndexError)
+    │   └── WrongKernel             its result is not that of its reference (also an ArithmeticError)
+    ├── StoreError                  a store of tensors cannot do what was asked
+    │   ├── UnknownTensor           there is none of that name           (also a KeyError)
+    │   ├── NameTaken               another owner has one of that name
+    │   ├── NotHeld                 released already, or never held
+    │   ├── CopyNeeded              it would take a copy, and copy="never" was asked for
+    │   └── StoreClosed             the store was closed
+    ├── InvalidTensorFile           a file that is no safetensors, or a broken one (also a ValueError)
     └── InvalidOption               an argument of ours that makes no sense (also a ValueError)
 
 A user's own bug is never wrapped: it is raised unchanged. Errors carry what a program needs as fields, and a
@@ -329,6 +340,154 @@ class NotRecordable(AnyGPUError, TypeError):
 
 class InvalidProgram(AnyGPUError, ValueError):
     """A graph, or the bytes of one, that breaks a rule of shapes or types. It was not run."""
+
+
+class KernelError(AnyGPUError):
+    """Something is wrong with a kernel that a user wrote."""
+
+    kernel: str
+
+    def __init__(self, kernel: str, message: str) -> None:
+        self.kernel = kernel
+        super().__init__(message)
+
+
+class InvalidKernel(KernelError, ValueError):
+    """The kernel was refused before it ran. `line` and `column` count from 1 in the user's own source."""
+
+    line: int | None
+    column: int | None
+
+    def __init__(self, kernel: str, why: str, *, line: int | None = None, column: int | None = None) -> None:
+        self.line = line
+        self.column = column
+        where = "" if line is None else f", line {line}" if column is None else f", line {line}, column {column}"
+        super().__init__(kernel, f"the kernel {kernel}{where}: {why}")
+
+
+class KernelOutOfBounds(KernelError, IndexError):
+    """The kernel used an index outside of one of its buffers. Nothing outside was read or written."""
+
+    buffer: str
+    index: int
+    length: int | None
+
+    def __init__(self, kernel: str, buffer: str, index: int, length: int | None = None) -> None:
+        self.buffer = buffer
+        self.index = index
+        self.length = length
+        most = "" if length is None else f", which has {length} elements"
+        super().__init__(
+            kernel,
+            f"the kernel {kernel} used index {index} of {buffer}{most}. Nothing outside of it was read or written. "
+            "Compare the index with the length before it is used.",
+        )
+
+
+class WrongKernel(KernelError, ArithmeticError):
+    """The kernel's result is not that of its reference. `position` is the first place where they differ."""
+
+    position: tuple[int, ...]
+
+    def __init__(
+        self,
+        kernel: str,
+        result: str,
+        position: tuple[int, ...],
+        found: object,
+        expected: object,
+        *,
+        differing: int = 1,
+    ) -> None:
+        self.position = position
+        others = f", the first of {differing:,} places," if differing > 1 else ""
+        super().__init__(
+            kernel,
+            f"the kernel {kernel} disagrees with its reference: {result}[{', '.join(map(str, position))}]{others} is "
+            f"{found}, and the reference has {expected}. Mend one of them; if the kernel is only less exact, allow for "
+            "that with tolerance=.",
+        )
+
+
+class StoreError(AnyGPUError):
+    """A store of tensors cannot do what was asked."""
+
+
+class UnknownTensor(StoreError, KeyError):
+    """There is no tensor of that name."""
+
+    name: str
+
+    def __init__(self, name: str, store: str, alike: Sequence[str] = ()) -> None:
+        self.name = name
+        hint = f" Did you mean {' or '.join(map(repr, alike))}?" if alike else ""
+        super().__init__(f"the store {store} has no tensor {name!r}.{hint}")
+
+    def __str__(self) -> str:  # a KeyError shows its message as Python would write it
+        return str(self.args[0])
+
+
+class NameTaken(StoreError):
+    """Another owner has a tensor of that name."""
+
+    name: str
+    owner: str
+
+    def __init__(self, name: str, owner: str) -> None:
+        self.name = name
+        self.owner = owner
+        super().__init__(
+            f"{name!r} is a tensor of {owner!r} already. Use another name or namespace, or let {owner!r} release it."
+        )
+
+
+class NotHeld(StoreError):
+    """Somebody releases what they do not hold, or have released already."""
+
+    name: str
+    holder: str
+
+    def __init__(self, name: str, holder: str) -> None:
+        self.name = name
+        self.holder = holder
+        super().__init__(
+            f"{holder!r} does not hold {name!r}: it was released already, or never shared with {holder!r}. "
+            "Look at holders of the tensor."
+        )
+
+
+class CopyNeeded(StoreError):
+    """It would take a copy, and copy="never" was asked for."""
+
+    name: str
+    nbytes: int
+
+    def __init__(self, name: str, why: str, nbytes: int) -> None:
+        self.name = name
+        self.nbytes = nbytes
+        super().__init__(
+            f'{name!r} would have to be copied ({_bytes(nbytes)}): {why}, and copy="never" was asked for. '
+            'Write copy="allow", or look at it in another way.'
+        )
+
+
+class StoreClosed(StoreError):
+    """The store was closed, and has no tensors any more."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__(f"the store {store} was closed, and has no tensors any more. Open it again.")
+
+
+class InvalidTensorFile(AnyGPUError, ValueError):
+    """A file that is no safetensors, or a broken one. Nothing of it was used."""
+
+    path: str
+    why: str
+
+    def __init__(self, path: str, why: str) -> None:
+        self.path = path
+        self.why = why
+        super().__init__(f"{path} cannot be read: {why.rstrip('.')}. Save or download it again.")
 
 
 class InvalidOption(AnyGPUError, ValueError):

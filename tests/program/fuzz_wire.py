@@ -18,8 +18,8 @@ from anygpu.program.costs import program_cost
 from anygpu.program.dtypes import DTYPES
 from anygpu.program.functions import BinaryFunction, LinearFunction, ReduceFunction, UnaryFunction
 from anygpu.program.graph import Program
-from anygpu.program.primitives import PRIMITIVES
 from anygpu.program.text import to_text
+from anygpu.program.vocabulary import PRIMITIVES
 from anygpu.program.wire import from_bytes, to_bytes
 from tests.program.sampling import random_program
 

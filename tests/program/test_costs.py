@@ -20,7 +20,6 @@ from anygpu.program.costs import (
 )
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import (
-    PRIMITIVES,
     Argsort,
     Binary,
     Broadcast,
@@ -49,6 +48,7 @@ from anygpu.program.primitives import (
     Update,
     Windows,
 )
+from anygpu.program.vocabulary import PRIMITIVES
 from tests.program.sampling import random_program
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from typing import Any, get_args
 
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.errors import InvalidProgram
+from anygpu.program.attending import Attend
+from anygpu.program.custom import Custom, Parameter, Role
 from anygpu.program.dtypes import DTYPES, ITEMSIZE, DType
 from anygpu.program.functions import (
     BINARY,
@@ -26,9 +29,9 @@ from anygpu.program.functions import (
     binary_dtype,
     unary_dtype,
 )
+from anygpu.program.graph import Recorder
 from anygpu.program.primitives import (
     MAX_ELEMENTS,
-    PRIMITIVES,
     Argsort,
     Binary,
     Broadcast,
@@ -59,6 +62,8 @@ from anygpu.program.primitives import (
     Update,
     Windows,
 )
+from anygpu.program.vocabulary import PRIMITIVES
+from anygpu.program.wire import to_bytes
 
 
 def f32(*shape: int) -> Spec:
@@ -79,6 +84,32 @@ def i64(*shape: int) -> Spec:
 
 def boolean(*shape: int) -> Spec:
     return Spec(shape, "bool")
+
+
+def doubled() -> bytes:
+    """The byte form of x + x, for three numbers."""
+    recorder = Recorder()
+    x = recorder.input(f32(3))
+    return to_bytes(recorder.program([recorder.add(Binary("add"), x, x)]))
+
+
+DOUBLED = doubled()
+
+
+def custom(**changes: Any) -> Custom:
+    """A kernel that takes x and makes y, of three numbers each."""
+    parts: dict[str, Any] = {
+        "language": "wgsl",
+        "title": "twice",
+        "source": "",
+        "entry": "main",
+        "parameters": (Parameter("x", "float32", "input"), Parameter("y", "float32", "output")),
+        "scalars": (),
+        "group": (64, 1, 1),
+        "groups": (1, 1, 1),
+        "shapes": ((3,),),
+    }
+    return Custom(**{**parts, **changes})
 
 
 GOOD: list[tuple[Primitive, list[Spec], Spec]] = [
@@ -158,6 +189,13 @@ GOOD: list[tuple[Primitive, list[Spec], Spec]] = [
     (Linear("eigvalsh"), [c64(3, 3)], f32(3)),
     (Linear("eig", 0), [f32(3, 3)], c64(3)),
     (Linear("eig", 1), [Spec((3, 3), "complex128")], Spec((3, 3), "complex128")),
+    (Attend(1.0), [f32(2, 3), f32(4, 3), f32(4, 5)], f32(2, 5)),
+    (Attend(-0.5, True), [f64(6, 2, 3), f64(6, 4, 3), f64(6, 4, 5), f64(6, 2, 4)], f64(6, 2, 5)),
+    (Attend(1.0), [f32(0, 3), f32(0, 3), f32(0, 0)], f32(0, 0)),
+    (custom(), [f32(3)], f32(3)),
+    (custom(), [f32(7, 7)], f32(3)),
+    (custom(reference=DOUBLED), [f32(3)], f32(3)),
+    (custom(parameters=(Parameter("x", "float32", "update"),)), [f32(3)], f32(3)),
 ]
 
 BAD: list[tuple[Primitive, list[Spec], str]] = [
@@ -309,6 +347,23 @@ BAD: list[tuple[Primitive, list[Spec], str]] = [
     (Linear("solve"), [f32(2, 2), f32(3, 2)], "does not fit"),
     (Linear("solve"), [f32(2, 2), f32(2)], "does not fit"),
     (Linear("svd", 0, True), [f32(1 << 40, 1)], "no possible shape"),
+    (Attend(1.0), [f32(2, 3), f32(4, 3)], "takes 3 or 4 inputs"),
+    (Attend(math.nan), [f32(2, 3), f32(4, 3), f32(4, 5)], "no scale"),
+    (Attend(1.0), [f32(2, 3), f32(4, 3), f64(4, 5)], "floats of one type"),
+    (Attend(1.0), [i64(2, 3), i64(4, 3), i64(4, 5)], "floats of one type"),
+    (Attend(1.0), [f32(3), f32(4, 3), f32(4, 5)], "at least two axes"),
+    (Attend(1.0), [f32(2, 3), f32(4, 2), f32(4, 5)], r"k must have the shape \(4, 3\)"),
+    (Attend(1.0), [f32(2, 3), f32(4, 3), f32(4, 5), f32(4, 2)], r"bias must have the shape \(2, 4\)"),
+    (Attend(1.0), [f32(1 << 40, 1), f32(1, 1), f32(1, 1 << 40)], "no possible shape"),
+    (custom(), [], "takes 1 arrays"),
+    (custom(), [f64(3)], "x is float32, not float64"),
+    (custom(shapes=()), [f32(3)], "0 shapes for 1 results"),
+    (custom(result=1), [f32(3)], "1 shapes for 1 results"),
+    (custom(groups=(-1, 1, 1)), [f32(3)], "no possible grid"),
+    (custom(shapes=((1 << 60,),)), [f32(3)], "no possible shape"),
+    (custom(parameters=(Parameter("x", "float32", "update"),)), [f32(4)], "changes its shape"),
+    (custom(reference=b"no program"), [f32(3)], "not a program"),
+    (custom(reference=DOUBLED), [f32(4)], "its reference maps"),
 ]
 
 
@@ -402,11 +457,28 @@ def arbitrary(primitive: type[Primitive], rng: random.Random) -> Primitive:
             values.append(rng.choice(DTYPES))
         elif name == "side":
             values.append("left")
-        elif name == "full":
+        elif name in ("full", "causal", "checked"):
             values.append(rng.random() < 0.5)
-        elif name == "data":
+        elif name == "scale":
+            values.append(rng.choice((0.5, math.inf, math.nan)))
+        elif name in ("title", "source", "entry"):
+            values.append("x")
+        elif name == "language":
+            values.append("wgsl")
+        elif name == "parameters":
+            roles: tuple[Role, ...] = ("input", "output", "update")
+            values.append(
+                tuple(Parameter("x", rng.choice(DTYPES), rng.choice(roles)) for _ in range(rng.choice((0, 1, 1, 2))))
+            )
+        elif name == "scalars":
+            values.append(())
+        elif name in ("group", "groups"):
+            values.append(tuple(rng.choice(INTEGERS) for _ in range(3)))
+        elif name == "shapes":
+            values.append(tuple(possible_spec(rng).shape for _ in range(rng.choice((0, 1, 1, 2)))))
+        elif name in ("data", "reference"):
             values.append(rng.randbytes(rng.randrange(20)))
-        elif name in ("axis", "batch", "part", "length", "size", "step"):
+        elif name in ("axis", "batch", "part", "length", "size", "step", "result"):
             values.append(rng.choice(INTEGERS[: rng.choice((4, 16))]))
         else:
             choices = INTEGERS[: rng.choice((3, 5, 16))]

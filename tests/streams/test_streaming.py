@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.errors import InvalidOption, MissingExtra, OverBudget
+from anygpu.errors import InvalidOption, InvalidTensorFile, MissingExtra, OverBudget
 from anygpu.streams.streaming import stream
 
 DRAW = np.random.default_rng(0)
@@ -154,19 +154,32 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         (b"{", "no JSON"),
         (b"[]", "no table"),
         (b'{"x": 1}', "nothing that makes sense"),
-        (b'{"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "x": {}}', "twice"),
+        (b'{"x": %(x)s, "x": %(x)s}' % {b"x": json.dumps(ENTRY).encode()}, "twice"),
         (json.dumps({"x": {**ENTRY, "shape": [3]}}).encode(), "does not have 8 bytes"),
         (json.dumps({"x": {**ENTRY, "shape": [-2]}}).encode(), "nothing that makes sense"),
         (json.dumps({"x": {**ENTRY, "data_offsets": [8, 0]}}).encode(), "ends before"),
         (json.dumps({"x": {**ENTRY, "data_offsets": [4, 12]}}).encode(), "hole"),
         (json.dumps({"x": ENTRY, "y": ENTRY}).encode(), "overlaps"),
         (json.dumps({"x": ENTRY, "y": {**ENTRY, "data_offsets": [8, 16]}}).encode(), "not complete"),
-        (json.dumps({"y": ENTRY}).encode(), "no tensor 'x'; it has y"),
-        (json.dumps({"x": {**ENTRY, "dtype": "BF16", "shape": [4]}}).encode(), "NumPy does not have"),
     ],
 )
 def test_a_wrong_safetensors_file_is_refused(tmp_path: Path, header: bytes, words: str) -> None:
     path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(InvalidTensorFile, match=words):
+        stream(softmax, (path, "x"))
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"y": ENTRY}, "no tensor 'x'; it has y"),
+        ({"x": {**ENTRY, "dtype": "BF16", "shape": [4]}}, "NumPy does not have"),
+    ],
+)
+def test_a_tensor_that_cannot_be_streamed_is_refused(tmp_path: Path, table: dict[str, Any], words: str) -> None:
+    path = tmp_path / "x.safetensors"
+    header = json.dumps(table).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     with pytest.raises(InvalidOption, match=words):
         stream(softmax, (path, "x"))
@@ -176,7 +189,7 @@ def test_a_safetensors_header_that_is_longer_than_its_file_is_refused(tmp_path: 
     path = tmp_path / "x.safetensors"
     for size in (b"", b"12", (1 << 60).to_bytes(8, "little"), (9).to_bytes(8, "little") + b"{}"):
         path.write_bytes(size)
-        with pytest.raises(InvalidOption):
+        with pytest.raises(InvalidTensorFile):
             stream(softmax, (path, "x"))
     with pytest.raises(InvalidOption, match="name one"):
         stream(softmax, path)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from anygpu.program import primitives as p
+from anygpu.program.attending import Attend
+from anygpu.program.custom import Custom
 from anygpu.program.primitives import Primitive, Shape, Spec, free_axes, product
 
 #: It goes on from an input.
@@ -141,6 +143,15 @@ def _linear(op: p.Linear, result: Shape, inputs: Sequence[Shape]) -> Passed:
     return [[*stack, None, None]]
 
 
+def _attend(op: Attend, result: Shape, inputs: Sequence[Shape]) -> Passed:
+    """Queries are independent of one another, unless how many keys one sees depends on where it is."""
+    stack = list(range(len(result) - 2))
+    row = None if op.causal else len(result) - 2
+    return [[*stack, row, None], [*stack, None, None], [*stack, None, len(result) - 1], [*stack, row, None]][
+        : len(inputs)
+    ]
+
+
 _RULES: dict[type[Primitive], Callable[[Any, Shape, Sequence[Shape]], Passed]] = {
     p.Input: _nothing,
     p.Constant: _nothing,
@@ -168,6 +179,8 @@ _RULES: dict[type[Primitive], Callable[[Any, Shape, Sequence[Shape]], Passed]] =
     p.Search: _search,
     p.Fourier: _but_one,
     p.Linear: _linear,
+    Attend: _attend,
+    Custom: _nothing,
 }
 
 #: Where an axis of the result comes from that no input passes on.

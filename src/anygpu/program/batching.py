@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from anygpu.errors import InvalidOption
+from anygpu.errors import InvalidOption, InvalidProgram
 from anygpu.program import primitives as p
+from anygpu.program.attending import Attend
+from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import BinaryFunction, UnaryFunction
 from anygpu.program.graph import Line, Program, Recorder
@@ -27,6 +29,8 @@ def vmap(program: Program, batched: Sequence[bool], size: int) -> Program:
         raise InvalidOption(f"vmap: {len(batched)} marks for a program of {program.input_count} inputs.")
     if size < 0:
         raise InvalidOption(f"vmap: {size} is no number of calls.")
+    # What a user's kernel does with one more axis is known only of its reference.
+    program = with_references(program, None)
     stack = _Stack(size)
     values: list[_Value] = []
     for position, (op, inputs) in enumerate(program.nodes):
@@ -200,6 +204,12 @@ def _fourier(stack: _Stack, op: p.Fourier, x: _Value) -> int:
     return stack.add(p.Fourier(op.fn, op.axis + 1, op.length), x.position)
 
 
+def _custom(stack: _Stack, op: Custom, *given: _Value) -> int:
+    raise InvalidProgram(
+        f"the kernel {op.title} has no reference that can be recorded, so calls of it cannot be batched."
+    )
+
+
 def _search(stack: _Stack, op: p.Search, line: _Value, values: _Value) -> int:
     """With a line for each call: a binary search for all values at once, written out, as lengths are known.
 
@@ -294,4 +304,6 @@ _RULES: dict[type[Primitive], Callable[..., int]] = {
     p.Search: _search,
     p.Fourier: _fourier,
     p.Linear: _elementwise,
+    Attend: _elementwise,
+    Custom: _custom,
 }

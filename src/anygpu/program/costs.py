@@ -18,6 +18,8 @@ from typing import Literal
 
 import msgspec
 
+from anygpu.program.attending import Attend
+from anygpu.program.custom import Custom, reference_of
 from anygpu.program.dtypes import KIND
 from anygpu.program.functions import BinaryFunction, UnaryFunction
 from anygpu.program.graph import Node, Program
@@ -93,6 +95,8 @@ _CLASSES: dict[type[Primitive], OperationClass] = {
     Search: "sort",
     Fourier: "fourier",
     Linear: "linear",
+    Attend: "contraction",
+    Custom: "elementwise",
 }
 
 #: Functions that take hardware many instructions, or one slow one.
@@ -173,7 +177,7 @@ def node_costs(program: Program) -> list[Cost]:
     costs = []
     for position, node in enumerate(program.nodes):
         paid = False
-        if isinstance(node.op, Linear):
+        if isinstance(node.op, Linear | Custom):
             whole = _whole(node)
             paid = whole in decomposed
             decomposed.add(whole)
@@ -258,16 +262,17 @@ def _peak(program: Program, owners: list[int]) -> int:
 
 
 def _whole(node: Node) -> Node:
-    """The decomposition that a part belongs to."""
-    return Node(msgspec.structs.replace(node.op, part=0), node.inputs)
+    """The decomposition, or the launch, that a part belongs to."""
+    first = {"result": 0} if isinstance(node.op, Custom) else {"part": 0}
+    return Node(msgspec.structs.replace(node.op, **first), node.inputs)
 
 
 def _is_paid_for(program: Program, position: int) -> bool:
     node = program.nodes[position]
-    if not isinstance(node.op, Linear):
+    if not isinstance(node.op, Linear | Custom):
         return False
-    whole = _whole(node)
-    return any(isinstance(earlier.op, Linear) and _whole(earlier) == whole for earlier in program.nodes[:position])
+    whole, kind = _whole(node), type(node.op)
+    return any(isinstance(earlier.op, kind) and _whole(earlier) == whole for earlier in program.nodes[:position])
 
 
 def _cost(program: Program, position: int, owners: list[int], paid: bool) -> Cost:
@@ -310,6 +315,13 @@ def _flops(op: Primitive, inputs: list[Spec], result: Spec) -> int:
             return 5 * whole * _log2(op.length) // half
         case Linear():
             return _linear_flops(op, inputs)
+        case Attend():
+            scores = inputs[0].size // max(inputs[0].shape[-1], 1) * inputs[1].shape[-2]
+            return 2 * scores * (inputs[0].shape[-1] + result.shape[-1]) // (2 if op.causal else 1)
+        case Custom() if op.reference:
+            return program_cost(reference_of(op)).flops
+        case Custom():  # nobody knows: as if each element of each result took an operation
+            return sum(product(shape) for shape in op.shapes)
     return 0
 
 

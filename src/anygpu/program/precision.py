@@ -6,6 +6,7 @@ import struct
 
 import msgspec
 
+from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Cast, Constant, Input, Iota, Primitive
@@ -35,6 +36,8 @@ def in_single_precision(program: Program) -> Program:
 
     Positions that a primitive itself gives in int64 (as `argmax` does) are narrowed right behind it.
     """
+    if any(isinstance(op, Custom) and any(each.dtype in NARROWER for each in op.parameters) for op, _ in program.nodes):
+        program = with_references(program, None)
     nodes: list[Node] = []
     numbers: list[int] = []
     lines = []

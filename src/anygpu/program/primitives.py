@@ -1,4 +1,4 @@
-"""The closed set of primitives, with their shape and type rules. This is the whole vocabulary of a program.
+"""The primitives of array programs, with their shape and type rules; `vocabulary` has these and the few others.
 
 Each primitive is a frozen record of its attributes. `infer` takes the specs of its inputs and gives the spec of its
 one result, or raises `InvalidProgram`: so a graph that has been built or decoded is right in shape and type by
@@ -520,37 +520,6 @@ def _linear_dtype(op: Linear, dtype: DType) -> DType:
         return COMPLEX_OF.get(dtype, "complex128") if dtype not in REAL_PART else dtype
     real = {("svd", 1), ("svdvals", 0), ("eigh", 0), ("eigvalsh", 0), ("slogdet", 1)}
     return REAL_PART.get(dtype, dtype) if (op.fn, op.part) in real else dtype
-
-
-#: Every primitive there is. The byte form knows these and nothing else.
-PRIMITIVES = (
-    Input
-    | Constant
-    | Iota
-    | Unary
-    | Binary
-    | Select
-    | Cast
-    | Reduce
-    | Scan
-    | Reshape
-    | Permute
-    | Broadcast
-    | Slice
-    | Update
-    | Flip
-    | Pad
-    | Concatenate
-    | Windows
-    | Contract
-    | Gather
-    | Scatter
-    | Sort
-    | Argsort
-    | Search
-    | Fourier
-    | Linear
-)
 
 
 def product(numbers: Shape) -> int:

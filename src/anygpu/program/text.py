@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import struct
 from collections.abc import Sequence
 
+from anygpu.program.attending import Attend
+from anygpu.program.custom import Custom
 from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType
 from anygpu.program.graph import Line, Program
 from anygpu.program.primitives import (
@@ -98,6 +101,8 @@ def operation(op: Primitive) -> str:
             return f"scatter {op.fn}"
         case Linear() if part_name(op):
             return f"{op.fn}.{part_name(op)}"
+        case Custom():
+            return printable(op.title)
     return op.name
 
 
@@ -154,7 +159,19 @@ def details(op: Primitive, inputs: Sequence[Spec]) -> str:
             return f"of length {op.length} along axis {op.axis}"
         case Linear():
             return "full" if op.full else ""
+        case Attend():
+            return f"scaled by {op.scale:g}" + (", causal" if op.causal else "")
+        case Custom():
+            return _launch(op)
     return ""
+
+
+def _launch(op: Custom) -> str:
+    """The user's text, of which a hash must do, and how it is launched."""
+    numbers = "".join(f", {each.name} = {each.value}" for each in op.scalars)
+    which = f", result {printable(op.written[op.result].name)}" if len(op.shapes) > 1 else ""
+    digest = hashlib.blake2b(op.source.encode(), digest_size=4).hexdigest()
+    return f"{op.language} {digest}, {_shape(op.groups)} groups of {_shape(op.group)}{printable(numbers)}{which}"
 
 
 def constant_text(op: Constant) -> str:

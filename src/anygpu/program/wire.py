@@ -15,7 +15,7 @@ import msgspec
 
 from anygpu.errors import InvalidProgram
 from anygpu.program.graph import Line, Node, Program
-from anygpu.program.primitives import PRIMITIVES
+from anygpu.program.vocabulary import PRIMITIVES
 
 FORMAT = "anygpu.program"
 VERSION = 1

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from anygpu.errors import InvalidOption
-from anygpu.streams.sinks import sync_folder
 from anygpu.streams.sources import Identity
+from anygpu.tensor_files.writing import sync_folder
 from anygpu.units import readable_bytes
 
 _VERSION = 1

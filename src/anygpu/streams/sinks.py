@@ -6,15 +6,13 @@ name when everything is in it and on the disk, so whoever sees the name sees all
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import math
 import os
 import secrets
 import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +24,8 @@ from anygpu.errors import InvalidOption
 from anygpu.hardware.verification import Values
 from anygpu.program.primitives import Spec
 from anygpu.streams.sources import Source, stretch_of, stretch_of_map
-from anygpu.streams.tensor_files import Stretch, safetensors_header
+from anygpu.tensor_files.stretches import Stretch, safetensors_header
+from anygpu.tensor_files.writing import sync_folder
 
 _SAFETENSORS = ".safetensors"
 
@@ -379,22 +378,6 @@ def _write_all(file: io.FileIO, taken: memoryview, place: int) -> None:
         else:
             file.seek(place + done)
             done += file.write(taken[done:])
-
-
-def sync_folder(folder: Path) -> None:
-    """So that a new name in it is there after a power cut as well."""
-    if sys.platform != "win32":
-        with opened_folder(folder) as descriptor:
-            os.fsync(descriptor)
-
-
-@contextlib.contextmanager
-def opened_folder(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _put(array: Any, axis: int | None, values: Any, start: int, stop: int) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from anygpu.errors import InvalidOption
 from anygpu.hardware.verification import Values
-from anygpu.streams.tensor_files import Stretch, in_npy, in_safetensors
+from anygpu.tensor_files.stretches import Stretch, in_npy, in_safetensors
 
 _SAFETENSORS = ".safetensors"
 #: Bytes at the ends of a memory map that are compared with its file, to see whether it still is that file.

@@ -8,6 +8,7 @@ import numpy as np
 
 from anygpu.errors import InvalidProgram
 from anygpu.program import primitives as p
+from anygpu.program.attending import Attend
 from anygpu.program.dtypes import DTYPES, KIND, REAL_PART, DType, is_inexact, is_integer
 from anygpu.program.functions import BINARY, COMPARISONS, UNARY, binary_dtype, unary_dtype
 from anygpu.program.primitives import Primitive, Shape, Spec, product
@@ -346,6 +347,16 @@ def _linear(w: Writer) -> int:
     return w.add(p.Linear(fn), a if fn != "svdvals" else x)  # type: ignore[arg-type]
 
 
+def _attend(w: Writer) -> int:
+    """Every query sees a key: what nobody sees is NaN everywhere, which agrees with anything."""
+    q = w.pick(lambda spec: KIND[spec.dtype] == "float" and len(spec.shape) >= 2)
+    (*stack, n, d), dtype = w.spec(q)
+    m, e = max(n, 1) + w.rng.choice((0, 0, 1, 3)), w.rng.choice((1, 2, 5))
+    shapes = [(*stack, m, d), (*stack, m, e), (*stack, n, m)][: w.rng.choice((2, 3))]
+    given = [q, *(w.partner(shape, dtype) for shape in shapes)]
+    return w.add(Attend(w.rng.choice((0.0625, 0.25)), w.rng.random() < 0.5), *(w.clip(each, -4, 4) for each in given))
+
+
 def _adjoint(w: Writer, x: int) -> int:
     axes = list(range(len(w.spec(x).shape)))
     axes[-2:] = axes[:-3:-1]
@@ -400,4 +411,5 @@ MAKERS: dict[type[Primitive], Callable[[Writer], int]] = {
     p.Search: _search,
     p.Fourier: _fourier,
     p.Linear: _linear,
+    Attend: _attend,
 }

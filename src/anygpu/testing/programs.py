@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anygpu.program import primitives as p
+from anygpu.program.attending import Attend
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Primitive
@@ -64,6 +65,7 @@ WEIGHTS: dict[type[Primitive], float] = {
     p.Search: 1,
     p.Fourier: 1.5,
     p.Linear: 0,
+    Attend: 0,
 }
 
 

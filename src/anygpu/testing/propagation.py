@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.program import primitives as p
+from anygpu.program.attending import Attend
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact, is_integer
 from anygpu.program.functions import COMPARISONS
 from anygpu.program.graph import Program
@@ -417,6 +418,24 @@ def _linear(op: p.Linear, result: Spec, sources: Sequence[Spec], given: Sequence
     return found._replace(absolute=error + tolerance_of("linear", sources[0].dtype) * size * max(largest, 1.0) * norm)
 
 
+def _attend(op: Attend, result: Spec, sources: Sequence[Spec], given: Sequence[Bounds]) -> Bounds:
+    """A mean of the values, whose weights move by as much as the exponents do, twice: above and below the line."""
+    q, k, v = given[:3]
+    d, m = sources[0].shape[-1], sources[1].shape[-2]
+    if not m or (op.causal and sources[0].shape[-2] > m):
+        return UNKNOWN
+    # float16 is summed up in float32; until then its numbers are exact as far as these are.
+    inside: DType = "float32" if ITEMSIZE[result.dtype] == 2 else result.dtype
+    score = sum_of(_times(q, k, inside), inside, d)
+    exponent = abs(op.scale) * (score.error + tolerance_of("arithmetic", inside) * score.magnitude)
+    if len(given) == 4:
+        largest = abs(op.scale) * score.magnitude + given[3].magnitude
+        exponent += given[3].error + tolerance_of("arithmetic", inside) * largest
+    weight = 2 * math.expm1(min(exponent, 50.0)) + (2 * m + 2) * tolerance_of("function", inside)
+    error = v.error + weight * v.magnitude + tolerance_of("arithmetic", result.dtype) * v.magnitude
+    return Bounds(v.low, v.high, absolute=error)
+
+
 # Movement -----------------------------------------------------------------------------------------------------------
 
 
@@ -467,4 +486,5 @@ _RULES: dict[type[Primitive], Callable[[Any, Spec, Sequence[Spec], Sequence[Boun
     p.Search: _search,
     p.Fourier: _fourier,
     p.Linear: _linear,
+    Attend: _attend,
 }

@@ -9,10 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anygpu.engines.foreign import why_not_here
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.jax import elementwise, structure
 from anygpu.engines.jax.tracing import Complaint, Site
 from anygpu.engines.protocol import Lack
+from anygpu.program.attending import Attend
+from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
@@ -72,6 +75,7 @@ LOWER: dict[type[Primitive], Callable[..., Any]] = {
     Search: structure.search,
     Fourier: structure.fourier,
     Linear: structure.linear,
+    Attend: structure.attend,
 }
 
 
@@ -97,6 +101,7 @@ class Executable:
 
 
 def _function(program: Program, complaints: list[Complaint]) -> Callable[..., Any]:
+    program = with_references(program, None)
     facts = IndexFacts(program)
 
     def run(*inputs: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
@@ -148,6 +153,10 @@ def lacks(program: Program, platform: str) -> list[Lack]:
     found = []
     for position, node in enumerate(program.nodes):
         if isinstance(node.op, Input):
+            continue
+        if isinstance(node.op, Custom):
+            missing = why_not_here(node.op, "jax", lambda reference: lacks(reference, platform))
+            found += [Lack(position, missing)] if missing is not None else []
             continue
         dtypes = [program.specs[each].dtype for each in (*node.inputs, position)]
         reason = _reason(node.op, dtypes, platform.lower())

@@ -11,6 +11,7 @@ from jax import Array, lax
 
 from anygpu.engines.jax.elementwise import complex_ordering
 from anygpu.engines.jax.tracing import Site
+from anygpu.program.attending import Attend
 from anygpu.program.dtypes import KIND
 from anygpu.program.primitives import (
     Argsort,
@@ -177,6 +178,25 @@ def contract(op: Contract, site: Site, x: Array, y: Array) -> Array:
         x, y, dimensions, precision=lax.Precision.HIGHEST, preferred_element_type=np.float32 if half else x.dtype
     )
     return result.astype(x.dtype)
+
+
+def attend(op: Attend, site: Site, q: Array, k: Array, v: Array, *bias: Array) -> Array:
+    stack = tuple(range(q.ndim - 2))
+    wide = np.float32 if site.dtype in ("float16", "bfloat16") else q.dtype
+
+    def product(x: Array, y: Array, left: int, right: int) -> Array:
+        dimensions = (((left,), (right,)), (stack, stack))
+        return lax.dot_general(x, y, dimensions, precision=lax.Precision.HIGHEST, preferred_element_type=wide)
+
+    scores = product(q, k, q.ndim - 1, q.ndim - 1) * jnp.asarray(op.scale, wide)
+    if bias:
+        scores += bias[0].astype(wide)
+    if op.causal:
+        n, m = scores.shape[-2:]
+        scores = jnp.where(jnp.tri(n, m, m - n, dtype=bool), scores, -jnp.inf)
+    weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True, initial=-jnp.inf))
+    summed = product(weights, v.astype(wide), q.ndim - 1, q.ndim - 2)
+    return (summed / weights.sum(axis=-1, keepdims=True)).astype(q.dtype)
 
 
 # Gathering and scattering.

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from anygpu.errors import Unsupported
+from anygpu.program.attending import Attend
 from anygpu.program.costs import last_uses
+from anygpu.program.custom import Custom, reference_of, with_references
 from anygpu.program.dtypes import KIND, REAL_PART
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
@@ -62,6 +65,7 @@ _RENAMED = {
 
 def run(program: Program, inputs: Sequence[Values]) -> list[Values]:
     """Compute a program node by node, and let go of each value after its last use."""
+    program = with_references(program, None)
     values: list[Any] = [None] * len(program.nodes)
     last_use = last_uses(program)
     parts: dict[Any, Any] = {}
@@ -245,6 +249,32 @@ def _decompose(op: Linear, a: Values, *more: Values) -> Any:
     return getattr(np.linalg, op.fn)(a, *more)
 
 
+def _attend(op: Attend, q: Values, k: Values, v: Values, *bias: Values) -> Values:
+    # float16 is summed up in float32, as every engine does.
+    wide = np.result_type(q.dtype, np.float32)
+    q_wide, k_wide, v_wide = (each.astype(wide, copy=False) for each in (q, k, v))
+    scores = np.matmul(q_wide, np.swapaxes(k_wide, -1, -2)) * wide.type(op.scale)
+    if bias:
+        scores += bias[0]
+    if op.causal:
+        n, m = scores.shape[-2:]
+        scores = np.where(np.tri(n, m, m - n, dtype=bool), scores, wide.type(-np.inf))
+    if scores.size:
+        scores -= scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores)
+    return np.asarray(np.matmul(weights, v_wide) / weights.sum(axis=-1, keepdims=True), q.dtype)
+
+
+def _custom(op: Custom, *inputs: Values) -> Values:
+    if not op.reference:
+        raise Unsupported(
+            f"kernel {op.title}, which is written in {op.language}",
+            "numpy",
+            instead="Give the kernel a reference that can be recorded, or use a device of its language.",
+        )
+    return run(reference_of(op), inputs)[op.result]
+
+
 LOWER: dict[type[Primitive], Callable[..., Any]] = {
     Constant: lambda op: np.frombuffer(op.data, op.dtype).reshape(op.shape),
     Iota: lambda op: np.arange(op.length, dtype=op.dtype),
@@ -270,6 +300,8 @@ LOWER: dict[type[Primitive], Callable[..., Any]] = {
     Argsort: lambda op, x: np.argsort(x, axis=op.axis, kind="stable"),
     Search: lambda op, line, values: np.searchsorted(line, values, side=op.side),
     Fourier: _fourier,
+    Attend: _attend,
+    Custom: _custom,
 }
 
 

@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
+from anygpu.engines.foreign import why_not_here
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.protocol import Lack
-from anygpu.engines.torch import elementwise, structure
+from anygpu.engines.torch import attention, elementwise, structure
 from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH
 from anygpu.engines.torch.site import Site, Step
+from anygpu.program.attending import Attend
+from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import (
@@ -72,6 +75,7 @@ LOWER: dict[type[Primitive], Callable[[Any, Site], Step]] = {
     Search: structure.search,
     Fourier: structure.fourier,
     Linear: structure.decomposition,
+    Attend: attention.attend,
 }
 
 
@@ -105,6 +109,7 @@ class Executable:
 
 
 def compile_program(program: Program, place: torch.device) -> Executable:
+    program = with_references(program, None)
     slots: list[Any] = [None] * len(program.nodes)
     outputs: list[int] = []
     calls = list(_calls(program, place, slots, outputs))
@@ -216,6 +221,10 @@ def lacks(program: Program, place: torch.device) -> list[Lack]:
     for position, node in enumerate(program.nodes):
         if isinstance(node.op, Input):
             continue
+        if isinstance(node.op, Custom):
+            missing = why_not_here(node.op, "torch", lambda reference: lacks(reference, place))
+            found += [Lack(position, missing)] if missing is not None else []
+            continue
         specs = tuple(program.specs[source] for source in node.inputs)
         strange = [
             spec.dtype for spec in (*specs, program.specs[position]) if spec.dtype in _NOT_ON.get(place.type, ())
@@ -259,6 +268,8 @@ def _miniature(op: Primitive, specs: tuple[Spec, ...]) -> tuple[Primitive, tuple
             return msgspec.structs.replace(op, axis=0, length=2), line
         case Linear():
             return msgspec.structs.replace(op, part=0), square
+        case Attend():
+            return op, square
     return None
 
 

@@ -1,0 +1,40 @@
+"""Attention as one primitive, so that engines can compute it without ever storing the scores."""
+
+from __future__ import annotations
+
+import math
+
+from anygpu.errors import InvalidProgram
+from anygpu.program.dtypes import KIND
+from anygpu.program.primitives import Primitive, Spec, checked
+
+
+class Attend(Primitive, frozen=True):
+    """softmax(q · kᵀ · scale + bias) · v over the last two axes; all axes before them go together.
+
+    q is [..., n, d], k [..., m, d], v [..., m, e], and bias, if there is one, [..., n, m]. With `causal` the last query
+    sees all keys, the one before it all but the last, and so on. A query that sees no key has NaN for its result.
+    """
+
+    scale: float
+    causal: bool = False
+
+    def infer(self, *inputs: Spec) -> Spec:
+        if len(inputs) not in (3, 4):
+            raise InvalidProgram(f"attend: takes 3 or 4 inputs, not {len(inputs)}.")
+        if not math.isfinite(self.scale):
+            raise InvalidProgram(f"attend: {self.scale} is no scale.")
+        q, _, v = inputs[:3]
+        if any(each.dtype != q.dtype for each in inputs) or KIND[q.dtype] != "float":
+            raise InvalidProgram(
+                f"attend: takes floats of one type, not {', '.join(each.dtype for each in inputs)}; cast them first."
+            )
+        if min(len(each.shape) for each in inputs) < 2:
+            raise InvalidProgram("attend: every input has at least two axes.")
+        stack = q.shape[:-2]
+        (n, d), (m, e) = q.shape[-2:], v.shape[-2:]
+        wanted = ((*stack, n, d), (*stack, m, d), (*stack, m, e), (*stack, n, m))
+        for name, spec, shape in zip(("q", "k", "v", "bias"), inputs, wanted, strict=False):
+            if spec.shape != shape:
+                raise InvalidProgram(f"attend: {name} must have the shape {shape} beside the others, not {spec.shape}.")
+        return checked(Spec((*stack, n, e), q.dtype))

@@ -1,0 +1,281 @@
+"""A model's folder: many safetensors files as one, by an index that says which tensor is where, or all that are there.
+
+With an index, opening reads the index and opens the files, but reads none of their headers: a header is read and
+checked when the first of its tensors is asked for. The files are open from the beginning, so a folder that is saved
+anew meanwhile stays, for who has it open, as it was.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import NamedTuple
+
+import msgspec
+
+from anygpu.errors import InvalidOption, InvalidTensorFile
+from anygpu.program.primitives import Spec
+from anygpu.tensor_files.header import LONGEST_HEADER, shown, strings_in
+from anygpu.tensor_files.pickles import refuse_by_name, refuse_folder_of_pickles
+from anygpu.tensor_files.records import Values
+from anygpu.tensor_files.safetensors import TensorFile, opened
+from anygpu.tensor_files.stretches import Stretch
+from anygpu.tensor_files.writing import is_part_of_a_save
+
+SUFFIX = ".safetensors"
+INDEX = "model.safetensors.index.json"
+#: In the metadata of an index: files of the save before, which are removed after the index has its name.
+REPLACED = "anygpu.replaced"
+
+_ATTEMPTS = 10
+_TABLE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_MAP = msgspec.json.Decoder(dict[str, str])
+
+
+class Index(NamedTuple):
+    #: From the name of a tensor to that of its file, which was checked to stay in the folder.
+    files: dict[str, str]
+    #: Files of the save before, which may still be there.
+    replaced: tuple[str, ...]
+
+
+def open_folder(path: str | os.PathLike[str], *, outside_links: bool = False) -> TensorFolder:
+    """Open a model's folder in milliseconds: through `model.safetensors.index.json`, or all `*.safetensors` of it.
+
+    Files that are links to somewhere outside of the folder are refused, unless `outside_links` is true; caches of
+    downloaded models are made of such links.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        if folder.exists():
+            raise InvalidOption(f"{folder} is a file. Open it with open_file.")
+        raise FileNotFoundError(2, "there is no such folder of tensors", str(folder))
+    return TensorFolder(folder, outside_links=outside_links)
+
+
+class TensorFolder:
+    """The tensors of all files of a folder. `open_folder` makes these."""
+
+    def __init__(self, folder: Path, *, outside_links: bool = False) -> None:
+        self.path = folder
+        self._outside_links = outside_links
+        self._lock = threading.Lock()
+        self._closed = False
+        #: A file is open at first, and becomes tensors when one is asked for.
+        self._files: dict[str, io.FileIO | TensorFile] = {}
+        #: And why some could not.
+        self._broken: dict[str, str] = {}
+        if (folder / INDEX).is_file():
+            self._where = self._by_index()
+        else:
+            self._where = self._all()
+        self._names = tuple(self._where)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._names
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(self.path / each for each in dict.fromkeys(self._where.values()))
+
+    @property
+    def copied_bytes(self) -> int:
+        """As of a file, over all that were used."""
+        return sum(each.copied_bytes for each in self._files.values() if isinstance(each, TensorFile))
+
+    def file(self, name: str) -> TensorFile:
+        """The file that has this tensor."""
+        where = self._where.get(name)
+        if where is None:
+            listed = ", ".join(each[:40] for each in sorted(self._where)[:10]) or "none"
+            raise InvalidOption(f"{self.path} has no tensor {shown(name)}; it has {listed}.")
+        with self._lock:
+            file = self._opened(where)
+        if name not in file:
+            raise InvalidTensorFile(str(file.path), f"it should have the tensor {shown(name)} by {INDEX}, and has not")
+        return file
+
+    def spec(self, name: str) -> Spec:
+        return self.file(name).spec(name)
+
+    def values(self, name: str) -> Values:
+        return self.file(name).values(name)
+
+    def bits(self, name: str) -> Values:
+        return self.file(name).bits(name)
+
+    def stretch(self, name: str) -> Stretch:
+        return self.file(name).stretch(name)
+
+    def hash(self, name: str) -> str | None:
+        return self.file(name).hash(name)
+
+    def owner(self, name: str) -> str | None:
+        return self.file(name).owner(name)
+
+    def check(self, name: str) -> int | None:
+        return self.file(name).check(name)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Of all files; where two say different things under one name, the later one's."""
+        found: dict[str, str] = {}
+        with self._lock:
+            for where in list(self._files):
+                found.update(self._opened(where).metadata)
+        return found
+
+    def close(self) -> None:
+        """Let go of all files. Views that somebody still has keep theirs mapped until they are gone too."""
+        with self._lock:
+            self._closed = True
+            for each in self._files.values():
+                each.close()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._where
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __enter__(self) -> TensorFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        for each in getattr(self, "_files", {}).values():
+            each.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else ""
+        return f"<TensorFolder {str(self.path)!r}: {len(self)} tensors in {len(self._files)} files{state}>"
+
+    def _opened(self, where: str) -> TensorFile:
+        if self._closed:
+            raise InvalidOption(f"{self.path} was closed. Open it again, or read what you need before.")
+        if where in self._broken:
+            raise InvalidTensorFile(str(self.path / where), self._broken[where])
+        found = self._files[where]
+        if not isinstance(found, TensorFile):
+            try:
+                found = self._files[where] = TensorFile(self.path / where, found)
+            except InvalidTensorFile as error:
+                self._broken[where] = error.why
+                raise
+        return found
+
+    def _by_index(self) -> dict[str, str]:
+        """A save meanwhile may have replaced the index and removed the files of the old one: then begin again."""
+        place = self.path / INDEX
+        for attempt in range(_ATTEMPTS):
+            self._require_inside(place)
+            text = _small_file(place)
+            where = read_index(place, text).files
+            try:
+                for each in dict.fromkeys(where.values()):
+                    self._require_inside(self.path / each)
+                    self._files[each] = opened(self.path / each)
+            except FileNotFoundError as error:
+                self._forget()
+                if attempt + 1 < _ATTEMPTS and place.is_file() and _small_file(place) != text:
+                    continue
+                missing = f"it names {Path(str(error.filename)).name}, and there is no such file"
+                raise InvalidTensorFile(str(place), missing) from None
+            except BaseException:
+                self._forget()
+                raise
+            return where
+        raise InvalidTensorFile(str(place), "somebody replaces it again and again")
+
+    def _all(self) -> dict[str, str]:
+        found = sorted(
+            each.name
+            for each in self.path.iterdir()
+            # Parts of a save whose index was never written are nobody's model.
+            if each.suffix == SUFFIX and not each.name.startswith(".") and not is_part_of_a_save(each.name)
+        )
+        if not found:
+            refuse_folder_of_pickles(self.path)
+            raise InvalidTensorFile(str(self.path), "there is no whole safetensors file in it")
+        where: dict[str, str] = {}
+        try:
+            for each in found:
+                self._require_inside(self.path / each)
+                file = self._files[each] = TensorFile(self.path / each, opened(self.path / each))
+                for name in file.names:
+                    if name in where:
+                        why = f"the tensor {shown(name)} is in {where[name]} and {each}, and no index says which counts"
+                        raise InvalidTensorFile(str(self.path), why)
+                    where[name] = each
+        except BaseException:
+            self._forget()
+            raise
+        return where
+
+    def _require_inside(self, path: Path) -> None:
+        if not self._outside_links and not is_inside(path, self.path):
+            why = "it is a link to outside of its folder. If that is meant, write open_folder(…, outside_links=True)"
+            raise InvalidTensorFile(str(path), why)
+
+    def _forget(self) -> None:
+        for each in self._files.values():
+            each.close()
+        self._files.clear()
+
+
+def read_index(path: Path, text: bytes) -> Index:
+    """Its names are checked: every file is in the folder, and none is a pickle."""
+    try:
+        table = _TABLE.decode(text)
+        files = _MAP.decode(table["weight_map"])
+        told = msgspec.json.decode(table["metadata"]) if "metadata" in table else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidTensorFile(str(path), f"it is no index of tensors that can be read ({error})") from None
+    except KeyError:
+        raise InvalidTensorFile(str(path), 'it is no index of tensors: it has no "weight_map"') from None
+    if strings_in(bytes(table["weight_map"])) != 2 * len(files):
+        raise InvalidTensorFile(str(path), "it has a name twice")
+    for each in set(files.values()):
+        refuse_by_name(Path(each))
+        if not stays_inside(each):
+            raise InvalidTensorFile(str(path), f"it names {shown(each)}, which is no safetensors file of this folder")
+    listed = told.get(REPLACED) if isinstance(told, dict) else None
+    names = listed if isinstance(listed, list) else []
+    return Index(files, tuple(each for each in names if isinstance(each, str) and stays_inside(each)))
+
+
+def stays_inside(name: str) -> bool:
+    """Whether it is the name of a safetensors file in the folder or below, on every system."""
+    path = PurePosixPath(name)
+    parts = name.split("/")
+    return (
+        name.endswith(SUFFIX)
+        and not path.is_absolute()
+        and all(part not in ("", ".", "..") for part in parts)
+        and not any(each in name for each in ("\\", ":", "\0"))
+        and len(name.encode(errors="surrogatepass")) <= 1024
+    )
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Also after all links were followed."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def _small_file(path: Path) -> bytes:
+    with opened(path) as file:
+        if os.fstat(file.fileno()).st_size > LONGEST_HEADER:
+            raise InvalidTensorFile(str(path), f"it is no index of tensors: it is longer than {LONGEST_HEADER:,} bytes")
+        return file.read(LONGEST_HEADER + 1)

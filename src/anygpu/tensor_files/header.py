@@ -1,0 +1,213 @@
+"""What a safetensors file begins with: eight bytes of length, and a JSON table of its tensors.
+
+Nothing of a header is believed before all of it was checked: length, names, types, sizes, bounds, holes and overlaps. A
+file that passes can be mapped and looked at without further questions.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from anygpu.errors import InvalidOption, InvalidTensorFile
+from anygpu.program.dtypes import ITEMSIZE, DType
+
+#: The package safetensors refuses longer headers too.
+LONGEST_HEADER = 100_000_000
+#: Of an array of NumPy.
+MOST_AXES = 64
+#: The numbers begin at a multiple of this, so that a map of the file has them where a processor likes them.
+ALIGNMENT = 64
+#: The one key of the table that is no tensor.
+METADATA = "__metadata__"
+
+KINDS: dict[str, DType] = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "C64": "complex64",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+KIND_OF: dict[str, str] = {dtype: kind for kind, dtype in KINDS.items()}
+
+#: Bits of an element. The last rows are types of the format that nobody here computes with.
+BITS: dict[str, int] = {
+    **{kind: ITEMSIZE[dtype] * 8 for kind, dtype in KINDS.items()},
+    **dict.fromkeys(("F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E5M2FNUZ", "F8_E4M3FNUZ"), 8),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    "F4": 4,
+}
+
+_LARGEST = 2**63 - 1
+_WIDEST = 16
+_SHOWN = 80
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One tensor, in the words of the format; the offsets count from where the numbers begin."""
+
+    dtype: str
+    shape: tuple[_Count, ...]
+    data_offsets: tuple[_Count, _Count]
+
+    @property
+    def nbytes(self) -> int:
+        return self.data_offsets[1] - self.data_offsets[0]
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any] | None:
+        """In the byte order of the file; `None` where NumPy has no such type."""
+        return _NUMPY.get(self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+_NUMPY = {kind: np.dtype(dtype).newbyteorder("<") for kind, dtype in KINDS.items() if dtype != "bfloat16"}
+
+
+class Header(NamedTuple):
+    entries: dict[str, Entry]
+    metadata: dict[str, str]
+    #: Where the numbers begin in the file.
+    begin: int
+
+
+_TABLE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENTRY = msgspec.json.Decoder(Entry)
+_METADATA = msgspec.json.Decoder(dict[str, str])
+
+
+def read_header(path: str, file: io.FileIO) -> Header:
+    """Of an open file, from its beginning."""
+    size = os.fstat(file.fileno()).st_size
+    first = _read(path, file, min(8, size))
+    length = int.from_bytes(first, "little")
+    if size < 8 or length > min(size - 8, LONGEST_HEADER):
+        raise InvalidTensorFile(path, _no_header(first, size))
+    return parse_header(path, _read(path, file, length), size)
+
+
+def parse_header(path: str, text: bytes, size: int) -> Header:
+    """Of a file with this many bytes, whose header is `text`."""
+    if text[:1] != b"{":
+        raise InvalidTensorFile(path, "it is no safetensors file: its header is no table of tensors")
+    try:
+        table = _TABLE.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = f"it is no safetensors file: its header is no JSON that can be read ({error})"
+        raise InvalidTensorFile(path, why) from None
+    told = table.pop(METADATA, None)
+    metadata = {} if told is None else _metadata(path, told)
+    entries = {name: _entry(path, name, raw) for name, raw in table.items()}
+    # Of two equal keys the decoder keeps one, and then there are more strings than what was kept accounts for.
+    expected = 5 * len(entries) + (0 if told is None else 1 + 2 * len(metadata))
+    if strings_in(text) != expected:
+        raise InvalidTensorFile(path, "its header has a name twice")
+    begin = 8 + len(text)
+    end = _without_gaps(path, entries)
+    if begin + end != size:
+        why = f"it has {size - begin:,} bytes of numbers, and its header speaks of {end:,}: it is not complete"
+        raise InvalidTensorFile(path, why)
+    return Header(entries, metadata, begin)
+
+
+def encoded_header(entries: Mapping[str, Entry], metadata: Mapping[str, str] | None = None) -> bytes:
+    """What a file with these tensors begins with, up to its numbers."""
+    table: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    table.update(entries)
+    try:
+        text = msgspec.json.encode(table)
+    except UnicodeEncodeError as error:
+        raise InvalidOption(f"a safetensors file is written in UTF-8, which has no {error.object!r:.100}.") from None
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    if len(text) > LONGEST_HEADER:
+        raise InvalidOption(
+            f"the names and metadata take {len(text):,} bytes, and a safetensors file has room for {LONGEST_HEADER:,}. "
+            "Save the tensors in several files, or with less metadata."
+        )
+    return len(text).to_bytes(8, "little") + text
+
+
+def strings_in(text: bytes) -> int:
+    """How many strings a valid JSON text has, keys included: inside of one, a quote is always after a backslash."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"")
+        return (text.count(b'"') - text.count(b'\\"')) // 2
+    return text.count(b'"') // 2
+
+
+def shown(name: str) -> str:
+    """A name as messages have it: a file can hold names of megabytes."""
+    return repr(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!r}…"
+
+
+def _metadata(path: str, raw: msgspec.Raw) -> dict[str, str]:
+    try:
+        return _METADATA.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidTensorFile(path, f"its metadata is no table of strings ({error})") from None
+
+
+def _entry(path: str, name: str, raw: msgspec.Raw) -> Entry:
+    try:
+        entry = _ENTRY.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        why = f"its header says nothing that makes sense of the tensor {shown(name)} ({error})"
+        raise InvalidTensorFile(path, why) from None
+    start, stop = entry.data_offsets
+    bits = BITS.get(entry.dtype)
+    if bits is None:
+        raise InvalidTensorFile(path, f"the tensor {shown(name)} is of a type that does not exist: {entry.dtype!r:.40}")
+    if start > stop:
+        raise InvalidTensorFile(path, f"the tensor {shown(name)} ends before it begins")
+    if math.prod(entry.shape) * bits != (stop - start) * 8:
+        why = f"the tensor {shown(name)} of {entry!s:.200} does not have {stop - start:,} bytes"
+        raise InvalidTensorFile(path, why)
+    if len(entry.shape) > MOST_AXES:
+        raise InvalidTensorFile(path, f"the tensor {shown(name)} has {len(entry.shape)} axes, and arrays {MOST_AXES}")
+    if start == stop and math.prod(filter(None, entry.shape)) * _WIDEST > _LARGEST:
+        raise InvalidTensorFile(
+            path, f"the tensor {shown(name)} is empty, and its other axes are too long for an array"
+        )
+    return entry
+
+
+def _without_gaps(path: str, entries: Mapping[str, Entry]) -> int:
+    """Where the last tensor ends, when each begins where another ends."""
+    end = 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        start, stop = entry.data_offsets
+        if start != end:
+            why = f"the tensor {shown(name)} overlaps another one, or there is a hole before it"
+            raise InvalidTensorFile(path, why)
+        end = stop
+    return end
+
+
+def _read(path: str, file: io.FileIO, length: int) -> bytes:
+    found = b""
+    while len(found) < length:
+        more = file.read(length - len(found))
+        if not more:
+            raise InvalidTensorFile(path, "it has become shorter while it was read")
+        found += more
+    return found
+
+
+def _no_header(first: bytes, size: int) -> str:
+    if first[:4] == b"PK\x03\x04" or (first[:1] == b"\x80" and first[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
+        return (
+            "it is no safetensors file whatever its name says, but a zip file or a pickle, as torch.save writes them. "
+            "Reading a pickle runs what it says, so anygpu does not"
+        )
+    if size < 8:
+        return f"it is no safetensors file: it has {size} bytes"
+    length = int.from_bytes(first, "little")
+    return f"it is no safetensors file: it would begin with a header of {length:,} bytes, and has {size:,} bytes in all"

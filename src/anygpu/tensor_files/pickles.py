@@ -1,0 +1,40 @@
+"""Files that are refused by their name, because reading them would run whatever they say: pickles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anygpu.errors import InvalidTensorFile
+
+#: What torch and others name their pickles.
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+_NUMPYS = (".npy", ".npz")
+
+
+def refuse_by_name(path: Path) -> None:
+    """Raise if the name says that it is no safetensors file, and what."""
+    suffix = path.suffix.lower()
+    if suffix in PICKLES:
+        raise InvalidTensorFile(str(path), _why_not_pickles(path.name))
+    if suffix in _NUMPYS:
+        raise InvalidTensorFile(
+            str(path),
+            "it is a file of NumPy's, which may have pickled objects in it. If it has none, "
+            f"numpy.load({path.name!r}, allow_pickle=False) reads it, and anygpu.tensor_files.save turns it into "
+            "safetensors",
+        )
+
+
+def refuse_folder_of_pickles(folder: Path) -> None:
+    """Raise if a folder without safetensors has pickles instead."""
+    found = sorted(each.name for each in folder.iterdir() if each.suffix.lower() in PICKLES)
+    if found:
+        raise InvalidTensorFile(str(folder), f"it has no safetensors, but {found[0]}: {_why_not_pickles(found[0])}")
+
+
+def _why_not_pickles(name: str) -> str:
+    return (
+        "a pickle runs whatever it says when it is read, so anygpu reads none. If you trust where it comes from, turn "
+        f"it into safetensors once: safetensors.torch.save_file(torch.load({name!r}, weights_only=True), "
+        '"model.safetensors")'
+    )

@@ -1,0 +1,219 @@
+"""One safetensors file, opened by memory map: its header is checked in full, its numbers are read when they are used.
+
+The package safetensors is not used: it reads a header less strictly, and copies each tensor that it hands to NumPy.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from anygpu.errors import InvalidOption, InvalidTensorFile
+from anygpu.program.primitives import Spec
+from anygpu.tensor_files.header import BITS, KINDS, Entry, read_header, shown
+from anygpu.tensor_files.pickles import refuse_by_name
+from anygpu.tensor_files.records import DTYPE, HASH, OWNER, Values, hash_of_bytes, is_known, users_own
+from anygpu.tensor_files.stretches import Stretch, entry_in, stretch_in
+
+
+def open_file(path: str | os.PathLike[str]) -> TensorFile:
+    """Open a safetensors file. Takes a fraction of a millisecond, whatever its size: only its header is read.
+
+    Raises `InvalidTensorFile` for a file that is anything else, or broken, before any of it is used.
+    """
+    place = Path(path)
+    refuse_by_name(place)
+    return TensorFile(place, opened(place))
+
+
+def opened(path: Path) -> io.FileIO:
+    kind = path.stat().st_mode  # before it is opened: opening a pipe would wait for a writer
+    if stat.S_ISDIR(kind):
+        raise InvalidOption(f"{path} is a folder. Open it with open_folder.")
+    if not stat.S_ISREG(kind):
+        raise InvalidTensorFile(str(path), "it is no ordinary file")
+    return path.open("rb", buffering=0)
+
+
+class TensorFile:
+    """The tensors of one file. `open_file` makes these.
+
+    What `values` returns stays valid after `close`, and after the file was saved anew under the same name: it is of the
+    file as it was. Nobody may shorten the file in place while it is open; the system ends processes for that.
+    """
+
+    def __init__(self, path: Path, file: io.FileIO) -> None:
+        """Takes over the open file."""
+        self.path = path
+        with file:
+            self._header = read_header(str(path), file)
+            self._pages: mmap.mmap | None = _mapped(path, file)
+        self._names = tuple(self._header.entries)
+        self._sound: set[str] = set()
+        self._copied = 0
+        self._lock = threading.Lock()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of the header."""
+        return self._names
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the file says about itself; what anygpu wrote of each tensor is in `hash` and `owner`."""
+        return users_own(self._header.metadata)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that `values` has made anew, because NumPy has no bfloat16. Everything else is a view of the file."""
+        return self._copied
+
+    @property
+    def nbytes(self) -> int:
+        """Of all tensors."""
+        return sum(entry.nbytes for entry in self._header.entries.values())
+
+    def spec(self, name: str) -> Spec:
+        """Shape and dtype of a tensor."""
+        entry = self._entry(name)
+        if entry.dtype not in KINDS:
+            raise self._unknown(name, entry)
+        return Spec(entry.shape, KINDS[entry.dtype])
+
+    def values(self, name: str) -> Values:
+        """A view of the tensor in the file, which cannot be written to.
+
+        bfloat16 comes as float32, which is a copy and counted in `copied_bytes`: NumPy has no bfloat16.
+        """
+        entry = self._entry(name)
+        if entry.dtype not in KINDS:
+            raise self._unknown(name, entry)
+        if entry.dtype == "BF16":
+            return self._widened(entry)
+        dtype = entry.numpy_dtype
+        if dtype is None:
+            raise self._unknown(name, entry)
+        found = self._view(entry, dtype)
+        if entry.dtype == "BOOL":
+            self._require_bools(name, found)
+        return found
+
+    def bits(self, name: str) -> Values:
+        """The same as unsigned integers of the same width: a view for every type of whole bytes, bfloat16 as well."""
+        entry = self._entry(name)
+        if BITS[entry.dtype] % 8:
+            raise self._unknown(name, entry)
+        width = BITS[entry.dtype] // 8
+        return self._view(entry, np.dtype(f"<u{width}"))
+
+    def stretch(self, name: str) -> Stretch:
+        """Where the tensor lies in the file, for readers that go through it piece by piece."""
+        return stretch_in(self._header, self.path, name)
+
+    def hash(self, name: str) -> str | None:
+        """Of its content as the file tells it, without looking; `None` when the file tells none."""
+        self._entry(name)
+        return self._header.metadata.get(HASH + name)
+
+    def owner(self, name: str) -> str | None:
+        self._entry(name)
+        return self._header.metadata.get(OWNER + name)
+
+    def check(self, name: str) -> int | None:
+        """Read the tensor and compare it with its hash: the bytes that were compared, `None` when there is no hash."""
+        entry = self._entry(name)
+        told = self._header.metadata.get(HASH + name)
+        if told is None or not is_known(told):
+            return None
+        begin = self._header.begin + entry.data_offsets[0]
+        with memoryview(self._open_pages()) as whole, whole[begin : begin + entry.nbytes] as data:
+            found = hash_of_bytes(entry, data)
+        dtype = KINDS.get(entry.dtype)
+        if found != told or self._header.metadata.get(DTYPE + name, dtype) != dtype:
+            raise InvalidTensorFile(
+                str(self.path), f"the tensor {shown(name)} is not what was saved: its hash is another"
+            )
+        return entry.nbytes
+
+    def close(self) -> None:
+        """Let go of the file. Views that somebody still has keep it mapped until they are gone too."""
+        self._pages = None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._header.entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __enter__(self) -> TensorFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._pages is None else ""
+        return f"<TensorFile {str(self.path)!r}: {len(self)} tensors{state}>"
+
+    def _entry(self, name: str) -> Entry:
+        return entry_in(self._header, self.path, name)
+
+    def _open_pages(self) -> mmap.mmap:
+        if self._pages is None:
+            raise InvalidOption(f"{self.path} was closed. Open it again, or read what you need before.")
+        return self._pages
+
+    def _view(self, entry: Entry, dtype: np.dtype[Any]) -> Values:
+        return np.ndarray(entry.shape, dtype, self._open_pages(), self._header.begin + entry.data_offsets[0])
+
+    def _widened(self, entry: Entry) -> Values:
+        bits = self._view(entry, np.dtype("<u2"))
+        wide = np.empty(entry.shape, np.uint32)
+        np.left_shift(bits, 16, out=wide, dtype=np.uint32)
+        found: Values = wide.view(np.float32)
+        found.flags.writeable = False
+        with self._lock:
+            self._copied += found.nbytes
+        return found
+
+    def _require_bools(self, name: str, found: Values) -> None:
+        """Neither true nor false is something that no array may hold: NumPy's own functions disagree on it."""
+        if name not in self._sound:
+            if found.size and found.view(np.uint8).max() > 1:
+                raise InvalidTensorFile(
+                    str(self.path), f"the tensor {shown(name)} of BOOL has bytes that are not 0 or 1"
+                )
+            self._sound.add(name)
+
+    def _unknown(self, name: str, entry: Entry) -> InvalidOption:
+        return InvalidOption(
+            f"the tensor {shown(name)} of {self.path} is of {entry.dtype}, which neither NumPy nor anygpu has. Save it "
+            "as float32 or float16 with the library that made it"
+            + (", or take bits(), which are integers." if BITS[entry.dtype] == 8 else ".")
+        )
+
+
+def _mapped(path: Path, file: io.FileIO) -> mmap.mmap:
+    options: dict[str, Any] = {"access": mmap.ACCESS_READ}
+    if sys.version_info >= (3, 13):
+        options["trackfd"] = False  # a model of hundreds of files would use up the descriptors of the process
+    try:
+        return mmap.mmap(file.fileno(), 0, **options)
+    except OSError as error:
+        error.filename = str(path)
+        raise

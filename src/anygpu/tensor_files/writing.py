@@ -1,0 +1,147 @@
+"""Files that take their name only when they are whole, and the clearing away of those whose process died before.
+
+A file is written beside its target under a name of its own, and locked while its process lives: whoever can lock such a
+file knows that nobody will finish it. The lock is the system's, which gives it back however a process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import secrets
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+if sys.platform != "win32":  # there a file that somebody has open cannot be removed, which is lock enough
+    import fcntl
+
+_UNFINISHED = re.compile(r"\.anygpu-saving-([0-9a-f]{16})")
+_PART = re.compile(r"model-([0-9a-f]{16})-\d{5,}-of-\d{5,}\.safetensors")
+
+
+class Unfinished:
+    """A file that is being written. `token` is in its name, and in those of other files that belong to it."""
+
+    def __init__(self, folder: Path, *, like: os.stat_result | None) -> None:
+        """In this folder, to be as open to others as the file that it replaces."""
+        while True:
+            self.token = secrets.token_hex(8)
+            self.path = folder / f".anygpu-saving-{self.token}"
+            self.file = new_file(self.path, like)
+            if self._locked():
+                return
+            self.file.close()
+
+    def take_name(self, target: Path) -> None:
+        """It is whole: on the disk first, then under the name, then the name on the disk."""
+        sync_file(self.file)
+        if sys.platform == "win32":
+            self.file.close()  # Windows renames no open file
+        self.path.replace(target)
+        self.file.close()
+        sync_folder(target.parent)
+
+    def abandon(self) -> None:
+        """May be called after `take_name`, and then does nothing."""
+        self.file.close()
+        self.path.unlink(missing_ok=True)
+
+    def _locked(self) -> bool:
+        """False when somebody took it for abandoned in the moment before it was locked."""
+        if sys.platform != "win32":
+            with contextlib.suppress(OSError):  # a file system without locks: then nobody else can lock it either
+                fcntl.flock(self.file, fcntl.LOCK_EX)
+        try:
+            return os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+
+def new_file(path: Path, like: os.stat_result | None) -> io.FileIO:
+    """For writing; `like` another file in who may read it, if there is one."""
+    mode = 0o666 if like is None else 0o600
+    file = open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
+    if like is not None and sys.platform != "win32":
+        own = os.fstat(file.fileno())
+        with contextlib.suppress(OSError):  # another's file: its content can be replaced, its owner not
+            if (like.st_uid, like.st_gid) != (own.st_uid, own.st_gid):
+                os.fchown(file.fileno(), like.st_uid, like.st_gid)
+        with contextlib.suppress(OSError):  # a file system without permissions
+            os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode) & 0o777)
+    return file
+
+
+def clear_unfinished(folder: Path) -> set[str]:
+    """Remove what dead processes began; the tokens of those who still write."""
+    alive = set()
+    for each in sorted(os.listdir(folder)):  # noqa: PTH208 - only the names
+        if (match := _UNFINISHED.fullmatch(each)) and not _removed_as_dead(folder / each):
+            alive.add(match[1])
+    return alive
+
+
+def part_name(token: str, number: int, count: int) -> str:
+    """Of one file of a save into several."""
+    return f"model-{token}-{number:05}-of-{count:05}.safetensors"
+
+
+def is_part_of_a_save(name: str) -> bool:
+    return _PART.fullmatch(name) is not None
+
+
+def token_of_part(name: str) -> str | None:
+    match = _PART.fullmatch(name)
+    return None if match is None else match[1]
+
+
+def write_all(file: io.FileIO, piece: memoryview) -> None:
+    done = 0
+    while done < len(piece):
+        done += file.write(piece[done:])
+
+
+def sync_file(file: io.FileIO) -> None:
+    if sys.platform == "darwin":
+        # There fsync gives the bytes to the disk, which may keep them to itself for a while.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """So that a new name in it is there after a power cut as well."""
+    if sys.platform != "win32":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the system say which file they are about, also where the system does not (a full disk)."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def _removed_as_dead(path: Path) -> bool:
+    try:
+        with contextlib.ExitStack() as stack:
+            if sys.platform != "win32":
+                fcntl.flock(stack.enter_context(path.open("rb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+    except FileNotFoundError:
+        return True
+    except OSError:  # locked, or not ours to remove
+        return False
+    return True
