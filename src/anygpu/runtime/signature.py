@@ -26,7 +26,7 @@ def signature(arguments: tuple[Any, ...], keywords: dict[str, Any], *, floats: b
             add(each.dtype.num)
         elif kind is float and not floats:
             add(float)
-        elif kind is Array:
+        elif isinstance(each, Array):
             add((Array, each.device, each.shape, each.dtype.char))
         elif not _describe(each, add, floats):
             return None
@@ -49,7 +49,7 @@ def _describe(each: Any, add: Any, floats: bool) -> bool:
         add((float, each) if floats else float)
     elif kind in _PLAIN:
         add((kind, each))
-    elif kind is Array:
+    elif isinstance(each, Array):
         add((Array, each.device, each.shape, each.dtype.char))
     elif isinstance(each, np.generic):
         add((kind, each.item() if floats or kind is not np.float64 else None))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from anygpu.engines.numpy.error_function import erf
 from anygpu.errors import Unsupported
 from anygpu.program.attending import Attend
 from anygpu.program.costs import last_uses
@@ -97,7 +97,7 @@ def _unary(op: Unary, x: Values) -> Values:
         case "exponent":
             return np.frexp(x)[1]
         case "erf":
-            return _erf(x)
+            return erf(x)
         case "real" | "imag":
             return np.array(getattr(x, op.fn))
     return getattr(np, _RENAMED.get(op.fn, op.fn))(x)  # type: ignore[no-any-return]
@@ -107,11 +107,6 @@ def _cast(op: Cast, x: Values) -> Values:
     if x.dtype.kind == "c" and KIND[op.dtype] not in ("complex", "bool"):
         x = x.real
     return x.astype(op.dtype)
-
-
-def _erf(x: Values) -> Values:
-    """From the standard library; NumPy has none of its own."""
-    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x), x.dtype) if x.size else x
 
 
 def _binary(op: Binary, x: Values, y: Values) -> Values:
