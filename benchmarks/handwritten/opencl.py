@@ -131,6 +131,10 @@ def plan_of(workload: Workload) -> Plan:
             return Plan([_matmul(size, (0, 1, 2))])
         case "matmul_bias_gelu":
             return Plan([_matmul(size, (0, 1, 2, 3), BIAS_GELU=1)])
+        case "attention":
+            return Plan([_attention(size)])
+        case "matmul_int8":
+            return Plan([_matmul_int8(size)])
         case "convolution":
             return _convolution(size)
         case "transpose":
@@ -165,6 +169,23 @@ def _matmul(size: Mapping[str, int], buffers: tuple[int, ...], **defines: int) -
         panel = 512
         return Step("matmul", {**tile, "PANEL_ROWS": panel}, strips * (rows // panel), buffers)
     return Step("matmul", tile, strips * (rows // tile_rows), buffers)
+
+
+def _matmul_int8(size: Mapping[str, int]) -> Step:
+    rows, strips = size["ROWS"], size["COLUMNS"] // 64
+    if rows == 1:
+        return Step("matmul_int8", {**size, "TILE_VECTORS": 4}, strips, (0, 1, 2, 3))
+    panel = min(rows, 512)
+    tile = {"TILE_ROWS": 4, "TILE_VECTORS": 4, "PANEL_ROWS": panel}
+    return Step("matmul_int8", {**size, **tile}, strips * (rows // panel), (0, 1, 2, 3))
+
+
+def _attention(size: Mapping[str, int]) -> Step:
+    tile = {"VECTORS": 4, "KEYS": 64, "KEY_TILE": 4, "VALUE_TILE": 4}
+    groups = size["HEADS"] * (size["COUNT"] // 64)
+    # Powers of two are easier than powers of e.
+    scale = f"{size['DEPTH'] ** -0.5 * np.log2(np.e):.9g}f"
+    return Step("attention", {**size, **tile, "SCALE": scale}, groups, (0, 1, 2, 3))
 
 
 def _convolution(size: Mapping[str, int]) -> Plan:

@@ -240,6 +240,12 @@ def plan_of(workload: Workload) -> Plan:
             return Plan([_matmul(size)])
         case "matmul_bias_gelu":
             return Plan([_matmul_panel({**size, "BIAS_GELU": 1}, (0, 1, 3, 2))])
+        case "attention":
+            queries = 4
+            numbers = {**size, "QUERIES": queries, "PARTS": size["DEPTH"] // 4}
+            return Plan([Step("attention", numbers, size["HEADS"] * size["COUNT"] // (queries * LANES), (0, 1, 2, 3))])
+        case "matmul_int8":
+            return Plan([_matmul_int8(size)])
         case "convolution":
             numbers = {**size, "OUT_BLOCKS": size["OUT_CHANNELS"] // LANES}
             groups = size["WIDTH"] // (4 * LANES) * size["HEIGHT"] * size["IMAGES"]
@@ -283,3 +289,11 @@ def _matmul_panel(size: Mapping[str, int], buffers: tuple[int, ...]) -> Step:
     numbers = {**size, "ROW_BLOCKS": 32 // LANES, "PANEL_ROWS": 256, "PANEL_DEPTH": 256}
     groups = size["ROWS"] // 256 * (size["COLUMNS"] // (4 * LANES))
     return Step("matmul_panel", numbers, groups, buffers)
+
+
+def _matmul_int8(size: Mapping[str, int]) -> Step:
+    if size["ROWS"] == 1:
+        return Step("vector_int8", size, size["COLUMNS"] // (4 * LANES), (0, 1, 2, 3))
+    group = 128
+    groups = size["ROWS"] // 32 * (size["COLUMNS"] // (4 * group))
+    return Step("matmul_int8", {**size, "ROW_BLOCKS": 32 // LANES, "GROUP": group}, groups, (0, 1, 2, 3))

@@ -29,17 +29,24 @@ from anygpu.api import (
 from anygpu.errors import (
     AllocationError,
     AnyGPUError,
+    CopyNeeded,
     DeadlineExceeded,
     DeviceError,
     DeviceHung,
     DeviceLost,
     DevicePoisoned,
     DeviceUnavailable,
+    InvalidKernel,
     InvalidOption,
     InvalidProgram,
+    InvalidTensorFile,
     InvalidTransition,
+    KernelError,
+    KernelOutOfBounds,
     MissingExtra,
+    NameTaken,
     NotANumber,
+    NotHeld,
     NotRecordable,
     OutOfMemory,
     OverBudget,
@@ -48,9 +55,13 @@ from anygpu.errors import (
     QueueFull,
     QuotaExceeded,
     RuntimeClosed,
+    StoreClosed,
+    StoreError,
     TooBig,
+    UnknownTensor,
     Unsupported,
     ValueNeeded,
+    WrongKernel,
 )
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
@@ -58,10 +69,11 @@ from anygpu.notices import DeviceFallback, HostFallback, host_operations
 from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
 
 if TYPE_CHECKING:
-    from anygpu import fft, linalg
+    from anygpu import fft, image, linalg, nn
     from anygpu.array.tracing import record
     from anygpu.hardware.case import Finding
     from anygpu.hardware.diagnosis import Diagnosis
+    from anygpu.kernels.kernel import Kernel
     from anygpu.namespace import *  # noqa: F403
     from anygpu.plan.plan import Plan
     from anygpu.program.batching import vmap
@@ -71,6 +83,8 @@ if TYPE_CHECKING:
     from anygpu.runtime.mapping import Outcome
     from anygpu.runtime.offloading import Result
     from anygpu.runtime.runtime import Runtime
+    from anygpu.store.store import Store
+    from anygpu.store.tensor import Tensor
     from anygpu.streams.streamed import Streamed
     from anygpu.tasks.tenants import Tenant
 
@@ -81,6 +95,7 @@ __all__ = [
     "AnyGPUError",
     "Attempt",
     "Card",
+    "CopyNeeded",
     "DeadlineExceeded",
     "Device",
     "DeviceError",
@@ -95,11 +110,18 @@ __all__ = [
     "Health",
     "HostFallback",
     "HostOperation",
+    "InvalidKernel",
     "InvalidOption",
     "InvalidProgram",
+    "InvalidTensorFile",
     "InvalidTransition",
+    "Kernel",
+    "KernelError",
+    "KernelOutOfBounds",
     "MissingExtra",
+    "NameTaken",
     "NotANumber",
+    "NotHeld",
     "NotRecordable",
     "OutOfMemory",
     "Outcome",
@@ -115,12 +137,18 @@ __all__ = [
     "Result",
     "Runtime",
     "RuntimeClosed",
+    "Store",
+    "StoreClosed",
+    "StoreError",
     "Streamed",
     "Tenant",
+    "Tensor",
     "TooBig",
     "Unavailable",
+    "UnknownTensor",
     "Unsupported",
     "ValueNeeded",
+    "WrongKernel",
     "__array_api_version__",
     "__version__",
     "collect_receipts",
@@ -130,9 +158,11 @@ __all__ = [
     "fft",
     "freeze_support",
     "host_operations",
+    "image",
     "last_receipt",
     "linalg",
     "map",
+    "nn",
     "offload",
     "record",
     "run",
@@ -147,20 +177,23 @@ _LATER = {
     "Finding": "anygpu.hardware.case",
     "Future": "anygpu.runtime.future",
     "Health": "anygpu.runtime.health",
+    "Kernel": "anygpu.kernels.kernel",
     "Outcome": "anygpu.runtime.mapping",
     "Plan": "anygpu.plan.plan",
     "Program": "anygpu.program.graph",
     "Result": "anygpu.runtime.offloading",
     "Runtime": "anygpu.runtime.runtime",
+    "Store": "anygpu.store.store",
     "Streamed": "anygpu.streams.streamed",
     "Tenant": "anygpu.tasks.tenants",
+    "Tensor": "anygpu.store.tensor",
     "record": "anygpu.array.tracing",
     "vmap": "anygpu.program.batching",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("fft", "linalg"):
+    if name in ("fft", "image", "linalg", "nn"):
         return importlib.import_module(f"anygpu.{name}")
     if name in _LATER:
         value = getattr(importlib.import_module(_LATER[name]), name)

@@ -7,6 +7,7 @@ bias, an activation and a store. All of that is in these functions, so a templat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import gcd
 
 import msgspec
 
@@ -70,8 +71,12 @@ class _SideBySide(VectorText):
     """Reads only what lies side by side: a vector of single elements is no gain over the plain accessor."""
 
     def _load(self, expr: Load) -> Text:
-        if self._varies(expr.index) and self._step(expr.index) != 1:
-            raise Not
+        step = self._step(expr.index)
+        if self._varies(expr.index) and step != 1:
+            text = self.spread(expr) if step is None else None
+            if text is None:
+                raise Not
+            return text
         return super()._load(expr)
 
 
@@ -115,25 +120,39 @@ class VectorAccessor:
             return self.width == WGSLWords.width and length % self.width == 0 and length > 0
         return self.width > 1 and length >= self.width
 
-    def _positions(self) -> dict[str, Index]:
+    @property
+    def unit(self) -> int:
+        """Aligned vectors begin at multiples of this; those of WGSL are."""
+        return gcd(self.lengths[self.along], self.width)
+
+    def _positions(self, *, in_units: bool = False) -> dict[str, Index]:
         result = {name: variable(name, length) for name, length in self.lengths.items()}
         length = self.lengths[self.along]
-        if isinstance(self.printer, WGSLPrinter):
-            first = variable("strip", length // self.width) * self.width
+        if isinstance(self.printer, WGSLPrinter) or in_units:
+            first = variable("strip", (length - self.width) // self.unit + 1) * self.unit
         else:
             # The vector begins where all of it is inside.
             first = Index(0, [(Counter(self.along, 0, length - self.width), 1)]) if length > self.width else constant(0)
         result[self.along] = first + variable("neighbour", self.width)
         return result
 
-    def load(self, name: str, at: At, *, without: Sequence[int] = ()) -> str | None:
+    def load(self, name: str, at: At, *, without: Sequence[int] = (), aligned: bool = False) -> str | None:
+        """`aligned` promises that vectors begin at multiples of what their width and the axis have in common."""
+        found = self._loaded(name, at, without, in_units=False)
+        if found is None and aligned and not isinstance(self.printer, WGSLPrinter) and self.unit > 1:
+            found = self._loaded(name, at, without, in_units=True)
+        return found
+
+    def _loaded(self, name: str, at: At, without: Sequence[int], *, in_units: bool) -> str | None:
         lowering, words, text = self._begin(without)
         try:
-            (value,) = at(lowering, self._positions())
+            (value,) = at(lowering, self._positions(in_units=in_units))
             lines = text.lines(lowering.statements)
             result = text.vector(value)
         except Not:
             return None
+        if in_units:
+            lines = [f"const int strip = {self.along} / {self.unit};", *lines]
         return self._function(
             name, words, words.type_name(value.type), None, [*lines, *text.taken(), f"return {result};"]
         )

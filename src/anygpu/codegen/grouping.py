@@ -125,7 +125,7 @@ class _Grouping:
             op = self.program.nodes[root].op
             if root in self.convolutions:
                 self._start(Group("contract", root), root, self._reads_below(root))
-            elif is_row_reduction(self.program, root):
+            elif is_row_reduction(self.program, root, self.target):
                 self._place_reduction(root)
             elif isinstance(op, Contract) and not is_short(self.program, root):
                 self._start(Group("contract", root), root, self._reads_below(root))

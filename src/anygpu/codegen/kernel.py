@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from anygpu.program.custom import Three
 from anygpu.program.primitives import Spec
 
 Access = Literal["read", "write", "read_write"]
@@ -21,6 +22,22 @@ class Binding(msgspec.Struct, frozen=True):
     window: tuple[int, int] | None = None
 
 
+class Start(msgspec.Struct, frozen=True):
+    """What is in a buffer before a kernel begins: all that is in another slot, or zeros."""
+
+    slot: int
+    source: int | None = None
+
+
+class Own(msgspec.Struct, frozen=True):
+    """The text that a kernel was made of, when a user wrote it: compilers' messages are about this one."""
+
+    title: str
+    source: str
+    #: Bytes that the invocations of a group share, by the text.
+    group_memory: int = 0
+
+
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """One kernel, ready to be compiled. Buffers come first, then `numbers` as one block of unsigned 32-bit integers.
 
@@ -30,6 +47,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
     The grid has one dimension: `groups` groups of `group_size` invocations. A kernel of more groups than fit into one
     dimension reads its group's number as x + y * groups_per_dimension, and returns when it is not less than `groups`.
+    A user's own kernel has `grid` and `group`, which are dispatched exactly as they are and never in parts.
     """
 
     #: The function in the text: what a profiler shows, and what a person reads first.
@@ -44,6 +62,19 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     #: Estimates for the whole grid, by which a driver decides whether to cut it into several dispatches.
     flops: float = 0.0
     bytes_moved: float = 0.0
+    #: Of a user's own kernel: groups, and invocations of one, in three dimensions.
+    grid: Three | None = None
+    group: Three | None = None
+    #: What the numbers are, where that is known beforehand.
+    values: tuple[int, ...] = ()
+    starts: tuple[Start, ...] = ()
+    own: Own | None = None
+
+    @property
+    def slots(self) -> set[int]:
+        """Everything that must be in memory while it runs."""
+        sources = {start.source for start in self.starts if start.source is not None}
+        return {binding.slot for binding in self.bindings} | sources
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -68,13 +99,17 @@ class Check(msgspec.Struct, frozen=True):
     """A rule that only values can break. A kernel that sees it broken writes to the status slot.
 
     Word `number` of the status (32-bit unsigned) is 0 when all is well, and otherwise the offending value + 1 wrapped
-    to 32 bits, with at least one bit set.
+    to 32 bits, with at least one bit set. For "kernel" it is the index - the length + 1, which is only 0 for an index
+    that is right.
     """
 
     number: int
-    error: Literal["index", "negative_power"]
-    #: For "index": the length of the axis.
+    error: Literal["index", "negative_power", "kernel"]
+    #: For "index": the length of the axis. For "kernel": of the buffer.
     length: int = 0
+    #: For "kernel": what it is called, and which of its buffers was meant.
+    kernel: str = ""
+    buffer: str = ""
 
 
 class Choice(msgspec.Struct, frozen=True):

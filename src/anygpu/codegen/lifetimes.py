@@ -10,7 +10,7 @@ def shared_temporaries(schedule: Schedule) -> tuple[dict[int, int], list[int]]:
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for number, step in enumerate(schedule.steps):
-        for slot in {binding.slot for binding in step.bindings}:
+        for slot in step.slots:
             if schedule.slots[slot].role == "temporary":
                 first.setdefault(slot, number)
                 last[slot] = number

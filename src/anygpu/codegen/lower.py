@@ -278,10 +278,7 @@ class Lowering:
         for number in range(count):
             value: Expr = Load(stored.buffer, place * count + number, COMPUTE[stored.dtype])
             suffix = ("", "_re", "_im")[number + (count == 2)]
-            # An input is called in the kernel what it is called in the program's text.
-            known = stored.buffer.removeprefix(INPUT)
-            hint = f"{known}{suffix}" if known != stored.buffer else f"{stored.buffer}_value{suffix}"
-            value = self.named(hint, value)
+            value = self.named(f"{stored.buffer}_value{suffix}", value)
             if spec.dtype == "bool" and stored.dtype != "bool":
                 value = self.named(f"{stored.buffer}_holds", Apply("not_equal", (value, Literal(0, "u32")), "bool"))
             result.append(value)

@@ -223,7 +223,7 @@ class _Accessors:
         accessor = VectorAccessor(self.workshop, text, self.of_a if of_a else self.of_b, along, width)
         if not accessor.possible or not self._has_vectors(text):
             return None
-        result = accessor.load(name, self.a if of_a else self.b, without=self.group.members)
+        result = accessor.load(name, self.a if of_a else self.b, without=self.group.members, aligned=True)
         self.in_vectors |= accessor.used
         return result
 

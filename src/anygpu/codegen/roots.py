@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from anygpu.codegen.custom.lowering import stored_under
 from anygpu.codegen.lower import single_value
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import components, is_narrow
+from anygpu.program.attending import Attend
+from anygpu.program.custom import Custom
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
@@ -42,7 +45,7 @@ from anygpu.program.primitives import (
 )
 
 #: What has kernels of its own.
-HEAVY = (Scan, Sort, Argsort, Scatter, Fourier, Linear)
+HEAVY = (Scan, Sort, Argsort, Scatter, Fourier, Linear, Attend, Custom)
 ELEMENTWISE = (Unary, Binary, Select, Cast)
 #: Movement that asks for elements at other positions than its neighbours do.
 _SHIFTING = (Slice, Flip, Pad, Permute, Windows, Gather, Update, Concatenate)
@@ -55,6 +58,13 @@ _MEMORY = 3.0
 _FUNCTION = 20.0
 _CHEAP = ("add", "subtract", "multiply", "negative", "abs", "minimum", "maximum", "copysign", "real", "imag", "conj")
 _MIDDLING = ("divide", "sqrt", "reciprocal", "floor", "ceil", "trunc", "rint", "remainder", "floor_divide", "sign")
+
+#: So many columns are enough for a vector times a matrix to be done in blocks of columns.
+_WIDE_MATRIX = 256
+_NEAR_BYTES = 4 << 20
+
+#: What may cost to make a number of a few bits, again for every tile that reads them.
+_UNPACKING = 40.0
 
 #: Rows, or columns, for which a tile of a matrix product asks only once.
 _SHARED = 32
@@ -98,6 +108,9 @@ class _Choice:
                 self.stored.add(position)
             if isinstance(op, Search):
                 self._store(inputs[0])
+            if isinstance(op, Custom):
+                for source in inputs:
+                    self._store(stored_under(self.program, source))
             if isinstance(op, Concatenate) and len(inputs) > 2:
                 self.stored.add(position)
         for output in self.program.outputs:
@@ -138,6 +151,8 @@ class _Choice:
                 continue
             if self._stays_in_its_row(position, evaluations[position]):
                 continue
+            if costs[position] <= _UNPACKING and self._is_unpacked_for_products(position, evaluations[position]):
+                continue
             total, size = sum(evaluations[position].values()), specs[position].size
             saved = (total - size) * costs[position]
             if saved > _MEMORY * (size + total) and costs[position] > 2:
@@ -153,6 +168,12 @@ class _Choice:
         return all(times == size for times in roots.values()) and all(
             self._depends_on(other, reductions[-1]) or self._depends_on(other, reductions[0]) for other in others
         )
+
+    def _is_unpacked_for_products(self, position: int, roots: Mapping[int, float]) -> bool:
+        """Whether it is what a few bits stand for, as the weights of a model: products read these, and never a copy."""
+        if not all(isinstance(self.program.nodes[root].op, Contract) for root in roots):
+            return False
+        return is_unpacked(self.program, position)
 
     def _depends_on(self, node: int, other: int) -> bool:
         waiting, seen = [node], set[int]()
@@ -178,8 +199,11 @@ class _Choice:
             left, right = (self.program.specs[each].shape for each in inputs)
             rows, columns = matrix_sizes(op, left, right)
             times = max(columns if position == inputs[0] else 0, rows if position == inputs[1] else 0)
-            shared = 1 if loops or is_row_reduction(self.program, use) else _SHARED
+            shared = 1 if loops or is_row_reduction(self.program, use, self.target) else _SHARED
             return size * max(1.0, times / shared)
+        if isinstance(op, Attend) and position in inputs[1:3]:
+            # Every group of queries asks for all keys and values.
+            return size * max(1.0, self.program.specs[use].shape[-2] / _SHARED)
         if isinstance(op, ELEMENTWISE) or not isinstance(op, (Reduce, *HEAVY)):
             return self.program.specs[use].size
         return size
@@ -272,15 +296,56 @@ def is_short(program: Program, position: int) -> bool:
     return False
 
 
-def is_row_reduction(program: Program, root: int) -> bool:
-    """Reductions, and products of a matrix and a vector: one sum for each element of the result."""
+def is_row_reduction(program: Program, root: int, target: Target | None = None) -> bool:
+    """Reductions, and products of a matrix and a vector: one sum for each element of the result.
+
+    On a processor, given as target, a vector times a wide matrix is better done as products of matrices are: down many
+    columns at once.
+    """
     op, inputs = program.nodes[root]
     if not isinstance(op, Reduce | Contract) or is_short(program, root):
         return False
     if isinstance(op, Reduce):
         return True
+    if KIND[program.specs[root].dtype] in ("bool", "complex"):
+        return True
     rows, columns = matrix_sizes(op, program.specs[inputs[0]].shape, program.specs[inputs[1]].shape)
-    return min(rows, columns) <= 2 or KIND[program.specs[root].dtype] in ("bool", "complex")
+    near = target is not None and (target.scalar_invocations or 0 < target.subgroup_size <= 8)
+    if near and rows <= 2 and columns >= _WIDE_MATRIX and _has_rows_of_columns(program, op, inputs[1]):
+        # Down all of a large matrix, every row would be on another page of memory.
+        return not (is_unpacked(program, inputs[1]) or bytes_below(program, inputs[1]) <= _NEAR_BYTES)
+    return min(rows, columns) <= 2
+
+
+def is_unpacked(program: Program, node: int) -> bool:
+    """Whether a value is made of clearly fewer bytes than it has."""
+    return 4 * bytes_below(program, node) <= 3 * program.specs[node].nbytes
+
+
+def bytes_below(program: Program, node: int) -> int:
+    """What has to be read to make a value, as far as it is made on the way."""
+    total, waiting, seen = 0, [node], set[int]()
+    while waiting:
+        current = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        op, inputs = program.nodes[current]
+        if not inputs or isinstance(op, (Reduce, Contract, *HEAVY)):
+            total += 0 if isinstance(op, Iota) else program.specs[current].nbytes
+        else:
+            waiting.extend(inputs)
+    return total
+
+
+def _has_rows_of_columns(program: Program, op: Contract, right: int) -> bool:
+    """Whether neighbours in the second factor belong to different columns of the product, as far as shapes tell."""
+    axes = op.right
+    while isinstance(moved := program.nodes[right].op, Permute):
+        right = program.nodes[right].inputs[0]
+        axes = tuple(moved.axes[axis] for axis in axes)
+    shape = program.specs[right].shape
+    return next((axis for axis in range(len(shape) - 1, -1, -1) if shape[axis] > 1), -1) not in axes
 
 
 def matrix_sizes(op: Contract, left: Sequence[int], right: Sequence[int]) -> tuple[int, int]:

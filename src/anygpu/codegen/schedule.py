@@ -8,22 +8,28 @@ from typing import TypeVar
 
 import msgspec
 
+from anygpu.codegen.attending import attention_kernel, decomposed, tilings_of
 from anygpu.codegen.convolutions import Convolution, contract_tilings, convolution_kernel, convolutions_in
+from anygpu.codegen.custom.lowering import Launch, checks_of, launch_kernel, launches_in, with_copies
 from anygpu.codegen.form import Buffer
 from anygpu.codegen.grouping import Group, grouped, row_sizes
 from anygpu.codegen.kernel import Check, Choice, Kernel, Output, Schedule, Slot
 from anygpu.codegen.lower import NotHere, Stored, buffer_names, single_value, spec_of_parts
 from anygpu.codegen.maps import map_kernel, piece_kernels
+from anygpu.codegen.naming import renumbered
 from anygpu.codegen.operations import operation_kernels, search_function
 from anygpu.codegen.parts import part_buffers, part_size, two_stage_kernels
 from anygpu.codegen.products import product_kernels
 from anygpu.codegen.roots import HEAVY, chosen, is_row_reduction, matrix_sizes
 from anygpu.codegen.rows import rows_kernel
 from anygpu.codegen.target import Target
+from anygpu.codegen.templates.attention import Tiling as Attending
 from anygpu.codegen.templates.convolution import Tiling as Direct
 from anygpu.codegen.templates.matmul import Tiling
 from anygpu.codegen.types import WIDE, is_narrow
 from anygpu.codegen.workshop import Shape, Workshop
+from anygpu.program.attending import Attend
+from anygpu.program.custom import Custom
 from anygpu.program.dtypes import ITEMSIZE, KIND
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import (
@@ -64,7 +70,17 @@ def schedule(
 
     `chosen` has sizes for some kernels, by the names of an earlier schedule's choices; the others have the best guess.
     """
-    return _Scheduler(program, target, in_range, distinct, offsets, chosen or {}).schedule()
+    program, before = with_copies(program, tuple(offsets))
+    program, after = decomposed(program, target)
+    origins = [before[node] for node in after]
+    return _Scheduler(
+        program,
+        target,
+        lambda node: in_range(origins[node]),
+        lambda node: distinct(origins[node]),
+        offsets,
+        chosen or {},
+    ).schedule()
 
 
 class _Scheduler:
@@ -85,6 +101,9 @@ class _Scheduler:
         self.chosen = chosen
         self.choices: list[Choice] = []
         self.convolutions: dict[int, Convolution] = {}
+        self.launches: dict[int, Launch] = {}
+        #: Nodes that a launch for another one makes as well.
+        self.made: set[int] = set()
         self.names = buffer_names(program)
         self.slots: list[Slot] = []
         self.stored: dict[int, Stored] = {}
@@ -114,13 +133,13 @@ class _Scheduler:
         for base in bases:
             if base not in self.stored and not isinstance(program.nodes[base].op, Input):
                 self._declare(base, program.specs[base], "output")
-        parts = {root: parts_for(program, target, root) for root in roots if is_row_reduction(program, root)}
+        parts = {root: parts_for(program, target, root) for root in roots if is_row_reduction(program, root, target)}
         self._plan_checks(roots)
         self._make_all(trimmed, roots, parts)
         outputs = tuple(self._output(output, *aliases[output]) for output in program.outputs)
         return Schedule(
             slots=tuple(self.slots),
-            steps=tuple(self.steps),
+            steps=tuple(renumbered(step) for step in self.steps),
             outputs=outputs,
             status=self.status,
             checks=tuple(self.checks),
@@ -214,6 +233,12 @@ class _Scheduler:
                 self._add_check(position, Check(len(self.checks), "index", program.specs[inputs[0]].shape[op.axis]))
             elif self._may_be_a_negative_power(position):
                 self._add_check(position, Check(len(self.checks), "negative_power"))
+        self.launches = launches_in(program)
+        for position, launch in self.launches.items():
+            if position == min(launch.nodes.values()) and any(node in roots for node in launch.nodes.values()):
+                launch.first_word = len(self.checks)
+                for check in checks_of(launch, program, self.target):
+                    self._add_check(position, msgspec.structs.replace(check, number=len(self.checks)))
 
     def _may_be_a_negative_power(self, position: int) -> bool:
         op, inputs = self.program.nodes[position]
@@ -261,6 +286,7 @@ class _Scheduler:
                 return
             self.steps.clear()
             self.choices.clear()
+            self.made.clear()
             self.slots, self.buffers = list(slots), dict(buffers)
 
     def _make(self, workshop: Workshop, group: Group) -> None:
@@ -293,12 +319,33 @@ class _Scheduler:
                 else:
                     tiling = self._pick(name, candidates, Tiling)
                     self.steps += product_kernels(workshop, group, tiling, name, self.new_slot)
+            case _ if isinstance(op, Custom):
+                self._launch(first)
+            case _ if isinstance(op, Attend):
+                candidates = tilings_of(self.program, self.target, first)
+                self.steps.append(attention_kernel(workshop, first, self._pick(name, candidates, Attending), name))
             case _:
                 inputs = self.program.nodes[first].inputs
                 distinct = isinstance(op, Scatter) and self.distinct(inputs[1])
                 self.steps += operation_kernels(workshop, first, self._new_temporary, distinct=distinct)
         if len(candidates) > 1:
             self.choices.append(Choice(name, tuple(candidates), tuple(range(before, len(self.steps)))))
+
+    def _launch(self, node: int) -> None:
+        """A user's own kernel, once for all of its results."""
+        if node not in self.made:
+            launch = self.launches[node]
+            self.made.update(launch.nodes.values())
+            self.steps.append(
+                launch_kernel(
+                    launch,
+                    self.program,
+                    self.target,
+                    slot_of=self.slot_of,
+                    new_slot=self.new_slot,
+                    status=self.status,
+                )
+            )
 
     def _pick(self, name: str, candidates: Sequence[msgspec.Struct], kind: type[Sizes]) -> Sizes:
         picked = self.chosen.get(name, candidates[0])

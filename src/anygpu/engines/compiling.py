@@ -16,13 +16,13 @@ import numpy as np
 
 from anygpu.cache_folder import cache_folder
 from anygpu.codegen.functions import accuracy
-from anygpu.codegen.kernel import Check, Kernel, Schedule
+from anygpu.codegen.kernel import Check, Kernel, Schedule, Start
 from anygpu.codegen.lifetimes import shared_temporaries
 from anygpu.codegen.lower import buffer_names
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import part_of
-from anygpu.engines.driver import Built, Bytes, Clear, Command, Counters, Driver, Extent, Launch, difference
+from anygpu.engines.driver import Built, Bytes, Clear, Command, Counters, Driver, Extent, Launch, Move, difference
 from anygpu.engines.held import ARRAYS, CONSTANTS, TEMPORARIES, Held, window_of
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.indices import IndexFacts
@@ -33,14 +33,15 @@ from anygpu.engines.protocol import Lack
 from anygpu.engines.recent import Recent
 from anygpu.engines.trials import Trials
 from anygpu.engines.tuning import Tuner, budget
-from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption, TooBig
+from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption, KernelOutOfBounds, TooBig
 from anygpu.hardware.device import Device
 from anygpu.hardware.verification import Values
 from anygpu.memory.resource import DeviceMemory, reclaim
 from anygpu.memory.strategies import pooled
+from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Program
-from anygpu.program.primitives import Gather, Scatter, Spec
+from anygpu.program.primitives import Gather, Primitive, Scatter, Spec
 from anygpu.program.transforms import simplified
 
 
@@ -82,6 +83,9 @@ class _Step(NamedTuple):
     slots: tuple[tuple[int, tuple[int, int] | None], ...]
     #: For each number the input whose offset it is; -1 for the first group, which the driver knows.
     numbers: tuple[int, ...]
+    #: The numbers themselves, where they are known beforehand.
+    values: tuple[int, ...]
+    starts: tuple[Start, ...]
 
 
 class Executable:
@@ -206,7 +210,7 @@ class Session:
 
     def _compile(self, program: Program, offsets: tuple[bool, ...]) -> Executable:
         # What is constant is computed here: compilers take liberties with constants that NumPy does not.
-        simple = simplified(program, evaluate_constant)
+        simple = simplified(with_references(program, self.target.dialect), _evaluated)
         facts = IndexFacts(simple)
 
         def in_range(node: int) -> bool:
@@ -308,8 +312,11 @@ class Session:
             handle = held.block.handle if held is not None else None
             everything.append(Extent(handle, first, rest + plan.slots[number].nbytes))
         for step in executable.steps:
+            for start in step.starts:
+                target = everything[start.slot]
+                commands.append(Clear(target) if start.source is None else Move(everything[start.source], target))
             extents = tuple(window_of(everything[slot], window) for slot, window in step.slots)
-            numbers = tuple(
+            numbers = step.values or tuple(
                 0
                 if position < 0
                 else arrays[position].offset % alignment // ITEMSIZE[part_of(arrays[position].spec.dtype)]
@@ -337,10 +344,15 @@ class Session:
             self.driver.close()
 
 
+def _evaluated(op: Primitive, constants: Sequence[tuple[Spec, bytes]]) -> bytes | None:
+    """A user's kernel runs where it was asked for, whatever it is given."""
+    return None if isinstance(op, Custom) else evaluate_constant(op, constants)
+
+
 def _step(session: Session, kernel: Kernel, names: dict[str, int]) -> _Step:
     numbers = tuple(names.get(name, -1) for name in kernel.numbers)
     slots = tuple((binding.slot, binding.window) for binding in kernel.bindings)
-    return _Step(session.built(kernel), slots, numbers)
+    return _Step(session.built(kernel), slots, numbers, kernel.values, kernel.starts)
 
 
 def _raise_broken(pending: Sequence[Pending], words: Sequence[Bytes]) -> None:
@@ -355,6 +367,11 @@ def broken_rule(check: Check, word: int) -> Exception:
     """What NumPy raises for the same mistake."""
     if check.error == "negative_power":
         return ValueError("integers to negative integer powers are not allowed; convert the base to float first.")
+    if check.error == "kernel":
+        index = (word - 1 + check.length) % (1 << 32)
+        return KernelOutOfBounds(
+            check.kernel, check.buffer, index if index < 1 << 31 else index - (1 << 32), check.length
+        )
     value = word - 1 if word - 1 < 1 << 31 else word - 1 - (1 << 32)
     return IndexError(f"index {value} is out of bounds for an axis with size {check.length}.")
 
@@ -429,6 +446,12 @@ class CompilingEngine:
     def reset_peak(self, device: Device) -> None:
         """Let `peak_bytes` begin anew at what is in use now."""
         self.session(device).memory.reset_peak()
+
+    def bytes_in_use(self, device: Device) -> int:
+        """Of arrays, in whole blocks: not of constants, nor of what is kept for later."""
+        session = self._sessions.get(device.id)
+        held = session.memory.snapshot().by_owner.get(ARRAYS) if session is not None else None
+        return held.bytes if held is not None else 0
 
     def peak_bytes(self, device: Device) -> int:
         """The most bytes that were in use at once since `reset_peak`."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from anygpu.codegen.custom.lowering import refusal
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import missing_feature
 from anygpu.engines.protocol import Lack
+from anygpu.errors import InvalidKernel
+from anygpu.program.custom import Custom, reference_of
 from anygpu.program.graph import Program
-from anygpu.program.primitives import Input, Linear, Primitive
+from anygpu.program.primitives import Input, Linear, Primitive, Spec
 
 #: Without a kernel of their own.
 _WITHOUT: tuple[type[Primitive], ...] = (Linear,)
 #: Positions in kernels are 32-bit integers with a sign.
 _MOST_ELEMENTS = (1 << 31) - 1
+_LANGUAGES = {"wgsl": "WGSL", "opencl": "OpenCL C"}
 _NAMES = {"f64": "64-bit floating point", "i64": "64-bit integers"}
 
 
@@ -28,4 +32,23 @@ def why_not(program: Program, target: Target, device: str) -> list[Lack]:
             found.append(Lack(position, f"{target.dialect} kernels count elements in 31 bits"))
         elif isinstance(op, _WITHOUT) and program.specs[position].size:
             found.append(Lack(position, f"anygpu has no kernel for {op.name}"))
+        elif isinstance(op, Custom):
+            why = _why_not_custom(op, tuple(specs[:-1]), target, device)
+            if why is not None:
+                found.append(Lack(position, why))
     return found
+
+
+def _why_not_custom(op: Custom, inputs: tuple[Spec, ...], target: Target, device: str) -> str | None:
+    """A kernel in another language is as good as its reference."""
+    if op.language == target.dialect:
+        try:
+            why = refusal(op, inputs, target)
+        except InvalidKernel:
+            # It is raised when it is compiled: a kernel that is wrong is wrong everywhere.
+            return None
+        return None if why is None else f"the kernel {op.title}: {why}"
+    if not op.reference:
+        ours, its = _LANGUAGES[target.dialect], _LANGUAGES[op.language]
+        return f"{device} runs {ours}; the kernel {op.title} is {its} and has no reference"
+    return next((each.reason for each in why_not(reference_of(op), target, device)), None)

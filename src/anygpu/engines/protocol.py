@@ -23,6 +23,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     total: int | None = None
     free: int | None = None
+    #: Of arrays that this process has there, in whole blocks; `None` where the engine does not count them.
+    in_use: int | None = None
     unknown: dict[str, str] = {}
 
 

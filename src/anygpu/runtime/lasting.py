@@ -20,7 +20,7 @@ from anygpu.notices import ran_on_host
 from anygpu.program.graph import Program
 from anygpu.runtime import recovery
 from anygpu.runtime.place import WorkerPlace
-from anygpu.runtime.recovery import DEPTH, NODES, Copies, Evicted, Kept, Loss, LostArray, Origin
+from anygpu.runtime.recovery import DEPTH, NODES, Copies, Copy, Evicted, Kept, Loss, LostArray, Origin
 from anygpu.runtime.restoring import Restoration
 from anygpu.workers.executing import spec_of
 from anygpu.workers.worker import Argument, Handle, Lending, Ran, Worker
@@ -84,6 +84,17 @@ class LastingPlace(WorkerPlace):
         origin = Origin(handle.spec, line=users_line())
         origin.remember(self._copies.keep(values) if lent is None else self._copies.keep(lent, owned=True))
         return self._kept([handle], [origin])[0]
+
+    def upload_with(self, values: Values, copy: Copy | str) -> Kept:
+        """What the array can be had again from is somebody else's to keep, or there is a reason why it cannot."""
+        handle = self._persist((), lambda worker, _: worker.upload(values))
+        origin = Origin(handle.spec, line=users_line())
+        origin.remember(copy)
+        return self._kept([handle], [origin])[0]
+
+    def keep_copy(self, buffer: Kept, values: Values) -> None:
+        """Values that nobody writes to become the array's copy, within what copies may take."""
+        buffer.origin.remember(self._copies.keep(values, owned=True))
 
     def adopt(self, array: Any) -> Kept:
         return self.upload(np.from_dlpack(array))

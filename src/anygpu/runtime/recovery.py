@@ -205,6 +205,8 @@ class Origin(msgspec.Struct, eq=False, weakref=True):
     held: int = 0
     #: Where it was made, if there is no recipe to tell.
     line: Line | None = None
+    #: What its user calls it.
+    name: str = ""
     #: The array, while there is one.
     array: ref[Kept] | None = None
     #: Why there is neither a copy nor a recipe.
@@ -228,6 +230,13 @@ class Origin(msgspec.Struct, eq=False, weakref=True):
         else:
             self.why = copy
 
+    def forget(self, why: str) -> None:
+        """There shall be neither a copy nor a recipe."""
+        self.line = self._users_line()
+        self.recipe = self._copy = None
+        self.depth = self.nodes = self.held = 0
+        self.why = why
+
     def cut(self) -> None:
         """Forget how it was made: there is a copy, or a reason why there is none."""
         self.line = self._users_line()
@@ -236,6 +245,8 @@ class Origin(msgspec.Struct, eq=False, weakref=True):
         self.held = self._copy.nbytes if self._copy is not None else 0
 
     def describe(self) -> str:
+        if self.name:
+            return f"{self.name} ({self.spec})"
         line = self._users_line()
         return f"{self.spec} of {line[0]}:{line[1]}" if line is not None else str(self.spec)
 

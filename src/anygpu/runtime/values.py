@@ -18,7 +18,7 @@ from anygpu.workers.worker import Argument
 
 def ours_among(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Array]:
     for each in (*arguments, *keywords.values()):
-        if type(each) is Array:
+        if isinstance(each, Array):
             yield each
         elif isinstance(each, dict | tuple | list) or hasattr(type(each), "__dataclass_fields__"):
             yield from (leaf for leaf in flatten(each)[0] if isinstance(leaf, Array))

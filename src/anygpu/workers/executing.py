@@ -175,7 +175,7 @@ class Executor:
             return np.asarray(values)
         if values.nbytes >= _WORTH_LENDING and values.flags.c_contiguous:
             try:
-                return self.engine.adopt(_exportable(values), self.device)
+                return self.engine.adopt(exportable(values), self.device)
             except (BufferError, RuntimeError, TypeError, ValueError):
                 # A type or an address that the library does not take as it is.
                 return self._uploaded(values)
@@ -332,7 +332,7 @@ class _Writable:
         self.__array_interface__ = {**values.__array_interface__, "data": (values.ctypes.data, False)}
 
 
-def _exportable(values: Values) -> Values:
+def exportable(values: Values) -> Values:
     """The same memory as every library takes it. Engines only read their arguments, and results are copied from it."""
     if values.flags.writeable or not values.dtype.isbuiltin:
         return values

@@ -26,7 +26,7 @@ from anygpu.workers.worker import Argument, Handle, Home, Ran
 class LocalHandle(Resident):
     """An array on a device that this process has open. It owns the buffer, whose memory goes with it."""
 
-    __slots__ = ("generation", "worker")
+    __slots__ = ("__weakref__", "generation", "worker")
 
     def __init__(self, worker: ThreadWorker, buffer: Any, spec: Spec) -> None:
         super().__init__(buffer, spec)

@@ -111,7 +111,7 @@ static float8 tanh_f32x8(float8 x) {
 }
 
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
-void divide_16(__global const float *restrict input_a, __global float *restrict t16) {
+void divide_0(__global const float *restrict input_a, __global float *restrict t0) {
     const int group = (int)get_group_id(0);
     const int lane = (int)get_local_id(0);
     const int block = group * 64 + lane;
@@ -119,33 +119,33 @@ void divide_16(__global const float *restrict input_a, __global float *restrict 
         return;
     }
     if (block < 128) {
-        const float8 a = vload8(block, input_a);
-        const float8 multiply_3 = a * a;
-        const float8 divide_6 = multiply_3 / 2.0f;
-        const float8 tanh_7 = tanh_f32x8(a);
-        const float8 divide_10 = tanh_7 / 4.0f;
-        const float8 add_11 = divide_6 + divide_10;
-        const float8 subtract_12 = add_11 - 1.0f;
-        const float8 negative_13 = -subtract_12;
-        const float8 exp_14 = exp_f32x8(negative_13);
-        const float8 add_15 = 1.0f + exp_14;
-        const float8 divide_16 = 1.0f / add_15;
-        *(__global loose_float8 *)(t16 + block * 8) = divide_16;
+        const float8 input_a_value = vload8(block, input_a);
+        const float8 multiply_1 = input_a_value * input_a_value;
+        const float8 divide_2 = multiply_1 / 2.0f;
+        const float8 tanh_3 = tanh_f32x8(input_a_value);
+        const float8 divide_4 = tanh_3 / 4.0f;
+        const float8 add_5 = divide_2 + divide_4;
+        const float8 subtract_6 = add_5 - 1.0f;
+        const float8 negative_7 = -subtract_6;
+        const float8 exp_8 = exp_f32x8(negative_7);
+        const float8 add_9 = 1.0f + exp_8;
+        const float8 divide_0 = 1.0f / add_9;
+        *(__global loose_float8 *)(t0 + block * 8) = divide_0;
     }
     if (block == 128) {
         for (int i = 1024; i < 1025; i += 1) {
-            const float a = input_a[i];
-            const float multiply_3 = a * a;
-            const float divide_6 = multiply_3 / 2.0f;
-            const float tanh_7 = tanh_f32(a);
-            const float divide_10 = tanh_7 / 4.0f;
-            const float add_11 = divide_6 + divide_10;
-            const float subtract_12 = add_11 - 1.0f;
-            const float negative_13 = -subtract_12;
-            const float exp_14 = exp_f32(negative_13);
-            const float add_15 = 1.0f + exp_14;
-            const float divide_16 = 1.0f / add_15;
-            t16[i] = divide_16;
+            const float input_a_value = input_a[i];
+            const float multiply_1 = input_a_value * input_a_value;
+            const float divide_2 = multiply_1 / 2.0f;
+            const float tanh_3 = tanh_f32(input_a_value);
+            const float divide_4 = tanh_3 / 4.0f;
+            const float add_5 = divide_2 + divide_4;
+            const float subtract_6 = add_5 - 1.0f;
+            const float negative_7 = -subtract_6;
+            const float exp_8 = exp_f32(negative_7);
+            const float add_9 = 1.0f + exp_8;
+            const float divide_0 = 1.0f / add_9;
+            t0[i] = divide_0;
         }
     }
 }

@@ -1,6 +1,6 @@
 // 3 groups of 128
 @group(0) @binding(0) var<storage, read> input_a: array<vec4<f32>, 257>;
-@group(0) @binding(1) var<storage, read_write> t16: array<vec4<f32>, 257>;
+@group(0) @binding(1) var<storage, read_write> t0: array<vec4<f32>, 257>;
 
 // 2^n, for exponents of normal numbers only.
 fn power_of_two_f32(n: i32) -> f32 {
@@ -59,7 +59,7 @@ fn tanh_f32(x: f32) -> f32 {
 }
 
 @compute @workgroup_size(128)
-fn divide_16(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
+fn divide_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
     let group = i32(group_id.x);
     let lane = i32(lane_index);
     let block = group * 128 + lane;
@@ -67,33 +67,33 @@ fn divide_16(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocati
         return;
     }
     if (block < 256) {
-        let a = input_a[block];
-        let multiply_3 = a * a;
-        let divide_6 = multiply_3 / 2.0f;
-        let tanh_7 = vec4<f32>(tanh_f32(a.x), tanh_f32(a.y), tanh_f32(a.z), tanh_f32(a.w));
-        let divide_10 = tanh_7 / 4.0f;
-        let add_11 = divide_6 + divide_10;
-        let subtract_12 = add_11 - 1.0f;
-        let negative_13 = -subtract_12;
-        let exp_14 = vec4<f32>(exp_f32(negative_13.x), exp_f32(negative_13.y), exp_f32(negative_13.z), exp_f32(negative_13.w));
-        let add_15 = 1.0f + exp_14;
-        let divide_16 = 1.0f / add_15;
-        t16[block] = divide_16;
+        let input_a_value = input_a[block];
+        let multiply_1 = input_a_value * input_a_value;
+        let divide_2 = multiply_1 / 2.0f;
+        let tanh_3 = vec4<f32>(tanh_f32(input_a_value.x), tanh_f32(input_a_value.y), tanh_f32(input_a_value.z), tanh_f32(input_a_value.w));
+        let divide_4 = tanh_3 / 4.0f;
+        let add_5 = divide_2 + divide_4;
+        let subtract_6 = add_5 - 1.0f;
+        let negative_7 = -subtract_6;
+        let exp_8 = vec4<f32>(exp_f32(negative_7.x), exp_f32(negative_7.y), exp_f32(negative_7.z), exp_f32(negative_7.w));
+        let add_9 = 1.0f + exp_8;
+        let divide_0 = 1.0f / add_9;
+        t0[block] = divide_0;
     }
     if (block == 256) {
         for (var i = 1024; i < 1025; i += 1) {
-            let a = input_a[i / 4][i % 4];
-            let multiply_3 = a * a;
-            let divide_6 = multiply_3 / 2.0f;
-            let tanh_7 = tanh_f32(a);
-            let divide_10 = tanh_7 / 4.0f;
-            let add_11 = divide_6 + divide_10;
-            let subtract_12 = add_11 - 1.0f;
-            let negative_13 = -subtract_12;
-            let exp_14 = exp_f32(negative_13);
-            let add_15 = 1.0f + exp_14;
-            let divide_16 = 1.0f / add_15;
-            t16[i / 4][i % 4] = divide_16;
+            let input_a_value = input_a[i / 4][i % 4];
+            let multiply_1 = input_a_value * input_a_value;
+            let divide_2 = multiply_1 / 2.0f;
+            let tanh_3 = tanh_f32(input_a_value);
+            let divide_4 = tanh_3 / 4.0f;
+            let add_5 = divide_2 + divide_4;
+            let subtract_6 = add_5 - 1.0f;
+            let negative_7 = -subtract_6;
+            let exp_8 = exp_f32(negative_7);
+            let add_9 = 1.0f + exp_8;
+            let divide_0 = 1.0f / add_9;
+            t0[i / 4][i % 4] = divide_0;
         }
     }
 }

@@ -5,7 +5,7 @@
 @group(0) @binding(0) var<storage, read> input_a: array<f32, 8255>;
 @group(0) @binding(1) var<storage, read> input_b: array<f32, 8001>;
 @group(0) @binding(2) var<storage, read> input_c: array<f32, 63>;
-@group(0) @binding(3) var<storage, read_write> t22: array<f32, 4095>;
+@group(0) @binding(3) var<storage, read_write> t0: array<f32, 4095>;
 // (e^r - 1 - r) / r^2, |r| <= ln(2) / 2; error 2^-26.6.
 fn expm1_tail_f32(r: f32) -> f32 {
     var p = f32(0.001392639242);
@@ -45,28 +45,28 @@ fn tanh_f32(x: f32) -> f32 {
 }
 
 fn load_a(batch: i32, m: i32, k: i32) -> f32 {
-    let a = input_a[m * 127 + k];
-    return a;
+    let input_a_value = input_a[m * 127 + k];
+    return input_a_value;
 }
 
 fn load_b(batch: i32, k: i32, n: i32) -> f32 {
-    let b = input_b[k * 63 + n];
-    return b;
+    let input_b_value = input_b[k * 63 + n];
+    return input_b_value;
 }
 
 fn store_out(batch: i32, m: i32, n: i32, total: f32) {
-    let c = input_c[n];
-    let add_7 = total + c;
-    let multiply_8 = 0.5f * add_7;
-    let multiply_15 = 0.044715f * add_7;
-    let multiply_16 = multiply_15 * add_7;
-    let multiply_17 = multiply_16 * add_7;
-    let add_18 = add_7 + multiply_17;
-    let multiply_19 = 0.7978846f * add_18;
-    let tanh_20 = tanh_f32(multiply_19);
-    let add_21 = 1.0f + tanh_20;
-    let multiply_22 = multiply_8 * add_21;
-    t22[m * 63 + n] = multiply_22;
+    let input_c_value = input_c[n];
+    let add_1 = total + input_c_value;
+    let multiply_2 = 0.5f * add_1;
+    let multiply_3 = 0.044715f * add_1;
+    let multiply_4 = multiply_3 * add_1;
+    let multiply_5 = multiply_4 * add_1;
+    let add_6 = add_1 + multiply_5;
+    let multiply_7 = 0.7978846f * add_6;
+    let tanh_8 = tanh_f32(multiply_7);
+    let add_9 = 1.0f + tanh_8;
+    let multiply_0 = multiply_2 * add_9;
+    t0[m * 63 + n] = multiply_0;
 }
 
 // Along k in vectors, row after row, with room between the rows so that they begin in different banks.
@@ -75,7 +75,7 @@ var<workgroup> tile_a: array<vec4<f32>, 80>;
 var<workgroup> tile_b: array<vec4<f32>, 128>;
 
 @compute @workgroup_size(64)
-fn multiply_22(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
+fn multiply_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
     let group = i32(group_id.x);
     let lane = i32(lane_index);
     let batch = 0;
@@ -88,8 +88,8 @@ fn multiply_22(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invoca
     let column = tile_column + lane % 8 * 4;
     let row_of_tile = lane / 8 * 10;
     let column_of_tile = lane % 8;
-    var total_0_0 = vec4<f32>();
-    var total_1_0 = vec4<f32>();
+    var total_10_0 = vec4<f32>();
+    var total_11_0 = vec4<f32>();
     for (var step = 0; step < 127; step += 16) {
         {
             let slot = lane;
@@ -112,49 +112,49 @@ fn multiply_22(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invoca
         }
         workgroupBarrier();
         for (var k = 0; k < 16; k += 4) {
-            let a_0 = tile_a[row_of_tile + k / 4];
-            let a_1 = tile_a[row_of_tile + 5 + k / 4];
-            let b_0_0 = tile_b[k * 8 + column_of_tile];
-            let b_1_0 = tile_b[k * 8 + column_of_tile + 8];
-            let b_2_0 = tile_b[k * 8 + column_of_tile + 16];
-            let b_3_0 = tile_b[k * 8 + column_of_tile + 24];
-            total_0_0 = fma(vec4<f32>(a_0[0]), b_0_0, total_0_0);
-            total_0_0 = fma(vec4<f32>(a_0[1]), b_1_0, total_0_0);
-            total_0_0 = fma(vec4<f32>(a_0[2]), b_2_0, total_0_0);
-            total_0_0 = fma(vec4<f32>(a_0[3]), b_3_0, total_0_0);
-            total_1_0 = fma(vec4<f32>(a_1[0]), b_0_0, total_1_0);
-            total_1_0 = fma(vec4<f32>(a_1[1]), b_1_0, total_1_0);
-            total_1_0 = fma(vec4<f32>(a_1[2]), b_2_0, total_1_0);
-            total_1_0 = fma(vec4<f32>(a_1[3]), b_3_0, total_1_0);
+            let a_10 = tile_a[row_of_tile + k / 4];
+            let a_11 = tile_a[row_of_tile + 5 + k / 4];
+            let b_10_0 = tile_b[k * 8 + column_of_tile];
+            let b_11_0 = tile_b[k * 8 + column_of_tile + 8];
+            let b_12_0 = tile_b[k * 8 + column_of_tile + 16];
+            let b_13_0 = tile_b[k * 8 + column_of_tile + 24];
+            total_10_0 = fma(vec4<f32>(a_10[0]), b_10_0, total_10_0);
+            total_10_0 = fma(vec4<f32>(a_10[1]), b_11_0, total_10_0);
+            total_10_0 = fma(vec4<f32>(a_10[2]), b_12_0, total_10_0);
+            total_10_0 = fma(vec4<f32>(a_10[3]), b_13_0, total_10_0);
+            total_11_0 = fma(vec4<f32>(a_11[0]), b_10_0, total_11_0);
+            total_11_0 = fma(vec4<f32>(a_11[1]), b_11_0, total_11_0);
+            total_11_0 = fma(vec4<f32>(a_11[2]), b_12_0, total_11_0);
+            total_11_0 = fma(vec4<f32>(a_11[3]), b_13_0, total_11_0);
         }
         workgroupBarrier();
     }
     if (row >= first_row) {
         if (column + 0 >= first_column) {
-            store_out(batch, row, column + 0, total_0_0[0]);
+            store_out(batch, row, column + 0, total_10_0[0]);
         }
         if (column + 1 >= first_column) {
-            store_out(batch, row, column + 1, total_0_0[1]);
+            store_out(batch, row, column + 1, total_10_0[1]);
         }
         if (column + 2 >= first_column) {
-            store_out(batch, row, column + 2, total_0_0[2]);
+            store_out(batch, row, column + 2, total_10_0[2]);
         }
         if (column + 3 >= first_column) {
-            store_out(batch, row, column + 3, total_0_0[3]);
+            store_out(batch, row, column + 3, total_10_0[3]);
         }
     }
     if (row + 1 >= first_row) {
         if (column + 0 >= first_column) {
-            store_out(batch, row + 1, column + 0, total_1_0[0]);
+            store_out(batch, row + 1, column + 0, total_11_0[0]);
         }
         if (column + 1 >= first_column) {
-            store_out(batch, row + 1, column + 1, total_1_0[1]);
+            store_out(batch, row + 1, column + 1, total_11_0[1]);
         }
         if (column + 2 >= first_column) {
-            store_out(batch, row + 1, column + 2, total_1_0[2]);
+            store_out(batch, row + 1, column + 2, total_11_0[2]);
         }
         if (column + 3 >= first_column) {
-            store_out(batch, row + 1, column + 3, total_1_0[3]);
+            store_out(batch, row + 1, column + 3, total_11_0[3]);
         }
     }
 }

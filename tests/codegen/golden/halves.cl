@@ -17,7 +17,7 @@ static float round_f16(float x) {
 }
 
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
-void multiply_1(__global const half *restrict input_a, __global half *restrict t1) {
+void multiply_0(__global const half *restrict input_a, __global half *restrict t0) {
     const int group = (int)get_group_id(0);
     const int lane = (int)get_local_id(0);
     const int block = lane;
@@ -25,16 +25,16 @@ void multiply_1(__global const half *restrict input_a, __global half *restrict t
         return;
     }
     if (block < 32) {
-        const float8 a = vload_half8(block, input_a);
-        const float8 part_value_1 = (a * a);
-        const float8 multiply_1 = (float8)(round_f16(part_value_1.s0), round_f16(part_value_1.s1), round_f16(part_value_1.s2), round_f16(part_value_1.s3), round_f16(part_value_1.s4), round_f16(part_value_1.s5), round_f16(part_value_1.s6), round_f16(part_value_1.s7));
-        vstore_half8_rte(multiply_1, block, t1);
+        const float8 input_a_value = vload_half8(block, input_a);
+        const float8 part_value_0 = (input_a_value * input_a_value);
+        const float8 multiply_0 = (float8)(round_f16(part_value_0.s0), round_f16(part_value_0.s1), round_f16(part_value_0.s2), round_f16(part_value_0.s3), round_f16(part_value_0.s4), round_f16(part_value_0.s5), round_f16(part_value_0.s6), round_f16(part_value_0.s7));
+        vstore_half8_rte(multiply_0, block, t0);
     }
     if (block == 32) {
         for (int i = 256; i < 257; i += 1) {
-            const float a = vload_half(i, input_a);
-            const float multiply_1 = round_f16(a * a);
-            vstore_half_rte(multiply_1, i, t1);
+            const float input_a_value = vload_half(i, input_a);
+            const float multiply_0 = round_f16(input_a_value * input_a_value);
+            vstore_half_rte(multiply_0, i, t0);
         }
     }
 }

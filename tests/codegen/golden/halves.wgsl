@@ -2,7 +2,7 @@
 enable f16;
 
 @group(0) @binding(0) var<storage, read> input_a: array<vec4<f16>, 65>;
-@group(0) @binding(1) var<storage, read_write> t1: array<vec4<f16>, 65>;
+@group(0) @binding(1) var<storage, read_write> t0: array<vec4<f16>, 65>;
 
 // float16, held in 16 of the 32 bits of an integer. Everything by integers, for devices differ in how they round
 // and in whether they keep subnormal numbers.
@@ -39,7 +39,7 @@ fn round_f16(x: f32) -> f32 {
 }
 
 @compute @workgroup_size(128)
-fn multiply_1(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
+fn multiply_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
     let group = i32(group_id.x);
     let lane = i32(lane_index);
     let block = lane;
@@ -47,16 +47,16 @@ fn multiply_1(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocat
         return;
     }
     if (block < 64) {
-        let a = vec4<f32>(input_a[block]);
-        let part_value_1 = (a * a);
-        let multiply_1 = vec4<f32>(round_f16(part_value_1.x), round_f16(part_value_1.y), round_f16(part_value_1.z), round_f16(part_value_1.w));
-        t1[block] = vec4<f16>(multiply_1);
+        let input_a_value = vec4<f32>(input_a[block]);
+        let part_value_0 = (input_a_value * input_a_value);
+        let multiply_0 = vec4<f32>(round_f16(part_value_0.x), round_f16(part_value_0.y), round_f16(part_value_0.z), round_f16(part_value_0.w));
+        t0[block] = vec4<f16>(multiply_0);
     }
     if (block == 64) {
         for (var i = 256; i < 257; i += 1) {
-            let a = f32(input_a[i / 4][i % 4]);
-            let multiply_1 = round_f16(a * a);
-            t1[i / 4][i % 4] = f16(multiply_1);
+            let input_a_value = f32(input_a[i / 4][i % 4]);
+            let multiply_0 = round_f16(input_a_value * input_a_value);
+            t0[i / 4][i % 4] = f16(multiply_0);
         }
     }
 }

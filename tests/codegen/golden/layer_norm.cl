@@ -3,23 +3,55 @@
 typedef float8 loose_float8 __attribute__((aligned(4)));
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
-void add_23(__global const float *restrict input_a, __global const float *restrict input_b, __global const float *restrict input_c, __global float *restrict t23) {
+void add_0(__global const float *restrict input_a, __global const float *restrict input_b, __global const float *restrict input_c, __global float *restrict t0) {
     const int group = (int)get_group_id(0);
     const int row = group;
-    float sum_3 = 0.0f;
+    float sum_1 = 0.0f;
     {
-        float8 sum_3_strips[4] = {(float8)(0.0f), (float8)(0.0f), (float8)(0.0f), (float8)(0.0f)};
+        float8 sum_1_strips[4] = {(float8)(0.0f), (float8)(0.0f), (float8)(0.0f), (float8)(0.0f)};
         int strip_2 = 0;
         for (; strip_2 + 3 < 127; strip_2 += 4) {
             #pragma unroll
             for (int chain = 0; chain < 4; chain++) {
-                const float8 a = vload8(0, input_a + row * 1023 + strip_2 * 8 + chain * 8);
-                sum_3_strips[chain] = sum_3_strips[chain] + a;
+                const float8 input_a_value = vload8(0, input_a + row * 1023 + strip_2 * 8 + chain * 8);
+                sum_1_strips[chain] = sum_1_strips[chain] + input_a_value;
             }
         }
         for (; strip_2 < 127; strip_2 += 1) {
-            const float8 a = vload8(0, input_a + row * 1023 + strip_2 * 8);
-            sum_3_strips[0] = sum_3_strips[0] + a;
+            const float8 input_a_value = vload8(0, input_a + row * 1023 + strip_2 * 8);
+            sum_1_strips[0] = sum_1_strips[0] + input_a_value;
+        }
+        float8 sum_1_all = sum_1_strips[0];
+        sum_1_all = sum_1_all + sum_1_strips[1];
+        sum_1_all = sum_1_all + sum_1_strips[2];
+        sum_1_all = sum_1_all + sum_1_strips[3];
+        const float4 sum_1_4 = sum_1_all.lo + sum_1_all.hi;
+        const float2 sum_1_2 = sum_1_4.lo + sum_1_4.hi;
+        sum_1 = sum_1 + (sum_1_2.s0 + sum_1_2.s1);
+        for (int column_2 = 1016; column_2 < 1023; column_2 += 1) {
+            const float input_a_value = input_a[row * 1023 + column_2];
+            sum_1 = sum_1 + input_a_value;
+        }
+    }
+    float sum_3 = 0.0f;
+    const float divide_4 = sum_1 / 1023.0f;
+    {
+        float8 sum_3_strips[4] = {(float8)(0.0f), (float8)(0.0f), (float8)(0.0f), (float8)(0.0f)};
+        int strip_1 = 0;
+        for (; strip_1 + 3 < 127; strip_1 += 4) {
+            #pragma unroll
+            for (int chain = 0; chain < 4; chain++) {
+                const float8 input_a_value_2 = vload8(0, input_a + row * 1023 + strip_1 * 8 + chain * 8);
+                const float8 subtract_5 = input_a_value_2 - divide_4;
+                const float8 multiply_6 = subtract_5 * subtract_5;
+                sum_3_strips[chain] = sum_3_strips[chain] + multiply_6;
+            }
+        }
+        for (; strip_1 < 127; strip_1 += 1) {
+            const float8 input_a_value_2 = vload8(0, input_a + row * 1023 + strip_1 * 8);
+            const float8 subtract_5 = input_a_value_2 - divide_4;
+            const float8 multiply_6 = subtract_5 * subtract_5;
+            sum_3_strips[0] = sum_3_strips[0] + multiply_6;
         }
         float8 sum_3_all = sum_3_strips[0];
         sum_3_all = sum_3_all + sum_3_strips[1];
@@ -28,66 +60,34 @@ void add_23(__global const float *restrict input_a, __global const float *restri
         const float4 sum_3_4 = sum_3_all.lo + sum_3_all.hi;
         const float2 sum_3_2 = sum_3_4.lo + sum_3_4.hi;
         sum_3 = sum_3 + (sum_3_2.s0 + sum_3_2.s1);
-        for (int column_2 = 1016; column_2 < 1023; column_2 += 1) {
-            const float a = input_a[row * 1023 + column_2];
-            sum_3 = sum_3 + a;
+        for (int column_1 = 1016; column_1 < 1023; column_1 += 1) {
+            const float input_a_value_2 = input_a[row * 1023 + column_1];
+            const float subtract_5 = input_a_value_2 - divide_4;
+            const float multiply_6 = subtract_5 * subtract_5;
+            sum_3 = sum_3 + multiply_6;
         }
     }
-    float sum_11 = 0.0f;
     const float divide_7 = sum_3 / 1023.0f;
-    {
-        float8 sum_11_strips[4] = {(float8)(0.0f), (float8)(0.0f), (float8)(0.0f), (float8)(0.0f)};
-        int strip_3 = 0;
-        for (; strip_3 + 3 < 127; strip_3 += 4) {
-            #pragma unroll
-            for (int chain = 0; chain < 4; chain++) {
-                const float8 a_2 = vload8(0, input_a + row * 1023 + strip_3 * 8 + chain * 8);
-                const float8 subtract_9 = a_2 - divide_7;
-                const float8 multiply_10 = subtract_9 * subtract_9;
-                sum_11_strips[chain] = sum_11_strips[chain] + multiply_10;
-            }
-        }
-        for (; strip_3 < 127; strip_3 += 1) {
-            const float8 a_2 = vload8(0, input_a + row * 1023 + strip_3 * 8);
-            const float8 subtract_9 = a_2 - divide_7;
-            const float8 multiply_10 = subtract_9 * subtract_9;
-            sum_11_strips[0] = sum_11_strips[0] + multiply_10;
-        }
-        float8 sum_11_all = sum_11_strips[0];
-        sum_11_all = sum_11_all + sum_11_strips[1];
-        sum_11_all = sum_11_all + sum_11_strips[2];
-        sum_11_all = sum_11_all + sum_11_strips[3];
-        const float4 sum_11_4 = sum_11_all.lo + sum_11_all.hi;
-        const float2 sum_11_2 = sum_11_4.lo + sum_11_4.hi;
-        sum_11 = sum_11 + (sum_11_2.s0 + sum_11_2.s1);
-        for (int column_3 = 1016; column_3 < 1023; column_3 += 1) {
-            const float a_2 = input_a[row * 1023 + column_3];
-            const float subtract_9 = a_2 - divide_7;
-            const float multiply_10 = subtract_9 * subtract_9;
-            sum_11 = sum_11 + multiply_10;
-        }
+    const float add_8 = divide_7 + 1e-05f;
+    const float sqrt_9 = sqrt(add_8);
+    for (int strip_10 = 0; strip_10 < 127; strip_10 += 1) {
+        const float8 input_a_value_3 = vload8(0, input_a + row * 1023 + strip_10 * 8);
+        const float8 subtract_5_2 = input_a_value_3 - divide_4;
+        const float8 divide_11 = subtract_5_2 / sqrt_9;
+        const float8 input_b_value = vload8(strip_10, input_b);
+        const float8 multiply_12 = divide_11 * input_b_value;
+        const float8 input_c_value = vload8(strip_10, input_c);
+        const float8 add_0 = multiply_12 + input_c_value;
+        *(__global loose_float8 *)(t0 + row * 1023 + strip_10 * 8) = add_0;
     }
-    const float divide_13 = sum_11 / 1023.0f;
-    const float add_16 = divide_13 + 1e-05f;
-    const float sqrt_17 = sqrt(add_16);
-    for (int strip_4 = 0; strip_4 < 127; strip_4 += 1) {
-        const float8 a_3 = vload8(0, input_a + row * 1023 + strip_4 * 8);
-        const float8 subtract_9_2 = a_3 - divide_7;
-        const float8 divide_19 = subtract_9_2 / sqrt_17;
-        const float8 b = vload8(strip_4, input_b);
-        const float8 multiply_21 = divide_19 * b;
-        const float8 c = vload8(strip_4, input_c);
-        const float8 add_23 = multiply_21 + c;
-        *(__global loose_float8 *)(t23 + row * 1023 + strip_4 * 8) = add_23;
-    }
-    for (int column_4 = 1016; column_4 < 1023; column_4 += 1) {
-        const float a_3 = input_a[row * 1023 + column_4];
-        const float subtract_9_2 = a_3 - divide_7;
-        const float divide_19 = subtract_9_2 / sqrt_17;
-        const float b = input_b[column_4];
-        const float multiply_21 = divide_19 * b;
-        const float c = input_c[column_4];
-        const float add_23 = multiply_21 + c;
-        t23[row * 1023 + column_4] = add_23;
+    for (int column_10 = 1016; column_10 < 1023; column_10 += 1) {
+        const float input_a_value_3 = input_a[row * 1023 + column_10];
+        const float subtract_5_2 = input_a_value_3 - divide_4;
+        const float divide_11 = subtract_5_2 / sqrt_9;
+        const float input_b_value = input_b[column_10];
+        const float multiply_12 = divide_11 * input_b_value;
+        const float input_c_value = input_c[column_10];
+        const float add_0 = multiply_12 + input_c_value;
+        t0[row * 1023 + column_10] = add_0;
     }
 }

@@ -2,7 +2,7 @@
 #pragma OPENCL FP_CONTRACT OFF
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
-void divide_5_parts(__global const float *restrict input_a, __global float *restrict parts_1) {
+void divide_0_parts(__global const float *restrict input_a, __global float *restrict parts_1) {
     const int group = (int)get_group_id(0);
     const int row = group;
     const int stop_2 = min(row * 16512 + 16512, 263425);
@@ -14,13 +14,13 @@ void divide_5_parts(__global const float *restrict input_a, __global float *rest
         for (; strip_2 + 3 < strips; strip_2 += 4) {
             #pragma unroll
             for (int chain = 0; chain < 4; chain++) {
-                const float8 a = vload8(row * 2064 + strip_2 + chain, input_a);
-                sum_1_strips[chain] = sum_1_strips[chain] + a;
+                const float8 input_a_value = vload8(row * 2064 + strip_2 + chain, input_a);
+                sum_1_strips[chain] = sum_1_strips[chain] + input_a_value;
             }
         }
         for (; strip_2 < strips; strip_2 += 1) {
-            const float8 a = vload8(row * 2064 + strip_2, input_a);
-            sum_1_strips[0] = sum_1_strips[0] + a;
+            const float8 input_a_value = vload8(row * 2064 + strip_2, input_a);
+            sum_1_strips[0] = sum_1_strips[0] + input_a_value;
         }
         float8 sum_1_all = sum_1_strips[0];
         sum_1_all = sum_1_all + sum_1_strips[1];
@@ -30,8 +30,8 @@ void divide_5_parts(__global const float *restrict input_a, __global float *rest
         const float2 sum_1_2 = sum_1_4.lo + sum_1_4.hi;
         sum_1 = sum_1 + (sum_1_2.s0 + sum_1_2.s1);
         for (int column_2 = row * 16512 + strips * 8; column_2 < stop_2; column_2 += 1) {
-            const float a = input_a[column_2];
-            sum_1 = sum_1 + a;
+            const float input_a_value = input_a[column_2];
+            sum_1 = sum_1 + input_a_value;
         }
     }
     parts_1[row] = sum_1;
@@ -41,7 +41,7 @@ void divide_5_parts(__global const float *restrict input_a, __global float *rest
 #pragma OPENCL FP_CONTRACT OFF
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
-void divide_5(__global float *restrict t5, __global const float *restrict parts_1) {
+void divide_0(__global float *restrict t0, __global const float *restrict parts_1) {
     const int group = (int)get_group_id(0);
     const int row = 0;
     float sum_1 = 0.0f;
@@ -55,6 +55,6 @@ void divide_5(__global float *restrict t5, __global const float *restrict parts_
         const float2 sum_1_2 = sum_1_4.lo + sum_1_4.hi;
         sum_1 = sum_1 + (sum_1_2.s0 + sum_1_2.s1);
     }
-    const float divide_5 = sum_1 / 263425.0f;
-    t5[0] = divide_5;
+    const float divide_0 = sum_1 / 263425.0f;
+    t0[0] = divide_0;
 }

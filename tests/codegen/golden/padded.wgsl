@@ -1,9 +1,9 @@
 // 1 groups of 32
 @group(0) @binding(0) var<storage, read> input_a: array<f32, 63>;
-@group(0) @binding(1) var<storage, read_write> t2: array<vec4<f32>, 30>;
+@group(0) @binding(1) var<storage, read_write> t0: array<vec4<f32>, 30>;
 
 @compute @workgroup_size(32)
-fn pad_2(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
+fn pad_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
     let group = i32(group_id.x);
     let lane = i32(lane_index);
     let block = lane;
@@ -11,7 +11,7 @@ fn pad_2(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_i
         return;
     }
     let inside = vec4<bool>((((block / 3 - 1) >= 0) && ((block / 3 - 1) < 7))) & (((block % 3) * 4 + vec4<i32>(0, 1, 2, 3)) < vec4<i32>(9));
-    let a = vec4<f32>(input_a[clamp(block / 3 - 1, 0, 6) * 9 + clamp((block % 3) * 4, 0, 8)], input_a[clamp(block / 3 - 1, 0, 6) * 9 + clamp((block % 3) * 4 + 1, 0, 8)], input_a[clamp(block / 3 - 1, 0, 6) * 9 + clamp((block % 3) * 4 + 2, 0, 8)], input_a[clamp(block / 3 - 1, 0, 6) * 9 + clamp((block % 3) * 4 + 3, 0, 8)]);
-    let padded = select(vec4<f32>(0.0f), a, inside);
-    t2[block] = padded;
+    let input_a_value = vec4<f32>(input_a[clamp(block / 3 - 1, 0, 6) * 9 + clamp((block % 3) * 4, 0, 8)], input_a[clamp(block / 3 - 1, 0, 6) * 9 + clamp((block % 3) * 4 + 1, 0, 8)], input_a[clamp(block / 3 - 1, 0, 6) * 9 + clamp((block % 3) * 4 + 2, 0, 8)], input_a[clamp(block / 3 - 1, 0, 6) * 9 + clamp((block % 3) * 4 + 3, 0, 8)]);
+    let padded = select(vec4<f32>(0.0f), input_a_value, inside);
+    t0[block] = padded;
 }

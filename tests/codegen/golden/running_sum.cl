@@ -2,8 +2,8 @@
 // Running totals along rows. Every lane scans 33 neighbours, then the lanes' totals are scanned together.
 #pragma OPENCL FP_CONTRACT OFF
 static inline float load_0(__global const float *restrict input_a, __global float *restrict t1, const int row, const int i) {
-    const float a = input_a[i * 3 + row];
-    return a;
+    const float input_a_value = input_a[i * 3 + row];
+    return input_a_value;
 }
 
 static inline void store_0(__global const float *restrict input_a, __global float *restrict t1, const int row, const int i, const float value) {

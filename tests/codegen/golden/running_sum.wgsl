@@ -1,28 +1,28 @@
 // 3 groups of 256
 // Running totals along rows. Every lane scans 5 neighbours, then the lanes' totals are scanned together.
 @group(0) @binding(0) var<storage, read> input_a: array<f32, 3075>;
-@group(0) @binding(1) var<storage, read_write> t1: array<f32, 3075>;
-fn load_0(row: i32, i: i32) -> f32 {
-    let a = input_a[i * 3 + row];
-    return a;
+@group(0) @binding(1) var<storage, read_write> t0: array<f32, 3075>;
+fn load_1(row: i32, i: i32) -> f32 {
+    let input_a_value = input_a[i * 3 + row];
+    return input_a_value;
 }
 
-fn store_0(row: i32, i: i32, value: f32) {
-    t1[i * 3 + row] = value;
+fn store_1(row: i32, i: i32, value: f32) {
+    t0[i * 3 + row] = value;
 }
 struct Value {
-    part_0: f32,
+    part_1: f32,
 }
 
 fn combine(a: Value, b: Value) -> Value {
-    return Value(a.part_0 + b.part_0);
+    return Value(a.part_1 + b.part_1);
 }
 
 var<workgroup> values: array<Value, 1280>;
 var<workgroup> totals: array<Value, 256>;
 
 @compute @workgroup_size(256)
-fn scan_1(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
+fn scan_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
     let group = i32(group_id.x);
     let lane = i32(lane_index);
     let first_row = group / 1 * 1;
@@ -32,7 +32,7 @@ fn scan_1(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_
     for (var slot = lane; slot < 1280; slot += 256) {
         let row = min(first_row + slot / 1280, 2);
         let i = min(tile * 1280 + slot % 1280, 1024);
-        values[slot] = Value(load_0(row, i));
+        values[slot] = Value(load_1(row, i));
     }
     workgroupBarrier();
 
@@ -67,7 +67,7 @@ fn scan_1(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_
         let i = tile * 1280 + slot % 1280;
         if (row <= 2 && i <= 1024) {
             let value = values[slot];
-            store_0(row, i, value.part_0);
+            store_1(row, i, value.part_1);
         }
     }
 }

@@ -89,7 +89,7 @@ static float maximum_f32(float x, float y) {
 }
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
-void divide_9(__global const float *restrict input_a, __global float *restrict t9) {
+void divide_0(__global const float *restrict input_a, __global float *restrict t0) {
     const int group = (int)get_group_id(0);
     const int row = group;
     float max_1 = -infinity_f32();
@@ -98,8 +98,8 @@ void divide_9(__global const float *restrict input_a, __global float *restrict t
         for (int strip_2 = 0; strip_2 < 32; strip_2 += 4) {
             #pragma unroll
             for (int chain = 0; chain < 4; chain++) {
-                const float8 a = vload8(0, input_a + row * 257 + strip_2 * 8 + chain * 8);
-                max_1_strips[chain] = select(a, max_1_strips[chain], (max_1_strips[chain] > a) | (max_1_strips[chain] != max_1_strips[chain]));
+                const float8 input_a_value = vload8(0, input_a + row * 257 + strip_2 * 8 + chain * 8);
+                max_1_strips[chain] = select(input_a_value, max_1_strips[chain], (max_1_strips[chain] > input_a_value) | (max_1_strips[chain] != max_1_strips[chain]));
             }
         }
         float8 max_1_all = max_1_strips[0];
@@ -110,46 +110,46 @@ void divide_9(__global const float *restrict input_a, __global float *restrict t
         const float2 max_1_2 = select(max_1_4.hi, max_1_4.lo, (max_1_4.lo > max_1_4.hi) | (max_1_4.lo != max_1_4.lo));
         max_1 = maximum_f32(max_1, maximum_f32(max_1_2.s0, max_1_2.s1));
         for (int column_2 = 256; column_2 < 257; column_2 += 1) {
-            const float a = input_a[row * 257 + column_2];
-            max_1 = maximum_f32(max_1, a);
+            const float input_a_value = input_a[row * 257 + column_2];
+            max_1 = maximum_f32(max_1, input_a_value);
         }
     }
-    float sum_6 = 0.0f;
+    float sum_3 = 0.0f;
     {
-        float8 sum_6_strips[4] = {(float8)(0.0f), (float8)(0.0f), (float8)(0.0f), (float8)(0.0f)};
-        for (int strip_3 = 0; strip_3 < 32; strip_3 += 4) {
+        float8 sum_3_strips[4] = {(float8)(0.0f), (float8)(0.0f), (float8)(0.0f), (float8)(0.0f)};
+        for (int strip_4 = 0; strip_4 < 32; strip_4 += 4) {
             #pragma unroll
             for (int chain = 0; chain < 4; chain++) {
-                const float8 a_2 = vload8(0, input_a + row * 257 + strip_3 * 8 + chain * 8);
-                const float8 subtract_4 = a_2 - max_1;
-                const float8 exp_5 = exp_f32x8(subtract_4);
-                *(__global loose_float8 *)(t9 + row * 257 + strip_3 * 8 + chain * 8) = exp_5;
-                sum_6_strips[chain] = sum_6_strips[chain] + exp_5;
+                const float8 input_a_value_2 = vload8(0, input_a + row * 257 + strip_4 * 8 + chain * 8);
+                const float8 subtract_5 = input_a_value_2 - max_1;
+                const float8 exp_6 = exp_f32x8(subtract_5);
+                *(__global loose_float8 *)(t0 + row * 257 + strip_4 * 8 + chain * 8) = exp_6;
+                sum_3_strips[chain] = sum_3_strips[chain] + exp_6;
             }
         }
-        float8 sum_6_all = sum_6_strips[0];
-        sum_6_all = sum_6_all + sum_6_strips[1];
-        sum_6_all = sum_6_all + sum_6_strips[2];
-        sum_6_all = sum_6_all + sum_6_strips[3];
-        const float4 sum_6_4 = sum_6_all.lo + sum_6_all.hi;
-        const float2 sum_6_2 = sum_6_4.lo + sum_6_4.hi;
-        sum_6 = sum_6 + (sum_6_2.s0 + sum_6_2.s1);
-        for (int column_3 = 256; column_3 < 257; column_3 += 1) {
-            const float a_2 = input_a[row * 257 + column_3];
-            const float subtract_4 = a_2 - max_1;
-            const float exp_5 = exp_f32(subtract_4);
-            t9[row * 257 + column_3] = exp_5;
-            sum_6 = sum_6 + exp_5;
+        float8 sum_3_all = sum_3_strips[0];
+        sum_3_all = sum_3_all + sum_3_strips[1];
+        sum_3_all = sum_3_all + sum_3_strips[2];
+        sum_3_all = sum_3_all + sum_3_strips[3];
+        const float4 sum_3_4 = sum_3_all.lo + sum_3_all.hi;
+        const float2 sum_3_2 = sum_3_4.lo + sum_3_4.hi;
+        sum_3 = sum_3 + (sum_3_2.s0 + sum_3_2.s1);
+        for (int column_4 = 256; column_4 < 257; column_4 += 1) {
+            const float input_a_value_2 = input_a[row * 257 + column_4];
+            const float subtract_5 = input_a_value_2 - max_1;
+            const float exp_6 = exp_f32(subtract_5);
+            t0[row * 257 + column_4] = exp_6;
+            sum_3 = sum_3 + exp_6;
         }
     }
-    for (int strip_4 = 0; strip_4 < 32; strip_4 += 1) {
-        const float8 kept_5 = vload8(0, t9 + row * 257 + strip_4 * 8);
-        const float8 divide_9 = kept_5 / sum_6;
-        *(__global loose_float8 *)(t9 + row * 257 + strip_4 * 8) = divide_9;
+    for (int strip_5 = 0; strip_5 < 32; strip_5 += 1) {
+        const float8 kept_6 = vload8(0, t0 + row * 257 + strip_5 * 8);
+        const float8 divide_0 = kept_6 / sum_3;
+        *(__global loose_float8 *)(t0 + row * 257 + strip_5 * 8) = divide_0;
     }
-    for (int column_4 = 256; column_4 < 257; column_4 += 1) {
-        const float kept_5 = t9[row * 257 + column_4];
-        const float divide_9 = kept_5 / sum_6;
-        t9[row * 257 + column_4] = divide_9;
+    for (int column_5 = 256; column_5 < 257; column_5 += 1) {
+        const float kept_6 = t0[row * 257 + column_5];
+        const float divide_0 = kept_6 / sum_3;
+        t0[row * 257 + column_5] = divide_0;
     }
 }

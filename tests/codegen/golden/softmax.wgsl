@@ -1,6 +1,6 @@
 // 63 groups of 32
 @group(0) @binding(0) var<storage, read> input_a: array<f32, 16191>;
-@group(0) @binding(1) var<storage, read_write> t9: array<f32, 16191>;
+@group(0) @binding(1) var<storage, read_write> t0: array<f32, 16191>;
 
 // 2^n, for exponents of normal numbers only.
 fn power_of_two_f32(n: i32) -> f32 {
@@ -51,17 +51,17 @@ fn maximum_f32(x: f32, y: f32) -> f32 {
 }
 
 var<workgroup> folded_max_1: array<f32, 32>;
-var<workgroup> folded_sum_6: array<f32, 32>;
+var<workgroup> folded_sum_2: array<f32, 32>;
 
 @compute @workgroup_size(32)
-fn divide_9(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
+fn divide_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
     let group = i32(group_id.x);
     let lane = i32(lane_index);
     let row = group;
     var max_1 = -infinity_f32();
-    for (var column_2 = lane; column_2 < 257; column_2 += 32) {
-        let a = input_a[row * 257 + column_2];
-        max_1 = maximum_f32(max_1, a);
+    for (var column_3 = lane; column_3 < 257; column_3 += 32) {
+        let input_a_value = input_a[row * 257 + column_3];
+        max_1 = maximum_f32(max_1, input_a_value);
     }
     folded_max_1[lane] = max_1;
     workgroupBarrier();
@@ -75,29 +75,29 @@ fn divide_9(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocatio
     }
     max_1 = folded_max_1[0];
     workgroupBarrier();
-    var sum_6 = 0.0f;
-    for (var column_3 = lane; column_3 < 257; column_3 += 32) {
-        let a_2 = input_a[row * 257 + column_3];
-        let subtract_4 = a_2 - max_1;
-        let exp_5 = exp_f32(subtract_4);
-        t9[row * 257 + column_3] = exp_5;
-        sum_6 = sum_6 + exp_5;
+    var sum_2 = 0.0f;
+    for (var column_4 = lane; column_4 < 257; column_4 += 32) {
+        let input_a_value_2 = input_a[row * 257 + column_4];
+        let subtract_5 = input_a_value_2 - max_1;
+        let exp_6 = exp_f32(subtract_5);
+        t0[row * 257 + column_4] = exp_6;
+        sum_2 = sum_2 + exp_6;
     }
-    folded_sum_6[lane] = sum_6;
+    folded_sum_2[lane] = sum_2;
     workgroupBarrier();
     for (var half = 16; half > 0; half /= 2) {
         if (lane < half) {
-            let other_sum_6 = folded_sum_6[lane + half];
-            sum_6 = sum_6 + other_sum_6;
-            folded_sum_6[lane] = sum_6;
+            let other_sum_2 = folded_sum_2[lane + half];
+            sum_2 = sum_2 + other_sum_2;
+            folded_sum_2[lane] = sum_2;
         }
         workgroupBarrier();
     }
-    sum_6 = folded_sum_6[0];
+    sum_2 = folded_sum_2[0];
     workgroupBarrier();
-    for (var column_4 = lane; column_4 < 257; column_4 += 32) {
-        let kept_5 = t9[row * 257 + column_4];
-        let divide_9 = kept_5 / sum_6;
-        t9[row * 257 + column_4] = divide_9;
+    for (var column_5 = lane; column_5 < 257; column_5 += 32) {
+        let kept_6 = t0[row * 257 + column_5];
+        let divide_0 = kept_6 / sum_2;
+        t0[row * 257 + column_5] = divide_0;
     }
 }

@@ -7,7 +7,7 @@ the result's memory for the loop after.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.vector_strips import Strips, neutral, strips_of, types_of_sums
@@ -100,7 +100,8 @@ class Registers:
             return lines if turn == 0 else []
         if key is not None:
             self._names.setdefault(key, {})[turn] = text.spelled[name]
-            if self.outer is not None and not key[1].depends_on(self.outer.variable) and len(self.before) < MOST_BEFORE:
+            same = self.outer is not None and _is_the_same_in_all_turns(key[1], self.outer)
+            if same and len(self.before) < MOST_BEFORE:
                 self.before += lines
                 return []
         return lines
@@ -121,6 +122,19 @@ class Registers:
 def _key(loop: Loop, buffer: str, index: Index) -> Key:
     """A place, whatever the loop's variable is called."""
     return buffer, replaced(index, {loop.variable: Index(0, [(Counter("column", 0, 1 << 31), 1)])})
+
+
+def _is_the_same_in_all_turns(index: Index, loop: Loop) -> bool:
+    """Whether it depends neither on the loop's variable nor on what is computed inside, such as the row of a table."""
+    return not any(index.depends_on(name) for name in (loop.variable, *_names_in(loop.body)))
+
+
+def _names_in(statements: Sequence[Statement]) -> Iterator[str]:
+    for each in statements:
+        if isinstance(each, Let):
+            yield each.name
+        elif isinstance(each, Loop | If):
+            yield from _names_in(each.body)
 
 
 def planned(printer: Printer, body: Sequence[Statement]) -> Registers | None:

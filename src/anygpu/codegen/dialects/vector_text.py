@@ -135,16 +135,43 @@ class VectorText:
             if text is not None:
                 self._words.together += 1
                 return Text(text, True)
+        spread = self.spread(expr) if step is None else None
+        if spread is not None:
+            return spread
         if not self._words.patient and (step is None or step == 1):
             raise Not
         indices = [self._printer.position(self._component(expr.index, each)) for each in range(self._words.width)]
         return Text(self._words.joined(expr.type, [self._printer.load(buffer, each) for each in indices]), True)
+
+    def spread(self, expr: Load) -> Text | None:
+        """Elements whose distances are known, though they are not the same: half of a position, or the rest of it."""
+        buffer = self._printer.buffers.get(expr.buffer)
+        distances = self._distances(expr.index)
+        if buffer is None or distances is None or min(distances) < 0:
+            return None
+        text = self._words.spread(buffer, self._component(expr.index, 0), distances)
+        if text is None:
+            return None
+        self._words.together += 1
+        return Text(text, True)
+
+    def _distances(self, index: Index) -> list[int] | None:
+        """How far each neighbour's position is from the first; `None` where that is not known."""
+        if any(index.depends_on(name) for name in self.wide):
+            return None
+        first = self._component(index, 0)
+        distances = [self._component(index, number) - first for number in range(self._words.width)]
+        return [each.constant for each in distances] if all(each.is_constant for each in distances) else None
 
     def _position(self, expr: Position) -> Text:
         if not self._varies(expr.index):
             return Text(self._printer.position(self._known(expr.index)), False)
         step = self._step(expr.index)
         width = self._words.width
+        distances = self._distances(expr.index) if step is None else None
+        if distances is not None:
+            first = self._printer.position(self._component(expr.index, 0))
+            return Text(f"({first} + {self._words.joined('i32', [str(each) for each in distances])})", True)
         if step is None:
             if not self._words.patient:
                 raise Not

@@ -108,6 +108,10 @@ class VectorWords(ABC):
     def component(self, text: str, number: int) -> str:
         return f"{text}.{self.components[number]}"
 
+    def spread(self, buffer: Buffer, index: Index, offsets: Sequence[int]) -> str | None:
+        """Elements at fixed distances from a position, as where several numbers share a byte; `None` if one by one."""
+        return None
+
     def halved(self) -> VectorWords | None:
         """Words for vectors of half the size, where a vector has halves called `lo` and `hi`."""
         return None
@@ -177,6 +181,27 @@ class WGSLWords(VectorWords):
         parts = f"((vec4<u32>({word}) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(255u))"
         return f"({parts} != vec4<u32>(0u))" if buffer.dtype == "bool" else parts
 
+    def spread(self, buffer: Buffer, index: Index, offsets: Sequence[int]) -> str | None:
+        """All of them out of one word."""
+        count = max(offsets) + 1
+        plain = not (buffer.has_offset or buffer.atomic or self._printer.windows(buffer) > 1)
+        if (
+            buffer.dtype not in ("int8", "uint8")
+            or not plain
+            or count not in (1, 2, 4)
+            or not is_multiple(index, count)
+        ):
+            return None
+        place = self._printer.position(index)
+        word = f"{buffer.name}[{self._printer.position(index // 4)}]"
+        begin = "" if is_multiple(index, 4) else f" + vec4<u32>((u32({place}) & 3u) * 8u)"
+        if buffer.dtype == "uint8":
+            shifts = ", ".join(f"{8 * offset}u" for offset in offsets)
+            return f"((vec4<u32>({word}) >> (vec4<u32>({shifts}){begin})) & vec4<u32>(255u))"
+        shifts = ", ".join(f"{24 - 8 * offset}u" for offset in offsets)
+        moved = f"vec4<i32>(bitcast<i32>({word})) << (vec4<u32>({shifts}){begin.replace('+', '-')})"
+        return f"(({moved}) >> vec4<u32>(24u))"
+
     def store(self, buffer: Buffer, index: Index, value: str) -> list[str] | None:
         grain = self._printer.grain(buffer)
         if buffer.has_offset or buffer.atomic or self._printer.windows(buffer) > 1 or not is_multiple(index, 4):
@@ -216,6 +241,8 @@ class WGSLWords(VectorWords):
         return None if name in read("wgsl") else f"vec4<{to}>({text})"
 
     def call(self, fn: str, of: ComputeType, result: ComputeType, texts: Sequence[str]) -> str | None:
+        if fn == "right_shift" and of == "u32":
+            return f"select(vec4<u32>(0u), {texts[0]} >> {texts[1]}, {texts[1]} < vec4<u32>(32u))"
         name = self._printer.library_name(fn, of)
         if name in read("wgsl"):
             return None
@@ -279,6 +306,15 @@ class OpenCLWords(VectorWords):
                 return f"convert_uint{width}(vload{width}({at}))"
         return f"vload{width}({at})"
 
+    def spread(self, buffer: Buffer, index: Index, offsets: Sequence[int]) -> str | None:
+        """As many neighbours as are needed, each as often as it is needed."""
+        count = max(offsets) + 1
+        if count not in (2, 4, 8, 16) or count > self.width:
+            return None
+        text = OpenCLWords(self._printer, count).load(buffer, index)
+        places = "".join(f"{offset:x}" for offset in offsets)
+        return None if text is None else f"{text}.s{places}"
+
     def store(self, buffer: Buffer, index: Index, value: str) -> list[str] | None:
         at, width = self._address(buffer, index), self.width
         match buffer.dtype:
@@ -328,6 +364,8 @@ class OpenCLWords(VectorWords):
         if fn in ("wrap_i8", "wrap_i16", "wrap_u8", "wrap_u16"):
             narrow = {"wrap_i8": "char", "wrap_i16": "short", "wrap_u8": "uchar", "wrap_u16": "ushort"}[fn]
             return f"convert_{self._NAMES[result]}{self.width}(convert_{narrow}{self.width}({texts[0]}))"
+        if fn == "right_shift" and of == "u32":
+            return f"select((uint{self.width})(0u), {texts[0]} >> {texts[1]}, {texts[1]} < 32u)"
         name = library.vector_call("opencl", fn, of, self._printer.target, self.width)
         if name is None:
             return None

@@ -198,6 +198,8 @@ class Kernel:
     def handed_a(self, depth: int) -> tuple[Lines, dict[tuple[int, int], str]]:
         """Every lane of a subgroup reads other rows of a, and all get them from there."""
         words, rows, width, handed = self.words, self.tiling.rows, self.width, self.tiling.handed
+        if rows < handed:
+            return self.handed_along_k(depth)
         lines: Lines = []
         elements: dict[tuple[int, int], str] = {}
 
@@ -228,6 +230,25 @@ class Kernel:
                     elements |= {(i + lane, u): of_lane(f"a_{i}_{u}", lane) for lane in range(handed)}
         return lines, elements
 
+    def handed_along_k(self, depth: int) -> tuple[Lines, dict[tuple[int, int], str]]:
+        """Of rows that are fewer than the lanes every lane reads other k."""
+        words, rows, width, handed = self.words, self.tiling.rows, self.width, self.tiling.handed
+        if depth % handed:
+            return self.direct_a(depth)
+        lines: Lines = []
+        elements: dict[tuple[int, int], str] = {}
+        each = width if self.vectors.a_k and width > 1 and depth % (handed * width) == 0 else 1
+        load = "load_a_vector" if each > 1 else "load_a"
+        for i in range(rows):
+            for q in range(0, depth, handed * each):
+                k = f"{plus('k', q)} + {times('neighbour', each)}"
+                lines.append(words.let(f"a_{i}_{q}", each, f"{load}(${{pass}}batch, {plus('row', i)}, {k})"))
+                for lane in range(handed):
+                    for c in range(each):
+                        value = words.component(f"a_{i}_{q}", c, each)
+                        elements[i, q + lane * each + c] = f"subgroupBroadcast({value}, {lane}u)"
+        return lines, elements
+
     def direct_b(self, depth: int) -> Lines:
         words, width = self.words, self.width
         lines = []
@@ -241,15 +262,17 @@ class Kernel:
                         across = [words.component(f"b_{q}_{j}_along_{c}", u, width) for c in range(width)]
                         lines.append(words.let(f"b_{q + u}_{j}", width, words.made(across)))
                 continue
-            for u in range(depth):
-                k = plus("k", u)
-                if self.vectors.b_n and width > 1:
-                    value = words.loaded(f"load_b_vector(${{pass}}batch, {k}, {self.column(j)})", width)
-                else:
-                    columns = [plus(self.column(j), c) for c in range(width)]
-                    value = words.made([words.loaded(f"load_b(${{pass}}batch, {k}, {n})", 1) for n in columns])
-                lines.append(words.let(f"b_{u}_{j}", width, value))
+            lines += [self.row_of_b(u, j) for u in range(depth)]
         return lines
+
+    def row_of_b(self, u: int, j: int) -> str:
+        words, width, k = self.words, self.width, plus("k", u)
+        if self.vectors.b_n and width > 1:
+            value = words.loaded(f"load_b_vector(${{pass}}batch, {k}, {self.column(j)})", width)
+        else:
+            columns = [plus(self.column(j), c) for c in range(width)]
+            value = words.made([words.loaded(f"load_b(${{pass}}batch, {k}, {n})", 1) for n in columns])
+        return words.let(f"b_{u}_{j}", width, value)
 
 
 class Blocks(Kernel):
@@ -279,4 +302,13 @@ class Blocks(Kernel):
 
     def turn(self, depth: int) -> Lines:
         lines, a = self.handed_a(depth) if self.tiling.handed else self.direct_a(depth)
-        return [*lines, *self.direct_b(depth), *self.multiply(depth, a)]
+        rows, vectors = range(self.tiling.rows), range(self.tiling.vectors)
+        if not (len(rows) < self.tiling.handed and (self.vectors.b_n or not self.vectors.b_k)):
+            return [*lines, *self.direct_b(depth), *self.multiply(depth, a)]
+        # A turn is long here: what it reads is used at once, and needs no register any longer.
+        for u in range(depth):
+            lines += [self.row_of_b(u, j) for j in vectors]
+            for i in rows:
+                factor = self.words.all(a[i, u], self.width)
+                lines += [self.words.multiply_add(f"total_{i}_{j}", factor, f"b_{u}_{j}") for j in vectors]
+        return lines

@@ -169,6 +169,8 @@ def _for_processors(sizes: Sizes, width: int, vectors: Vectors, target: Target) 
     A panel is worth its copying when many rows pass over it, and most so when b is large, or lies the other way round.
     """
     shapes = [(8, 2), (4, 4), (6, 2), (12, 2), (14, 2), (16, 1), (4, 2)]
+    if sizes.m <= 2:
+        shapes = [(2, 4), (2, 8), (2, 2), (2, 1)]
     depths = [(shape, 4) for shape in shapes[:2]] + [(shape, 1) for shape in shapes]
     blocks = [
         Tiling(form="blocks", rows=rows, vectors=count, vector=width, depth=depth, a_vectors=False)
@@ -266,6 +268,8 @@ def _for_wide_machines(sizes: Sizes, width: int, subgroup_size: int) -> list[Til
             for rows, count, lanes in shapes
             if rows % subgroup_size == 0 and lanes % subgroup_size == 0 and (rows < 64 or subgroup_size == 64)
         ]
+        if sizes.m < subgroup_size:
+            handed = [block(subgroup_size, count, 1, subgroup_size, subgroup_size) for count in (1, 2)]
     # Enough groups to have all of a wide machine at work, from the largest tile that gives so many.
     enough = 64
     guesses = [each for each in tiles if grid(sizes, _fitted(each, sizes))[0] >= enough] or tiles[-1:]
@@ -284,7 +288,8 @@ def _for_wide_machines(sizes: Sizes, width: int, subgroup_size: int) -> list[Til
     # Where few invocations run together they are the lanes of one processor, and a group's memory is no faster than
     # any other.
     if 0 < subgroup_size <= 8:
-        return [*split, *handed, first, *rest, *blocks]
+        few = sizes.m < subgroup_size
+        return [*handed, *split, first, *rest, *blocks] if few else [*split, *handed, first, *rest, *blocks]
     return [*split, first, *handed, *rest, *blocks]
 
 
@@ -294,6 +299,8 @@ def _fitted(tiling: Tiling, sizes: Sizes) -> Tiling:
     while lanes_m > 1 and rows * lanes_m > sizes.m:
         lanes_m //= 2
     rows = max(min(rows, sizes.m), 1)
+    if tiling.handed and rows > tiling.handed:
+        rows -= rows % tiling.handed
     # As many blocks in every tile, so that the last one is not mostly what another did already.
     most = max(sizes.m // (rows * lanes_m), 1)
     blocks = min(blocks, most)
@@ -312,7 +319,11 @@ def _fitted(tiling: Tiling, sizes: Sizes) -> Tiling:
     elif stage:
         stage = max(min(stage, sizes.k), 1)
     depth = vector if tiling.form == "tiles" else max(min(tiling.depth, sizes.k), 1)
-    handed = tiling.handed if lanes_n % max(tiling.handed, 1) == 0 and rows % max(tiling.handed, 1) == 0 else 0
+    handed = tiling.handed if lanes_n % max(tiling.handed, 1) == 0 else 0
+    if rows < handed:
+        # Then lanes hand along k what each of them has read.
+        depth = handed * vector if sizes.k >= handed * vector else depth
+        handed = handed if sizes.k >= handed * vector else 0
     return msgspec.structs.replace(
         tiling,
         rows=rows,

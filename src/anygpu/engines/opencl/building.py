@@ -7,13 +7,14 @@ from typing import Any
 
 import pyopencl as cl
 
-from anygpu.codegen.kernel import Kernel
+from anygpu.codegen.custom.complaints import of_clang
+from anygpu.codegen.kernel import Kernel, Own
 from anygpu.engines.cutting import Cut, Pace, cuts
 from anygpu.engines.driver import Counters
 from anygpu.engines.opencl import errors
 from anygpu.engines.opencl.declarations import WITHOUT_HEADER, with_declarations
 from anygpu.engines.recent import Recent
-from anygpu.errors import InvalidProgram
+from anygpu.errors import InvalidKernel, InvalidProgram
 
 #: Compiled texts that are kept, whoever still uses them or not.
 KEPT_TEXTS = 1024
@@ -129,6 +130,8 @@ class Builder:
 
     def _function(self, kernel: Kernel, binary: bytes | None) -> Function:
         program = None if binary is None else self._from_binary(binary)
+        if kernel.own is not None:
+            self._look_at(kernel.own)
         try:
             if program is None:
                 program = self._from_source(kernel)
@@ -140,6 +143,8 @@ class Builder:
         limit = compiled.get_work_group_info(cl.kernel_work_group_info.WORK_GROUP_SIZE, self._device)
         if kernel.group_size > limit:
             raise self._too_large(kernel, int(limit))
+        if kernel.own is not None:
+            self._look_at_memory(kernel.own, compiled)
         arguments = len(kernel.bindings) + len(kernel.numbers)
         if compiled.num_args != arguments:
             raise InvalidProgram(
@@ -147,6 +152,37 @@ class Builder:
                 "It was not run; please report this."
             )
         return Function(program, compiled, len(kernel.bindings), len(kernel.numbers))
+
+    def _look_at(self, own: Own) -> None:
+        """Compile a user's text as it is, so that a complaint about it has its place in it."""
+        if self._own_declarations and self._compiles_without_header(own.source):
+            return
+        try:
+            self._compiled(own.source, self._options)
+        except cl.Error as error:
+            if not errors.is_refusal_of_a_kernel(error):
+                raise
+            line, column, words = of_clang(str(error))
+            raise InvalidKernel(own.title, words, line=line, column=column) from error
+
+    def _compiles_without_header(self, text: str) -> bool:
+        try:
+            self._compiled(with_declarations(text, floats=self._floats), [*self._options, WITHOUT_HEADER])
+        except cl.Error as error:
+            if not errors.is_refusal_of_a_kernel(error):
+                raise
+            return False
+        return True
+
+    def _look_at_memory(self, own: Own, compiled: Any) -> None:
+        """By the compiler's own count, which knows more than the text."""
+        taken = int(compiled.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, self._device))
+        limit = int(self._device.local_mem_size)
+        if taken > limit:
+            raise InvalidKernel(
+                own.title,
+                f"its groups share {taken:,} bytes, and {limit:,} is what a group has on {self._name}.",
+            )
 
     def _from_binary(self, binary: bytes) -> Any | None:
         try:
@@ -180,13 +216,21 @@ class Builder:
             # Made from pyopencl's inner program, because the outer one keeps binaries where we do not see them.
             return cl.Program(cl._cl._Program(self._context, text)).build(options)
 
-    def _refusal(self, kernel: Kernel, error: cl.Error) -> InvalidProgram:
+    def _refusal(self, kernel: Kernel, error: cl.Error) -> InvalidProgram | InvalidKernel:
+        if kernel.own is not None:
+            # The user's own text is good, so what is wrong is no matter of a place in it.
+            return InvalidKernel(kernel.own.title, f"{self._name} refuses it: {of_clang(str(error)).words}")
         return InvalidProgram(
             f"The OpenCL compiler of {self._name} refuses kernel {kernel.name}. It was not run; if the kernel is not "
             f"your own, please report this.\n{error}\n{kernel.source}"
         )
 
-    def _too_large(self, kernel: Kernel, limit: int) -> InvalidProgram:
+    def _too_large(self, kernel: Kernel, limit: int) -> InvalidProgram | InvalidKernel:
+        if kernel.own is not None:
+            return InvalidKernel(
+                kernel.own.title,
+                f"its groups have {kernel.group_size} invocations, and {limit} is the limit of {self._name} for it.",
+            )
         return InvalidProgram(
             f"Kernel {kernel.name} has groups of {kernel.group_size}, and {self._name} runs it in groups of at most "
             f"{limit}. Use smaller groups."

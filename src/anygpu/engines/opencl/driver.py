@@ -218,6 +218,12 @@ class OpenCLDriver:
         for index, value in enumerate(launch.numbers):
             if function.numbers[index] != value:
                 _set_number(function, index, value)
+        if kernel.grid is not None and kernel.group is not None:
+            if kernel.groups:
+                sizes = tuple(groups * size for groups, size in zip(kernel.grid, kernel.group, strict=True))
+                events.append(cl.enqueue_nd_range_kernel(self._queue, compiled, sizes, kernel.group))
+                self._counters.dispatches += 1
+            return
         size = kernel.group_size
         parts = built.cuts(self._pace)
         for part_of_grid in parts:

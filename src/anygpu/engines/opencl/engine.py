@@ -80,7 +80,11 @@ class OpenCLEngine(CompilingEngine):
 
     def memory(self, device: Device) -> Memory:
         total = int(self._found[device.id].global_mem_size)
-        return Memory(total=total, unknown={"free": "OpenCL does not tell how much memory is free"})
+        return Memory(
+            total=total,
+            in_use=self.bytes_in_use(device),
+            unknown={"free": "OpenCL does not tell how much memory is free"},
+        )
 
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
         return errors.classify(error, device.id, device.limits.get("max-buffer-size"))

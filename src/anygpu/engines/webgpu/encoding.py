@@ -77,11 +77,12 @@ class Encoder:
     def _launch(self, launch: Launch, part: Part | None, *, begins: bool, ends: bool) -> bool:
         """Whether there was anything to dispatch."""
         built: BuiltKernel = launch.built
-        numbers, grid = launch.numbers, built.grid
+        numbers: tuple[int, ...] = launch.numbers
+        grid: tuple[int, ...] = built.grid
         if part is not None and part.groups != built.kernel.groups:
             numbers = built.starting_at(part.first_group, numbers)
             grid = grid_of(part.groups, self._fold)
-        if not grid[0]:
+        if not all(grid):
             return False
         group = self._groups.get(built.layout, launch.extents)
         place = self._place(numbers) if numbers else None

@@ -96,9 +96,14 @@ class WebGPUEngine(CompilingEngine):
         view = self._views[device.id][0]
         facts = VulkanFacts().of(view.info)
         if facts is None:
-            return Memory(unknown=unknown_facts(f"{device.api} does not tell its memory", "total", "free"))
+            return Memory(
+                in_use=self.bytes_in_use(device),
+                unknown=unknown_facts(f"{device.api} does not tell its memory", "total", "free"),
+            )
         unknown = {} if facts.memory_free is not None else {"free": facts.unknown["memory_free"]}
-        return Memory(total=facts.memory_total, free=facts.memory_free, unknown=unknown)
+        return Memory(
+            total=facts.memory_total, free=facts.memory_free, in_use=self.bytes_in_use(device), unknown=unknown
+        )
 
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
         return classify(error, device.id)

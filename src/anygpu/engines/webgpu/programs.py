@@ -6,12 +6,13 @@ from typing import Any
 
 import wgpu
 
-from anygpu.codegen.kernel import Kernel
+from anygpu.codegen.custom.complaints import of_naga
+from anygpu.codegen.kernel import Kernel, Own
 from anygpu.codegen.target import Target
 from anygpu.engines.recent import Recent
 from anygpu.engines.webgpu.errors import classify, innermost
 from anygpu.engines.webgpu.pacing import careful_seconds
-from anygpu.errors import InvalidProgram, Unsupported
+from anygpu.errors import InvalidKernel, InvalidProgram, Unsupported
 
 #: Pipelines that are kept for kernels to come; one that is in use stays alive beyond that.
 KEPT_PIPELINES = 2048
@@ -43,7 +44,7 @@ class BuiltKernel:
 
     __slots__ = ("careful", "first_group", "grid", "kernel", "layout", "pipeline")
 
-    def __init__(self, kernel: Kernel, layout: Layout, pipeline: Any, grid: tuple[int, int]) -> None:
+    def __init__(self, kernel: Kernel, layout: Layout, pipeline: Any, grid: tuple[int, ...]) -> None:
         self.kernel = kernel
         self.layout = layout
         self.pipeline = pipeline
@@ -88,7 +89,7 @@ class Programs:
         self._refuse_what_never_fits(kernel)
         layout = self._layout(kernel)
         pipeline = self._pipelines.get((kernel.source, kernel.name, layout), lambda: self._compile(kernel, layout))
-        return BuiltKernel(kernel, layout, pipeline, grid_of(kernel.groups, self.fold))
+        return BuiltKernel(kernel, layout, pipeline, kernel.grid or grid_of(kernel.groups, self.fold))
 
     def _layout(self, kernel: Kernel) -> Layout:
         kinds = tuple("read-only-storage" if each.access == "read" else "storage" for each in kernel.bindings)
@@ -98,6 +99,8 @@ class Programs:
         return self._layouts[key]
 
     def _compile(self, kernel: Kernel, layout: Layout) -> Any:
+        if kernel.own is not None:
+            self._look_at(kernel.own)
         try:
             module = self._device.create_shader_module(label=kernel.name, code=kernel.source)
             pipeline = self._device.create_compute_pipeline(
@@ -108,18 +111,32 @@ class Programs:
         except wgpu.GPUError as error:
             if classify(error, self._device_id) is not None:
                 raise
+            if kernel.own is not None:
+                # The user's own text is good, so what is wrong is no matter of a place in it.
+                raise InvalidKernel(kernel.own.title, f"{self._device_id} refuses it: {innermost(error)}") from error
             raise InvalidProgram(
                 f"the kernel {kernel.name} does not compile for {self._device_id}:\n{innermost(error)}"
             ) from error
         self.compilations += 1
         return pipeline
 
+    def _look_at(self, own: Own) -> None:
+        """Compile a user's text as it is, so that a complaint about it has its place in it."""
+        try:
+            self._device.create_shader_module(label=own.title, code=own.source)
+        except wgpu.GPUError as error:
+            if classify(error, self._device_id) is not None:
+                raise
+            line, column, words = of_naga(str(error))
+            raise InvalidKernel(own.title, words, line=line, column=column) from error
+
     def _refuse_what_never_fits(self, kernel: Kernel) -> None:
         most = self._target
         for what, asked, limit in (
             ("buffers", len(kernel.bindings), most.bindings),
             ("invocations in a group", kernel.group_size, most.group_limit),
-            ("groups", kernel.groups, self.fold * self.fold),
+            ("groups", 0 if kernel.grid else kernel.groups, self.fold * self.fold),
+            ("groups in one dimension", max(kernel.grid or (0,)), self.fold),
         ):
             if asked > limit:
                 raise Unsupported(

@@ -1,0 +1,258 @@
+"""Constant expressions of kernels, worked out: sizes of groups and arrays, and what the preprocessor compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from anygpu.codegen.custom.tokens import Token, Unreadable
+
+Number = int | float | bool
+
+_LEVELS: tuple[tuple[str, ...], ...] = (
+    ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"),
+    ("*", "/", "%"),
+)  # fmt: skip
+_JOINED = {("<", "<"): "<<", (">", ">"): ">>", ("<", "="): "<=", (">", "="): ">="}
+_WHOLE = ("i32", "u32", "i64", "u64", "int", "uint", "long", "ulong", "size_t", "short", "ushort", "char", "uchar")
+_REAL = ("f32", "f16", "f64", "float", "double", "half")
+_LARGEST = 1 << 64
+_DEEPEST = 100
+
+
+def evaluate(tokens: Sequence[Token], known: Mapping[str, Number]) -> Number:
+    """The value. Names that are not known, and everything that is no plain arithmetic, are `Unreadable`."""
+    return _Evaluation(tokens, known).value()
+
+
+def number_of(token: Token) -> Number:
+    """What a number in a text is worth, with whatever its language writes behind it."""
+    text = token.text.lower().replace("'", "")
+    try:
+        if text.startswith("0x"):
+            if "p" in text or "." in text:
+                return float.fromhex(text.rstrip("fhl"))
+            return int(text.rstrip("uil"), 16)
+        plain = text.rstrip("uilfhn")
+        if any(each in plain for each in ".e") or text[-1] in "fh":
+            return float(plain)
+        # A C compiler reads a leading zero as octal.
+        return int(plain, 8) if len(plain) > 1 and plain.startswith("0") else int(plain)
+    except (ValueError, OverflowError):
+        raise Unreadable(f"{token.text} is no number that a constant can have.", token) from None
+
+
+class _Evaluation:
+    def __init__(self, tokens: Sequence[Token], known: Mapping[str, Number]) -> None:
+        self.tokens = _joined(tokens)
+        self.known = known
+        self.at = 0
+        self.depth = 0
+
+    def value(self) -> Number:
+        if not self.tokens:
+            raise Unreadable("a value is missing here.")
+        result = self._choice()
+        if self.at < len(self.tokens):
+            raise Unreadable("this is no constant expression.", self.tokens[self.at])
+        return result
+
+    def _text(self) -> str:
+        return self.tokens[self.at].text if self.at < len(self.tokens) else ""
+
+    def _here(self) -> Token:
+        return self.tokens[min(self.at, len(self.tokens) - 1)]
+
+    def _choice(self) -> Number:
+        condition = self._level(0)
+        if self._text() != "?":
+            return condition
+        self.at += 1
+        yes = self._choice()
+        self._expect(":")
+        no = self._choice()
+        return yes if condition else no
+
+    def _level(self, level: int) -> Number:
+        if level == len(_LEVELS):
+            return self._unary()
+        left = self._level(level + 1)
+        while self._text() in _LEVELS[level]:
+            operator = self._here()
+            self.at += 1
+            left = _applied(operator, left, self._level(level + 1))
+        return left
+
+    def _unary(self) -> Number:
+        operator = self._here()
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise Unreadable("this expression is nested too deeply.", operator)
+        try:
+            if self._text() not in ("-", "+", "!", "~"):
+                return self._single()
+            self.at += 1
+            operand = self._unary()
+        finally:
+            self.depth -= 1
+        match operator.text:
+            case "-":
+                return -operand
+            case "+":
+                return operand
+            case "!":
+                return not operand
+        if isinstance(operand, float):
+            raise Unreadable("~ takes a whole number.", operator)
+        return ~int(operand)
+
+    def _single(self) -> Number:
+        if self.at >= len(self.tokens):
+            raise Unreadable("a value is missing here.", self._here())
+        token = self._here()
+        self.at += 1
+        if token.kind == "number":
+            return number_of(token)
+        if token.text == "(":
+            if self._text() in (*_WHOLE, *_REAL) and self._after() == ")":
+                cast = self._text()
+                self.at += 2
+                return _cast(cast, self._unary(), token)
+            value = self._choice()
+            self._expect(")")
+            return value
+        if token.kind == "name":
+            if token.text in ("true", "false"):
+                return token.text == "true"
+            if token.text in self.known:
+                return self.known[token.text]
+            if token.text in (*_WHOLE, *_REAL, "bool", "min", "max") and self._text() == "(":
+                return self._call(token)
+        raise Unreadable(f"{token.text} is no constant that is known here.", token)
+
+    def _after(self) -> str:
+        return self.tokens[self.at + 1].text if self.at + 1 < len(self.tokens) else ""
+
+    def _call(self, function: Token) -> Number:
+        self._expect("(")
+        values = [self._choice()]
+        while self._text() == ",":
+            self.at += 1
+            if self._text() == ")":
+                break
+            values.append(self._choice())
+        self._expect(")")
+        if function.text in ("min", "max"):
+            return min(values) if function.text == "min" else max(values)
+        if len(values) != 1:
+            raise Unreadable(f"{function.text} takes one value here.", function)
+        return _cast(function.text, values[0], function)
+
+    def _expect(self, text: str) -> None:
+        if self._text() != text:
+            raise Unreadable(f"{text} is missing here.", self._here())
+        self.at += 1
+
+
+def _joined(tokens: Sequence[Token]) -> list[Token]:
+    """In WGSL the halves of shifts and comparisons are single tokens."""
+    result: list[Token] = []
+    for token in tokens:
+        if result:
+            last = result[-1]
+            both = _JOINED.get((last.text, token.text))
+            if both is not None and last.stop == token.start:
+                result[-1] = last._replace(text=both)
+                continue
+        result.append(token)
+    return result
+
+
+def _cast(type: str, value: Number, at: Token) -> Number:
+    if type == "bool":
+        return bool(value)
+    if type in _REAL:
+        return float(value)
+    try:
+        return int(value)
+    except (ValueError, OverflowError):
+        raise Unreadable(f"{value} is no whole number.", at) from None
+
+
+def _applied(operator: Token, left: Number, right: Number) -> Number:
+    fractional = isinstance(left, float) or isinstance(right, float)
+    try:
+        result = (
+            _fractional(operator, float(left), float(right)) if fractional else _whole(operator, int(left), int(right))
+        )
+    except (ZeroDivisionError, OverflowError, ValueError):
+        raise Unreadable("this has no value that a kernel could use.", operator) from None
+    if isinstance(result, int) and not -_LARGEST < result < _LARGEST:
+        raise Unreadable("this is larger than any number that a kernel has.", operator)
+    return result
+
+
+def _compared(text: str, left: float, right: float) -> bool | None:
+    match text:
+        case "==":
+            return left == right
+        case "!=":
+            return left != right
+        case "<":
+            return left < right
+        case ">":
+            return left > right
+        case "<=":
+            return left <= right
+        case ">=":
+            return left >= right
+        case "&&":
+            return bool(left) and bool(right)
+        case "||":
+            return bool(left) or bool(right)
+    return None
+
+
+def _fractional(operator: Token, left: float, right: float) -> Number:
+    compared = _compared(operator.text, left, right)
+    if compared is not None:
+        return compared
+    match operator.text:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case "/":
+            return left / right
+    raise Unreadable(f"{operator.text} takes whole numbers.", operator)
+
+
+def _whole(operator: Token, left: int, right: int) -> Number:
+    compared = _compared(operator.text, left, right)
+    if compared is not None:
+        return compared
+    if operator.text in ("<<", ">>") and not 0 <= right < 64:
+        raise Unreadable("a shift is by 0 to 63 places.", operator)
+    match operator.text:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case "/":
+            return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+        case "%":
+            return abs(left) % abs(right) * (-1 if left < 0 else 1)
+        case "<<":
+            return left << right
+        case ">>":
+            return left >> right
+        case "&":
+            return left & right
+        case "|":
+            return left | right
+        case "^":
+            return left ^ right
+    raise Unreadable(f"{operator.text} is not understood here.", operator)

@@ -1,0 +1,311 @@
+"""The rules of a checked OpenCL C kernel, looked at word by word.
+
+There are no pointers but the kernel's buffers. Buffers and arrays are used by an index only, and each index is looked
+at before it is used. What is not known to be harmless is refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from anygpu.codegen.custom.opencl_reflection import buffer_of
+from anygpu.codegen.custom.opencl_text import SPACES, TYPES, Function, Text, Variable
+from anygpu.codegen.custom.prepared import Word
+from anygpu.codegen.custom.tokens import Token, Unreadable, words_in
+from anygpu.program.dtypes import ITEMSIZE
+
+ADVICE = "unchecked=True allows everything, at your own risk."
+
+_ATOMIC, _ATOM = "atomic_", "atom_"
+_WIDTHS = ("2", "3", "4", "8", "16")
+#: vloadN(i, p): how many elements each i stands for. The place of i among the arguments is the last but one.
+_VECTOR_ACCESS = {f"v{what}{width}": int(width) for what in ("load", "store") for width in _WIDTHS}
+_HALF_ACCESS = {f"v{what}_half{width}": int(width or 1) for what in ("load", "store") for width in ("", *_WIDTHS)}
+_ROUNDINGS = ("_rte", "_rtz", "_rtp", "_rtn")
+_HARMLESS_ATTRIBUTES = words_in(
+    "reqd_work_group_size work_group_size_hint vec_type_hint opencl_unroll_hint aligned packed always_inline noinline "
+    "unused __aligned__ __packed__ __always_inline__ __noinline__ __unused__"
+)
+#: Whatever makes or takes pointers, or memory that nobody declared. Clang takes a pointer of another type, and 0, for
+#: those of its built-in functions without a word.
+_FORBIDDEN = words_in(
+    "asm __asm __asm__ typeof __typeof __typeof__ __auto_type _Generic _Pragma __func__ __FUNCTION__ "
+    "__PRETTY_FUNCTION__ printf NULL prefetch wait_group_events sincos fract modf frexp remquo lgamma_r va_arg "
+    "va_start alloca"
+)
+_FORBIDDEN_BEGINNINGS = ("__builtin", "async_work_group", "vloada_", "vstorea_", "enqueue_", "intel_")
+_STATEMENTS = ("if", "while", "for", "switch")
+_NOT_OPERANDS = words_in("return case else do goto sizeof")
+_TAGGED = ("struct", "union", "enum")
+_ATTRIBUTE = ("__attribute__", "__attribute")
+
+
+def is_forbidden(token: Token) -> bool:
+    return token.kind == "name" and (token.text in _FORBIDDEN or token.text.startswith(_FORBIDDEN_BEGINNINGS))
+
+
+def check_attributes(text: Text, start: int, stop: int) -> None:
+    """Those of everything from `start` to before `stop`."""
+    place = start
+    while place < stop:
+        if text.tokens[place].text not in _ATTRIBUTE:
+            place += 1
+            continue
+        end = text.past_attribute(place)
+        for each in range(place + 1, end):
+            token = text.tokens[each]
+            begins = token.kind == "name" and text.tokens[each - 1].text in ("(", ",")
+            if token.kind == "string" or (
+                begins and token.text not in _HARMLESS_ATTRIBUTES and not text.is_type(token)
+            ):
+                raise Unreadable(f"the attribute {token.text} is not known to be harmless. {ADVICE}", token)
+        place = end
+
+
+class Guards:
+    """What is put into a text: around indices, and into the calls of functions that must be able to report."""
+
+    def __init__(self) -> None:
+        self.words: list[Word] = []
+        #: What comes before the word at a place.
+        self.before: dict[int, str] = {}
+        #: Brackets of calls, and whether there is nothing in them.
+        self.calls: dict[int, bool] = {}
+        #: Buffers that are used in vectors, and how wide these are.
+        self.widest: dict[str, int] = {}
+
+    def add(self, first: int, end: int, length: str, word: Word) -> None:
+        """Around the words from `first` to before `end`."""
+        if word not in self.words:
+            self.words.append(word)
+        number = self.words.index(word)
+        self.before[first] = f"anygpu_at((long)( {self.before.get(first, '')}"
+        closed = f"), {length}, anygpu_status, anygpu_first_word + {number}u)"
+        self.before[end] = f"{closed} {self.before.get(end, '')}"
+
+
+class Checking:
+    """One function."""
+
+    def __init__(self, text: Text, function: Function, guards: Guards) -> None:
+        self.text = text
+        self.tokens = text.tokens
+        self.partners = text.partners
+        self.function = function
+        self.guards = guards
+        self.own = {each.name.text for each in text.functions if not each.is_kernel}
+        #: What each name is, from the outermost block to the innermost.
+        self.scopes: list[dict[str, Variable]] = [dict(text.globals), {}]
+        #: Places where names are declared, up to the end of their lengths: nothing to check there.
+        self.declared: set[int] = set()
+        #: Brackets and names of buffers that were looked at.
+        self.allowed: set[int] = set()
+        #: Functions of the user's that it calls, by their places.
+        self.calls: dict[int, Token] = {}
+        #: Bytes of the arrays that each invocation has for itself.
+        self.private = 0
+
+    def counts(self) -> Counter[str]:
+        return Counter(token.text for token in self.calls.values())
+
+    def run(self) -> None:
+        for parameter in self.function.parameters:
+            name, element = parameter.name.text, self.text.element(parameter.words)
+            if parameter.stars:
+                buffer_of(self.text, parameter)
+            self.scopes[-1][name] = Variable(name, element, None if parameter.stars else (), "global")
+        place = self.function.body
+        while place <= self.function.end:
+            place = self._look(place)
+
+    def _refuse(self, why: str, token: Token) -> Unreadable:
+        return Unreadable(f"{why} {ADVICE}", token)
+
+    def _find(self, name: str) -> Variable | None:
+        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
+
+    def _look(self, place: int) -> int:
+        """Check what is here, and say where to go on."""
+        token = self.tokens[place]
+        if token.kind == "string":
+            raise self._refuse("texts are memory, which cannot be checked here.", token)
+        if token.kind == "mark":
+            self._mark(place, token)
+        if token.kind != "name":
+            return place + 1
+        if token.text in _ATTRIBUTE:
+            end = self.text.past_attribute(place)
+            check_attributes(self.text, place, end)
+            return end
+        if is_forbidden(token):
+            raise self._refuse(f"{token.text} cannot be checked.", token)
+        if token.text == "typedef":
+            raise self._refuse("types are given names outside of functions.", token)
+        if token.text in ("struct", "union"):
+            self._struct(place)
+        if self._begins_statement(place) and self.text.begins_declaration(place):
+            self._declaration(place)
+        self._name(place, token)
+        return place + 1
+
+    def _struct(self, place: int) -> None:
+        opening = next((each for each in (place + 1, place + 2) if self.tokens[each].text == "{"), None)
+        if opening is not None:
+            for each in range(opening, self.partners[opening]):
+                if self.tokens[each].text == "[":
+                    raise self._refuse("arrays in structs cannot be checked.", self.tokens[each])
+
+    # -- marks
+
+    def _mark(self, place: int, token: Token) -> None:
+        match token.text:
+            case "{":
+                self.scopes.append({})
+            case "}":
+                self.scopes.pop()
+            case "->":
+                raise self._refuse("-> is a pointer, and a checked kernel has none but its buffers.", token)
+            case "*" if self._is_unary(place):
+                raise self._refuse("a checked kernel has no pointers but its buffers: use name[i].", token)
+            case "&" if self._is_unary(place):
+                self._address(place, token)
+            case "[" if place not in self.declared and place not in self.allowed:
+                raise self._refuse("only buffers and arrays that are declared here can have an index.", token)
+
+    def _is_unary(self, place: int) -> bool:
+        """Whether a mark has nothing before it to work on; of what is not sure, that it has not."""
+        before = self.tokens[place - 1]
+        if before.kind == "name":
+            tagged = self.tokens[place - 2].text in _TAGGED
+            return tagged or before.text in _NOT_OPERANDS or self._is_of_a_type(before)
+        if before.kind == "number" or before.text in ("]", "++", "--"):
+            return False
+        if before.text != ")":
+            return True
+        opening = self.partners[place - 1]
+        owner = self.tokens[opening - 1]
+        if owner.text == "sizeof":
+            return False
+        if owner.kind == "name" and owner.text not in _NOT_OPERANDS:
+            return owner.text in _STATEMENTS
+        # After a cast, it is.
+        return self._is_of_a_type(self.tokens[opening + 1])
+
+    def _is_of_a_type(self, token: Token) -> bool:
+        return self.text.is_type(token) or token.text in SPACES or token.text in ("const", "volatile", "restrict")
+
+    def _address(self, place: int, token: Token) -> None:
+        """Only of one whole number, and only as the first argument of an atomic function."""
+        operand, variable = self.tokens[place + 1], self._find(self.tokens[place + 1].text)
+        end = place + 1
+        while self.tokens[end + 1].text == "[":
+            end = self.partners[end + 1]
+        callee = self.tokens[place - 2].text if self.tokens[place - 1].text == "(" else ""
+        whole = self.tokens[end + 1].text in (",", ")") and operand.kind == "name"
+        if not callee.startswith((_ATOMIC, _ATOM)) or not whole or variable is None or variable.element is None:
+            raise self._refuse(
+                "& makes a pointer, which cannot be checked. Only atomic functions take one: atomic_add(&name[i], 1).",
+                token,
+            )
+        type, count = variable.element
+        wide = type in ("int", "uint", "long", "ulong") if callee.startswith(_ATOM) else ITEMSIZE[TYPES[type]] >= 4
+        if not wide or count != 1:
+            raise self._refuse(f"{operand.text} is {type}, which {callee} does not take.", operand)
+
+    # -- names
+
+    def _begins_statement(self, place: int) -> bool:
+        before = self.tokens[place - 1]
+        if before.text == "(" and self.tokens[place - 2].text == "for":
+            return True
+        if before.text == ")":
+            return self.tokens[self.partners[place - 1] - 1].text in _ATTRIBUTE
+        return before.text in ("{", "}", ";", ":") or before.kind == "directive"
+
+    def _declaration(self, place: int) -> None:
+        in_loop = self.tokens[place - 1].text == "("
+        for where, variable, after in self.text.declared(place, self.text.next_mark(place, ";")):
+            found = self._find(variable.name)
+            if in_loop and found is not None and found.is_array:
+                raise self._refuse(f"{variable.name} is an array already. Use another name.", self.tokens[where])
+            self.scopes[-1][variable.name] = variable
+            self.declared.update(range(where, after))
+            if variable.space == "private" and variable.is_array:
+                self.private += variable.nbytes
+
+    def _name(self, place: int, token: Token) -> None:
+        before, after = self.tokens[place - 1], self.tokens[place + 1]
+        if place in self.declared or place in self.allowed or before.text == "." or before.text in ("goto", *_TAGGED):
+            return
+        if after.text == "(":
+            self._call(place, token)
+            return
+        variable = self._find(token.text)
+        if variable is None or not variable.is_array:
+            return
+        if before.text == "(" and after.text == ")" and self.tokens[place - 2].text == "sizeof":
+            return
+        self._index(place, token, variable)
+
+    def _call(self, place: int, token: Token) -> None:
+        if any(each.is_kernel and each.name.text == token.text for each in self.text.functions):
+            raise self._refuse(f"{token.text} is a kernel, and kernels are not called here.", token)
+        if token.text in self.own:
+            self.calls[place] = token
+            self.guards.calls[place + 1] = self.tokens[place + 2].text == ")"
+            return
+        if token.text.startswith((_ATOMIC, _ATOM)) and self.tokens[place + 2].text != "&":
+            raise self._refuse(f"the first argument of {token.text} must be &name[i], or &name.", token)
+        plain = next((token.text.removesuffix(each) for each in _ROUNDINGS if token.text.endswith(each)), token.text)
+        if plain in _VECTOR_ACCESS:
+            self._vector_access(place, token, _VECTOR_ACCESS[plain], is_half=False)
+        elif plain in _HALF_ACCESS:
+            self._vector_access(place, token, _HALF_ACCESS[plain], is_half=True)
+
+    def _vector_access(self, place: int, token: Token, count: int, *, is_half: bool) -> None:
+        """The last argument is the array, and what comes before it is the index, in steps of the vector."""
+        closing = self.partners[place + 1]
+        bounds = [place + 1]
+        at = place + 2
+        while at < closing:
+            if self.tokens[at].text == ",":
+                bounds.append(at)
+            at = self.partners[at] + 1 if self.tokens[at].text in ("(", "[", "{") else at + 1
+        bounds.append(closing)
+        variable = self._find(self.tokens[closing - 1].text)
+        if len(bounds) < 3 or bounds[-2] != closing - 2 or variable is None or len(variable.lengths or (0,)) != 1:
+            raise self._refuse(f"the last argument of {token.text} must be the name of a buffer or an array.", token)
+        if variable.element is None or variable.element[1] != 1 or (variable.element[0] == "half") != is_half:
+            raise self._refuse(f"{token.text} does not take {variable.name}, by its type.", token)
+        # An index outside becomes 0, where there must be room for a whole vector.
+        if variable.lengths is None:
+            self.guards.widest[variable.name] = max(count, self.guards.widest.get(variable.name, 0))
+        elif variable.lengths[0] < count:
+            raise self._refuse(f"{variable.name} has fewer elements than {token.text} takes.", token)
+        self.allowed.add(closing - 1)
+        length = f"({self._length(variable, 0)}) / {count}"
+        self.guards.add(bounds[-3] + 1, bounds[-2], length, self._word(variable, 0))
+
+    def _index(self, place: int, token: Token, variable: Variable) -> None:
+        opening = place + 1
+        axes = len(variable.lengths or (0,))
+        for axis in range(axes):
+            if self.tokens[opening].text != "[":
+                what = "an index for each of its axes" if axis else "an index"
+                raise self._refuse(
+                    f"{token.text} is used without {what}, where its bounds cannot be checked. Write "
+                    f"{token.text}{'[i]' * axes}.",
+                    token,
+                )
+            closing = self.partners[opening]
+            self.allowed.add(opening)
+            self.guards.add(opening + 1, closing, self._length(variable, axis), self._word(variable, axis))
+            opening = closing + 1
+        if self.tokens[opening].text == "[":
+            raise self._refuse("this index is of a vector, and cannot be checked: use .s0, .s1 and so on.", token)
+
+    def _length(self, variable: Variable, axis: int) -> str:
+        return f"anygpu_length_{variable.name}" if variable.lengths is None else str(variable.lengths[axis])
+
+    def _word(self, variable: Variable, axis: int) -> Word:
+        return Word(variable.name, None if variable.lengths is None else variable.lengths[axis])

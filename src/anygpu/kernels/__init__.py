@@ -1,0 +1,1 @@
+"""Kernels that a user wrote, from their text to a call."""

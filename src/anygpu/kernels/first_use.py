@@ -1,0 +1,214 @@
+"""The first use of a kernel: compiled and run in a child, compared with its reference, and remembered on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anygpu.array.array import Array
+from anygpu.array.paper import Paper
+from anygpu.array.structure import flatten
+from anygpu.cache_folder import cache_folder
+from anygpu.engines.catalogue import catalogue
+from anygpu.engines.kept import Kept, stamp_of
+from anygpu.errors import (
+    AllocationError,
+    AnyGPUError,
+    DeviceUnavailable,
+    InvalidOption,
+    KernelError,
+    KernelOutOfBounds,
+    MissingExtra,
+    WrongKernel,
+)
+from anygpu.hardware.device import Device
+from anygpu.kernels.arguments import Given
+from anygpu.kernels.comparing import Tolerance, first_difference
+from anygpu.kernels.launching import Launch, Launcher, encoded
+from anygpu.kernels.samples import Range, samples
+from anygpu.kernels.shapes import call_like
+from anygpu.kernels.trying import Trials, entry_of
+from anygpu.program.custom import Custom, Language, Parameter
+from anygpu.program.primitives import Spec
+
+Values = npt.NDArray[Any]
+
+#: The engines that speak a language, and what people call it.
+ENGINES: dict[Language, str] = {"wgsl": "webgpu", "opencl": "opencl"}
+SPOKEN: dict[Language, str] = {"wgsl": "WGSL", "opencl": "OpenCL C"}
+
+#: Arguments on a device that have more bytes than this are not downloaded for a trial.
+MOST_DOWNLOADED = 64 << 20
+
+#: Kinds of calls that need no thought any more.
+_MOST_PASSED = 4096
+
+
+def device_for(language: Language) -> tuple[Device | None, str]:
+    """The best device of this machine that speaks the language; or none, and why."""
+    from anygpu.runtime.places import places
+
+    engine = ENGINES[language]
+    try:
+        if engine in [entry.name for entry in catalogue()]:
+            return places.find(engine).facts, ""
+        why = f"The variable ANYGPU_ENGINES leaves out {engine}."
+    except DeviceUnavailable as error:
+        why = error.refusals[0] if error.refusals else str(error)
+    except MissingExtra as error:
+        why = str(error)
+    return None, f"no device of this machine takes {SPOKEN[language]}. {why}"
+
+
+class FirstUse:
+    """What became of one kernel in children."""
+
+    def __init__(self, launcher: Launcher, trials: Trials, timeout: float) -> None:
+        self._launcher = launcher
+        self._trials = trials
+        self._timeout = timeout
+        self._lock = threading.RLock()
+        #: By device and kind of call.
+        self._tried: dict[tuple[str, str], AnyGPUError | None] = {}
+        self._passed: set[Any] = set()
+
+    def compile(self, device: Device) -> str | None:
+        """Once for a device and its driver. Why the device cannot run it, where something is missing there."""
+        name, program = self._launcher.name, self._launcher.sample()
+        ops = [node.op for node in program.nodes if isinstance(node.op, Custom)]
+        key = hashlib.sha256(encoded(ops[0])).hexdigest()
+        kept = _kept(device)
+        if kept.record("kernel-compiled", key, bool):
+            return None
+        lacks = self._trials.lacks(device, program, name, self._timeout)
+        if lacks:
+            return f"{device.id} does not run it: {lacks[0].reason.rstrip('.')}."
+        self._trials.compile(device, program, name, self._timeout)
+        kept.put_record("kernel-compiled", key, True)
+        return None
+
+    def require(self, device: Device, given: Given, launch: Launch | None = None) -> None:
+        """Try it, unless that was done before, here or in an earlier process. What failed fails again."""
+        # Whole numbers may decide about shapes; others do not, so that new values of them need no new thought.
+        whole = tuple(each for each in given.numbers.values() if isinstance(each, int))
+        quick = device.id, whole, tuple((each.shape, each.dtype.name) for each in given.arrays)
+        if quick in self._passed:
+            return
+        if launch is None:
+            launch = self._launcher.launch_of(given)
+        where = device.id, launch.key
+        if where not in self._tried:
+            with self._lock:
+                if where not in self._tried:
+                    self._tried[where] = self._outcome(device, given, launch)
+        error = self._tried[where]
+        if error is not None:
+            raise error.with_traceback(None)
+        if len(self._passed) >= _MOST_PASSED:
+            self._passed.clear()
+        self._passed.add(quick)
+
+    def _outcome(self, device: Device, given: Given, launch: Launch) -> AnyGPUError | None:
+        kept = _kept(device)
+        if kept.record("kernel-checked", launch.key, bool):
+            return None
+        try:
+            self._try(device, given, launch)
+        except KernelOutOfBounds:
+            # Random numbers may be no indices of anything; and those of this call say nothing about the next.
+            if has_values(given):
+                raise
+            return None
+        except (KernelError, InvalidOption) as error:
+            return error
+        except AllocationError as error:
+            # A trial takes as much memory as the call itself. A kernel that was right for others may go without.
+            if None in self._tried.values():
+                return None
+            name = self._launcher.name
+            error.add_note(f"The kernel {name} can be checked with smaller arrays first: {name}.check(...).")
+            raise
+        kept.put_record("kernel-checked", launch.key, True)
+        return None
+
+    def check(self, device: Device, given: Given) -> None:
+        """Try it now, whatever is known."""
+        launch = self._launcher.launch_of(given)
+        with self._lock:
+            self._try(device, given, launch)
+            self._tried[device.id, launch.key] = None
+
+    def _try(self, device: Device, given: Given, launch: Launch) -> None:
+        launcher = self._launcher
+        arguments = arguments_for(given, launch.inputs, MOST_DOWNLOADED)
+        found = self._trials.run(device, launch.alone, arguments, launcher.name, self._timeout)
+        if launcher.reference is not None:
+            expected = _expected(launcher.reference, arguments, given)
+            compare(launcher.name, launcher.written, found, expected, launcher.tolerance)
+
+
+def _expected(reference: Callable[..., Any], arguments: Sequence[Values], given: Given) -> list[Any]:
+    for each in arguments:
+        each.flags.writeable = False  # a reference that writes to its arguments shows it here
+    return flatten(call_like(reference, arguments, given.numbers))[0]
+
+
+def arguments_for(given: Given, specs: Sequence[Spec], most: int) -> list[Values]:
+    """The caller's own arguments, copied, where they are at hand; otherwise random ones in their place.
+
+    Arrays of the host are always at hand. Those on a device are downloaded, unless they have more than `most` bytes.
+    """
+    known = has_values(given)
+    if known and sum(each.nbytes for each in given.arrays if isinstance(each, Array)) <= most:
+        return [np.array(each) for each in given.arrays]
+    return samples(specs, [_range(each) if known else None for each in given.arrays])
+
+
+def has_values(given: Given) -> bool:
+    """Not while a function is recorded."""
+    return not any(isinstance(each, Array) and isinstance(each._place, Paper) for each in given.arrays)
+
+
+def _range(array: Any) -> Range | None:
+    """The least and the greatest value, found where the array is."""
+    if not array.size or array.dtype.kind not in "iuf":
+        return None
+    return array.min().item(), array.max().item()
+
+
+def compare(
+    title: str,
+    written: Sequence[Parameter],
+    found: Sequence[Values],
+    expected: Sequence[Any],
+    tolerance: Tolerance | None,
+) -> None:
+    """Raises `WrongKernel` with the first place of the first result that is wrong."""
+    whose = f"the reference of the kernel {title}"
+    if len(expected) != len(written):
+        names = ", ".join(each.name for each in written)
+        raise InvalidOption(f"{whose} returns {len(expected)} arrays, and the kernel writes {len(written)}: {names}.")
+    for parameter, mine, theirs in zip(written, found, map(np.asarray, expected), strict=True):
+        if theirs.dtype != mine.dtype:
+            raise InvalidOption(
+                f"{whose} gives {parameter.name} in {theirs.dtype}, and the kernel in {mine.dtype}. End the reference "
+                f"with .astype(np.{mine.dtype})."
+            )
+        if theirs.shape != mine.shape:
+            raise InvalidOption(
+                f"{whose} gives {parameter.name} in the shape {theirs.shape}, and the kernel in {mine.shape}. Say the "
+                "right one with results=."
+            )
+        difference = first_difference(mine, theirs, tolerance)
+        if difference is not None:
+            position, here, there, places = difference
+            raise WrongKernel(title, parameter.name, position, here, there, differing=places)
+
+
+def _kept(device: Device) -> Kept:
+    return Kept(cache_folder() / "kernels", stamp_of(device, entry_of(device).versions))

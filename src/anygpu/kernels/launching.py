@@ -1,0 +1,220 @@
+"""From a kernel's text and the shapes of its arguments to the node of a program that launches it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import CodeType
+from typing import Any
+
+import msgspec
+
+from anygpu.array.tracing import record
+from anygpu.codegen.custom.reflection import Length, Reflected
+from anygpu.errors import InvalidOption
+from anygpu.kernels.arguments import Given, Number, scalars_of
+from anygpu.kernels.comparing import Tolerance
+from anygpu.kernels.shapes import Grid, Results, group_for, groups_for, invocations, numbers_for, result_shapes
+from anygpu.program.custom import Custom, Three
+from anygpu.program.graph import Program, Recorder
+from anygpu.program.primitives import Shape, Spec
+from anygpu.program.wire import to_bytes
+
+#: Kinds of calls that one kernel remembers.
+_MOST_LAUNCHES = 256
+#: Elements of each array of the program that shows whether a kernel compiles.
+_FEW = 64
+_ANY = Length()
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """The kernel for arguments of one kind and one set of numbers."""
+
+    #: With `result` 0.
+    op: Custom
+    inputs: tuple[Spec, ...]
+    results: tuple[Spec, ...]
+    #: Of everything that a trial depends on: two launches of one key differ in the values of numbers at most.
+    key: str
+
+    @property
+    def alone(self) -> Program:
+        """The kernel and nothing else, with all of its results; what it means stays behind."""
+        return program_of(msgspec.structs.replace(self.op, reference=b""), self.inputs)
+
+
+class Launcher:
+    """What a kernel's text, its reference and its options say about every call."""
+
+    def __init__(
+        self,
+        name: str,
+        reflected: Reflected,
+        reference: Callable[..., Any] | None,
+        *,
+        results: Results | None = None,
+        grid: Grid | None = None,
+        tolerance: Tolerance | None = None,
+        unchecked: bool = False,
+    ) -> None:
+        self.name = name
+        self.reflected = reflected
+        self.reference = reference
+        self.tolerance = tolerance
+        self.read = tuple(each for each in reflected.parameters if each.role != "output")
+        self.written = tuple(each for each in reflected.parameters if each.role != "input")
+        self.numbers = tuple(Number(each.name, each.dtype) for each in reflected.scalars)
+        self._results = results
+        self._grid = grid
+        self._unchecked = unchecked
+        self._known: OrderedDict[Any, Launch] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def launch_of(self, given: Given) -> Launch:
+        return self.launch(tuple(Spec(each.shape, each.dtype.name) for each in given.arrays), given.numbers)
+
+    def launch(self, inputs: tuple[Spec, ...], numbers: Mapping[str, int | float]) -> Launch:
+        # By how numbers are written: 0.0 and -0.0 are equal, and not the same.
+        key = inputs, repr(numbers)
+        known = self._known.get(key)
+        if known is None:
+            known = self._launch(inputs, numbers)
+            with self._lock:
+                self._known[key] = known
+                if len(self._known) > _MOST_LAUNCHES:
+                    self._known.popitem(last=False)
+        return known
+
+    def sample(self) -> Program:
+        """A program that has the kernel in it, and shows whether it compiles; nobody runs it."""
+        lengths = self.reflected.lengths
+        few = {each.name: (lengths.get(each.name, _ANY).exactly or _FEW,) for each in self.reflected.parameters}
+        ones = dict.fromkeys((each.name for each in self.numbers), 1)
+        op = self._custom(tuple(few[each.name] for each in self.written), (1, 1, 1), ones)
+        return program_of(op, tuple(Spec(few[each.name], each.dtype) for each in self.read))
+
+    def _launch(self, inputs: tuple[Spec, ...], numbers: Mapping[str, int | float]) -> Launch:
+        given = {each.name: spec.shape for each, spec in zip(self.read, inputs, strict=True)}
+        reference = self._recorded(inputs, numbers)
+        shapes = self._shapes(given, numbers, reference)
+        self._check_lengths({**given, **dict(zip((each.name for each in self.written), shapes, strict=True))})
+        group = self.reflected.group
+        width = self.reflected.lengths.get(self.written[0].name, _ANY).multiple
+        grid = invocations(self.name, self._grid, given, numbers, shapes[0], group, width)
+        op = self._custom(shapes, grid, numbers, reference)
+        op.infer(*inputs)
+        results = tuple(Spec(shape, each.dtype) for each, shape in zip(self.written, shapes, strict=True))
+        return Launch(op, inputs, results, self._key(op, inputs))
+
+    def _custom(
+        self,
+        shapes: tuple[Shape, ...],
+        grid: Three,
+        numbers: Mapping[str, int | float],
+        reference: Program | None = None,
+    ) -> Custom:
+        group = group_for(self.reflected.group, grid)
+        return Custom(
+            language=self.reflected.language,
+            title=self.name,
+            source=self.reflected.source,
+            entry=self.reflected.entry,
+            parameters=self.reflected.parameters,
+            scalars=scalars_of(self.numbers, numbers),
+            group=group,
+            groups=groups_for(grid, group),
+            shapes=shapes,
+            checked=not self._unchecked,
+            reference=to_bytes(reference, lines=False) if reference is not None else b"",
+        )
+
+    def _recorded(self, inputs: tuple[Spec, ...], numbers: Mapping[str, int | float]) -> Program | None:
+        """The reference as a program. `None` where NumPy alone can compute it: then it is for checking only."""
+        if self.reference is None:
+            return None
+        try:
+            program = record(partial(self.reference, **numbers_for(self.reference, numbers)), *inputs)
+        except Exception:  # noqa: BLE001 - the user's function on arrays that have no values: it may raise anything
+            return None
+        # A kernel in there is something to be compared with, and cannot stand for this one.
+        return None if any(isinstance(node.op, Custom) for node in program.nodes) else program
+
+    def _shapes(
+        self, given: Mapping[str, Shape], numbers: Mapping[str, int | float], reference: Program | None
+    ) -> tuple[Shape, ...]:
+        parameters, results = self.reflected.parameters, self._results
+        if reference is None:
+            return result_shapes(self.name, parameters, given, numbers, results)
+        if len(reference.results) != len(self.written):
+            raise InvalidOption(
+                f"the reference of the kernel {self.name} returns {len(reference.results)} arrays, and the kernel "
+                f"writes {len(self.written)}: {', '.join(each.name for each in self.written)}."
+            )
+        for parameter, spec in zip(self.written, reference.results, strict=True):
+            if spec.dtype != parameter.dtype:
+                raise InvalidOption(
+                    f"the reference of the kernel {self.name} gives {parameter.name} in {spec.dtype}, and the kernel "
+                    f"in {parameter.dtype}. End the reference with .astype(np.{parameter.dtype})."
+                )
+        shapes = tuple(spec.shape for spec in reference.results)
+        wanted = shapes if results is None else result_shapes(self.name, parameters, given, numbers, results)
+        if wanted != shapes:
+            raise InvalidOption(
+                f"results= of the kernel {self.name} gives {_listed(wanted)}, and its reference {_listed(shapes)}. "
+                "Leave results= out, or mend one of them."
+            )
+        return shapes
+
+    def _check_lengths(self, shapes: Mapping[str, Shape]) -> None:
+        """Of buffers that are an array of vectors, or whose length is a part of the text."""
+        for name, length in self.reflected.lengths.items():
+            count = math.prod(shapes[name])
+            if length.exactly is not None and count != length.exactly:
+                raise InvalidOption(f"{name} of the kernel {self.name} has {length.exactly} elements, not {count}.")
+            if count % length.multiple:
+                raise InvalidOption(
+                    f"{name} of the kernel {self.name} is made of vectors of {length.multiple}, and {count} elements "
+                    "are no whole number of them. Pad the array, or index single numbers in the kernel."
+                )
+
+    def _key(self, op: Custom, inputs: tuple[Spec, ...]) -> str:
+        numbers = [(each.name, each.dtype) for each in op.scalars]
+        # Groups may follow from the values of numbers, and a name says nothing.
+        text = encoded(msgspec.structs.replace(op, scalars=(), reference=b"", group=(0, 0, 0), groups=(0, 0, 0)))
+        about = text, numbers, inputs, self.tolerance, _fingerprint(self.reference), _fingerprint(self._grid)
+        return hashlib.sha256(repr(about).encode()).hexdigest()
+
+
+def result_of(op: Custom, number: int) -> Custom:
+    """The same launch, for another of its results."""
+    return msgspec.structs.replace(op, result=number) if number else op
+
+
+def program_of(op: Custom, inputs: tuple[Spec, ...]) -> Program:
+    recorder = Recorder()
+    sources = [recorder.input(spec) for spec in inputs]
+    return recorder.program([recorder.add(result_of(op, number), *sources) for number in range(len(op.written))])
+
+
+def encoded(op: Custom) -> bytes:
+    """Whatever people call it."""
+    return msgspec.msgpack.encode(msgspec.structs.replace(op, title="-"))
+
+
+def _fingerprint(function: Any) -> str:
+    """Another one when the function's own code is another."""
+    code = getattr(function, "__code__", None)
+    return _code_text(code) if isinstance(code, CodeType) else getattr(function, "__qualname__", repr(function))
+
+
+def _code_text(code: CodeType) -> str:
+    constants = [_code_text(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
+    return repr((code.co_code.hex(), code.co_names, code.co_varnames, constants))
+
+
+def _listed(shapes: tuple[Shape, ...]) -> str:
+    return ", ".join(map(str, shapes))

@@ -1,0 +1,303 @@
+"""The bytes behind tensors: one `Content` for all tensors that are equal, with its copies on the device and the host.
+
+Nobody writes to a content. A write makes a new one for its tensor, so copies never disagree: those of the old content
+are stale, and go with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+from anygpu.array.expression import Value
+from anygpu.hardware.verification import Values
+from anygpu.program.primitives import Spec
+from anygpu.runtime.lasting import LastingPlace
+from anygpu.runtime.place import WorkerPlace
+from anygpu.runtime.recovery import Copy, Kept
+from anygpu.store.report import Tier
+from anygpu.workers.executing import exportable, native_order
+from anygpu.workers.thread import LocalHandle
+
+_numbers = itertools.count(1)
+
+
+class HostBytes:
+    """Who owns bytes that the host can read: ordinary memory, a file, or memory that processes share."""
+
+    __slots__ = ("_close", "kind", "values")
+
+    def __init__(
+        self,
+        values: Values,
+        kind: Literal["memory", "disk", "file", "shared"] = "memory",
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        self.values = values
+        #: memory: the store's own. disk: a file of the store's own, which goes with this. file, shared: somebody
+        #: else's, which cost the store nothing, and which nobody writes to while they are here.
+        self.kind = kind
+        self._close = close
+
+    def close(self) -> None:
+        close, self._close = self._close, None
+        if close is not None:
+            close()
+
+
+class Content:
+    """One content and where it is."""
+
+    __slots__ = (
+        "__weakref__",
+        "ahead",
+        "backing",
+        "closed",
+        "copy",
+        "digest",
+        "fingerprint",
+        "host",
+        "key",
+        "moving",
+        "place",
+        "spec",
+        "tensors",
+        "told",
+        "used",
+        "value",
+    )
+
+    def __init__(self, place: WorkerPlace, spec: Spec) -> None:
+        self.key = next(_numbers)
+        self.place = place
+        self.spec = spec
+        #: One and the same for as long as there is the content; its buffer comes and goes.
+        self.value = Value.on(place, None, spec)
+        #: The store's own copy in memory.
+        self.host: HostBytes | None = None
+        #: A file or shared memory that has the same bytes.
+        self.backing: HostBytes | None = None
+        #: What arrays on a device that can be lost are had again from: whatever the store has on the host.
+        self.copy = Copy(np.empty(0, np.uint8), 0, deque())
+        self.copy.values = None
+        #: As it was computed, and as somebody else says that it is.
+        self.digest: str | None = None
+        self.told: str | None = None
+        self.fingerprint: bytes | None = None
+        self.used = 0
+        #: Entries that have it.
+        self.tensors: set[Any] = set()
+        self.closed = False
+        #: Whether a thread brings it to the device just now.
+        self.moving = False
+        #: Whether it was brought before somebody asked.
+        self.ahead = False
+
+    @property
+    def nbytes(self) -> int:
+        return self.spec.nbytes
+
+    @property
+    def on_device(self) -> bool:
+        return is_on_device(self.value)
+
+    @property
+    def tier(self) -> Tier:
+        if self.on_device:
+            return "device"
+        if self.host is not None or self._recovery is not None:
+            return "host"
+        return "disk" if self.backing is not None else "device"
+
+    @property
+    def copied(self) -> bool:
+        """Whether the bytes are somewhere beside the device."""
+        return self.host is not None or self.backing is not None
+
+    @property
+    def shares_host(self) -> bool:
+        return shares_host(self.place)
+
+    @property
+    def kept(self) -> Kept | None:
+        buffer = self.value.buffer
+        return buffer if isinstance(buffer, Kept) else None
+
+    @property
+    def _recovery(self) -> Values | None:
+        """The copy that the device's place keeps by itself."""
+        kept = self.kept
+        copy = kept.origin.copy if kept is not None else None
+        return copy.values if copy is not None and copy is not self.copy else None
+
+    # -- to the device and from it; the caller counts
+
+    def bring(self) -> int:
+        """To the device. How many bytes were copied."""
+        kept = self.kept
+        if kept is not None:
+            kept.live()
+            return self.nbytes
+        source = self.host or self.backing
+        if source is None:
+            raise RuntimeError("a content of a store is nowhere")  # the store never lets the last copy go
+        if self.shares_host:
+            return self._adopt(source)
+        self.value.buffer, copied = uploaded(self.place, source.values, self.copy)
+        return copied
+
+    def _adopt(self, source: HostBytes) -> int:
+        """The device works in the host's memory: what lies there is an array as it is, and needs no second copy."""
+        values = exportable(source.values)
+        buffer = self.place.adopt(values)
+        seen = self.place.download(buffer)
+        self.value.buffer = buffer
+        if self.host is not None:
+            self.host = None
+        return 0 if np.may_share_memory(seen, values) else self.nbytes
+
+    def put_in_order(self) -> int:
+        """Have elements one after the other, as views of a tensor count on it. How many bytes were copied for that.
+
+        NumPy and torch leave the result of a program in other orders too, or one number for many elements.
+        """
+        self.value.ordered = True
+        if not self.shares_host:
+            return 0
+        values = self.place.download(self.value.buffer)
+        if values.flags.c_contiguous:
+            return 0
+        self.value.buffer = self.place.adopt(np.ascontiguousarray(values))
+        return self.nbytes
+
+    def leave(self) -> None:
+        """From the device. There is another copy."""
+        kept = self.kept
+        if kept is not None:
+            kept.origin.remember(self.copy)
+            kept.handle = None
+        else:
+            self.value.buffer = None
+
+    def is_idle(self) -> bool:
+        """Whether nobody else has the value, or what stands for it on the device."""
+        if self.moving or is_shared(self, "value") or is_shared(self.value, "buffer"):
+            return False
+        buffer = self.value.buffer
+        if isinstance(buffer, Kept):
+            return buffer.handle is None or not is_shared(buffer, "handle")
+        if isinstance(buffer, LocalHandle) and type(buffer.buffer) is np.ndarray:
+            return not is_shared(buffer, "buffer")
+        return True
+
+    # -- copies on the host
+
+    def keep_on_host(self) -> int:
+        """Have a copy in memory. How many bytes were copied to the host."""
+        if self.host is not None:
+            return 0
+        values = self._recovery
+        copied = 0
+        if values is None:
+            values, copied = self.read()
+        if copied == 0 and self.kept is None and self.on_device:
+            # The memory is the device's own, and goes on when the device's handle of it is gone.
+            values = values.view()
+        self._host_is(values)
+        return copied
+
+    def _host_is(self, values: Values) -> None:
+        self.host = HostBytes(values)
+        self.remember()
+
+    def remember(self) -> None:
+        """Let the array on the device be had again from what the store has."""
+        source = self.host or self.backing
+        self.copy.values = None if source is None else source.values
+        self.copy.nbytes = 0 if source is None else source.values.nbytes
+        kept = self.kept
+        if kept is not None and source is not None:
+            kept.origin.remember(self.copy)
+            kept.origin.cut()
+
+    def rely_on_nothing(self, why: str) -> None:
+        """The array on the device is all there is, and no copy for a loss is wanted."""
+        self.copy.why = why
+        self.copy.values = None
+        kept = self.kept
+        if kept is not None and kept.origin.recipe is None:
+            kept.origin.forget(why)
+
+    def drop_host(self) -> None:
+        host, self.host = self.host, None
+        self.remember()
+        if host is not None:
+            host.close()
+
+    def read(self) -> tuple[Values, int]:
+        """The values on the host, and how many bytes were copied there from the device."""
+        source = self.host or self.backing
+        if source is not None:
+            return source.values, 0
+        values = self.place.download(self.value.buffer)
+        return values, 0 if shares_host(self.place) else self.nbytes
+
+    def close(self) -> None:
+        """Nobody needs it any more."""
+        self.closed = True
+        self.value = Value.on(self.place, None, self.spec)  # whoever has the old one goes on with it
+        for source in (self.host, self.backing):
+            if source is not None:
+                source.close()
+        self.host = self.backing = None
+
+
+def shares_host(place: WorkerPlace) -> bool:
+    """Whether the device's memory is the host's, in this process, so that nothing is copied to the host."""
+    return place.facts.form == "host" and not isinstance(place, LastingPlace)
+
+
+def is_on_device(value: Value) -> bool:
+    buffer = value.buffer
+    if not isinstance(buffer, Kept):
+        return buffer is not None
+    handle: Any = buffer.handle
+    return handle is not None and handle.worker.alive
+
+
+def uploaded(place: WorkerPlace, values: Values, copy: Copy | None = None) -> tuple[Any, int]:
+    """A buffer of the values, and how many bytes were copied. With `copy` the values stay as they are for its sake."""
+    values = native_order(values)
+    if isinstance(place, LastingPlace):
+        return (place.upload(values) if copy is None else place.upload_with(values, copy)), values.nbytes
+    return place.upload(values), values.nbytes
+
+
+def is_shared(holder: Any, name: str) -> bool:
+    """Whether somebody beside the holder has what it calls `name`."""
+    return _references(holder, name) > _ALONE
+
+
+def _references(holder: Any, name: str) -> int:
+    return sys.getrefcount(getattr(holder, name))
+
+
+class _Dummy:
+    __slots__ = ("value",)
+
+    value: object
+
+
+def _alone() -> int:
+    """What `_references` finds when nobody else has it, which differs between versions of Python."""
+    dummy = _Dummy()
+    dummy.value = object()
+    return _references(dummy, "value")
+
+
+_ALONE = _alone()

@@ -1,0 +1,68 @@
+"""Tensors of a store in safetensors files: read when they are used, and saved whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
+
+from anygpu.store.contents import HostBytes
+from anygpu.store.namespaces import Path
+from anygpu.store.tensor import Tensor
+from anygpu.tensor_files.folders import TensorFolder, open_folder
+from anygpu.tensor_files.safetensors import TensorFile, open_file
+from anygpu.tensor_files.saving import Saved, save
+
+if TYPE_CHECKING:
+    from anygpu.store.store import Store
+
+
+def open_into(
+    store: Store,
+    path: str | os.PathLike[str],
+    names: Iterable[str] | None,
+    *,
+    owner: str | None,
+    namespace: Path,
+    outside_links: bool,
+) -> dict[str, Tensor]:
+    """All of them, or none if one cannot be had."""
+    source: TensorFile | TensorFolder
+    source = open_folder(path, outside_links=outside_links) if FilePath(path).is_dir() else open_file(path)
+    found: dict[str, Tensor] = {}
+    with source:
+        try:
+            for name in source.names if names is None else names:
+                found[name] = _opened(store, source, name, owner or source.owner(name) or "main", namespace)
+        except BaseException:
+            for name, tensor in found.items():
+                store.release(name, holder=tensor.owner, namespace=namespace)
+            raise
+    return found
+
+
+def _opened(store: Store, source: TensorFile | TensorFolder, name: str, owner: str, namespace: Path) -> Tensor:
+    values = source.values(name)
+    # What NumPy has no type for was converted, and is no memory of the file's any more.
+    in_file = source.spec(name).nbytes == source.stretch(name).nbytes
+    told = source.hash(name)
+    return store._put_host(
+        name, HostBytes(values, "file" if in_file else "memory"), owner=owner, namespace=namespace, told=told
+    )
+
+
+def save_from(
+    store: Store,
+    path: str | os.PathLike[str],
+    names: Sequence[str] | None,
+    *,
+    namespace: Path,
+    metadata: Mapping[str, str],
+    shard_bytes: int | None,
+) -> Saved:
+    """Each is read as it is when its turn comes; if one is gone by then, nothing is saved."""
+    wanted = store.names(namespace) if names is None else list(names)
+    tensors = {name: store.get(name, namespace=namespace) for name in wanted}
+    owners = {name: tensor.owner for name, tensor in tensors.items()}
+    return save(path, tensors, metadata=metadata, owners=owners, shard_bytes=shard_bytes)

@@ -1,0 +1,63 @@
+"""Who holds a tensor: names and objects, each with one reference, and leases, each released exactly once."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from anygpu.errors import NotHeld
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from anygpu.store.store import Store
+    from anygpu.store.tensor import Entry, Tensor
+
+#: A name, or an object whose reference goes when it does.
+Holder = Any
+
+
+def label_of(holder: Holder) -> str:
+    """What a holder is called in messages and statistics; two objects never have the same."""
+    return holder if isinstance(holder, str) else f"{type(holder).__name__} at {id(holder):#x}"
+
+
+class Lease:
+    """A tensor that stays where it is until this is released, by `with`, by `release()`, or when nobody has it."""
+
+    def __init__(self, store: Store, entry: Entry, holder: str) -> None:
+        self._tensor = entry.tensor
+        self.holder = holder
+        self.name = entry.name
+        #: Calls at most once, however it comes about. The finalizer may run anywhere, so it only leaves a note.
+        self._end = weakref.finalize(self, store._lease_is_over, entry, holder)
+        self._end.atexit = False
+
+    @property
+    def tensor(self) -> Tensor:
+        if not self._end.alive:
+            raise NotHeld(self.name, self.holder)
+        return self._tensor
+
+    @property
+    def active(self) -> bool:
+        return self._end.alive
+
+    def release(self) -> None:
+        """Raises `NotHeld` when it was released before."""
+        if self._end.detach() is None:
+            raise NotHeld(self.name, self.holder)
+        store, entry = self._tensor._entry.store, self._tensor._entry
+        store._lease_is_over(entry, self.holder)
+
+    def __enter__(self) -> Tensor:
+        return self.tensor
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._end.alive:
+            self.release()
+
+    def __repr__(self) -> str:
+        return f"<lease of {self.name!r} by {self.holder!r}{'' if self.active else ', released'}>"

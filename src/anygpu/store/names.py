@@ -1,0 +1,128 @@
+"""The names of a store, and who holds what they stand for. The store's lock is held."""
+
+from __future__ import annotations
+
+import difflib
+import weakref
+
+from anygpu.errors import NameTaken, StoreClosed, UnknownTensor
+from anygpu.store.contents import Content
+from anygpu.store.tensor import Entry
+from anygpu.store.tiers import Tiers
+
+#: The namespace, and the name last.
+Key = tuple[str, ...]
+
+
+class Names:
+    """Entries by name. One goes when nobody holds a reference or a lease of it any more."""
+
+    def __init__(self, store: str, tiers: Tiers) -> None:
+        self.store = store
+        self.entries: dict[Key, Entry] = {}
+        self.closed = False
+        self._tiers = tiers
+        #: Tensors that were released, and have views.
+        self._orphans: list[weakref.ref[Entry]] = []
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise StoreClosed(self.store)
+
+    def find(self, key: Key) -> Entry:
+        self.check_open()
+        entry = self.entries.get(key)
+        if entry is None:
+            raise self._unknown(key)
+        return entry
+
+    def known(self, entry: Entry) -> Entry:
+        """The entry, unless it was released by all who had it."""
+        self.check_open()
+        if entry.gone:
+            raise self._unknown(entry.key)
+        return entry
+
+    def _unknown(self, key: Key) -> UnknownTensor:
+        others = [each[-1] for each in self.entries if each[:-1] == key[:-1]]
+        alike = difflib.get_close_matches(key[-1], others, 3)
+        where = f"{self.store}, namespace {'/'.join(key[:-1])}," if key[:-1] else self.store
+        return UnknownTensor(key[-1], where, alike)
+
+    # -- contents under names
+
+    def may_put(self, key: Key, owner: str) -> Entry | None:
+        """The entry that has the name now. Raises `NameTaken` if it is somebody else's."""
+        self.check_open()
+        entry = self.entries.get(key)
+        if entry is not None and (entry.owner != owner or owner not in entry.holders):
+            others = sorted({*entry.holders, *entry.leases})
+            raise NameTaken(key[-1], entry.owner if entry.owner in entry.holders else others[0])
+        return entry
+
+    def replaced(self, key: Key, owner: str) -> Content | None:
+        """What goes when something else is put under the name: its room is free."""
+        entry = self.may_put(key, owner)
+        return entry.content if entry is not None and len(entry.content.tensors) == 1 else None
+
+    def replace(self, entry: Entry, content: Content) -> None:
+        """Another content for the same tensor: its next version."""
+        old = entry.content
+        if old is content:
+            return
+        entry.content = content
+        self._tiers.link(content, entry)
+        self._tiers.unlink(old, entry)
+        entry.version += 1
+        if entry.tensor._shared is not None:
+            entry.tensor._shared.version += 1
+
+    def make_way(self, entry: Entry, owner: str) -> None:
+        """For a tensor of another shape or type under the same name, which nobody else may be using."""
+        others = sorted({*entry.holders, *entry.leases} - {owner}) or sorted(entry.leases)
+        if others:
+            raise NameTaken(entry.name, others[0])
+        entry.holders.clear()
+        self.free_if_unheld(entry)
+
+    # -- references
+
+    def end_lease(self, entry: Entry, holder: str) -> None:
+        count = entry.leases.get(holder, 0)
+        if count > 1:
+            entry.leases[holder] = count - 1
+        else:
+            entry.leases.pop(holder, None)
+        self.free_if_unheld(entry)
+
+    def free_if_unheld(self, entry: Entry) -> None:
+        if entry.is_held or entry.gone:
+            return
+        entry.gone = True
+        if entry.is_viewed:
+            if entry.content.on_device:
+                entry.last = entry.content.value
+            elif entry.content.copied:
+                entry.left = entry.content.read()[0]
+            self._orphans.append(weakref.ref(entry))
+        self.forget_orphans()
+        self.entries.pop(entry.key, None)
+        self._tiers.unlink(entry.content, entry)
+
+    def forget_orphans(self) -> None:
+        """Those whose views are gone."""
+        left: list[weakref.ref[Entry]] = []
+        for each in self._orphans:
+            entry = each()
+            if entry is not None and entry.is_viewed:
+                left.append(each)
+            elif entry is not None:
+                entry.last = entry.left = None
+        self._orphans = left
+
+    def close(self) -> None:
+        self.closed = True
+        for entry in list(self.entries.values()):
+            entry.holders.clear()
+            entry.leases.clear()
+            self.free_if_unheld(entry)

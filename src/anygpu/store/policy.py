@@ -1,0 +1,190 @@
+"""Which tensors leave the device or the host, when there is not room for all: a pure function of what is where.
+
+A content is on the device, in the host's memory, or both; it is *backed* where a file or shared memory has the same
+bytes, so that it needs neither. What is fixed (pinned, leased, or in use by somebody right now) is never moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+#: speed: stay on the device as long as there is room, with copies on the host, so that leaving costs nothing.
+#: memory: one copy only, wherever it is. balanced: copies that happen to exist are kept until somebody needs the room.
+Mode = Literal["speed", "memory", "balanced"]
+
+#: leave_device: the device's copy goes, there is another. to_host, to_disk: it is written there first, and then goes.
+#: drop_host: the host's copy goes, there is another. host_to_disk: it is written to disk first.
+Step = Literal["leave_device", "to_host", "to_disk", "drop_host", "host_to_disk"]
+
+
+class Item(msgspec.Struct):
+    """What has to be known of one content."""
+
+    key: int
+    nbytes: int
+    #: Rises with every use.
+    used: int
+    on_device: bool
+    on_host: bool
+    backed: bool = False
+    #: Pinned, leased, or in use: stays on the device if it is there.
+    fixed: bool = False
+
+
+class Budgets(msgspec.Struct, frozen=True, kw_only=True):
+    """The most bytes of each tier; `None` for as many as there are."""
+
+    device: int | None = None
+    host: int | None = None
+    #: Whether there is a folder to write to.
+    disk: bool = False
+
+
+class Move(msgspec.Struct, frozen=True):
+    key: int
+    step: Step
+
+
+class NoRoom(Exception):
+    """What cannot leave takes the room that is needed. `tier` is the one that is full."""
+
+    def __init__(self, tier: Literal["device", "host"], missing: int) -> None:
+        super().__init__(f"{missing} bytes are missing: {tier}")
+        self.tier = tier
+        self.missing = missing
+
+
+def room_on_device(items: Iterable[Item], need: int, budgets: Budgets) -> list[Move]:
+    """The moves, in order, after which `need` more bytes are within the budget of the device; raises `NoRoom`."""
+    state = _State(items, budgets)
+    state.free_device(need)
+    return state.moves
+
+
+def room_on_host(items: Iterable[Item], need: int, budgets: Budgets) -> list[Move]:
+    """The same for the host's memory."""
+    state = _State(items, budgets)
+    state.free_host(need)
+    return state.moves
+
+
+def keeps_host_copy(mode: Mode) -> bool:
+    """Whether what was brought to the device keeps the copy on the host that it came from."""
+    return mode != "memory"
+
+
+def makes_host_copy(mode: Mode) -> bool:
+    """Whether what is put on the device is copied to the host at once, so that it can leave for nothing later."""
+    return mode == "speed"
+
+
+def tidied(items: Iterable[Item], since: int, budgets: Budgets, mode: Mode) -> list[Move]:
+    """What `optimise()` does with all that was not used after `since`.
+
+    memory: it leaves the device, and the host too where there is a disk, and there is one copy of everything.
+    balanced: it leaves the device where that costs nothing, and what stays there keeps no second copy.
+    speed: nothing, unless a tier is over its budget.
+    """
+    state = _State(items, budgets)
+    for item in sorted(state.items.values(), key=lambda item: item.used):
+        idle = item.used <= since and not item.fixed
+        copies = item.on_host or item.backed
+        if mode == "memory":
+            if item.on_device and idle and item.nbytes:
+                state.leave_device(item, gently=True)
+            if item.on_host and (item.on_device or item.backed or (idle and budgets.disk)):
+                state.drop_host(item)
+        elif mode == "balanced":
+            if item.on_device and idle and copies and item.nbytes:
+                state.leave_device(item, gently=True)
+            elif item.on_host and (item.on_device or item.backed) and item.used <= since:
+                state.drop_host(item)
+    for free in (state.free_device, state.free_host):
+        # What is fixed may be over the budget since; the rest is as far down as it can be.
+        try:
+            free(0)
+        except NoRoom:
+            continue
+    return state.moves
+
+
+class _State:
+    """Tiers as they will be after the moves so far."""
+
+    def __init__(self, items: Iterable[Item], budgets: Budgets) -> None:
+        self.items = {item.key: msgspec.structs.replace(item) for item in items}
+        self.budgets = budgets
+        self.moves: list[Move] = []
+
+    def _oldest(self) -> Iterator[Item]:
+        return iter(sorted(self.items.values(), key=lambda item: item.used))
+
+    def free_device(self, need: int) -> None:
+        budget = self.budgets.device
+        if budget is None:
+            return
+        missing = sum(item.nbytes for item in self.items.values() if item.on_device) + need - budget
+        if need > budget or missing > sum(
+            item.nbytes for item in self.items.values() if item.on_device and not item.fixed
+        ):
+            raise NoRoom("device", missing)
+        for item in self._oldest():
+            if missing <= 0:
+                return
+            if item.on_device and not item.fixed and item.nbytes:
+                self.leave_device(item)
+                missing -= item.nbytes
+        if missing > 0:
+            raise NoRoom("device", missing)
+
+    def leave_device(self, item: Item, *, gently: bool = False) -> None:
+        """`gently`: not if there is nowhere to go."""
+        if item.on_host or item.backed:
+            self.moves.append(Move(item.key, "leave_device"))
+        else:
+            try:
+                self.free_host(item.nbytes)
+                self.moves.append(Move(item.key, "to_host"))
+                item.on_host = True
+            except NoRoom:
+                if not self.budgets.disk:
+                    if gently:
+                        return
+                    raise
+                self.moves.append(Move(item.key, "to_disk"))
+                item.backed = True
+        item.on_device = False
+
+    def free_host(self, need: int) -> None:
+        budget = self.budgets.host
+        if budget is None:
+            return
+        held = sum(item.nbytes for item in self.items.values() if item.on_host)
+        missing = held + need - budget
+        # Nothing is moved in vain.
+        movable = sum(
+            item.nbytes
+            for item in self.items.values()
+            if item.on_host and (item.on_device or item.backed or self.budgets.disk)
+        )
+        if missing > movable or need > budget:
+            raise NoRoom("host", missing)
+        # Second copies first, and then the oldest.
+        for spare in (True, False):
+            for item in self._oldest():
+                if missing <= 0:
+                    return
+                if item.on_host and item.nbytes and (item.on_device or item.backed or not spare):
+                    self.drop_host(item)
+                    missing -= item.nbytes
+
+    def drop_host(self, item: Item) -> None:
+        if item.on_device or item.backed:
+            self.moves.append(Move(item.key, "drop_host"))
+        else:
+            self.moves.append(Move(item.key, "host_to_disk"))
+            item.backed = True
+        item.on_host = False

@@ -1,0 +1,148 @@
+"""Tensors that are brought to the device before somebody asks for them, by a thread that ends when there are none.
+
+It also learns which tensor follows which: when one that was evicted usually comes next, it is brought while the device
+computes with the one before. Whether that helps depends on the device (on one that is made of the same cores as
+everything else it does not), so both ways are timed, and the better one is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from anygpu.errors import AnyGPUError
+
+if TYPE_CHECKING:
+    from anygpu.store.store import Store
+    from anygpu.store.tensor import Entry
+
+#: How often one tensor has to follow another before that is believed.
+_SEEN = 2
+#: A thread without work waits so long for more.
+_IDLE_SECONDS = 2.0
+#: Uses of evicted tensors that are timed together, how often each way is tried, and how often that verdict is used.
+_WINDOW = 16
+_TRIALS = 2
+_VERDICT_LASTS = 64
+
+
+class Worth:
+    """Whether to fetch ahead: both ways are tried in turn, and the faster one is used for a while."""
+
+    def __init__(self) -> None:
+        self._times: dict[bool, list[float]] = {True: [], False: []}
+        self._began: float | None = None
+        self._uses = 0
+        self._windows_left = 0
+        #: What is done now.
+        self.ahead = True
+
+    def used(self, now: float) -> None:
+        """A tensor was used that is not on the device all the time."""
+        if self._began is None:
+            self._began = now
+        self._uses += 1
+        if self._uses <= _WINDOW:
+            return
+        taken = now - self._began
+        self._began, self._uses = now, 1
+        if self._windows_left:
+            self._windows_left -= 1
+            return
+        times = self._times
+        times[self.ahead].append(taken)
+        if min(map(len, times.values())) < _TRIALS:
+            self.ahead = not self.ahead
+            return
+        self.ahead = min(times[True]) < min(times[False])
+        self._windows_left = _VERDICT_LASTS
+        for each in times.values():
+            each.clear()
+
+
+class Fetcher:
+    """Brings tensors, in the order in which they were asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = ref(store)
+        self._last: Entry | None = None
+        #: For each tensor the one that followed it last, and how many times in a row.
+        self._next: dict[tuple[str, ...], tuple[Entry, int]] = {}
+        self._worth = Worth()
+        self._over = False
+        self.forked()
+
+    def forked(self) -> None:
+        """Threads stay behind in the process that was forked from."""
+        self._changed = threading.Condition()
+        self._wanted: deque[Entry] = deque()
+        self._busy = False
+        self._thread: threading.Thread | None = None
+
+    def fetch(self, entries: Sequence[Entry]) -> None:
+        with self._changed:
+            if self._over:
+                return
+            self._wanted.extend(entries)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="anygpu-prefetch", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Until everything that was asked for is there, or could not be brought."""
+        with self._changed:
+            while (self._wanted or self._busy) and self._thread is not None:
+                self._changed.wait()
+
+    def saw(self, entry: Entry, *, came_back: bool) -> None:
+        """It was used now; `came_back` when it is one of those that come and go."""
+        last, self._last = self._last, entry
+        if came_back:
+            self._worth.used(time.perf_counter())
+        if last is None or last is entry:
+            return
+        known, times = self._next.get(last.key, (entry, 0))
+        self._next[last.key] = (entry, times + 1 if known is entry else 1)
+        following = self._next.get(entry.key)
+        if following is None or following[1] < _SEEN or not self._worth.ahead:
+            return
+        follower = following[0]
+        if not follower.gone and not follower.content.on_device and not follower.content.moving:
+            self.fetch([follower])
+
+    def close(self) -> None:
+        with self._changed:
+            self._over = True
+            self._wanted.clear()
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._next.clear()
+        self._last = None
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                if not self._wanted and not self._over:
+                    self._changed.wait(_IDLE_SECONDS)
+                if not self._wanted or self._over:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                entry = self._wanted.popleft()
+                self._busy = True
+            store = self._store()
+            if store is not None:
+                # What does not fit, or is gone by now, is brought by whoever uses it, who is told why it cannot be.
+                with contextlib.suppress(AnyGPUError):
+                    store._fetch(entry)
+            del store, entry

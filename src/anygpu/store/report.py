@@ -1,0 +1,154 @@
+"""What a store has, what it copied, and what `optimise()` did: frozen figures."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from anygpu.units import readable_bytes
+
+#: Every way on which bytes are copied. From disk they come to the host or the device as they are needed.
+CopyKind = Literal["to_device", "to_host", "on_device", "to_disk"]
+KINDS: tuple[CopyKind, ...] = ("to_device", "to_host", "on_device", "to_disk")
+
+Tier = Literal["device", "host", "disk"]
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """Copies of one kind since the store was made."""
+
+    count: int = 0
+    bytes: int = 0
+
+
+class Owned(msgspec.Struct, frozen=True):
+    """Of one owner's tensors. What several owners share is counted for each of them."""
+
+    tensors: int = 0
+    bytes: int = 0
+
+
+class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+    """One moment of a store. Bytes of a tier are those of contents, each counted once."""
+
+    name: str
+    device: str
+    mode: str
+    tensors: int
+    #: Different ones: tensors of equal content share one.
+    contents: int
+    #: What all tensors would take on one tier if nothing were shared.
+    bytes: int
+    #: Of these, what is not there a second time because contents are equal.
+    bytes_saved: int
+    device_bytes: int
+    host_bytes: int
+    #: In files of the store's own.
+    disk_bytes: int
+    #: In files and shared memory of others, which cost the store nothing.
+    elsewhere_bytes: int
+    #: On the device, of tensors that were released or overwritten while somebody still holds an array of them.
+    lingering_bytes: int
+    peak_device_bytes: int
+    #: `None` when there is no budget.
+    budget: int | None
+    host_budget: int | None
+    leases: int
+    pinned: int
+    copies: dict[CopyKind, Copied]
+    #: Contents that left the device, and that came back.
+    evictions: int
+    returns: int
+    #: Of those that came back, the ones that were fetched before somebody asked for them.
+    fetched_ahead: int
+    by_owner: dict[str, Owned]
+
+    def __str__(self) -> str:
+        tiers = ", ".join(
+            f"{readable_bytes(count)} {where}"
+            for count, where in (
+                (self.device_bytes, f"on {self.device}"),
+                (self.host_bytes, "on the host"),
+                (self.disk_bytes, "on disk"),
+            )
+        )
+        return f"{self.tensors} tensors in {self.contents} contents: {tiers}; {readable_bytes(self.bytes_saved)} shared"
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """One content that changed its tier."""
+
+    #: Of the tensors that have it.
+    names: tuple[str, ...]
+    nbytes: int
+    source: Tier
+    target: Tier
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """One copy that went, while another stayed."""
+
+    names: tuple[str, ...]
+    nbytes: int
+    tier: Tier
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What `optimise()` did. For each tier, `before` + `gained` - `freed` is `after`."""
+
+    moved: tuple[Moved, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+    #: Tensors that share the content of another one now, and what that was in bytes.
+    deduplicated: tuple[str, ...] = ()
+    deduplicated_bytes: int = 0
+    before: dict[Tier, int] = {}
+    after: dict[Tier, int] = {}
+
+    @property
+    def freed(self) -> dict[Tier, int]:
+        """Bytes that left each tier."""
+        return {tier: self._sum(tier, "source") + self._dropped(tier) for tier in _TIERS}
+
+    @property
+    def gained(self) -> dict[Tier, int]:
+        """Bytes that came to each tier."""
+        return {tier: self._sum(tier, "target") for tier in _TIERS}
+
+    @property
+    def saved(self) -> dict[Tier, int]:
+        """How much less each tier holds."""
+        return {tier: self.before.get(tier, 0) - self.after.get(tier, 0) for tier in _TIERS}
+
+    def _sum(self, tier: Tier, end: Literal["source", "target"]) -> int:
+        return sum(each.nbytes for each in self.moved if getattr(each, end) == tier)
+
+    def _dropped(self, tier: Tier) -> int:
+        return sum(each.nbytes for each in self.dropped if each.tier == tier)
+
+    def __str__(self) -> str:
+        saved = ", ".join(f"{readable_bytes(count)} less on {tier}" for tier, count in self.saved.items() if count > 0)
+        done = f"{len(self.moved)} moved, {len(self.dropped)} copies dropped, {len(self.deduplicated)} deduplicated"
+        return f"{done}: {saved or 'nothing to save'}"
+
+
+_TIERS: tuple[Tier, ...] = ("device", "host", "disk")
+
+
+class Counters:
+    """What is counted as it happens. Its store's lock is held."""
+
+    def __init__(self) -> None:
+        self.copies: dict[CopyKind, list[int]] = {kind: [0, 0] for kind in KINDS}
+        self.evictions = 0
+        self.returns = 0
+        self.fetched_ahead = 0
+        self.peak_device_bytes = 0
+
+    def copied(self, kind: CopyKind, nbytes: int) -> None:
+        if nbytes:
+            self.copies[kind][0] += 1
+            self.copies[kind][1] += nbytes
+
+    def frozen(self) -> dict[CopyKind, Copied]:
+        return {kind: Copied(*pair) for kind, pair in self.copies.items()}

@@ -1,0 +1,162 @@
+"""Memory with a name, in a file of its own, that processes map: writable for who makes it, read-only for the rest.
+
+A mapping of Python's keeps a descriptor of its file, and the descriptor keeps the file held (see `private_folder`). So
+a segment is held by a process exactly as long as an array of it is there.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anygpu.engines.host_types import numpy_dtype
+from anygpu.errors import StoreError
+from anygpu.program.primitives import Spec
+from anygpu.store.directory import ALIGNMENT, Entry
+from anygpu.store.private_folder import PrivateFolder, hold, room_for
+from anygpu.workers import shared as worker_memory
+
+PREFIX = "segment-"
+
+_PAGE = 4096
+_PIECE = 64 << 20
+
+Values = npt.NDArray[Any]
+
+
+class Segment:
+    """Reserved memory to write into; nobody else sees it before it is published."""
+
+    def __init__(self, name: str, spec: Spec, memory: worker_memory.Segment) -> None:
+        self.name = name
+        self.spec = spec
+        self._memory = memory
+        #: Written by whoever reserved it. Read-only once it is published.
+        self.values: Values = memory.array(spec)
+        self.published = False
+
+    def seal(self) -> None:
+        """Views that were taken of the values before can still write; nobody should have any."""
+        self.published = True
+        self.values.flags.writeable = False
+        self._memory.close()
+
+
+def layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
+    """Where each begins in one segment, and how long that is."""
+    offsets, end = [], 0
+    for spec in specs:
+        offsets.append(end)
+        end += -(-spec.nbytes // ALIGNMENT) * ALIGNMENT
+    return offsets, end
+
+
+def create(folder: PrivateFolder) -> tuple[str, int]:
+    """An empty segment, held. Only for who has locked the folder: before it is held, it looks like a leftover."""
+    name = PREFIX + secrets.token_hex(16)
+    descriptor = folder.open(name, writing=True, new=True)
+    hold(descriptor)
+    return name, descriptor
+
+
+def writable(name: str, descriptor: int, spec: Spec) -> Segment:
+    """Takes the descriptor over."""
+    try:
+        nbytes = _size(spec.nbytes)
+        with room_for(nbytes, descriptor):
+            _allocate(descriptor, nbytes)
+            memory = worker_memory.attached_segment(0, nbytes, descriptor, "")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return Segment(name, spec, memory)
+
+
+def write(descriptor: int, nbytes: int, offsets: Sequence[int], arrays: Sequence[Values]) -> None:
+    """Through the file, which tells of missing memory in a way that a mapping cannot: that one kills the process."""
+    with room_for(nbytes, descriptor):
+        for offset, values in zip(offsets, arrays, strict=True):
+            for begin, piece in _pieces(values):
+                _write(descriptor, piece, offset + begin)
+        if os.fstat(descriptor).st_size < _size(nbytes):
+            os.ftruncate(descriptor, _size(nbytes))
+
+
+def readable(folder: PrivateFolder, name: str) -> mmap.mmap:
+    """The whole segment, read-only and held. Raises FileNotFoundError where it was removed."""
+    descriptor = folder.open(name)
+    try:
+        hold(descriptor)
+        return mapped(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def mapped(descriptor: int) -> mmap.mmap:
+    """The segment of a descriptor, which the mapping keeps a copy of."""
+    nbytes = os.fstat(descriptor).st_size
+    if not nbytes:
+        raise StoreError("a segment of a shared store is empty, so the directory of the store is wrong about it.")
+    return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ)
+
+
+def tensor(memory: mmap.mmap, entry: Entry) -> Values:
+    """Read-only, and nothing is copied or even read."""
+    end = entry.offset + entry.nbytes
+    if end > len(memory):
+        raise StoreError(
+            f"{entry.key} should have {entry.nbytes:,} bytes from {entry.offset:,} on, and its segment "
+            f"{entry.segment} has {len(memory):,} in all, so the directory of the store is wrong about it."
+        )
+    flat = np.frombuffer(memory, np.uint8, entry.nbytes, entry.offset)
+    values: Values = flat.view(numpy_dtype(entry.dtype)).reshape(entry.shape)
+    return values
+
+
+def same_bytes(one: Values, other: Values) -> bool:
+    """Also where both have NaNs. In pieces, so that it ends at the first that differs."""
+    flat = other.reshape(-1).view(np.uint8)
+    return all(np.array_equal(piece, flat[begin : begin + len(piece)]) for begin, piece in _pieces(one))
+
+
+def _size(nbytes: int) -> int:
+    return max(nbytes, _PAGE)
+
+
+def _allocate(descriptor: int, nbytes: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, nbytes)
+        return
+    zeros = np.zeros(min(nbytes, 1 << 20), np.uint8)
+    for begin in range(0, nbytes, len(zeros)):
+        _write(descriptor, zeros[: nbytes - begin], begin)
+
+
+def _pieces(values: Values) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    """Its bytes in order, and where each piece begins. Only what is not contiguous is copied, a piece at a time."""
+    if values.flags.c_contiguous:
+        flat = values.reshape(-1).view(np.uint8)
+        for begin in range(0, flat.nbytes, _PIECE):
+            yield begin, flat[begin : begin + _PIECE]
+        return
+    if values.nbytes <= _PIECE or len(values) == 1:
+        yield from _pieces(np.ascontiguousarray(values))
+        return
+    rows = max(1, _PIECE * len(values) // values.nbytes)
+    each = values.nbytes // len(values)
+    for first in range(0, len(values), rows):
+        for begin, piece in _pieces(np.ascontiguousarray(values[first : first + rows])):
+            yield first * each + begin, piece
+
+
+def _write(descriptor: int, piece: npt.NDArray[np.uint8], offset: int) -> None:
+    rest = piece.data
+    while rest:
+        written = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[written:], offset + written

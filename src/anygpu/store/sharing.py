@@ -1,0 +1,56 @@
+"""A store that other processes of this host attach to: what is put is in shared memory, and found by its name."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from anygpu.errors import UnknownTensor
+from anygpu.hardware.verification import Values
+from anygpu.store.between import Found, open_shared
+from anygpu.store.contents import HostBytes
+from anygpu.store.directory import Key
+
+
+class SharedNames:
+    """The side of one store: which of its tensors others can find, and which of theirs it has."""
+
+    def __init__(self, name: str) -> None:
+        self._shared = open_shared(name)
+        #: By name, the version that this store has: published here, or found.
+        self._versions: dict[Key, int] = {}
+        #: By this store, and not withdrawn.
+        self._published: set[Key] = set()
+
+    def publish(self, key: Key, values: Values, *, owner: str, hash: str) -> HostBytes:
+        """The values in shared memory, where others find them from now on. One copy, unless they are there already."""
+        shared = self._shared.publish(key, values, owner=owner, hash=hash)
+        found = self._shared.find(key)
+        self._versions[key] = found.version if found is not None else 0
+        self._published.add(key)
+        return HostBytes(shared, "shared")
+
+    def news(self, key: Key) -> Found | None:
+        """What others have published under the name since this store has looked; `None` when there is nothing new."""
+        found = self._shared.find(key)
+        if found is None or found.version == self._versions.get(key):
+            return None
+        self._versions[key] = found.version
+        return found
+
+    def keys(self) -> Sequence[Key]:
+        return self._shared.names()
+
+    def has(self, key: Key) -> bool:
+        return key in self._versions
+
+    def withdraw(self, key: Key) -> None:
+        """What was published here nobody finds any more; who has it keeps it."""
+        self._versions.pop(key, None)
+        if key in self._published:
+            self._published.discard(key)
+            with contextlib.suppress(UnknownTensor):
+                self._shared.remove(key)
+
+    def close(self) -> None:
+        self._shared.close()

@@ -1,0 +1,607 @@
+"""`Store`: tensors by name, shared by everybody who holds them, on the device as long as there is room for them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy.typing as npt
+
+from anygpu.array.array import Array
+from anygpu.array.expression import Value
+from anygpu.array.place import place_for
+from anygpu.array.recording import dtype_name
+from anygpu.errors import InvalidOption, NotHeld
+from anygpu.hardware.verification import Values
+from anygpu.program.primitives import Spec
+from anygpu.runtime.place import WorkerPlace
+from anygpu.store import policy, taking
+from anygpu.store.contents import Content, HostBytes
+from anygpu.store.disk import Folder
+from anygpu.store.equals import Equals
+from anygpu.store.figures import figures
+from anygpu.store.guard import Guard
+from anygpu.store.leases import Holder, Lease, label_of
+from anygpu.store.names import Key, Names
+from anygpu.store.namespaces import Namespace, Path, key_of
+from anygpu.store.policy import Mode
+from anygpu.store.prefetching import Fetcher
+from anygpu.store.report import CopyKind, Counters, Report, Statistics
+from anygpu.store.sharing import SharedNames
+from anygpu.store.tensor import Copying, Entry, Tensor
+from anygpu.store.tiers import Tiers
+from anygpu.tensor_files.records import content_hash
+from anygpu.units import bytes_from
+
+if TYPE_CHECKING:
+    from anygpu.tensor_files.saving import Saved
+
+_names = itertools.count(1)
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+class Store:
+    """Named tensors on one device, shared without copies.
+
+    `device` is where tensors are used; `budget` and `host_budget` are the most bytes of each tier ("512MiB" or a
+    number), and `disk` a folder for what is left over, or `True` for a temporary one. `hash` finds equal contents.
+    With `shared`, every process of this user that opens a store of this name finds what the others have put.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        device: object | None = None,
+        budget: int | str | None = None,
+        host_budget: int | str | None = None,
+        disk: str | os.PathLike[str] | bool | None = None,
+        mode: Mode = "balanced",
+        hash: bool = True,
+        shared: bool = False,
+    ) -> None:
+        if shared and name is None:
+            raise InvalidOption('a store that processes share has a name: Store("models", shared=True).')
+        if mode not in get_args(Mode):
+            raise InvalidOption(f'mode is "speed", "memory" or "balanced"; got {mode!r}.')
+        place = place_for(device)
+        if not isinstance(place, WorkerPlace):
+            raise InvalidOption(f"a store keeps its tensors on a device, and {place.device} is none.")
+        self.name = name if name is not None else f"store-{next(_names)}"
+        self._place = place
+        self._hash = hash
+        self._guard = Guard()
+        self._counters = Counters()
+        budgets = policy.Budgets(
+            device=_bytes("budget", budget), host=_bytes("host_budget", host_budget), disk=bool(disk)
+        )
+        folder = Folder(disk) if disk else None
+        self._tiers = Tiers(self.name, place, budgets, mode, folder, self._guard, self._counters)
+        self._names = Names(self.name, self._tiers)
+        self._equals = Equals(self._tiers, self._guard)
+        self._fetcher = Fetcher(self)
+        self._outside = SharedNames(self.name) if shared else None
+        _stores.add(self)
+
+    @property
+    def device(self) -> str:
+        return self._place.device
+
+    @property
+    def mode(self) -> Mode:
+        return self._tiers.mode
+
+    @property
+    def budget(self) -> int | None:
+        return self._tiers.budgets.device
+
+    # -- tensors by name
+
+    def put(
+        self,
+        name: str,
+        array: Any,
+        *,
+        owner: str = "main",
+        namespace: Path = "",
+        hash: bool | None = None,
+    ) -> Tensor:
+        """Keep the array under a name. Its owner holds the first reference, and may put another one in its place.
+
+        What is on the store's device already stays where it is; everything else is copied there. Equal content is
+        kept once. In a shared store it is copied to shared memory as well, where other processes find it.
+        """
+        tensor = self._put(self._key(namespace, name), array, owner, hash)
+        if self._outside is not None:
+            try:
+                self._publish(tensor._entry)
+            except BaseException:
+                self.release(name, holder=owner, namespace=namespace)
+                raise
+        return tensor
+
+    def _put(self, key: Key, array: Any, owner: str, hash: bool | None) -> Tensor:
+        self._check_name(key, owner)
+        if isinstance(array, Tensor) and array._entry.store is self:
+            with self._guard:
+                return self._enter(key, owner, self._names.known(array._entry).content)
+        hashing = self._hash if hash is None else hash
+        if isinstance(array, Array) and array._place is self._place:
+            return self._put_resident(key, owner, array, hashing)
+        return self._put_values(key, owner, *taking.values_of(array), hashing)
+
+    def _put_host(
+        self,
+        name: str,
+        source: HostBytes,
+        *,
+        owner: str = "main",
+        namespace: Path = "",
+        told: str | None = None,
+    ) -> Tensor:
+        """Keep what a file or shared memory has. It is brought to the device when it is first used.
+
+        `told` is the hash that somebody says it has, as `anygpu.tensor_files` makes them. It is not believed: where it
+        is that of another tensor, the bytes decide whether they become one.
+        """
+        key = key_of(namespace, name)
+        self._check_name(key, owner)
+        spec = Spec(source.values.shape, dtype_name(source.values.dtype))
+        known = self._equals.as_told(source.values, spec, told) if self._hash and told is not None else None
+        with self._guard:
+            if known is not None and known.tensors:
+                source.close()
+                return self._enter(key, owner, known)
+            content = Content(self._place, spec)
+            content.told = told
+            if source.kind == "memory":
+                self._tiers.make_host_room(spec.nbytes)
+                content.host = source
+            else:
+                content.backing = source
+            content.remember()
+            return self._enter(key, owner, content)
+
+    def open(
+        self,
+        path: str | os.PathLike[str],
+        names: Iterable[str] | None = None,
+        *,
+        owner: str | None = None,
+        namespace: Path = "",
+        outside_links: bool = False,
+    ) -> dict[str, Tensor]:
+        """Keep the tensors of a safetensors file, or of a model's folder; they are read when they are used.
+
+        Without `owner` each has the one that it was saved with.
+        """
+        from anygpu.store.files import open_into
+
+        return open_into(self, path, names, owner=owner, namespace=namespace, outside_links=outside_links)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        names: Sequence[str] | None = None,
+        *,
+        namespace: Path = "",
+        metadata: Mapping[str, str] | None = None,
+        shard_bytes: int | None = None,
+    ) -> Saved:
+        """Save the tensors of a namespace as a safetensors file, or as a folder of files.
+
+        The old one stays until the new one is whole.
+        See `anygpu.tensor_files.save`.
+        """
+        from anygpu.store.files import save_from
+
+        return save_from(self, path, names, namespace=namespace, metadata=metadata or {}, shard_bytes=shard_bytes)
+
+    def get(self, name: str, *, namespace: Path = "") -> Tensor:
+        """The tensor of that name; everybody gets the same one. Raises `UnknownTensor` with names that are like it."""
+        key = self._key(namespace, name)
+        with self._guard:
+            return self._names.find(key).tensor
+
+    def namespace(self, namespace: Path) -> Namespace:
+        """The same store, with names of their own."""
+        return Namespace(self, namespace)
+
+    def names(self, namespace: Path | None = None) -> list[str]:
+        """Of one namespace; without one, of those that are in none."""
+        prefix = key_of(namespace or "", "")[:-1]
+        return [key[-1] for key in self.keys() if key[:-1] == prefix]
+
+    def keys(self) -> list[tuple[str, ...]]:
+        """Every tensor: its namespace, and its name last. In a shared store also those that only others have yet."""
+        with self._guard:
+            self._names.check_open()
+            own = list(self._names.entries)
+        return own if self._outside is None else list(dict.fromkeys((*own, *self._outside.keys())))
+
+    def __contains__(self, name: object) -> bool:
+        return (name if isinstance(name, tuple) else (name,)) in self.keys()
+
+    def __len__(self) -> int:
+        return len(self._names.entries)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        with self._guard:
+            return iter([entry.tensor for entry in self._names.entries.values()])
+
+    # -- who holds them
+
+    def share(self, name: str, with_: Iterable[Holder], *, namespace: Path = "") -> Tensor:
+        """Each of them holds one reference from now on, however often it is shared with them.
+
+        A holder is a name, or an object, whose reference is released when it is gone.
+        """
+        if isinstance(with_, str):
+            raise InvalidOption(f'with_ is a list of holders: with_=["{with_}"].')
+        holders = list(with_)
+        key = self._key(namespace, name)
+        with self._guard:
+            entry = self._names.find(key)
+            for holder in holders:
+                label = label_of(holder)
+                if label not in entry.holders:
+                    entry.holders.add(label)
+                    if not isinstance(holder, str):
+                        weakref.finalize(holder, _holder_is_gone, weakref.ref(self), entry, label).atexit = False
+            return entry.tensor
+
+    def lease(self, name: str, *, holder: Holder = "main", namespace: Path = "") -> Lease:
+        """The tensor, on the device, where it stays until the lease is over."""
+        label = label_of(holder)
+        key = self._key(namespace, name)
+        with self._guard:
+            entry = self._names.find(key)
+            entry.leases[label] = entry.leases.get(label, 0) + 1
+            lease = Lease(self, entry, label)
+            try:
+                self._bring(entry)
+            except BaseException:
+                lease._end.detach()
+                self._names.end_lease(entry, label)
+                raise
+            return lease
+
+    def release(self, name: str, *, holder: Holder | None = None, namespace: Path = "") -> None:
+        """Give up one's reference: the owner's, if nobody is named. The last one takes the tensor with it."""
+        with self._guard:
+            entry = self._names.find(key_of(namespace, name))
+            label = entry.owner if holder is None else label_of(holder)
+            if label not in entry.holders:
+                raise NotHeld(name, label)
+            entry.holders.remove(label)
+            self._names.free_if_unheld(entry)
+        if entry.gone and self._outside is not None:
+            self._outside.withdraw(entry.key)
+
+    def pin(self, name: str, *, namespace: Path = "") -> Tensor:
+        """Keep it on the device until `unpin`. Pins are counted."""
+        key = self._key(namespace, name)
+        with self._guard:
+            entry = self._names.find(key)
+            entry.pins += 1
+            try:
+                self._bring(entry)
+            except BaseException:
+                entry.pins -= 1
+                raise
+            return entry.tensor
+
+    def unpin(self, name: str, *, namespace: Path = "") -> None:
+        with self._guard:
+            entry = self._names.find(key_of(namespace, name))
+            if not entry.pins:
+                raise NotHeld(name, "a pin")
+            entry.pins -= 1
+
+    # -- copies and tiers
+
+    def view(
+        self,
+        name: str,
+        index: Any = None,
+        *,
+        shape: int | tuple[int, ...] | None = None,
+        dtype: npt.DTypeLike | None = None,
+        device: object | None = None,
+        copy: Copying = "allow",
+        namespace: Path = "",
+    ) -> Array:
+        """`Tensor.view` by name."""
+        tensor = self.get(name, namespace=namespace)
+        return tensor.view(index, shape=shape, dtype=dtype, device=device, copy=copy)
+
+    def synchronise(self, name: str, where: Literal["host", "device"], *, namespace: Path = "") -> Tensor:
+        """Let the host, or the device, have what was written last. Nothing is copied if it has.
+
+        In a shared store other processes see what was written after it was synchronised with the host.
+        """
+        if where not in ("host", "device"):
+            raise InvalidOption(f'synchronise takes "host" or "device"; got {where!r}.')
+        key = self._key(namespace, name)
+        with self._guard:
+            entry = self._names.find(key)
+            if where == "device":
+                self._bring(entry)
+            elif self._outside is None:
+                self._tiers.copy_to_host(self._still(entry))
+        if where == "host" and self._outside is not None:
+            self._publish(entry)
+        return entry.tensor
+
+    def prefetch(self, names: str | Sequence[str], *, namespace: Path = "", wait: bool = False) -> None:
+        """Bring tensors to the device, in this order, while the caller does something else.
+
+        It stops where there is no more room that nobody uses. With `wait` it returns when that is done.
+        """
+        keys = [self._key(namespace, name) for name in ([names] if isinstance(names, str) else names)]
+        with self._guard:
+            entries = [self._names.find(key) for key in keys]
+        self._fetcher.fetch(entries)
+        if wait:
+            self._fetcher.wait()
+
+    def optimise(self) -> Report:
+        """Share what is equal, and move or drop what was not used since the last time, as the mode has it."""
+        self._names.check_open()
+        with self._guard:
+            before = self._tiers.bytes_by_tier()
+        merged, merged_moves = self._equals.merge() if self._hash else ([], [])
+        with self._guard:
+            self._names.check_open()
+            moved, dropped = self._tiers.tidy()
+            after = self._tiers.bytes_by_tier()
+        return Report(
+            moved=tuple(moved),
+            dropped=(*merged_moves, *dropped),
+            deduplicated=tuple(merged),
+            deduplicated_bytes=sum(each.nbytes for each in merged_moves),
+            before=before,
+            after=after,
+        )
+
+    def statistics(self) -> Statistics:
+        """What there is now, where it is, and what was copied."""
+        with self._guard:
+            self._names.forget_orphans()
+            return figures(self.name, list(self._names.entries.values()), self._tiers, self._counters)
+
+    # -- its end
+
+    def close(self) -> None:
+        """Let go of every tensor. May be called twice; leases that are left end with it."""
+        self._fetcher.close()
+        with self._guard:
+            self._names.close()
+            self._tiers.close()
+        if self._outside is not None:
+            self._outside.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._names.closed
+
+    def __enter__(self) -> Store:
+        self._names.check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._names.closed else f"{len(self._names.entries)} tensors on {self.device}"
+        return f"<store {self.name!r}, {state}>"
+
+    # -- what tensors ask for
+
+    def _value_of(self, entry: Entry) -> Value:
+        with self._guard:
+            if entry.gone and not self._names.closed and entry.is_viewed:
+                last = self._last_value(entry)
+                if last is not None:
+                    return last
+            self._names.known(entry)
+            returns = self._counters.returns
+            ahead = entry.content.ahead
+            self._bring(entry)
+            value = entry.content.value
+            came_back = ahead or self._counters.returns > returns
+        self._fetcher.saw(entry, came_back=came_back)
+        return value
+
+    def _last_value(self, entry: Entry) -> Value | None:
+        """For a view that has to look again at a tensor that is gone."""
+        if entry.last is None and entry.left is not None:
+            entry.last = self._tiers.left_over(entry.left, entry.spec)
+            entry.left = None
+        return entry.last
+
+    def _fetch(self, entry: Entry) -> None:
+        """Ahead of its use."""
+        with self._guard:
+            self._names.known(entry)
+            self._tiers.bring(entry.content, ahead=True)
+
+    def _on_host(self, entry: Entry) -> Values:
+        with self._guard:
+            content = self._still(entry)
+            self._tiers.touch(content)
+            values = self._tiers.values_of(content)
+        shown = values.view()
+        shown.flags.writeable = False
+        return shown
+
+    def _write(self, entry: Entry, new: Value) -> None:
+        """The entry's next version. It is computed now, and the old content goes unless others have it."""
+        with self._guard:
+            self._names.known(entry)
+            old = entry.content
+            self._tiers.make_room(new.spec.nbytes, but=old if len(old.tensors) == 1 else None)
+        taking.settle(new, self._place)
+        with self._guard:
+            self._names.known(entry)
+            self._names.replace(entry, self._tiers.resident(new))
+
+    def _count(self, kind: CopyKind, nbytes: int) -> None:
+        with self._guard:
+            self._counters.copied(kind, nbytes)
+
+    def _looked_at(self, entry: Entry, view: Value) -> None:
+        with self._guard:
+            if not entry.gone:
+                self._tiers.looked_at(entry.content, view)
+
+    def _holders(self, entry: Entry) -> tuple[str, ...]:
+        with self._guard:
+            return tuple(sorted({*entry.holders, *entry.leases}))
+
+    def _lease_is_over(self, entry: Entry, holder: str) -> None:
+        self._guard.note(lambda: self._names.end_lease(entry, holder))
+
+    # -- with the lock held
+
+    def _bring(self, entry: Entry) -> None:
+        """To the device. While that is under way others may write to it, or release it."""
+        while True:
+            content = entry.content
+            self._tiers.bring(content)
+            self._names.known(entry)
+            if entry.content is content:
+                return
+
+    def _still(self, entry: Entry) -> Content:
+        """Its content, when that is not on its way any more."""
+        while self._names.known(entry).content.moving:
+            self._guard.wait()
+        return entry.content
+
+    def _enter(self, key: Key, owner: str, content: Content) -> Tensor:
+        """Give the content a name, or the name a content."""
+        entry = self._names.may_put(key, owner)
+        if entry is not None and entry.spec != content.spec:
+            self._names.make_way(entry, owner)
+            entry = None
+        if entry is None:
+            entry = self._names.entries[key] = Entry(self, key, owner, content)
+            self._tiers.link(content, entry)
+            return entry.tensor
+        if (entry.pins or entry.leases) and not content.on_device:
+            self._bring_instead(entry, content)
+            self._names.may_put(key, owner)
+        self._names.replace(entry, content)
+        return entry.tensor
+
+    def _bring_instead(self, entry: Entry, content: Content) -> None:
+        """What is to be on the device is there also with another content, which nobody lets go of meanwhile."""
+        self._tiers.link(content, entry)
+        try:
+            self._tiers.bring(content)
+            self._names.known(entry)
+        except BaseException:
+            self._tiers.unlink(content, entry)
+            raise
+
+    # -- other processes
+
+    def _key(self, namespace: Path, name: str) -> Key:
+        """The name; what others have published under it since is here after this."""
+        key = key_of(namespace, name)
+        if self._outside is not None:
+            with self._guard:
+                self._names.check_open()
+            found = self._outside.news(key)
+            if found is not None:
+                source = HostBytes(found.values, "shared")
+                self._put_host(name, source, owner=found.owner, namespace=namespace, told=found.hash or None)
+        return key
+
+    def _publish(self, entry: Entry) -> None:
+        """Let others find what it is now. A tensor of the device crosses through the host, which is counted."""
+        if self._outside is None:
+            return
+        with self._guard:
+            content = self._still(entry)
+            if content.backing is not None and content.backing.kind == "shared" and self._outside.has(entry.key):
+                return
+            values = self._tiers.values_of(content)
+            told = content.digest or content.told or ""
+        source = self._outside.publish(entry.key, values, owner=entry.owner, hash=told)
+        with self._guard:
+            if content.tensors:
+                self._tiers.back(content, source)
+
+    # -- putting
+
+    def _check_name(self, key: Key, owner: str) -> None:
+        """Before anything is computed or copied for it."""
+        with self._guard:
+            self._names.may_put(key, owner)
+
+    def _put_resident(self, key: Key, owner: str, array: Array, hashing: bool) -> Tensor:
+        value, copied = taking.resident_value(array, self._place)
+        known, fingerprint = self._equals.with_buffer_of(value), None
+        if known is None and hashing:
+            known, fingerprint = self._equals.on_device(value)
+        with self._guard:
+            self._counters.copied("on_device", copied)
+            if known is not None and known.tensors:
+                return self._enter(key, owner, known)
+            self._tiers.make_room(value.spec.nbytes, but=self._names.replaced(key, owner))
+            content = self._tiers.resident(value)
+            content.fingerprint = fingerprint
+            return self._enter(key, owner, content)
+
+    def _put_values(self, key: Key, owner: str, values: Values, from_device: int, hashing: bool) -> Tensor:
+        spec = Spec(values.shape, dtype_name(values.dtype))
+        digest = content_hash(values) if hashing else None
+        with self._guard:
+            self._names.check_open()
+            self._counters.copied("to_host", from_device)
+            known = self._tiers.by_digest.get(digest) if digest is not None else None
+            if known is not None:
+                return self._enter(key, owner, known)
+            content = self._tiers.upload(values, spec, but=self._names.replaced(key, owner))
+            content.digest = digest
+            # Another thread may have put an equal one meanwhile.
+            known = self._tiers.by_digest.get(digest) if digest is not None else None
+            return self._enter(key, owner, content if known is None else known)
+
+
+def _holder_is_gone(store: weakref.ref[Store], entry: Entry, label: str) -> None:
+    """A finalizer: it never waits."""
+    found = store()
+    if found is not None:
+
+        def let_go() -> None:
+            if label in entry.holders:
+                entry.holders.remove(label)
+                found._names.free_if_unheld(entry)
+
+        found._guard.note(let_go)
+
+
+def _bytes(name: str, wanted: int | str | None) -> int | None:
+    found = bytes_from(wanted) if isinstance(wanted, str) else wanted
+    if (found is None and wanted is not None) or (found is not None and (isinstance(found, bool) or found < 0)):
+        raise InvalidOption(f'{name}= is a number of bytes such as "512MiB" or 2**29; got {wanted!r}.')
+    return found if found is None else int(found)
+
+
+def _forked() -> None:
+    for store in list(_stores):
+        store._guard.anew()
+        store._fetcher.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

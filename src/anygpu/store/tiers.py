@@ -1,0 +1,374 @@
+"""The contents of a store on the device, on the host and on disk, and how they move. The store's lock is held."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from anygpu.array.expression import Value
+from anygpu.errors import OverBudget
+from anygpu.hardware.verification import Values
+from anygpu.program.primitives import Spec
+from anygpu.runtime.lasting import LastingPlace
+from anygpu.runtime.place import WorkerPlace
+from anygpu.runtime.recovery import Kept
+from anygpu.store import policy
+from anygpu.store.contents import Content, HostBytes, uploaded
+from anygpu.store.disk import Folder
+from anygpu.store.guard import Guard
+from anygpu.store.policy import Budgets, Item, Mode, Move, NoRoom
+from anygpu.store.report import Counters, Dropped, Moved, Tier
+
+if TYPE_CHECKING:
+    from anygpu.store.tensor import Entry
+
+_ticks = itertools.count(1)
+
+
+class Tiers:
+    """Every content of a store, and the budgets."""
+
+    def __init__(
+        self,
+        store: str,
+        place: WorkerPlace,
+        budgets: Budgets,
+        mode: Mode,
+        folder: Folder | None,
+        guard: Guard,
+        counters: Counters,
+    ) -> None:
+        self.store = store
+        self.place = place
+        self.budgets = budgets
+        self.mode = mode
+        self.contents: dict[int, Content] = {}
+        self.by_digest: dict[str, Content] = {}
+        self.by_told: dict[str, Content] = {}
+        self._folder = folder
+        self._guard = guard
+        self._counters = counters
+        #: Of contents that are on their way to the device.
+        self._coming = 0
+        #: Views of contents: their buffer, and which content it is.
+        self._aliases: list[tuple[ref[Any], int]] = []
+        #: What was released while somebody had an array or a view of it: that one's buffer, which content it was, and
+        #: how many bytes it has.
+        self._lingering: list[tuple[ref[Any], int, int]] = []
+        #: When `tidy` looked last.
+        self._looked = 0
+
+    # -- which tensors have which content
+
+    def link(self, content: Content, entry: Entry) -> None:
+        content.tensors.add(entry)
+        self.contents[content.key] = content
+        if content.kept is not None:
+            content.kept.origin.name = f"the tensor {entry.name!r} of the store {self.store}"
+        if content.digest is not None:
+            self.by_digest.setdefault(content.digest, content)
+        if content.told is not None:
+            self.by_told.setdefault(content.told, content)
+        self._note_peak()
+
+    def unlink(self, content: Content, entry: Entry) -> None:
+        """The last one takes the content with it."""
+        content.tensors.discard(entry)
+        if content.tensors:
+            return
+        self.contents.pop(content.key, None)
+        if content.digest is not None and self.by_digest.get(content.digest) is content:
+            del self.by_digest[content.digest]
+        if content.told is not None and self.by_told.get(content.told) is content:
+            del self.by_told[content.told]
+        if content.moving:
+            return  # who brings it closes it
+        if content.on_device:
+            aliases = [alias for alias, base in self._aliases if base == content.key]
+            self._aliases = [each for each in self._aliases if each[1] != content.key]
+            self._lingering = [each for each in self._lingering if _is_there(each[0]())]
+            held = [ref(content.value.buffer), *aliases]
+            self._lingering += [(each, content.key, content.nbytes) for each in held]
+        content.close()
+        self._guard.changed()
+
+    def touch(self, content: Content) -> None:
+        content.used = next(_ticks)
+
+    # -- to the device
+
+    def upload(self, values: Values, spec: Spec, *, but: Content | None = None) -> Content:
+        """A new content from values of the host, which may be anybody's."""
+        self.make_room(spec.nbytes, but=but)
+        content = Content(self.place, spec)
+        self._coming += spec.nbytes
+        try:
+            with self._guard.unlocked():
+                content.value.buffer, copied = uploaded(self.place, values)
+        finally:
+            self._coming -= spec.nbytes
+        self._counters.copied("to_device", copied)
+        self._settle_copies(content)
+        return content
+
+    def left_over(self, values: Values, spec: Spec) -> Value:
+        """On the device for the views of a tensor that is gone. It is not the store's, and only counted."""
+        value = Value.on(self.place, uploaded(self.place, values)[0], spec)
+        self._counters.copied("to_device", spec.nbytes)
+        self._lingering.append((ref(value.buffer), -next(_ticks), spec.nbytes))
+        return value
+
+    def resident(self, value: Value) -> Content:
+        """A new content of what is on the device already."""
+        content = Content(self.place, value.spec)
+        content.value = value
+        self._counters.copied("on_device", content.put_in_order())
+        self._settle_copies(content)
+        return content
+
+    def _settle_copies(self, content: Content) -> None:
+        """As the mode has it, when a content is new on the device."""
+        self.touch(content)
+        if policy.makes_host_copy(self.mode) and not content.shares_host:
+            try:
+                self.copy_to_host(content)
+            except OverBudget:
+                return  # it can still be copied when it leaves
+        elif self.mode == "memory":
+            content.rely_on_nothing(self._why_alone())
+
+    def _why_alone(self) -> str:
+        return f'the store {self.store} keeps one copy of each tensor (mode="memory")'
+
+    def bring(self, content: Content, *, ahead: bool = False) -> None:
+        """To the device, if it is not there. The lock is not held while it is copied."""
+        while content.moving:
+            self._guard.wait()
+        if content.closed:
+            return  # whoever had it has another one by now, or none
+        if not content.on_device:
+            self.make_room(content.nbytes, but=content, already=False)
+            content.moving = True
+            self._coming += content.nbytes
+            try:
+                with self._guard.unlocked():
+                    copied = content.bring()
+            finally:
+                content.moving = False
+                self._coming -= content.nbytes
+                self._guard.changed()
+                if not content.tensors:
+                    content.close()
+            self._counters.copied("to_device", copied)
+            self._counters.returns += 1
+            content.ahead = ahead
+            if not policy.keeps_host_copy(self.mode) and content.host is not None:
+                self._drop_host(content)
+            self._note_peak()
+        elif content.ahead and not ahead:
+            content.ahead = False
+            self._counters.fetched_ahead += 1
+        self.touch(content)
+
+    def make_room(self, nbytes: int, *, but: Content | None = None, already: bool = True) -> None:
+        """For so many more bytes on the device. Raises `OverBudget` if what cannot leave takes it all.
+
+        `but` is not moved; with `already` it is about to go, so that its bytes count as free.
+        """
+        if self.budgets.device is None:
+            return
+        freed = but.nbytes if but is not None and already and but.on_device else 0
+        need = max(0, nbytes + self._coming - freed)
+        if self._device_bytes() + need <= self.budgets.device:
+            return
+        try:
+            moves = policy.room_on_device(self._items(but), need, self.budgets)
+        except NoRoom as error:
+            raise self._over_budget(error, nbytes) from None
+        for move in moves:
+            self._carry_out(move)
+
+    def make_host_room(self, nbytes: int) -> None:
+        if self.budgets.host is None:
+            return
+        try:
+            moves = policy.room_on_host(self._items(), nbytes, self.budgets)
+        except NoRoom as error:
+            raise self._over_budget(error, nbytes) from None
+        for move in moves:
+            self._carry_out(move)
+
+    def _over_budget(self, error: NoRoom, nbytes: int) -> OverBudget:
+        if error.tier == "device":
+            return OverBudget(self.place.device, nbytes, self.budgets.device or 0)
+        return OverBudget("the host", nbytes, self.budgets.host or 0)
+
+    # -- what is where
+
+    def _items(self, but: Content | None = None) -> list[Item]:
+        return [
+            Item(
+                content.key,
+                content.nbytes,
+                content.used,
+                content.on_device and not content.moving,
+                content.host is not None,
+                content.backing is not None,
+                fixed=content is but or self.is_fixed(content),
+            )
+            for content in self.contents.values()
+        ]
+
+    def is_fixed(self, content: Content) -> bool:
+        if any(entry.pins or entry.leases or entry.is_viewed for entry in content.tensors):
+            return True
+        return content.moving or (content.on_device and not content.is_idle())
+
+    def tiers_of(self, content: Content) -> list[Tier]:
+        found: list[Tier] = []
+        if content.on_device:
+            found.append("device")
+        if content.host is not None:
+            found.append("host")
+        if content.backing is not None and content.backing.kind == "disk":
+            found.append("disk")
+        return found
+
+    def bytes_by_tier(self) -> dict[Tier, int]:
+        found: dict[Tier, int] = {"device": 0, "host": 0, "disk": 0}
+        for content in list(self.contents.values()):
+            for tier in self.tiers_of(content):
+                found[tier] += content.nbytes
+        return found
+
+    def lingering_bytes(self) -> int:
+        self._lingering = [each for each in self._lingering if _is_there(each[0]())]
+        # What is in the store again, or is there for several reasons, is counted once.
+        buffers = {id(content.value.buffer) for content in self.contents.values()}
+        again = {key for reference, key, _ in self._lingering if id(reference()) in buffers}
+        return sum({key: nbytes for _, key, nbytes in self._lingering if key not in again}.values())
+
+    def looked_at(self, content: Content, view: Value) -> None:
+        """There is a view of the content, which keeps its memory as long as it is there."""
+        self._aliases = [each for each in self._aliases if _is_there(each[0]())]
+        if view.buffer is not None and view.buffer is not content.value.buffer:
+            self._aliases.append((ref(view.buffer), content.key))
+
+    def _note_peak(self) -> None:
+        self._counters.peak_device_bytes = max(self._counters.peak_device_bytes, self._device_bytes())
+
+    def _device_bytes(self) -> int:
+        """Without what is on its way."""
+        return sum(each.nbytes for each in self.contents.values() if each.on_device and not each.moving)
+
+    # -- copies on the host
+
+    def values_of(self, content: Content) -> Values:
+        """On the host. A copy that has to be made is kept, if the mode and the budget allow."""
+        if content.copied or self.mode == "memory" or content.shares_host:
+            values, copied = content.read()
+            self._counters.copied("to_host", copied)
+            return values
+        try:
+            self.copy_to_host(content)
+        except OverBudget:
+            values, copied = content.read()
+            self._counters.copied("to_host", copied)
+            return values
+        return content.read()[0]
+
+    def copy_to_host(self, content: Content) -> None:
+        while content.moving:
+            self._guard.wait()
+        if content.host is None and not (content.shares_host and content.on_device):
+            self.make_host_room(content.nbytes)
+            self._counters.copied("to_host", content.keep_on_host())
+
+    def back(self, content: Content, source: HostBytes) -> None:
+        """Somebody else keeps the bytes from now on, so that the store's own copies are not needed."""
+        if content.backing is not None:
+            content.backing.close()
+        content.backing = source
+        if content.host is not None:
+            self._drop_host(content)
+        content.remember()
+        if content.shares_host and content.on_device and content.is_idle():
+            content.leave()  # it comes back as an array of that very memory
+
+    def _drop_host(self, content: Content) -> None:
+        host = content.host
+        content.drop_host()
+        kept = content.kept
+        if kept is None or kept.handle is None or content.backing is not None or host is None:
+            return
+        if self.mode == "memory":
+            content.rely_on_nothing(self._why_alone())
+        elif isinstance(self.place, LastingPlace):
+            # It is not the store's any more, and counts with all other copies for the case of a loss.
+            self.place.keep_copy(kept, host.values)
+
+    # -- moves
+
+    def tidy(self) -> tuple[list[Moved], list[Dropped]]:
+        """What `optimise()` moves and drops."""
+        since, self._looked = self._looked, next(_ticks)
+        moved: list[Moved] = []
+        dropped: list[Dropped] = []
+        for move in policy.tidied(self._items(), since, self.budgets, self.mode):
+            content = self.contents[move.key]
+            names = tuple(entry.name for entry in content.tensors)
+            before = self.tiers_of(content)
+            self._carry_out(move)
+            after = self.tiers_of(content)
+            gone = [tier for tier in before if tier not in after]
+            new = [tier for tier in after if tier not in before]
+            for tier in gone:
+                if new:
+                    moved.append(Moved(names, content.nbytes, tier, new.pop()))
+                else:
+                    dropped.append(Dropped(names, content.nbytes, tier))
+        return moved, dropped
+
+    def _carry_out(self, move: Move) -> None:
+        content = self.contents[move.key]
+        match move.step:
+            case "to_host":
+                self._counters.copied("to_host", content.keep_on_host())
+                self._leave(content)
+            case "to_disk":
+                self._to_disk(content)
+                self._leave(content)
+            case "leave_device":
+                self._leave(content)
+            case "drop_host":
+                self._drop_host(content)
+            case "host_to_disk":
+                self._to_disk(content)
+                self._drop_host(content)
+
+    def _leave(self, content: Content) -> None:
+        content.remember()
+        content.leave()
+        self._counters.evictions += 1
+
+    def _to_disk(self, content: Content) -> None:
+        if self._folder is None:
+            raise OverBudget("the host", content.nbytes, self.budgets.host or 0)
+        values, copied = content.read()
+        self._counters.copied("to_host", copied)
+        content.backing = self._folder.write(content.key, values, content.spec)
+        self._counters.copied("to_disk", content.nbytes)
+        content.remember()
+
+    def close(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+
+    def __iter__(self) -> Iterator[Content]:
+        return iter(list(self.contents.values()))
+
+
+def _is_there(buffer: Any) -> bool:
+    return buffer is not None and (not isinstance(buffer, Kept) or buffer.handle is not None)

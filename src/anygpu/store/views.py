@@ -1,0 +1,178 @@
+"""Views of tensors: which of them cost nothing on which engine, and why the others would be copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anygpu.array.array import Array
+from anygpu.array.expression import Value, compute
+from anygpu.array.indexing import _parse
+from anygpu.array.place import place_for
+from anygpu.array.recording import apply, dtype_name
+from anygpu.array.views import attach
+from anygpu.errors import CopyNeeded, InvalidOption
+from anygpu.program.primitives import Flip, Primitive, Reshape, Slice, Spec, product
+
+if TYPE_CHECKING:
+    from anygpu.store.tensor import Copying, Tensor
+
+#: Engines whose arrays may have any strides, engines whose arrays are a run of elements in a buffer; all others copy.
+_STRIDED = frozenset(("numpy", "torch"))
+_RUNS = frozenset(("webgpu", "opencl"))
+
+
+def view_of(tensor: Tensor, index: Any, *, shape: Any, dtype: Any, device: object | None, copy: Copying) -> Array:
+    """`Tensor.view`."""
+    if copy not in ("allow", "never"):
+        raise InvalidOption(f'copy is "allow" or "never"; got {copy!r}.')
+    store, name = tensor.store, tensor.name
+    wanted_place = tensor._place if device is None else place_for(device)
+    wanted_dtype = tensor._spec.dtype if dtype is None else dtype_name(dtype)
+    path, picks = _path_of(tensor, index, shape)
+    spec = _spec_after(tensor._spec, path)
+    why = _why_not(tensor, path, picks, wanted_place is not tensor._place, wanted_dtype)
+    if copy == "never":
+        if why is not None:
+            raise CopyNeeded(name, why, spec.nbytes)
+        if tensor.tier != "device" and not tensor._entry.content.shares_host:
+            raise CopyNeeded(name, f"it is on {'the host' if tensor.tier == 'host' else 'disk'} now", tensor.nbytes)
+    result: Array = tensor
+    if picks:
+        result = tensor[index]
+        if shape is not None:
+            result = result.reshape(shape)
+    else:
+        value = tensor._stored
+        if _changes_nothing(tensor._spec, path):
+            value = Value.on(tensor._place, value.buffer, value.spec)
+        else:
+            for op in path:
+                value = apply(op, value)
+        result = attach(Array(value), tensor, path)
+    if why is None:
+        value = result._value
+        compute([value], tensor._place)  # nothing but an offset and a shape
+        store._looked_at(tensor._entry, value)
+        return result
+    compute([result._value], tensor._place)
+    if picks or _strided_copy(tensor, path):
+        store._count("on_device", result.nbytes)
+    if wanted_dtype != tensor._spec.dtype:
+        result = result.astype(wanted_dtype).compute()
+        store._count("on_device", result.nbytes)
+    if wanted_place is not tensor._place:
+        result = result.to_device(wanted_place)
+        store._count("to_host", result.nbytes)
+        store._count("to_device", result.nbytes)
+    return result
+
+
+def _path_of(tensor: Tensor, index: Any, shape: Any) -> tuple[tuple[Primitive, ...], bool]:
+    """The steps to the view, and whether positions are picked one by one, which no view can."""
+    path: tuple[Primitive, ...] = ()
+    if index is not None:
+        basic = _parse(_Shaped(tensor.shape), index)  # type: ignore[arg-type]
+        if basic.picks:
+            return (), True
+        path = basic.path
+    if shape is not None:
+        now = _spec_after(tensor._spec, path).shape
+        path = (*path, Reshape(_full(now, shape)))
+    if not path:
+        path = (Reshape(tensor.shape),)
+    return path, False
+
+
+class _Shaped:
+    """What an index is checked against."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.ndim = len(shape)
+
+
+def _full(now: tuple[int, ...], shape: Any) -> tuple[int, ...]:
+    """The shape with what -1 stands for."""
+    wanted = (shape,) if isinstance(shape, int) else tuple(shape)
+    known = product(tuple(each for each in wanted if each != -1))
+    full = tuple(product(now) // known if each == -1 and known else each for each in wanted)
+    if product(full) != product(now) or wanted.count(-1) > 1:
+        raise ValueError(f"an array of shape {now} does not fit into the shape {wanted}.")
+    return full
+
+
+def _spec_after(spec: Spec, path: tuple[Primitive, ...]) -> Spec:
+    for op in path:
+        spec = op.infer(spec)
+    return spec
+
+
+def _why_not(tensor: Tensor, path: tuple[Primitive, ...], picks: bool, moves: bool, dtype: str) -> str | None:
+    """Why it has to be copied; `None` when it has not."""
+    if picks:
+        return "elements at single positions are gathered one by one"
+    if dtype != tensor._spec.dtype:
+        return f"its elements are {tensor._spec.dtype}, and {dtype} was asked for"
+    if moves:
+        return f"it is on {tensor.device}, and another device was asked for"
+    return why_copied(tensor.device.partition(":")[0], tensor._spec, path)
+
+
+def _strided_copy(tensor: Tensor, path: tuple[Primitive, ...]) -> bool:
+    return why_copied(tensor.device.partition(":")[0], tensor._spec, path) is not None
+
+
+def why_copied(engine: str, spec: Spec, path: tuple[Primitive, ...]) -> str | None:
+    """Why an engine copies the elements that the path leads to; `None` where it gives another look at the same ones."""
+    if not _spec_after(spec, path).nbytes:
+        return None
+    if engine in _STRIDED:
+        return _why_not_strided(engine, spec, path)
+    if engine in _RUNS:
+        return _why_no_run(engine, spec, path)
+    if _changes_nothing(spec, path):
+        return None
+    return f"{engine} has no arrays that share memory"
+
+
+def _changes_nothing(spec: Spec, path: tuple[Primitive, ...]) -> bool:
+    return all(isinstance(op, Reshape) and op.shape == spec.shape for op in path)
+
+
+def _why_not_strided(engine: str, spec: Spec, path: tuple[Primitive, ...]) -> str | None:
+    """Ask NumPy itself, with an array that has the strides and no memory."""
+    strides: list[int] = []
+    step = 1
+    for length in reversed(spec.shape):
+        strides.insert(0, step)
+        step *= max(length, 1)
+    dummy = np.lib.stride_tricks.as_strided(np.empty(1, np.int8), spec.shape, strides, writeable=False)
+    for op in path:
+        if isinstance(op, Slice):
+            dummy = dummy[tuple(slice(*each) for each in zip(op.starts, op.stops, op.steps, strict=True))]
+        elif isinstance(op, Flip):
+            if engine == "torch":
+                return "torch has no arrays whose elements lie backwards"
+            dummy = np.flip(dummy, op.axes)
+        elif isinstance(op, Reshape):
+            try:
+                dummy = np.reshape(dummy, op.shape, copy=False)
+            except ValueError:
+                return f"its elements lie too far apart to have the shape {op.shape}"
+    return None
+
+
+def _why_no_run(engine: str, spec: Spec, path: tuple[Primitive, ...]) -> str | None:
+    """Arrays there are elements one after the other from an offset on."""
+    for op in path:
+        if isinstance(op, Flip):
+            return f"its elements lie backwards, and arrays on {engine} have them one after the other"
+        if isinstance(op, Slice):
+            taken = op.infer(spec).shape
+            several = [axis for axis in range(len(taken)) if taken[axis] > 1]
+            if several and (op.steps[several[0]] != 1 or taken[several[0] + 1 :] != spec.shape[several[0] + 1 :]):
+                return f"its elements do not lie one after the other, as arrays on {engine} have them"
+        spec = op.infer(spec)
+    return None

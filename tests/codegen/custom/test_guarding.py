@@ -1,0 +1,298 @@
+"""Texts made safe: what is put into them, what is refused, and that lines stay where they were."""
+
+from __future__ import annotations
+
+import pytest
+
+from anygpu.codegen.custom.complaints import of_clang, of_naga
+from anygpu.codegen.custom.opencl_guarding import prepared_opencl
+from anygpu.codegen.custom.prepared import Word, number_words
+from anygpu.codegen.custom.tokens import Unreadable
+from anygpu.codegen.custom.wgsl_guarding import prepared_wgsl
+from anygpu.program.custom import Scalar
+
+WGSL = """\
+struct P { n: u32, a: f32 }
+@group(0) @binding(3) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<uniform> p: P;
+@group(0) @binding(7)
+var<storage, read_write> out: array<f32>;
+@group(0) @binding(8) var<uniform> k: f32;
+fn twice(x: f32) -> f32 { return 2.0 * x; }
+@compute @workgroup_size(4, 2)
+fn main(@builtin(global_invocation_id) id: vec3<u32>,
+        @builtin(num_workgroups) all: vec3<u32>) {
+    for (var i = id.x; i < p.n; i += 4u) { let k = x[u32(x[i])]; out[i] = twice(k); }
+    if (id.x < arrayLength(&x)) { out[id.x] += p.a * k; }
+}
+"""
+
+
+def test_wgsl_with_checks() -> None:
+    found = prepared_wgsl(WGSL, "main", checked=True, folded=False)
+    lines = found.source.splitlines()
+    assert lines[1].startswith("@group(0) @binding(0) var<storage, read> x")
+    assert lines[3] == "@group(0) @binding(1)"
+    assert not lines[2].strip()
+    inner = "x[anygpu_at_0(u32(u32(x[anygpu_at_0(u32(i))])))]"
+    assert lines[10].strip() == (
+        f"for (var i = id.x; i < anygpu_numbers.p.n; i += 4u) {{ let k = {inner}; "
+        "out[anygpu_at_1(u32(i))] = twice(k); }"
+    )
+    assert lines[11].strip() == (
+        "if (id.x < anygpu_numbers.length_0) { out[anygpu_at_1(u32(id.x))] += anygpu_numbers.p.a * anygpu_numbers.k; }"
+    )
+    assert found.words == (Word("x", None), Word("out", None))
+    scalars = {"n": Scalar("n", "uint32", 7), "a": Scalar("a", "float32", 1.0), "k": Scalar("k", "float32", 2.0)}
+    words = number_words(found, {"x": 10, "out": 20}, scalars, 5, (1, 1, 1), 0)
+    assert words == (7, 0x3F800000, 0, 0, 0x40000000, 0, 0, 0, 10, 20, 5)
+
+
+def test_wgsl_without_checks_and_with_a_folded_grid() -> None:
+    plain = prepared_wgsl(WGSL, "main", checked=False, folded=False)
+    assert "anygpu_at" not in plain.source
+    assert plain.words == ()
+    assert [each.name for each in plain.numbers] == ["n", "a", "k", "x"]
+    folded = prepared_wgsl(WGSL, "main", checked=True, folded=True)
+    assert len(folded.source.splitlines()[:12]) == 12
+    assert (
+        folded.source.splitlines()[10:12]
+        == prepared_wgsl(WGSL, "main", checked=True, folded=False).source.splitlines()[10:12]
+    )
+    assert "let all = vec3<u32>(anygpu_numbers.groups_x" in folded.source
+
+
+def test_other_kernels_of_a_text_are_taken_out() -> None:
+    source = WGSL + (
+        "@group(0) @binding(0) var<storage, read> z: array<f32>;\n"
+        "@compute @workgroup_size(1)\nfn b() { let y = z[0] + x[0]; }\n"
+    )
+    found = prepared_wgsl(source, "main", checked=True, folded=False)
+    assert "fn b" not in found.source
+    assert "@group(0) @binding(0) var<storage, read> z" in found.source
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "let q = &x; out[0] = (*q)[3];",
+        "let n = arrayLength(&(x));",
+        "helper(&x);",
+        "let t = x;",
+        "out[0] = (x)[3];",
+    ],
+)
+def test_wgsl_that_cannot_be_checked(line: str) -> None:
+    source = WGSL.replace("    for (var", f"    {line}\n    for (var").replace("arrayLength(&x)", "3u")
+    source += "fn helper(q: ptr<storage, array<f32>>) {}\n"
+    with pytest.raises(Unreadable) as caught:
+        prepared_wgsl(source, "main", checked=True, folded=False)
+    assert caught.value.at is not None
+    assert caught.value.at.line == 11
+
+
+def test_a_place_in_a_struct_cannot_be_folded() -> None:
+    source = WGSL.replace("fn main(@builtin(global_invocation_id) id: vec3<u32>,", "fn main(in: In,")
+    source += "struct In { @builtin(global_invocation_id) id: vec3<u32> }\n"
+    with pytest.raises(Unreadable, match="Take them as parameters"):
+        prepared_wgsl(source, "main", checked=True, folded=True)
+
+
+OPENCL = """\
+#define AT(i) x[(i) + 1]
+__constant int table[3] = {1, 2, 3};
+float twice(float v);
+float twice(float v) { float own[2]; own[0] = v; return own[0] * table[1]; }
+float nothing(void) { return 1.0f; }
+#pragma unroll
+__kernel void f(__global const float* x,
+                double d, __global float* out, uint n) {
+    __local float t[4][8];
+    uint i = get_global_id(0); n = n * i;
+    t[i & 3][2] = AT(i);
+    { float x = 3; out[i] = x * twice(x) - nothing(); }
+    if (out[(uint)t[1][1]] > 0) out[(i, 0)] = d;
+}
+__kernel void g(__global float* y) { *y = 1; }
+"""
+
+
+def test_opencl_with_checks() -> None:
+    found = prepared_opencl(OPENCL, "f", checked=True)
+    head, _, text = found.source.partition("#line 1\n")
+    assert head.startswith("long anygpu_at(")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    status = "anygpu_status, anygpu_first_word"
+    assert lines[2] == "float twice ( __global uint* anygpu_status, uint anygpu_first_word, float v ) ;"
+    assert lines[4].startswith("float nothing ( __global uint* anygpu_status, uint anygpu_first_word ) {")
+    assert lines[5] == "#pragma unroll"
+    assert lines[6].startswith(
+        "__kernel void f ( __global const float * x, __global float * out, __global uint* anygpu_status, "
+        "uint anygpu_length_x, uint anygpu_d_0, uint anygpu_d_1, uint anygpu_length_out, uint anygpu_n_0, "
+        "uint anygpu_first_word"
+    )
+    assert lines[7].startswith(") { double d = as_double(")
+    assert f"x [ anygpu_at((long)( ( i ) + 1 ), anygpu_length_x, {status} + 4u) ]" in lines[10]
+    assert lines[11] == (
+        f"{{ float x = 3 ; out [ anygpu_at((long)( i ), anygpu_length_out, {status} + 5u) ] = "
+        f"x * twice ( {status}, x ) - nothing ( {status} ) ; }}"
+    )
+    assert not "".join(lines[14:])
+    assert set(found.words) == {
+        Word("own", 2),
+        Word("table", 3),
+        Word("t", 4),
+        Word("t", 8),
+        Word("x", None),
+        Word("out", None),
+    }
+    assert found.private == 8
+
+
+def test_opencl_without_checks_is_only_reordered() -> None:
+    found = prepared_opencl(OPENCL, "f", checked=False)
+    assert "anygpu_at" not in found.source
+    assert "#line" not in found.source
+    assert found.source.splitlines()[10].split() == list("t[i&3][2]=x[(i)+1];")
+
+
+#: Ways to memory that a checked kernel must not have. `a` is a buffer, `t` an array of 4 × 4, `c` one of char.
+HOSTILE = [
+    "*a = 1;",
+    "*(a + 5) = 1;",
+    "(*a) = 1;",
+    "float* p = a; p[5] = 1;",
+    "float *p = &t[0][0]; p[100] = 1;",
+    "__global float* p = a + 100; *p = 1;",
+    "5[a] = 1;",
+    "(a + 1)[5] = 1;",
+    "(a)[5] = 1;",
+    "t[0][0][0] = 1;",
+    "t[0] = t[1];",
+    "helper(a);",
+    "helper(t[0]);",
+    "vstore4((float4)(1), 0, a + 5);",
+    "vstore4((float4)(1), 0, &a[5]);",
+    "vstore4((float4)(1), 0, 0);",
+    "vstore4((float4)(1), 0, t);",
+    "float4 v = vload4(0, (__global float*)0);",
+    "atomic_add(a, 1);",
+    "atomic_add(0, 1);",
+    "atomic_add(NULL, 1);",
+    "atomic_inc((volatile __global int*)a);",
+    "atomic_inc(&c[0]);",
+    "atomic_inc(&c[0] + 100);",
+    "atomic_inc(1 ? &b[0] : &b[1]);",
+    "int x = (int)&b[0];",
+    "struct S { int q[4]; } s; s.q[9] = 1;",
+    "struct S { int x; } s; struct S * p; p->x = 1;",
+    "struct S { int x; }; struct S * p; atomic_inc(p);",
+    "typedef int word; word * p; atomic_inc(p);",
+    "union { float f; __global float* p; } u; u.p[5] = 1;",
+    "float4 v = 0; v[9] = 1;",
+    "__typeof__(a) p = a;",
+    "__auto_type p = a;",
+    "__builtin_memset(a, 0, 100);",
+    "async_work_group_copy(t[0], a, 4, 0);",
+    "prefetch(a, 100);",
+    'printf("%s", 5);',
+    'char q = "abc"[100];',
+    "float f = sincos(1.0f, (float*)0);",
+    "float f; sincos((float4)(1), &f);",
+    "int e; frexp(1.0, &e);",
+    'asm("nop");',
+    "for (int a = 0; a < 2; a++) {} a[0] = 1;",
+    "int q[] = {1}, *p = q; p[3] = 1;",
+    "(int[2]){1, 2}[5] = 1;",
+    "goto *a;",
+    "if (1) *a = 1;",
+    "float f = (float)*a;",
+    "float f = -*a;",
+    "float f = sizeof(int) **a;",
+    "k(a);",
+    "int n __attribute__((cleanup(helper)));",
+    "a<:5:> = 1;",
+]
+
+
+@pytest.mark.parametrize("line", HOSTILE)
+def test_ways_to_other_memory_are_refused(line: str) -> None:
+    source = f"""\
+float helper(float x) {{ return x; }}
+__kernel void k(__global float* q) {{ q[0] = 1; }}
+__kernel void f(__global float* a, __global int* b) {{
+    float t[4][4]; char c[4];
+    {line}
+}}
+"""
+    with pytest.raises(Unreadable) as caught:
+        prepared_opencl(source, "f", checked=True)
+    assert caught.value.at is not None
+    assert caught.value.at.line == 5
+    assert "unchecked=True" in caught.value.why or "understood" in caught.value.why or "no constant" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    "outside",
+    [
+        "__constant int* p = 0;",
+        "typedef __global float* P;",
+        "typedef float P[4];",
+        "struct S { int q[4]; };",
+        "float g(float* p) { return p[5]; }",
+        "float g(float p[4]) { return p[5]; }",
+        "float g(__global float*);",
+        "float* g(void);",
+        'float g(float x) __attribute__((alias("f")));',
+        "float g(float x) { return g(x); }\nfloat h(float x) { return g(x); }",
+        '__constant char q[] = "abc";',
+    ],
+)
+def test_ways_outside_of_functions_are_refused(outside: str) -> None:
+    source = f"{outside}\n__kernel void f(__global float* a) {{ a[0] = {'g(1)' if 'return g' in outside else '1'}; }}\n"
+    with pytest.raises(Unreadable) as caught:
+        prepared_opencl(source, "f", checked=True)
+    assert caught.value.at is not None
+    assert caught.value.at.line <= 2
+
+
+def test_memory_of_functions_counts_for_each_call() -> None:
+    source = """\
+float g(int i) { float q[16]; q[i] = 1; return q[i]; }
+float h(int i) { return g(i) + g(i + 1); }
+__kernel void f(__global float* a) { double q[2]; q[0] = 1; a[0] = h(1) + h(2) + q[0]; }
+"""
+    assert prepared_opencl(source, "f", checked=True).private == 16 + 4 * 64
+
+
+def test_a_long_chain_of_calls_is_read_in_no_time() -> None:
+    lines = ["float f0(int i) { float q[2]; q[i] = 1; return q[i]; }"]
+    lines += [f"float f{n}(int i) {{ return f{n - 1}(i) + f{n - 1}(i); }}" for n in range(1, 60)]
+    source = "\n".join([*lines, "__kernel void k(__global float* a) { a[0] = f59(0); }"])
+    assert prepared_opencl(source, "k", checked=True).private == 8 << 59
+
+
+# -- what compilers say
+
+
+def test_words_of_naga() -> None:
+    words = (
+        "Validation Error\n\nCaused by:\n  In wgpuDeviceCreateShaderModule\n\nShader '' parsing error: expected "
+        'expression, found ";"\n  ┌─ wgsl:3:11\n  │\n3 │   let x = ;\n  │           ^ expected expression\n\n'
+    )
+    found = of_naga(words)
+    assert (found.line, found.column) == (3, 11)
+    assert found.words.startswith('expected expression, found ";"')
+    assert "Validation Error" not in found.words
+    assert of_naga("something else") == (None, None, "something else")
+
+
+def test_words_of_clang() -> None:
+    through_pocl = (
+        "clBuildProgram failed: BUILD_PROGRAM_FAILURE\n\nBuild on <pyopencl.Device 'x'>:\n\n"
+        "error: /root/.cache/tempfile_f.cl:2:11: expected expression\n"
+        "error: /root/.cache/tempfile_f.cl:3:9: unknown type (at /root/.cache/tempfile_f.cl:2:3)\nDevice failed"
+    )
+    assert of_clang(through_pocl) == (2, 11, "2:11: expected expression\n3:9: unknown type (at the kernel:2:3)")
+    assert of_clang("<kernel>:4:5: error: no such function") == (4, 5, "no such function")
+    assert of_clang("a failure") == (None, None, "a failure")

@@ -1,0 +1,139 @@
+"""Which kernels attention becomes, without a device."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from anygpu.codegen.attending import decomposed, tilings_of
+from anygpu.codegen.kernel import Schedule
+from anygpu.codegen.schedule import schedule
+from anygpu.codegen.target import Target
+from anygpu.codegen.templates import attention
+from anygpu.codegen.templates.attention import Sizes
+from anygpu.program.attending import Attend
+from anygpu.program.dtypes import DType
+from anygpu.program.graph import Program, Recorder
+from anygpu.program.primitives import Broadcast, Gather, Spec, Unary
+from tests.codegen.planning import CARD, LEAST, PROCESSOR, TARGETS, check_schedule, with_limits
+
+NARROW = with_limits(CARD, features=("subgroups",), subgroup_size=8)
+every_target = pytest.mark.parametrize("target", [*TARGETS.values(), NARROW], ids=[*TARGETS, "narrow"])
+
+
+def program(
+    n: int = 128, m: int = 128, d: int = 32, e: int = 32, *, dtype: DType = "float32", causal: bool = False,
+    bias: tuple[int, ...] | None = None,
+) -> Program:  # fmt: skip
+    recorder = Recorder()
+    shapes = ((2, 4, n, d), (2, 4, m, d), (2, 4, m, e))
+    inputs = [recorder.input(Spec(shape, dtype)) for shape in shapes]
+    if bias is not None:
+        inputs.append(recorder.input(Spec(bias, dtype)))
+        inputs[-1] = recorder.add(Broadcast((2, 4, n, m)), inputs[-1])
+    return recorder.program([recorder.add(Attend(0.125, causal), *inputs)])
+
+
+def planned(given: Program, target: Target) -> Schedule:
+    found = schedule(given, target)
+    check_schedule(given, found, target)
+    return found
+
+
+@every_target
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_kernel_and_no_scores(target: Target, causal: bool) -> None:
+    found = planned(program(causal=causal, bias=(2, 1, 1, 128)), target)
+    assert [kernel.name.split("_")[0] for kernel in found.kernels] == ["attend"]
+    scores = 2 * 4 * 128 * 128 * 4
+    assert all(slot.nbytes < scores for slot in found.slots)
+    assert found.kernels[0].flops > 0
+
+
+@every_target
+@pytest.mark.parametrize(
+    "sizes", [Sizes(1, 4, 1, 1, 1), Sizes(8, 100, 3000, 64, 64), Sizes(2, 70, 70, 96, 32), Sizes(1, 5, 9, 13, 2)]
+)
+def test_every_candidate_keeps_the_limits(target: Target, sizes: Sizes) -> None:
+    for tiling in attention.tilings(target, sizes):
+        assert attention.shared_bytes(tiling, sizes) <= target.group_memory
+        assert attention.turns(tiling, sizes) <= target.loop_limit
+        assert tiling.lanes <= target.group_limit
+        groups, group_size = attention.grid(sizes, tiling)
+        assert groups * tiling.rows >= sizes.batch * sizes.n
+        assert group_size == tiling.lanes
+
+
+def test_processors_have_queries_in_vectors_and_others_in_lanes() -> None:
+    sizes = Sizes(8, 128, 128, 32, 32)
+    assert {each.form for each in attention.tilings(PROCESSOR, sizes)} == {"vectors"}
+    assert {each.form for each in attention.tilings(CARD, sizes)} == {"lanes"}
+    assert all(each.handed == 0 for each in attention.tilings(CARD, sizes))
+    assert all(each.handed == 8 for each in attention.tilings(NARROW, sizes))
+
+
+def test_the_chosen_candidate_is_what_is_made() -> None:
+    (choice,) = planned(program(), PROCESSOR).choices
+    texts = {schedule(program(), PROCESSOR, chosen={choice.name: each}).kernels[0].source for each in choice.candidates}
+    assert len(texts) == len(choice.candidates)
+
+
+@every_target
+def test_few_queries_long_keys_and_wide_numbers_take_several_kernels(target: Target) -> None:
+    assert tilings_of(program(n=1), target, 3) == []
+    assert len(planned(program(n=1), target).kernels) > 1
+    if not target.scalar_invocations:
+        assert len(planned(program(d=512, e=512), target).kernels) > 1
+    if target.has("f64"):
+        assert len(planned(program(dtype="float64"), target).kernels) > 1
+
+
+def test_more_keys_than_turns_take_several_kernels() -> None:
+    few = with_limits(NARROW, loop_limit=100)
+    assert len(planned(program(m=128), few).kernels) == 1
+    assert len(planned(program(m=2048), few).kernels) > 1
+
+
+def test_nodes_know_where_they_came_from() -> None:
+    recorder = Recorder()
+    x = recorder.input(Spec((3, 1, 8), "float32"))
+    index = recorder.input(Spec((3,), "int32"))
+    attended = recorder.add(Attend(1.0), x, x, x)
+    taken = recorder.add(Gather(0), recorder.add(Unary("exp"), attended), index)
+    given = recorder.program([taken])
+    made, origins = decomposed(given, LEAST)
+    assert len(origins) == len(made.nodes)
+    gather = next(node for node, (op, _) in enumerate(made.nodes) if isinstance(op, Gather))
+    assert origins[gather] == taken
+    assert len(schedule(given, LEAST, in_range=lambda node: node == taken).checks) == 0
+    assert len(schedule(given, LEAST, in_range=lambda node: node != taken).checks) == 1
+    assert not any(isinstance(op, Attend) for op, _ in made.nodes)
+    assert made.results == given.results
+
+
+def test_without_attention_a_program_is_itself() -> None:
+    recorder = Recorder()
+    given = recorder.program([recorder.add(Unary("exp"), recorder.input(Spec((3,), "float32")))])
+    assert decomposed(given, LEAST)[0] is given
+
+
+def test_a_mask_for_keys_is_read_once_for_all_queries() -> None:
+    source = planned(program(bias=(2, 1, 1, 128)), NARROW).kernels[0].source
+    assert "subgroupBroadcast(bias" in source
+    source = planned(program(bias=(2, 4, 128, 128)), NARROW).kernels[0].source
+    assert "subgroupBroadcast(bias" not in source
+    source = planned(program(bias=(2, 4, 128, 128)), PROCESSOR).kernels[0].source
+    assert "load_bias(" in source
+
+
+def test_causal_attention_leaves_out_what_nobody_sees() -> None:
+    for target in (PROCESSOR, NARROW, CARD):
+        found = planned(program(causal=True), target).kernels[0]
+        assert "step < end" in found.source
+        assert found.flops < planned(program(), target).kernels[0].flops
+
+
+def test_tilings_are_plain_numbers() -> None:
+    (choice,) = planned(program(), CARD).choices
+    for each in choice.candidates:
+        assert msgspec.json.decode(msgspec.json.encode(each), type=attention.Tiling) == each
