@@ -150,6 +150,9 @@ def put(base: Value, path: tuple[Primitive, ...], new: Value) -> Value:
 
 def write(array: Array, new: Value) -> None:
     """Replace the array's elements in place, and with them those of everything that shares them."""
+    if new.place is None:
+        # Constants are at home everywhere; what they are written into stays where it is.
+        new = Value(new.op, new.inputs, new.spec, array._place, new.line)
     view = array._view
     if view is None:
         _replace(array, new)

@@ -20,7 +20,8 @@ def layer_norm(
     values = in_single(given)
     centred = values - np.mean(values, axis=axes, keepdims=True)
     variance = np.mean(centred * centred, axis=axes, keepdims=True)
-    return in_type_of(_scaled("layer_norm", centred / np.sqrt(variance + eps), weight, bias, axes), given)
+    # One division for a row, and a product for each of its elements: a quarter less work than dividing each.
+    return in_type_of(_scaled("layer_norm", centred * (1 / np.sqrt(variance + eps)), weight, bias, axes), given)
 
 
 def rms_norm(x: Any, weight: Any = None, *, axis: int | Sequence[int] = -1, eps: float = 1e-6) -> Any:
@@ -29,7 +30,7 @@ def rms_norm(x: Any, weight: Any = None, *, axis: int | Sequence[int] = -1, eps:
     axes = normal_axes(axis, given.ndim)
     values = in_single(given)
     square = np.mean(values * values, axis=axes, keepdims=True)
-    return in_type_of(_scaled("rms_norm", values / np.sqrt(square + eps), weight, None, axes), given)
+    return in_type_of(_scaled("rms_norm", values * (1 / np.sqrt(square + eps)), weight, None, axes), given)
 
 
 def _scaled(name: str, x: Any, weight: Any, bias: Any, axes: tuple[int, ...]) -> Any:

@@ -65,7 +65,7 @@ WEIGHTS: dict[type[Primitive], float] = {
     p.Search: 1,
     p.Fourier: 1.5,
     p.Linear: 0,
-    Attend: 0,
+    Attend: 1,
 }
 
 

