@@ -28,7 +28,7 @@ from benchmarks.handwritten.against_tinygrad import against_tinygrad
 from benchmarks.handwritten.ours import NotOnTheDevice, Ours
 from benchmarks.handwritten.side import Prepared, Side
 from benchmarks.handwritten.workloads import WORKLOADS, Values, Workload
-from benchmarks.report import Figure, options_parser, publish
+from benchmarks.report import Figure, options_parser, publish, say
 
 #: Seconds by hand from which on device times are compared.
 COMPARABLE = 5e-3
@@ -147,30 +147,25 @@ def figures(workload: Workload, best: dict[str, float], *, kernels: int, softwar
 
 def run(options: argparse.Namespace) -> list[Figure]:
     bare, ours = by_hand(options.engine), Ours(options.engine)
-    _say(f"by hand on {bare.name}; anygpu on {ours.name}")
+    say(f"by hand on {bare.name}; anygpu on {ours.name}")
     load, cores = psutil.getloadavg()[0], os.cpu_count() or 1
     if load > cores / 4:
-        _say(f"The machine is busy (load {load:.1f} on {cores} cores): of these figures trust the processor's time.")
+        say(f"The machine is busy (load {load:.1f} on {cores} cores): of these figures trust the processor's time.")
     found = []
     for workload in WORKLOADS:
         if options.only and options.only.lower() not in workload.name.lower():
             continue
         if workload.large and options.engine == "webgpu":
             continue
-        _say(f"{workload} ...")
+        say(f"{workload} ...")
         with_numpy = options.engine == "opencl" and workload.numpy_factor is not None
         try:
             measured = measure(workload, bare, ours, seconds=options.seconds, with_numpy=with_numpy)
         except (AnyGPUError, NotOnTheDevice, Disagreement, NotImplementedError) as error:
-            _say(f"{workload}: {type(error).__name__}: {error}")
+            say(f"{workload}: {type(error).__name__}: {error}")
             measured = [Figure(name=f"{workload}: not measured", value=1, unit="", bound=0.5)]
         found += measured
     return found
-
-
-def _say(line: str) -> None:
-    """Beside the report, so that a long run shows how far it is."""
-    sys.stderr.write(line + "\n")
 
 
 def main() -> None:

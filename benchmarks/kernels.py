@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -31,7 +30,7 @@ from benchmarks.bare import Disagreement, by_hand, credible, require_agreement
 from benchmarks.handwritten.ours import NotOnTheDevice, Ours
 from benchmarks.handwritten.side import Prepared, Side
 from benchmarks.handwritten.workloads import Values, Workload
-from benchmarks.report import Figure, options_parser, publish
+from benchmarks.report import Figure, options_parser, publish, say
 
 DEVICE_BOUND = 1.05
 #: Seconds by hand from which on device times are compared.
@@ -108,11 +107,11 @@ def peers_of(workload: Workload, arguments: Sequence[Values]) -> dict[str, Peer]
     try:
         found["torch"] = _in_torch(workload, arguments)
     except ImportError:
-        _say("torch is not installed: not compared.")
+        say("torch is not installed: not compared.")
     try:
         found["jax"] = _in_jax(workload, arguments)
     except ImportError:
-        _say("jax is not installed: not compared.")
+        say("jax is not installed: not compared.")
     return found
 
 
@@ -270,31 +269,24 @@ def weights_figures(inner: int, columns: int) -> list[Figure]:
 
 def run(options: argparse.Namespace) -> list[Figure]:
     bare, ours = by_hand(options.engine), Ours(options.engine)
-    _say(f"by hand on {bare.name}; anygpu on {ours.name}")
+    say(f"by hand on {bare.name}; anygpu on {ours.name}")
     load, cores = psutil.getloadavg()[0], os.cpu_count() or 1
     busy = load > cores / 4
     if busy:
-        _say(
-            f"The machine is busy (load {load:.1f} on {cores} cores): long kernels are judged by the processor's time."
-        )
+        say(f"The machine is busy (load {load:.1f} on {cores} cores): long kernels are judged by the processor's time.")
     found = []
     for workload in WORKLOADS:
         if options.only and options.only.lower() not in workload.name.lower():
             continue
-        _say(f"{workload} ...")
+        say(f"{workload} ...")
         try:
             found += measure(workload, bare, ours, seconds=options.seconds, busy=busy)
         except (AnyGPUError, NotOnTheDevice, Disagreement) as error:
-            _say(f"{workload}: {type(error).__name__}: {error}")
+            say(f"{workload}: {type(error).__name__}: {error}")
             found.append(Figure(name=f"{workload}: not measured", value=1, unit="", bound=0.5))
     if not options.only or "weights" in options.only:
         found += weights_figures(1024, 1024)
     return found
-
-
-def _say(line: str) -> None:
-    """Beside the report, so that a long run shows how far it is."""
-    sys.stderr.write(line + "\n")
 
 
 def main() -> None:

@@ -62,6 +62,11 @@ def arguments(description: str | None) -> argparse.Namespace:
     return options_parser(description).parse_args()
 
 
+def say(line: str) -> None:
+    """Beside the report, so that a long run shows how far it is."""
+    sys.stderr.write(line + "\n")
+
+
 def publish(figures: list[Figure], options: argparse.Namespace) -> None:
     """Print, and with --check judge: the worst figure comes last."""
     machine = this_machine()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from anygpu.memory.pool import bucket_size
 from anygpu.runtime.places import places
 from anygpu.runtime.planner import default
 from anygpu.store import Store
+from anygpu.store.between import SharedTensors, open_shared
 
 #: Engines that count the memory of arrays.
 COUNTING = ("opencl", "webgpu")
@@ -40,6 +43,23 @@ def make_store() -> Iterator[MakeStore]:
         assert (statistics.device_bytes, statistics.host_bytes, statistics.disk_bytes) == (0, 0, 0)
     for device, count in before.items():
         assert in_use(device) <= count, f"something was left on {device}"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder in the file system that shared stores are in by default; whatever a test does, nothing is left in it."""
+    folder = Path("/dev/shm") if Path("/dev/shm").is_dir() else tmp_path
+    own = folder / f"anygpu-test-{secrets.token_hex(8)}"
+    own.mkdir(mode=0o700)
+    yield own
+    gc.collect()
+    own.rmdir()
+
+
+@pytest.fixture
+def shared(place: Path) -> Iterator[SharedTensors]:
+    with open_shared("models", within=place) as opened:
+        yield opened
 
 
 def in_use(device: str) -> int:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,35 +32,9 @@ from anygpu.errors import (
 from anygpu.program.dtypes import DTYPES
 from anygpu.store import between, private_folder, segments
 from anygpu.store.between import SharedTensors, open_shared
-
-KEY = ("text", "weights")
+from tests.store.shared_stores import KEY, another, files
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no shared stores on Windows")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder in the file system that stores are in by default; whatever a test does, nothing may be left in it."""
-    folder = Path("/dev/shm") if Path("/dev/shm").is_dir() else tmp_path
-    own = folder / f"anygpu-test-{secrets.token_hex(8)}"
-    own.mkdir(mode=0o700)
-    yield own
-    gc.collect()
-    own.rmdir()
-
-
-@pytest.fixture
-def shared(place: Path) -> Iterator[SharedTensors]:
-    with open_shared("models", within=place) as opened:
-        yield opened
-
-
-def another(shared: SharedTensors) -> SharedTensors:
-    return open_shared(shared.name, within=shared.path.parent)
-
-
-def files(shared: SharedTensors, prefix: str) -> list[Path]:
-    return sorted(shared.path.glob(f"{prefix}*"))
 
 
 class Program:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,34 +16,9 @@ from hypothesis import strategies as st
 from anygpu.errors import StoreError
 from anygpu.store import between, directory
 from anygpu.store.between import SharedTensors, open_shared
-
-KEY = ("text", "weights")
+from tests.store.shared_stores import KEY, another, files
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no shared stores on Windows")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder in the file system that stores are in by default; whatever a test does, nothing may be left in it."""
-    folder = Path("/dev/shm") if Path("/dev/shm").is_dir() else tmp_path
-    own = folder / f"anygpu-test-{secrets.token_hex(8)}"
-    own.mkdir(mode=0o700)
-    yield own
-    own.rmdir()
-
-
-@pytest.fixture
-def shared(place: Path) -> Iterator[SharedTensors]:
-    with open_shared("models", within=place) as opened:
-        yield opened
-
-
-def another(shared: SharedTensors) -> SharedTensors:
-    return open_shared(shared.name, within=shared.path.parent)
-
-
-def files(shared: SharedTensors, prefix: str) -> list[Path]:
-    return sorted(shared.path.glob(f"{prefix}*"))
 
 
 # -- whose it is -----------------------------------------------------------------------------------------------------

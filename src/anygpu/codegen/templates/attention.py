@@ -7,13 +7,13 @@ are invocations, which share keys and values in the group's memory, or hand them
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import msgspec
 
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates.matmul_words import Lines, Words, guarded, indented, plus, times
-from anygpu.codegen.templates.stages import Stage, fill
+from anygpu.codegen.templates.stages import Surroundings, filled
 
 Form = Literal["vectors", "lanes"]
 #: What is added to scores: nothing, a number for each key, or one for each query and key.
@@ -180,14 +180,9 @@ def text(
     tiling: Tiling,
     vectors: Vectors,
     *,
-    declarations: str,
-    functions: str,
-    name: str,
-    parameters: str,
-    pass_: str,
-    group: str,
     calls: dict[str, str],
     exp2: str = "",
+    **around: Unpack[Surroundings],
 ) -> str:
     """The kernel.
 
@@ -197,26 +192,7 @@ def text(
     kernel: _Kernel = _InVectors(words, sizes, meaning, tiling, vectors)
     if tiling.form == "lanes":
         kernel = _InLanes(words, sizes, meaning, tiling, vectors, exp2)
-    groups, group_size = grid(sizes, tiling)
-    stage = Stage(
-        name=name,
-        template=f"attention_{tiling.form}",
-        groups=groups,
-        group_size=group_size,
-        reads=(),
-        writes=(),
-        values={placeholder: "\n".join(lines) for placeholder, lines in kernel.values().items()},
-    )
-    names = {
-        "declarations": declarations,
-        "functions": functions,
-        "name": name,
-        "parameters": parameters,
-        "pass": pass_,
-        "group": group,
-        **calls,
-    }
-    return fill(dialect, stage, names)
+    return filled(dialect, f"attention_{tiling.form}", kernel.values(), grid(sizes, tiling)[1], around, calls)
 
 
 CALLS: dict[str, tuple[str, ComputeType]] = {"nan": ("nan", "f32"), "infinity": ("infinity", "f32")}

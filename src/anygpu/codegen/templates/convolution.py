@@ -8,13 +8,13 @@ does as well.
 from __future__ import annotations
 
 import itertools
-from typing import Literal
+from typing import Literal, Unpack
 
 import msgspec
 
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates.matmul_words import Lines, Words, guarded, indented, plus, times
-from anygpu.codegen.templates.stages import Stage, fill
+from anygpu.codegen.templates.stages import Surroundings, filled
 from anygpu.codegen.templates.values import BYTES
 
 #: Windows of more weights than this are walked in loops.
@@ -138,35 +138,11 @@ def text(
     sizes: Sizes,
     tiling: Tiling,
     vectors: Vectors,
-    *,
-    declarations: str,
-    functions: str,
-    name: str,
-    parameters: str,
-    pass_: str,
-    group: str,
+    **around: Unpack[Surroundings],
 ) -> str:
     """The kernel. `tiling` is one of `tilings`; its tile is not larger than the result."""
     kernel = _Kernel(Words(dialect, type), sizes, tiling, vectors)
-    groups, group_size = grid(sizes, tiling)
-    stage = Stage(
-        name=name,
-        template="convolution",
-        groups=groups,
-        group_size=group_size,
-        reads=(),
-        writes=(),
-        values={placeholder: "\n".join(lines) for placeholder, lines in kernel.values().items()},
-    )
-    names = {
-        "declarations": declarations,
-        "functions": functions,
-        "name": name,
-        "parameters": parameters,
-        "pass": pass_,
-        "group": group,
-    }
-    return fill(dialect, stage, names)
+    return filled(dialect, "convolution", kernel.values(), grid(sizes, tiling)[1], around)
 
 
 class _Kernel:

@@ -7,13 +7,15 @@ fused in by whoever writes those; what becomes of a total is in the store access
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from anygpu.codegen.target import ComputeType, Dialect
 from anygpu.codegen.templates.matmul_lines import Blocks, Kernel
 from anygpu.codegen.templates.matmul_panels import Panels
 from anygpu.codegen.templates.matmul_tiles import Tiles
 from anygpu.codegen.templates.matmul_tiling import Form, Sizes, Tiling, Vectors, grid, parts, tilings
 from anygpu.codegen.templates.matmul_words import Words
-from anygpu.codegen.templates.stages import Stage, fill
+from anygpu.codegen.templates.stages import Surroundings, filled
 
 __all__ = ["Sizes", "Tiling", "Vectors", "grid", "parts", "text", "tilings"]
 
@@ -26,32 +28,8 @@ def text(
     sizes: Sizes,
     tiling: Tiling,
     vectors: Vectors,
-    *,
-    declarations: str,
-    functions: str,
-    name: str,
-    parameters: str,
-    pass_: str,
-    group: str,
+    **around: Unpack[Surroundings],
 ) -> str:
     """The kernel. `tiling` is one of `tilings`; its tile is not larger than the result."""
     kernel = _KERNELS[tiling.form](Words(dialect, type), sizes, tiling, vectors)
-    groups, group_size = grid(sizes, tiling)
-    stage = Stage(
-        name=name,
-        template=f"matmul_{tiling.form}",
-        groups=groups,
-        group_size=group_size,
-        reads=(),
-        writes=(),
-        values={placeholder: "\n".join(lines) for placeholder, lines in kernel.values().items()},
-    )
-    names = {
-        "declarations": declarations,
-        "functions": functions,
-        "name": name,
-        "parameters": parameters,
-        "pass": pass_,
-        "group": group,
-    }
-    return fill(dialect, stage, names)
+    return filled(dialect, f"matmul_{tiling.form}", kernel.values(), grid(sizes, tiling)[1], around)

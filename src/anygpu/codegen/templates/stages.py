@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
+from typing import TypedDict
 
 import msgspec
 
@@ -94,6 +95,34 @@ def fill(dialect: Dialect, stage: Stage, names: Mapping[str, str]) -> str:
     """
     own = {**stage.values, "group_size": str(stage.group_size)}
     return _substituted(_substituted(template(dialect, stage.template), own), names)
+
+
+class Surroundings(TypedDict):
+    """What stands around the lines of a kernel that is one stage, as the generator writes it."""
+
+    declarations: str
+    functions: str
+    name: str
+    parameters: str
+    pass_: str
+    group: str
+
+
+def filled(
+    dialect: Dialect,
+    template: str,
+    lines: Mapping[str, Sequence[str]],
+    group_size: int,
+    around: Surroundings,
+    calls: Mapping[str, str] | None = None,
+) -> str:
+    """The text of a kernel that is all there is to its operation."""
+    values = {placeholder: "\n".join(each) for placeholder, each in lines.items()}
+    stage = Stage(
+        name=around["name"], template=template, groups=1, group_size=group_size, reads=(), writes=(), values=values
+    )
+    names = {placeholder.rstrip("_"): str(text) for placeholder, text in around.items()}
+    return fill(dialect, stage, {**names, **(calls or {})})
 
 
 def _substituted(text: str, values: Mapping[str, str]) -> str:
