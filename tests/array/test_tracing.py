@@ -15,7 +15,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.array import as_array
-from anygpu.array.tracing import NotTraceable, Traced, trace
+from anygpu.array.tracing import NotTraceable, Traced, record, trace
 from anygpu.engines.numpy import lowering
 from anygpu.program.primitives import Spec
 
@@ -290,3 +290,12 @@ def test_recording_is_given_up_when_it_takes_too_long() -> None:
     assert given_up.for_now
     assert "longer than 10 ms" in given_up.reason
     assert isinstance(trace(lambda x: x + 1, (np.ones(3),), {}, seconds=10.0), Traced)
+
+
+def test_arrays_in_lists_and_dicts_are_inputs_too() -> None:
+    program = record(lambda weights, x: x @ weights["layers"][0] + weights["bias"], _weights(), np.zeros((4, 3)))
+    assert [spec.shape for spec in program.inputs] == [(3, 2), (2,), (4, 3)]
+
+
+def _weights() -> dict[str, Any]:
+    return {"layers": [np.zeros((3, 2))], "bias": np.zeros(2), "name": "dense"}

@@ -33,9 +33,9 @@ def record(
 ) -> Program:
     """The program that `function(*arguments, **options)` performs on its arrays.
 
-    Arrays among the positional arguments (ours, NumPy's, or a `Spec` of shape and type) become the program's inputs;
-    everything else is passed on as it is. What the function returns, nested as it may be, becomes the outputs in
-    order. With `precision="float32"` 64-bit numbers are narrowed to 32 bits, inputs included; never otherwise.
+    Arrays among the positional arguments (ours, NumPy's, or a `Spec` of shape and type), also in lists and dicts,
+    become the program's inputs; everything else is passed on as it is. What the function returns, nested as it may be,
+    becomes the outputs in order. With `precision="float32"` 64-bit numbers are narrowed to 32 bits, inputs included; never otherwise.
     """
     _check(precision)
     paper = Paper(inlines=False)
@@ -44,7 +44,8 @@ def record(
     def sketched(argument: Any) -> Any:
         spec = _spec_of(argument)
         if spec is None:
-            return argument
+            leaves, structure = flatten(argument)
+            return argument if structure is LEAF else unflatten(structure, [sketched(each) for each in leaves])
         inputs.append(Value.on(paper, None, spec))
         return Array(inputs[-1])
 
@@ -501,9 +502,8 @@ def _check(precision: Any) -> None:
 def _spec_of(argument: Any) -> Spec | None:
     if isinstance(argument, Spec):
         return argument
-    if isinstance(argument, Array):
-        return argument._value.spec
-    if isinstance(argument, np.ndarray) and argument.dtype.kind in "biufc":
+    # Not what is behind a tensor: asking for that would bring it to its device.
+    if isinstance(argument, Array) or (isinstance(argument, np.ndarray) and argument.dtype.kind in "biufc"):
         return Spec(argument.shape, dtype_name(argument.dtype))
     return None
 
