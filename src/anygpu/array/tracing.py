@@ -35,7 +35,8 @@ def record(
 
     Arrays among the positional arguments (ours, NumPy's, or a `Spec` of shape and type), also in lists and dicts,
     become the program's inputs; everything else is passed on as it is. What the function returns, nested as it may be,
-    becomes the outputs in order. With `precision="float32"` 64-bit numbers are narrowed to 32 bits, inputs included; never otherwise.
+    becomes the outputs in order. With `precision="float32"` 64-bit numbers are narrowed to 32 bits, inputs included;
+    never otherwise.
     """
     _check(precision)
     paper = Paper(inlines=False)
