@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
 from anygpu.engines.numpy import lowering
 from anygpu.notices import host_operations
+from anygpu.program.attending import Attend
+from anygpu.program.graph import Program
 from anygpu.runtime.places import Places
-from anygpu.testing.programs import disagreement, random_inputs, random_program
+from anygpu.testing.programs import WEIGHTS, disagreement, random_inputs, random_program
 
 #: All but torch compile every program, so they get fewer.
 COUNTS = {"torch": 400, "jax": 60, "webgpu": 10, "opencl": 2}
@@ -32,3 +35,21 @@ def test_random_programs_agree_with_numpy(name: str) -> None:
         with host_operations():  # what an engine lacks may run on the host here; the answer must be the same
             results = place.run(program, [place.upload(each) for each in inputs])
         assert disagreement(expected, [place.download(each) for each in results], program) is None, f"seed {seed}"
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_random_programs_with_attention_agree_with_numpy(name: str) -> None:
+    place = Places().find(name)
+    seeds = iter(range(10_000))
+    for _ in range(min(COUNTS[name], 20)):
+        program = _with_attention(seeds)
+        inputs = random_inputs(program, random.Random(0))
+        expected = lowering.run(program, inputs)
+        with host_operations():
+            results = place.run(program, [place.upload(each) for each in inputs])
+        assert disagreement(expected, [place.download(each) for each in results], program) is None, str(program)
+
+
+def _with_attention(seeds: Iterator[int]) -> Program:
+    programs = (random_program(seed, primitives={**WEIGHTS, Attend: 12}, max_nodes=16) for seed in seeds)
+    return next(each for each in programs if any(isinstance(op, Attend) for op, _ in each.nodes))
