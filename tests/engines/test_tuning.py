@@ -71,6 +71,18 @@ def test_the_first_guess_stays_unless_another_is_clearly_better(tmp_path: Path) 
     assert Tuner(kept(tmp_path), device).choose(plan(), again, 1.0) == {}
 
 
+def test_a_candidate_that_was_only_lucky_is_not_believed(tmp_path: Path) -> None:
+    class Calming(Device):
+        """A machine on which the first guess was slowed down by somebody else while it was measured first."""
+
+        def __call__(self, schedule: Schedule, steps: tuple[int, ...]) -> float | None:
+            seconds = super().__call__(schedule, steps)
+            return seconds if seconds is None or len(self.runs) > 4 else 2 * seconds
+
+    device = Calming({1: 0.0040, 2: 0.0045, 3: 0.0050, 4: 0.0045})
+    assert Tuner(kept(tmp_path), device).choose(plan(), again, 1.0) == {}
+
+
 def test_a_hopeless_candidate_is_given_up_early(tmp_path: Path) -> None:
     device = Device({1: 0.001, 2: 0.02, 3: 0.001, 4: 0.001})
     Tuner(kept(tmp_path), device).choose(plan(), again, 1.0)
