@@ -118,7 +118,7 @@ def test_messages_say_what_to_do(error: AnyGPUError) -> None:
         "Compare the index",
         "Mend one",
         "Did you mean",
-        "Look at holders",
+        "Look at `holders`",
         "Write copy",
         "Open it again",
         "Save or download",

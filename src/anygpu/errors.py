@@ -362,7 +362,8 @@ class InvalidKernel(KernelError, ValueError):
         self.line = line
         self.column = column
         where = "" if line is None else f", line {line}" if column is None else f", line {line}, column {column}"
-        super().__init__(kernel, f"the kernel {kernel}{where}: {why}")
+        called = f"the kernel {kernel}" if kernel else "this kernel"
+        super().__init__(kernel, f"{called}{where}: {why}")
 
 
 class KernelOutOfBounds(KernelError, IndexError):
@@ -452,7 +453,7 @@ class NotHeld(StoreError):
         self.holder = holder
         super().__init__(
             f"{holder!r} does not hold {name!r}: it was released already, or never shared with {holder!r}. "
-            "Look at holders of the tensor."
+            "Look at `holders` of the tensor."
         )
 
 
@@ -484,10 +485,10 @@ class InvalidTensorFile(AnyGPUError, ValueError):
     path: str
     why: str
 
-    def __init__(self, path: str, why: str) -> None:
+    def __init__(self, path: str, why: str, *, advice: str = "Save or download it again.") -> None:
         self.path = path
         self.why = why
-        super().__init__(f"{path} cannot be read: {why.rstrip('.')}. Save or download it again.")
+        super().__init__(f"{path} cannot be read: {why.rstrip('.')}. {advice}".rstrip())
 
 
 class InvalidOption(AnyGPUError, ValueError):

@@ -15,13 +15,13 @@ def refuse_by_name(path: Path) -> None:
     """Raise if the name says that it is no safetensors file, and what."""
     suffix = path.suffix.lower()
     if suffix in PICKLES:
-        raise InvalidTensorFile(str(path), _why_not_pickles(path.name))
+        raise InvalidTensorFile(str(path), _WHY_NO_PICKLES, advice=_converting(path.name))
     if suffix in _NUMPYS:
         raise InvalidTensorFile(
             str(path),
-            "it is a file of NumPy's, which may have pickled objects in it. If it has none, "
-            f"numpy.load({path.name!r}, allow_pickle=False) reads it, and anygpu.tensor_files.save turns it into "
-            "safetensors",
+            "it is a file of NumPy's, which may have pickled objects in it",
+            advice=f"If it has none, numpy.load({path.name!r}, allow_pickle=False) reads it, and "
+            "anygpu.tensor_files.save turns it into safetensors.",
         )
 
 
@@ -29,12 +29,15 @@ def refuse_folder_of_pickles(folder: Path) -> None:
     """Raise if a folder without safetensors has pickles instead."""
     found = sorted(each.name for each in folder.iterdir() if each.suffix.lower() in PICKLES)
     if found:
-        raise InvalidTensorFile(str(folder), f"it has no safetensors, but {found[0]}: {_why_not_pickles(found[0])}")
+        why = f"it has no safetensors, but {found[0]}: {_WHY_NO_PICKLES}"
+        raise InvalidTensorFile(str(folder), why, advice=_converting(found[0]))
 
 
-def _why_not_pickles(name: str) -> str:
+_WHY_NO_PICKLES = "a pickle runs whatever it says when it is read, so anygpu reads none"
+
+
+def _converting(name: str) -> str:
     return (
-        "a pickle runs whatever it says when it is read, so anygpu reads none. If you trust where it comes from, turn "
-        f"it into safetensors once: safetensors.torch.save_file(torch.load({name!r}, weights_only=True), "
-        '"model.safetensors")'
+        "If you trust where it comes from, turn it into safetensors once: "
+        f'safetensors.torch.save_file(torch.load({name!r}, weights_only=True), "model.safetensors").'
     )

@@ -287,7 +287,10 @@ def _require_file_name(place: Path) -> None:
             f"{place} is a folder: name a file in it, or give shard_bytes= to save several files there."
         )
     if place.suffix.lower() in (*PICKLES, ".npy", ".npz"):
-        raise InvalidOption(f"what is saved is safetensors, and {place.name} would be taken for something else.")
+        raise InvalidOption(
+            f"what is saved is safetensors, and {place.name} would be taken for something else. Name it "
+            f"{place.stem}.safetensors."
+        )
     if place.name == _SINGLE and (place.parent / INDEX).exists():
         raise InvalidOption(
             f"{place.parent} has an {INDEX}, by which its tensors are in other files: some readers would see those, "

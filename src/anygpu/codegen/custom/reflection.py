@@ -47,7 +47,7 @@ def reflect(
     `title` is what errors call it; `constants` are values for WGSL's `override`s and OpenCL C's `#define`s; `updates`
     are the buffers that the kernel changes, and that a call therefore gives (others that it writes begin as zeros).
     """
-    name = title or entry or "kernel"
+    name = title or entry or ""
     if len(source) > MAX_SOURCE:
         raise InvalidKernel(name, f"its text has {len(source):,} characters; {MAX_SOURCE:,} is the most.")
     if "\0" in source:
