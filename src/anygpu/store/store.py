@@ -14,10 +14,8 @@ import numpy.typing as npt
 from anygpu.array.array import Array
 from anygpu.array.expression import Value
 from anygpu.array.place import place_for
-from anygpu.array.recording import dtype_name
 from anygpu.errors import InvalidOption, NotHeld
 from anygpu.hardware.verification import Values
-from anygpu.program.primitives import Spec
 from anygpu.runtime.place import WorkerPlace
 from anygpu.store import policy, taking
 from anygpu.store.contents import Content, HostBytes
@@ -30,11 +28,11 @@ from anygpu.store.names import Key, Names
 from anygpu.store.namespaces import Namespace, Path, key_of
 from anygpu.store.policy import Mode
 from anygpu.store.prefetching import Fetcher
+from anygpu.store.putting import Putting
 from anygpu.store.report import CopyKind, Counters, Report, Statistics
 from anygpu.store.sharing import SharedNames
 from anygpu.store.tensor import Copying, Entry, Tensor
 from anygpu.store.tiers import Tiers
-from anygpu.tensor_files.records import content_hash
 from anygpu.units import bytes_from
 
 if TYPE_CHECKING:
@@ -83,6 +81,7 @@ class Store:
         self._tiers = Tiers(self.name, place, budgets, mode, folder, self._guard, self._counters)
         self._names = Names(self.name, self._tiers)
         self._equals = Equals(self._tiers, self._guard)
+        self._putting = Putting(self, place, self._names, self._tiers, self._equals, self._guard, self._counters)
         self._fetcher = Fetcher(self)
         self._outside = SharedNames(self.name) if shared else None
         _stores.add(self)
@@ -115,7 +114,8 @@ class Store:
         What is on the store's device already stays where it is; everything else is copied there. Equal content is
         kept once. In a shared store it is copied to shared memory as well, where other processes find it.
         """
-        tensor = self._put(self._key(namespace, name), array, owner, hash)
+        hashing = self._hash if hash is None else hash
+        tensor = self._putting.put(self._key(namespace, name), array, owner, hashing=hashing)
         if self._outside is not None:
             try:
                 self._publish(tensor._entry)
@@ -124,47 +124,11 @@ class Store:
                 raise
         return tensor
 
-    def _put(self, key: Key, array: Any, owner: str, hash: bool | None) -> Tensor:
-        self._check_name(key, owner)
-        if isinstance(array, Tensor) and array._entry.store is self:
-            with self._guard:
-                return self._enter(key, owner, self._names.known(array._entry).content)
-        hashing = self._hash if hash is None else hash
-        if isinstance(array, Array) and array._place is self._place:
-            return self._put_resident(key, owner, array, hashing)
-        return self._put_values(key, owner, *taking.values_of(array), hashing)
-
     def _put_host(
-        self,
-        name: str,
-        source: HostBytes,
-        *,
-        owner: str = "main",
-        namespace: Path = "",
-        told: str | None = None,
+        self, name: str, source: HostBytes, *, owner: str = "main", namespace: Path = "", told: str | None = None
     ) -> Tensor:
-        """Keep what a file or shared memory has. It is brought to the device when it is first used.
-
-        `told` is the hash that somebody says it has, as `anygpu.tensor_files` makes them. It is not believed: where it
-        is that of another tensor, the bytes decide whether they become one.
-        """
-        key = key_of(namespace, name)
-        self._check_name(key, owner)
-        spec = Spec(source.values.shape, dtype_name(source.values.dtype))
-        known = self._equals.as_told(source.values, spec, told) if self._hash and told is not None else None
-        with self._guard:
-            if known is not None and known.tensors:
-                source.close()
-                return self._enter(key, owner, known)
-            content = Content(self._place, spec)
-            content.told = told
-            if source.kind == "memory":
-                self._tiers.make_host_room(spec.nbytes)
-                content.host = source
-            else:
-                content.backing = source
-            content.remember()
-            return self._enter(key, owner, content)
+        """What is on the host already, and stays there until it is used."""
+        return self._putting.put_host(key_of(namespace, name), source, owner, told=told, hashing=self._hash)
 
     def open(
         self,
@@ -485,32 +449,6 @@ class Store:
             self._guard.wait()
         return entry.content
 
-    def _enter(self, key: Key, owner: str, content: Content) -> Tensor:
-        """Give the content a name, or the name a content."""
-        entry = self._names.may_put(key, owner)
-        if entry is not None and entry.spec != content.spec:
-            self._names.make_way(entry, owner)
-            entry = None
-        if entry is None:
-            entry = self._names.entries[key] = Entry(self, key, owner, content)
-            self._tiers.link(content, entry)
-            return entry.tensor
-        if (entry.pins or entry.leases) and not content.on_device:
-            self._bring_instead(entry, content)
-            self._names.may_put(key, owner)
-        self._names.replace(entry, content)
-        return entry.tensor
-
-    def _bring_instead(self, entry: Entry, content: Content) -> None:
-        """What is to be on the device is there also with another content, which nobody lets go of meanwhile."""
-        self._tiers.link(content, entry)
-        try:
-            self._tiers.bring(content)
-            self._names.known(entry)
-        except BaseException:
-            self._tiers.unlink(content, entry)
-            raise
-
     # -- other processes
 
     def _key(self, namespace: Path, name: str) -> Key:
@@ -539,42 +477,6 @@ class Store:
         with self._guard:
             if content.tensors:
                 self._tiers.back(content, source)
-
-    # -- putting
-
-    def _check_name(self, key: Key, owner: str) -> None:
-        """Before anything is computed or copied for it."""
-        with self._guard:
-            self._names.may_put(key, owner)
-
-    def _put_resident(self, key: Key, owner: str, array: Array, hashing: bool) -> Tensor:
-        value, copied = taking.resident_value(array, self._place)
-        known, fingerprint = self._equals.with_buffer_of(value), None
-        if known is None and hashing:
-            known, fingerprint = self._equals.on_device(value)
-        with self._guard:
-            self._counters.copied("on_device", copied)
-            if known is not None and known.tensors:
-                return self._enter(key, owner, known)
-            self._tiers.make_room(value.spec.nbytes, but=self._names.replaced(key, owner))
-            content = self._tiers.resident(value)
-            content.fingerprint = fingerprint
-            return self._enter(key, owner, content)
-
-    def _put_values(self, key: Key, owner: str, values: Values, from_device: int, hashing: bool) -> Tensor:
-        spec = Spec(values.shape, dtype_name(values.dtype))
-        digest = content_hash(values) if hashing else None
-        with self._guard:
-            self._names.check_open()
-            self._counters.copied("to_host", from_device)
-            known = self._tiers.by_digest.get(digest) if digest is not None else None
-            if known is not None:
-                return self._enter(key, owner, known)
-            content = self._tiers.upload(values, spec, but=self._names.replaced(key, owner))
-            content.digest = digest
-            # Another thread may have put an equal one meanwhile.
-            known = self._tiers.by_digest.get(digest) if digest is not None else None
-            return self._enter(key, owner, content if known is None else known)
 
 
 def _holder_is_gone(store: weakref.ref[Store], entry: Entry, label: str) -> None:

@@ -1,0 +1,261 @@
+"""Attention for wide machines: queries are invocations, which share keys and values, or hand them to each other."""
+
+from __future__ import annotations
+
+from anygpu.codegen.templates.attention_lines import LOG2_E, LOWEST, AttentionKernel
+from anygpu.codegen.templates.attention_tiling import Meaning, Sizes, Tiling, Vectors
+from anygpu.codegen.templates.matmul_words import Lines, Words, guarded, indented, plus, times
+
+
+class InLanes(AttentionKernel):
+    """Queries are invocations. What is beyond the last query does the same as that one, and stores nothing."""
+
+    def __init__(
+        self, words: Words, sizes: Sizes, meaning: Meaning, tiling: Tiling, vectors: Vectors, exp2: str
+    ) -> None:
+        super().__init__(words, sizes, meaning, tiling, vectors)
+        self.along_d, self.along_e = -(-sizes.d // 4), -(-sizes.e // 4)
+        self.chunk = tiling.key_block
+        self.exp2 = exp2
+        #: Whether a step may have fewer keys.
+        self.ragged = sizes.m % tiling.keys != 0
+
+    def own(self) -> dict[str, Lines]:
+        builtins = ["@builtin(subgroup_invocation_id) place_in_subgroup: u32,"] if self.tiling.handed else []
+        return {
+            "chunk": [str(self.chunk)],
+            "builtins": builtins,
+            "shared": self.shared(),
+            "weight": self.weight(),
+            "place": self.place(),
+            "load_queries": self.load_queries(),
+            "begin": self.begin(),
+            "stage": self.stage(),
+            "chunks": self.chunks(),
+            "store": self.store(),
+        }
+
+    def weight(self) -> Lines:
+        """The device's own function, where that was found to be good."""
+        if self.exp2:
+            return [f"return {self.exp2}(x);"]
+        factors = ("1.339887440e-3", "9.618437358e-3", "5.550332471e-2", "2.402264791e-1", "6.931472029e-1", "1.0")
+        return [
+            "let n = round(max(x, -127.0));",
+            "let r = x - n;",
+            "var p = 1.535336188e-4;",
+            *(f"p = fma(p, r, {factor});" for factor in factors),
+            "return select(p * bitcast<f32>((i32(n) + 127) << 23u), 0.0, x < -126.0);",
+        ]
+
+    def weight_of(self, x: str) -> str:
+        return f"weight({x})" if self.words.wgsl else f"exp2({x})"
+
+    @property
+    def each(self) -> range:
+        return range(self.tiling.queries)
+
+    def shared(self) -> Lines:
+        if self.tiling.handed:
+            return []
+        sizes = {"tile_k": self.tiling.keys * self.along_d, "tile_v": self.tiling.keys * self.along_e}
+        kind = self.words.vector(4)
+        if self.words.wgsl:
+            return [f"var<workgroup> {name}: array<{kind}, {size}>;" for name, size in sizes.items()]
+        return [f"__local {kind} {name}[{size}];" for name, size in sizes.items()]
+
+    def place(self) -> Lines:
+        words, tiling, n = self.words, self.tiling, self.sizes.n
+        lines = [
+            words.position("batch", f"group / {self.blocks}"),
+            words.position("first_row", times(f"group % {self.blocks}", tiling.rows)),
+        ]
+        for j in self.each:
+            row = plus("first_row + lane", j * tiling.lanes)
+            lines.append(words.position(f"row_{j}", f"min({row}, {n - 1})" if n % tiling.rows else row))
+        if tiling.handed:
+            lines.append(words.position("neighbour", f"i32(place_in_subgroup % {tiling.handed}u)"))
+        return lines
+
+    def loaded(self, name: str, row: str, first: int, length: int, in_vectors: bool) -> str:
+        """Four numbers of a row; beyond its end they are zeros."""
+        if in_vectors and first + 4 <= length:
+            return f"load_{name}_vector(${{pass}}batch, {row}, {first})"
+        calls = [
+            f"load_{name}(${{pass}}batch, {row}, {c})" if c < length else self.number(0)
+            for c in range(first, first + 4)
+        ]
+        return self.words.made(calls)
+
+    def load_queries(self) -> Lines:
+        words, lines = self.words, list[str]()
+        for j in self.each:
+            for part in range(self.along_d):
+                value = self.loaded("q", f"row_{j}", 4 * part, self.sizes.d, self.vectors.q)
+                lines.append(words.let(f"q_{j}_{part}", 4, f"{value} * {self.scale}"))
+        return lines
+
+    def begin(self) -> Lines:
+        lines = list[str]()
+        for j in self.each:
+            lines += [self.words.zero(f"total_{j}_{part}", 4) for part in range(self.along_e)]
+            lines += self.variables({f"greatest_{j}": self.number(LOWEST), f"sum_{j}": self.number(0)})
+        return lines
+
+    def variables(self, values: dict[str, str]) -> Lines:
+        return [f"{'var' if self.words.wgsl else 'float'} {name} = {value};" for name, value in values.items()]
+
+    def stage(self) -> Lines:
+        """Keys and values of one step, read by all of the group together."""
+        if self.tiling.handed:
+            return []
+        words, tiling, sizes = self.words, self.tiling, self.sizes
+        barrier = "workgroupBarrier();" if words.wgsl else "barrier(CLK_LOCAL_MEM_FENCE);"
+        lines = [barrier]
+        of_both = (("k", self.along_d, sizes.d, self.vectors.k), ("v", self.along_e, sizes.e, self.vectors.v))
+        for name, along, length, in_vectors in of_both:
+            key = f"step + slot / {along}" if along > 1 else "step + slot"
+            key = f"min({key}, {sizes.m - 1})" if self.ragged else key
+            inner = [words.position("key", key)]
+            if along == 1:
+                value = self.loaded(name, "key", 0, length, in_vectors)
+            else:
+                inner.append(words.position("first", f"slot % {along} * 4"))
+                value = self.staged(name, length, in_vectors)
+            inner.append(f"tile_{name}[slot] = {value};")
+            lines += [words.loop("slot", "lane", str(tiling.keys * along), str(tiling.lanes)), *indented(inner), "}"]
+        return [*lines, barrier]
+
+    def staged(self, name: str, length: int, in_vectors: bool) -> str:
+        if in_vectors and length % 4 == 0:
+            return f"load_{name}_vector(${{pass}}batch, key, first)"
+        calls = []
+        for c in range(4):
+            place = plus("first", c)
+            call = f"load_{name}(${{pass}}batch, key, min({place}, {length - 1}))"
+            if c > (length - 1) % 4:
+                call = self.chosen(self.number(0), call, f"{place} < {length}")
+            calls.append(call)
+        return self.words.made(calls)
+
+    def chosen(self, no: str, yes: str, condition: str) -> str:
+        if self.words.wgsl:
+            return f"select({no}, {yes}, {condition})"
+        return f"({condition} ? {yes} : {no})"
+
+    def chunks(self) -> Lines:
+        if self.tiling.handed:
+            return [self.words.position("key", "step"), *self.one_chunk()]
+        end = f"min({self.tiling.keys}, {'end' if self.meaning.causal else self.sizes.m} - step)"
+        count = end if self.ragged or self.meaning.causal else str(self.tiling.keys)
+        inner = [self.words.position("key", "step + chunk"), *self.one_chunk()]
+        return [self.words.loop("chunk", "0", count, str(self.chunk)), *indented(inner), "}"]
+
+    def one_chunk(self) -> Lines:
+        return [*self.scores(), *self.weights(), *self.add_values()]
+
+    def source(self, name: str, part: int, x: int) -> str:
+        """Four numbers of key or value `x` of a chunk."""
+        if self.tiling.handed:
+            return f"subgroupBroadcast({name}_{part}, {x}u)"
+        along = self.along_d if name == "k" else self.along_e
+        return f"tile_{name}[{plus(times(f'(chunk + {x})' if x else 'chunk', along), part)}]"
+
+    def handed(self, name: str, part: int) -> Lines:
+        """What this lane has for its neighbours."""
+        if not self.tiling.handed:
+            return []
+        length, in_vectors = (self.sizes.d, self.vectors.k) if name == "k" else (self.sizes.e, self.vectors.v)
+        value = self.loaded(name, self.own_key, 4 * part, length, in_vectors)
+        return [self.words.let(f"{name}_{part}", 4, value)]
+
+    @property
+    def own_key(self) -> str:
+        """The key that this lane reads for its neighbours."""
+        return f"min(key + neighbour, {self.sizes.m - 1})" if self.ragged else "key + neighbour"
+
+    def scores(self) -> Lines:
+        words, lines = self.words, list[str]()
+        for x in range(self.chunk):
+            lines += self.variables({f"score_{j}_{x}": self.number(0) for j in self.each})
+        for part in range(self.along_d):
+            lines += self.handed("k", part)
+            count = min(4, self.sizes.d - 4 * part)
+            for x in range(self.chunk):
+                lines.append(words.let(f"k_{part}_of_{x}", 4, self.source("k", part, x)))
+                for j in self.each:
+                    lines += [
+                        words.multiply_add(
+                            f"score_{j}_{x}",
+                            words.component(f"q_{j}_{part}", c, 4),
+                            words.component(f"k_{part}_of_{x}", c, 4),
+                        )
+                        for c in range(count)
+                    ]
+        return lines
+
+    def weights(self) -> Lines:
+        words, lines = self.words, list[str]()
+        maximum = "max" if words.wgsl else "fmax"
+        if self.meaning.bias == "keys" and self.tiling.handed:
+            lines.append(words.let("bias", 1, f"load_bias(${{pass}}batch, 0, {self.own_key})"))
+        for j in self.each:
+            for x in range(self.chunk):
+                score, key = f"score_{j}_{x}", plus("key", x)
+                if self.meaning.bias != "none":
+                    lines.append(f"{score} += {self.bias(j, x)} * {self.number(LOG2_E)};")
+                hidden = ""
+                if self.meaning.causal:
+                    hidden = f"{key} > {plus(f'row_{j}', self.ahead)}"
+                elif self.ragged or self.sizes.m % self.chunk:
+                    hidden = f"{key} >= {self.sizes.m}"
+                if hidden:
+                    lines.append(f"{score} = {self.chosen(score, '-${infinity}()', hidden)};")
+            lines += self.variables({f"now_{j}": f"greatest_{j}"})
+            lines += [f"now_{j} = {maximum}(now_{j}, score_{j}_{x});" for x in range(self.chunk)]
+            lines.append(words.let(f"factor_{j}", 1, self.weight_of(f"greatest_{j} - now_{j}")))
+            lines += [f"greatest_{j} = now_{j};", f"sum_{j} *= factor_{j};"]
+            for x in range(self.chunk):
+                lines.append(words.let(f"weight_{j}_{x}", 1, self.weight_of(f"score_{j}_{x} - now_{j}")))
+                lines.append(f"sum_{j} += weight_{j}_{x};")
+        return lines
+
+    def bias(self, j: int, x: int) -> str:
+        if self.meaning.bias == "keys" and self.tiling.handed:
+            return f"subgroupBroadcast(bias, {x}u)"
+        key = plus("key", x)
+        key = f"min({key}, {self.sizes.m - 1})" if self.ragged else key
+        return f"load_bias(${{pass}}batch, {'0' if self.meaning.bias == 'keys' else f'row_{j}'}, {key})"
+
+    def add_values(self) -> Lines:
+        words, lines = self.words, list[str]()
+        for part in range(self.along_e):
+            lines += self.handed("v", part)
+            lines += [f"total_{j}_{part} *= factor_{j};" for j in self.each]
+            for x in range(self.chunk):
+                lines.append(words.let(f"v_{part}_of_{x}", 4, self.source("v", part, x)))
+                for j in self.each:
+                    share = words.all(f"weight_{j}_{x}", 4)
+                    lines.append(words.multiply_add(f"total_{j}_{part}", share, f"v_{part}_of_{x}"))
+        return lines
+
+    def store(self) -> Lines:
+        words, lines = self.words, list[str]()
+        for j in self.each:
+            inner = [words.let(f"share_{j}", 1, self.seen(j, f"{self.number(1)} / sum_{j}"))]
+            for part in range(self.along_e):
+                value = f"total_{j}_{part} * share_{j}"
+                if self.vectors.out and 4 * part + 4 <= self.sizes.e:
+                    inner.append(f"store_out_vector(${{pass}}batch, row_{j}, {4 * part}, {value});")
+                    continue
+                inner.append(words.let(f"result_{j}_{part}", 4, value))
+                for c in range(min(4, self.sizes.e - 4 * part)):
+                    number = words.component(f"result_{j}_{part}", c, 4)
+                    inner.append(f"store_out(${{pass}}batch, row_{j}, {4 * part + c}, {number});")
+            row = plus("first_row + lane", j * self.tiling.lanes)
+            lines += guarded(inner, [f"{row} < {self.sizes.n}"]) if self.sizes.n % self.tiling.rows else inner
+        return lines
+
+    def seen(self, j: int, share: str) -> str:
+        """Drivers may divide by zero as they like."""
+        return self.chosen(share, "${nan}()", f"sum_{j} == 0.0") if self.may_see_nothing else share

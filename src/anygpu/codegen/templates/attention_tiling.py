@@ -1,0 +1,163 @@
+"""Attention: its sizes, and the ways to cut it that measuring chooses from."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from anygpu.codegen.target import Target
+
+Form = Literal["vectors", "lanes"]
+#: What is added to scores: nothing, a number for each key, or one for each query and key.
+BiasOf = Literal["none", "keys", "all"]
+
+#: Queries and totals that one invocation of a wide machine keeps, in vectors of four: more do not fit its registers.
+MOST_KEPT = 64
+#: The same where an invocation is a lane of a processor, whose registers are near memory anyway.
+_MOST_KEPT_NEAR = 128
+#: Fewer queries are no work for vectors of them.
+FEWEST_QUERIES = 4
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """Lengths of the axes: n queries of d numbers, m keys of d and values of e."""
+
+    batch: int
+    n: int
+    m: int
+    d: int
+    e: int
+
+
+class Meaning(msgspec.Struct, frozen=True):
+    scale: float
+    causal: bool
+    bias: BiasOf = "none"
+
+
+class Vectors(msgspec.Struct, frozen=True):
+    """Which accessors of vectors there are: q and k along d, v and the result along e, the bias along queries."""
+
+    q: bool = False
+    k: bool = False
+    v: bool = False
+    out: bool = False
+    bias: bool = False
+
+
+class Tiling(msgspec.Struct, frozen=True, kw_only=True):
+    """Every number that tuning may change."""
+
+    form: Form
+    #: Queries of one invocation: so many vectors of `vector`, or so many single ones.
+    queries: int
+    vector: int = 1
+    #: Keys of one step, and those whose scores are computed together.
+    keys: int
+    key_block: int
+    #: "vectors": numbers of a value that are summed together.
+    value_block: int = 4
+    #: "lanes": invocations of a group, and how many hand keys and values to each other; 0 where they share memory.
+    lanes: int = 1
+    handed: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Queries of a group."""
+        return self.queries * self.vector * self.lanes
+
+
+def tilings(target: Target, sizes: Sizes) -> list[Tiling]:
+    """Candidates for tuning, the best guess first; none where attention is better done in several kernels."""
+    if sizes.n < FEWEST_QUERIES or min(sizes.m, sizes.d, sizes.e) == 0:
+        return []
+    found = _for_processors(target, sizes) if target.scalar_invocations else _for_wide_machines(target, sizes)
+    fitting = [
+        each
+        for each in found
+        if shared_bytes(each, sizes) <= target.group_memory
+        and turns(each, sizes) <= target.loop_limit
+        and each.lanes <= target.group_limit
+    ]
+    return list(dict.fromkeys(fitting))
+
+
+def _for_processors(target: Target, sizes: Sizes) -> list[Tiling]:
+    if target.dialect != "opencl":
+        return []
+    width = max(target.vector_width, 1)
+    while width > sizes.n:
+        width //= 2
+
+    def tiling(vectors: int, keys: int, key_block: int, value_block: int) -> Tiling:
+        return Tiling(
+            form="vectors", queries=vectors, vector=width, keys=keys, key_block=key_block, value_block=value_block
+        )
+
+    found = [
+        tiling(4, 64, 4, 4),
+        tiling(2, 64, 8, 8),
+        tiling(2, 128, 8, 8),
+        tiling(4, 256, 4, 4),
+        tiling(2, 512, 8, 8),
+        tiling(1, 64, 16, 16),
+        tiling(1, 512, 16, 16),
+    ]
+    # Some groups for every thread, and little that is done twice because queries do not fill the last of them.
+    most = max(sizes.n // width, 1)
+    enough = [each for each in found if each.queries <= most]
+    return sorted(enough, key=lambda each: (groups_of(sizes, each) < 16, _rows_done(sizes, each) > 1.2 * sizes.n))
+
+
+def _for_wide_machines(target: Target, sizes: Sizes) -> list[Tiling]:
+    each = -(-sizes.d // 4) + -(-sizes.e // 4)
+    subgroup = target.subgroup_size if target.dialect == "wgsl" and target.has("subgroups") else 0
+    if subgroup in (4, 8):
+        # They are the lanes of one processor, and a group's memory is no faster there than any other.
+        counts = [count for count in (4, 2, 1) if count * each <= _MOST_KEPT_NEAR]
+        tilings = [
+            Tiling(form="lanes", queries=count, keys=subgroup, key_block=subgroup, lanes=subgroup, handed=subgroup)
+            for count in counts
+        ]
+        return sorted(tilings, key=lambda tiling: _rows_done(sizes, tiling) > 1.5 * max(sizes.n, subgroup))
+    counts = [count for count in (1, 2) if count * each <= MOST_KEPT]
+    lanes = [count for count in (64, 128, 32) if count < 2 * sizes.n or count == 32]
+    return [
+        Tiling(form="lanes", queries=count, keys=keys, key_block=4, lanes=width)
+        for count in counts
+        for keys in (32, 16)
+        for width in lanes
+    ]
+
+
+def _rows_done(sizes: Sizes, tiling: Tiling) -> int:
+    return -(-sizes.n // tiling.rows) * tiling.rows
+
+
+def groups_of(sizes: Sizes, tiling: Tiling) -> int:
+    return sizes.batch * -(-sizes.n // tiling.rows)
+
+
+def grid(sizes: Sizes, tiling: Tiling) -> tuple[int, int]:
+    """Groups, and invocations in each."""
+    return groups_of(sizes, tiling), tiling.lanes
+
+
+def shared_bytes(tiling: Tiling, sizes: Sizes) -> int:
+    """What a group needs of the memory that its invocations share."""
+    if tiling.form == "vectors":
+        return 4 * tiling.rows * (sizes.d + sizes.e + tiling.keys)
+    return 0 if tiling.handed else 16 * tiling.keys * (-(-sizes.d // 4) + -(-sizes.e // 4))
+
+
+def turns(tiling: Tiling, sizes: Sizes) -> int:
+    """How often an invocation goes round its loops, at most."""
+    steps = -(-sizes.m // tiling.keys)
+    if tiling.form == "vectors":
+        blocks = -(-tiling.keys // tiling.key_block) * sizes.d + -(-sizes.e // tiling.value_block) * tiling.keys
+        return steps * (blocks + 2 * tiling.keys) + 2 * tiling.rows * (sizes.d + sizes.e)
+    if tiling.handed:
+        return steps
+    staged = shared_bytes(tiling, sizes) // 16 // tiling.lanes + 2
+    return steps * (1 + staged + tiling.keys // tiling.key_block)
