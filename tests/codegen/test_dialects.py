@@ -174,8 +174,8 @@ class TestLanes:
 def test_reports() -> None:
     first, second = both()
     report = Report(2, Apply("less", (Name("i", "i32"), Literal(0, "i32")), "bool"), Name("i", "i32"))
-    assert first.statement(report)[1].strip() == "status[2] = max(u32(i) + 1u, 1u);"
-    assert second.statement(report)[1].strip() == "status[2] = max((uint)(i) + 1u, 1u);"
+    assert first.statement(report)[1].strip() == "status[2] = select(u32(i) + 1u, 2147483648u, i == -1);"
+    assert second.statement(report)[1].strip() == "status[2] = (i) == -1 ? 2147483648u : (uint)(i) + 1u;"
 
 
 def test_more_groups_than_fit_into_a_dimension() -> None:

@@ -95,11 +95,15 @@ class Output(msgspec.Struct, frozen=True):
     offset: int = 0
 
 
+#: Stands for -1, of which value + 1 would say that all is well. No axis is so long that it could be another index.
+MINUS_ONE = 1 << 31
+
+
 class Check(msgspec.Struct, frozen=True):
     """A rule that only values can break. A kernel that sees it broken writes to the status slot.
 
     Word `number` of the status (32-bit unsigned) is 0 when all is well, and otherwise the offending value + 1 wrapped
-    to 32 bits, with at least one bit set. For "kernel" it is the index - the length + 1, which is only 0 for an index
+    to 32 bits, or `MINUS_ONE`. For "kernel" it is the index - the length + 1, which is only 0 for an index
     that is right.
     """
 

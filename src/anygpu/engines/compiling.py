@@ -16,7 +16,7 @@ import numpy as np
 
 from anygpu.cache_folder import cache_folder
 from anygpu.codegen.functions import accuracy
-from anygpu.codegen.kernel import Check, Kernel, Schedule, Start
+from anygpu.codegen.kernel import MINUS_ONE, Check, Kernel, Schedule, Start
 from anygpu.codegen.lifetimes import shared_temporaries
 from anygpu.codegen.lower import buffer_names
 from anygpu.codegen.schedule import schedule
@@ -372,7 +372,7 @@ def broken_rule(check: Check, word: int) -> Exception:
         return KernelOutOfBounds(
             check.kernel, check.buffer, index if index < 1 << 31 else index - (1 << 32), check.length
         )
-    value = word - 1 if word - 1 < 1 << 31 else word - 1 - (1 << 32)
+    value = -1 if word == MINUS_ONE else word - 1 if word <= 1 << 31 else word - 1 - (1 << 32)
     return IndexError(f"index {value} is out of bounds for an axis with size {check.length}.")
 
 

@@ -45,7 +45,7 @@ void gather_0(__global const float *restrict input_a, __global const long *restr
         for (int part = 0; part < 8; part += 1) {
             const long t1_value = t1[(block * 8 + part) / 3];
             if ((t1_value < 0L) || (t1_value >= 65L)) {
-                status[0] = max((uint)(convert_int(t1_value)) + 1u, 1u);
+                status[0] = (convert_int(t1_value)) == -1 ? 2147483648u : (uint)(convert_int(t1_value)) + 1u;
             }
             const int at_0 = min(max(convert_int(t1_value), 0), 64);
             const float input_a_value = input_a[at_0 * 3 + ((block * 8 + part) % 3)];
@@ -56,7 +56,7 @@ void gather_0(__global const float *restrict input_a, __global const long *restr
         for (int i = 768; i < 771; i += 1) {
             const long t1_value = t1[i / 3];
             if ((t1_value < 0L) || (t1_value >= 65L)) {
-                status[0] = max((uint)(convert_int(t1_value)) + 1u, 1u);
+                status[0] = (convert_int(t1_value)) == -1 ? 2147483648u : (uint)(convert_int(t1_value)) + 1u;
             }
             const int at_0 = min(max(convert_int(t1_value), 0), 64);
             const float input_a_value = input_a[at_0 * 3 + (i % 3)];

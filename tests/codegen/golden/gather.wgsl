@@ -60,10 +60,10 @@ fn gather_1(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocatio
         let part_value_2 = ((t0_value < vec4<i64>(0li)) | (t0_value >= vec4<i64>(65li)));
         let part_value_3 = vec4<i32>(t0_value);
         if (any(part_value_2)) {
-            if (part_value_2.x) { status[0] = max(u32(part_value_3.x) + 1u, 1u); }
-            if (part_value_2.y) { status[0] = max(u32(part_value_3.y) + 1u, 1u); }
-            if (part_value_2.z) { status[0] = max(u32(part_value_3.z) + 1u, 1u); }
-            if (part_value_2.w) { status[0] = max(u32(part_value_3.w) + 1u, 1u); }
+            if (part_value_2.x) { status[0] = select(u32(part_value_3.x) + 1u, 2147483648u, part_value_3.x == -1); }
+            if (part_value_2.y) { status[0] = select(u32(part_value_3.y) + 1u, 2147483648u, part_value_3.y == -1); }
+            if (part_value_2.z) { status[0] = select(u32(part_value_3.z) + 1u, 2147483648u, part_value_3.z == -1); }
+            if (part_value_2.w) { status[0] = select(u32(part_value_3.w) + 1u, 2147483648u, part_value_3.w == -1); }
         }
         let at_1 = min(max(vec4<i32>(t0_value), vec4<i32>(0)), vec4<i32>(64));
         let input_a_value = vec4<f32>(input_a[at_1.x * 3 + ((block * 4) % 3)], input_a[at_1.y * 3 + ((block * 4 + 1) % 3)], input_a[at_1.z * 3 + ((block * 4 + 2) % 3)], input_a[at_1.w * 3 + ((block * 4) % 3)]);
@@ -73,7 +73,7 @@ fn gather_1(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocatio
         for (var i = 768; i < 771; i += 1) {
             let t0_value = t0[i / 3];
             if ((t0_value < 0li) || (t0_value >= 65li)) {
-                status[0] = max(u32(i32(t0_value)) + 1u, 1u);
+                status[0] = select(u32(i32(t0_value)) + 1u, 2147483648u, i32(t0_value) == -1);
             }
             let at_1 = min(max(i32(t0_value), 0), 64);
             let input_a_value = input_a[at_1 * 3 + (i % 3)];

@@ -8,6 +8,7 @@ from anygpu.codegen.dialects.indenting import indented
 from anygpu.codegen.dialects.vector_words import OpenCLWords, VectorWords, vector_width
 from anygpu.codegen.dialects.vectors import VectorPrinter, types_along
 from anygpu.codegen.form import Apply, Buffer, Function, Loop
+from anygpu.codegen.kernel import MINUS_ONE
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.program.dtypes import DType
 
@@ -111,7 +112,7 @@ class OpenCLPrinter(VectorPrinter):
         raise NotImplementedError("every element has an address of its own in OpenCL C")
 
     def report(self, number: int, value: str) -> str:
-        return f"status[{number}] = max((uint)({value}) + 1u, 1u);"
+        return f"status[{number}] = ({value}) == -1 ? {MINUS_ONE}u : (uint)({value}) + 1u;"
 
     # -- texts
 

@@ -8,6 +8,7 @@ from anygpu.codegen.dialects.indenting import INDENT, indented
 from anygpu.codegen.dialects.vector_words import WIDE_TYPES, VectorWords, WGSLWords
 from anygpu.codegen.dialects.vectors import VectorPrinter
 from anygpu.codegen.form import Apply, Assign, Buffer, Fold, Function, Loop, Statement
+from anygpu.codegen.kernel import MINUS_ONE
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.program.dtypes import ITEMSIZE, DType
 
@@ -220,7 +221,7 @@ class WGSLPrinter(VectorPrinter):
         return f"i32(numbers.offset_{buffer.name}) + {index}" if buffer.has_offset else index
 
     def report(self, number: int, value: str) -> str:
-        return f"status[{number}] = max(u32({value}) + 1u, 1u);"
+        return f"status[{number}] = select(u32({value}) + 1u, {MINUS_ONE}u, {value} == -1);"
 
     # -- texts
 
