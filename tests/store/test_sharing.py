@@ -92,6 +92,25 @@ def test_released_by_who_published_it_nobody_finds_it_any_more(store: ag.Store) 
         store.get("weights")
 
 
+def test_a_name_that_another_process_has_published_since_is_theirs_to_withdraw(store: ag.Store) -> None:
+    store.put("weights", some(0))
+    keeper = ag.Store(store.name, device="numpy", shared=True)
+    elsewhere(store, f'store.put("weights", np.full({some().shape}, 7, np.float32))')
+    store.release("weights")
+    with keeper:
+        assert float(np.asarray(keeper.get("weights")).max()) == 7
+
+
+def test_what_went_with_its_last_lease_is_found_again(store: ag.Store) -> None:
+    elsewhere_made = ag.Store(store.name, device="numpy", shared=True)
+    with elsewhere_made:
+        elsewhere_made.put("weights", some())
+        lease = store.lease("weights")
+        store.release("weights")
+        lease.release()
+        np.testing.assert_array_equal(np.asarray(store.get("weights")), some())
+
+
 def test_it_takes_a_name() -> None:
     with pytest.raises(InvalidOption, match="has a name"):
         ag.Store(shared=True)

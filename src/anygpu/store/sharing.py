@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+import numpy as np
+
 from anygpu.errors import UnknownTensor
 from anygpu.hardware.verification import Values
 from anygpu.store.between import Found, open_shared
@@ -19,21 +21,25 @@ class SharedNames:
         self._shared = open_shared(name)
         #: By name, the version that this store has: published here, or found.
         self._versions: dict[Key, int] = {}
-        #: By this store, and not withdrawn.
-        self._published: set[Key] = set()
+        #: By name, the version that was published here last, until it is withdrawn.
+        self._published: dict[Key, int] = {}
 
     def publish(self, key: Key, values: Values, *, owner: str, hash: str) -> HostBytes:
         """The values in shared memory, where others find them from now on. One copy, unless they are there already."""
         shared = self._shared.publish(key, values, owner=owner, hash=hash)
         found = self._shared.find(key)
-        self._versions[key] = found.version if found is not None else 0
-        self._published.add(key)
+        # Another process may have published under the name in between: that is news, then.
+        if found is not None and np.may_share_memory(found.values, shared):
+            self._versions[key] = self._published[key] = found.version
         return HostBytes(shared, "shared")
 
-    def news(self, key: Key) -> Found | None:
-        """What others have published under the name since this store has looked; `None` when there is nothing new."""
+    def news(self, key: Key, *, here: bool) -> Found | None:
+        """What others have published under the name since this store has looked; `None` when there is nothing new.
+
+        Everything is new to a store that has no tensor of that name, or none any more.
+        """
         found = self._shared.find(key)
-        if found is None or found.version == self._versions.get(key):
+        if found is None or (here and found.version == self._versions.get(key)):
             return None
         self._versions[key] = found.version
         return found
@@ -47,8 +53,9 @@ class SharedNames:
     def withdraw(self, key: Key) -> None:
         """What was published here nobody finds any more; who has it keeps it."""
         self._versions.pop(key, None)
-        if key in self._published:
-            self._published.discard(key)
+        version = self._published.pop(key, None)
+        found = self._shared.find(key) if version is not None else None
+        if found is not None and found.version == version:
             with contextlib.suppress(UnknownTensor):
                 self._shared.remove(key)
 

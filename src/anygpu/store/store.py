@@ -457,7 +457,8 @@ class Store:
         if self._outside is not None:
             with self._guard:
                 self._names.check_open()
-            found = self._outside.news(key)
+                here = key in self._names.entries
+            found = self._outside.news(key, here=here)
             if found is not None:
                 source = HostBytes(found.values, "shared")
                 self._put_host(name, source, owner=found.owner, namespace=namespace, told=found.hash or None)
