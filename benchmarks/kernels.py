@@ -242,29 +242,39 @@ def figures(
     return [*found, Figure(name=f"{workload}: anygpu's kernels", value=kernels, unit="", bound=1)]
 
 
-def weights_figures(inner: int, columns: int) -> list[Figure]:
-    """What int8 weights take, and how far they and products with them are from float32."""
-    weights, x = _normal(inner, columns, seed=1), _normal(256, inner, seed=0)
-    small = nn.quantise(weights, axis=1)
-    back = nn.dequantise(small)
-    exact = x @ weights
-    off = x @ back - exact
-    name = f"int8 weights {inner}×{columns}"
-    return [
-        Figure(name=f"{name}: bytes / float32", value=small.nbytes / weights.nbytes, unit="×", bound=WEIGHTS_BOUND),
-        Figure(
-            name=f"{name}: furthest weight, in steps",
-            value=float(np.max(np.abs(back - weights) / small.scale)),
-            unit="steps",
-            bound=0.5001,
-        ),
-        Figure(
-            name=f"{name}: error of a product, rms",
-            value=float(np.sqrt(np.mean(off * off) / np.mean(exact * exact))) * 100,
-            unit="%",
-            bound=1.0,
-        ),
-    ]
+def weights_figures(size: int) -> list[Figure]:
+    """What quantised weights take, and how far they and products with them are from float32."""
+    weights, x = _normal(size, size, seed=1), _normal(256, size, seed=0)
+    exact = x @ weights.T
+    found: list[Figure] = []
+    for bits, axis in ((8, None), (8, 0), (4, None), (4, 0)):
+        small = nn.quantise(weights, bits=bits, axis=axis)
+        back = nn.dequantise(small)
+        judged = bits == 8 and axis == 0
+        name = f"int{bits} weights {size}×{size}, {'one scale' if axis is None else 'a scale for each row'}"
+        steps = float(np.max(np.abs(back - weights) / np.reshape(small.scale, (-1, 1))))
+        found += [
+            Figure(
+                name=f"{name}: bytes / float32",
+                value=small.nbytes / weights.nbytes,
+                unit="×",
+                bound=WEIGHTS_BOUND if judged else None,
+            ),
+            Figure(name=f"{name}: furthest weight, in steps", value=steps, unit="steps", bound=0.5001),
+            Figure(name=f"{name}: error of the weights, rms", value=_error(back, weights), unit="%"),
+            Figure(
+                name=f"{name}: error of a product, rms",
+                value=_error(x @ back.T, exact),
+                unit="%",
+                bound=1.0 if judged else None,
+            ),
+        ]
+    return found
+
+
+def _error(found: Any, exact: Any) -> float:
+    """The root of the mean square, in percent of the values'."""
+    return float(np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2))) * 100
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
@@ -285,7 +295,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
             say(f"{workload}: {type(error).__name__}: {error}")
             found.append(Figure(name=f"{workload}: not measured", value=1, unit="", bound=0.5))
     if not options.only or "weights" in options.only:
-        found += weights_figures(1024, 1024)
+        found += weights_figures(384)
     return found
 
 

@@ -85,15 +85,17 @@ class Findings:
     #: For each question the best sentences, in order: with the weights as they are, and in 8 bits.
     ranking: list[list[int]]
     ranking_int8: list[list[int]]
+    #: How far any similarity is in 8 bits from what it is otherwise.
+    moved_int8: float
     weight_bytes: int
     weight_bytes_int8: int
     #: Of one call after the first.
     receipt: ag.Receipt
 
 
-def search(questions: Any, sentences: Any) -> Any:
-    """For each question the most similar sentences, the best first."""
-    return nn.top_k(nn.pairwise_cosine_similarity(questions, sentences), BEST)[1]
+def similarities(embeddings: Any) -> Any:
+    """Of every question, which come first, to every sentence."""
+    return nn.pairwise_cosine_similarity(embeddings[: len(QUESTIONS)], embeddings[len(QUESTIONS) :])
 
 
 def stored_weights(store: ag.Store, layers: int = 6) -> dict[str, Any]:
@@ -118,9 +120,8 @@ def encoder_on(device: str, weights: Mapping[str, Any]) -> Encoder:
 
 
 def ranking(embeddings: Any) -> list[list[int]]:
-    """Of embeddings of the questions and, after them, the sentences, wherever they are: only the places come back."""
-    questions, sentences = embeddings[: len(QUESTIONS)], embeddings[len(QUESTIONS) :]
-    found: list[list[int]] = np.asarray(search(questions, sentences)).tolist()
+    """For each question the most similar sentences, the best first. Embeddings stay where they are."""
+    found: list[list[int]] = np.asarray(nn.top_k(similarities(embeddings), BEST)[1]).tolist()
     return found
 
 
@@ -137,6 +138,7 @@ def examine(device: str, tokens: Tokens, expected: np.ndarray, layers: int = 6) 
             difference=difference(embeddings, expected),
             ranking=ranking(embeddings),
             ranking_int8=ranking(embeddings_int8),
+            moved_int8=difference(similarities(embeddings_int8), np.asarray(similarities(embeddings))),
             weight_bytes=sum(each.nbytes for each in weights.values()),
             weight_bytes_int8=sum(each.nbytes for each in small.values()),
             receipt=receipt,
@@ -183,12 +185,15 @@ def main(devices: Sequence[str] = (), layers: int = 6) -> None:
         print(f"onnxruntime: there is no {missing.name}. Run `pip install onnx onnxruntime`.")
     chosen = list(devices) or one_device_of_each_engine()
     receipts: list[ag.Receipt] = []
+    moved = 0.0
     for device in chosen:
         found = examine(device, tokens, expected, layers)
         same, same_int8 = ("same" if each == answers else "DIFFERS" for each in (found.ranking, found.ranking_int8))
         sizes = f"{found.weight_bytes / 1e6:>8.1f} MB{found.weight_bytes_int8 / 1e6:>8.1f} MB"
         print(f"{device:<14}{found.difference:>11.1e}{same:>9}{same_int8:>11}{sizes}")
         receipts.append(found.receipt)
+        moved = max(moved, found.moved_int8)
+    print(f"In 8 bits similarities move by up to {moved:.4f}.")
     print("\nOne call on each:")
     for receipt in receipts:
         print(f"{receipt}\n    {receipt.bytes_to_device:,} bytes to the device, {receipt.bytes_to_host:,} to the host")
