@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from anygpu.errors import InvalidProgram
+from anygpu.program.attending import Attend
 from anygpu.program.dtypes import COMPLEX, ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import (
     BINARY,
@@ -82,6 +83,7 @@ def sheets(*, deep: bool = False) -> Iterator[Sheet]:
     for dtype in ("float32", "float64", *COMPLEX) if deep else ("float64", "complex64"):
         yield _linear(dtype)
     yield from (_transforms(dtype) for dtype in ("float16", "float32", "float64", *COMPLEX))
+    yield from (_attention(dtype) for dtype in (("float16", "float32", "float64") if deep else ("float32",)))
     yield _index_types()
     yield _signs_of_zero()
     yield _infinite_complex_numbers()
@@ -264,6 +266,21 @@ def _contractions(dtype: DType) -> Sheet:
         (Contract((1,), (0,)), *nothing),
     ):
         sheet.expect_of(op, x, y, kind="sum", terms=120)
+    return sheet
+
+
+def _attention(dtype: DType) -> Sheet:
+    """With as many queries as keys and with fewer, and keys that nobody sees."""
+    hidden = np.zeros((2, 5, 7), dtype)
+    hidden[:, :, 2] = -np.inf
+    arrays = tame(dtype, 2, 5, 4), tame(dtype, 2, 7, 4, seed=1), tame(dtype, 2, 7, 3, seed=2)
+    sheet = Sheet(f"attention in {dtype}", *arrays, hidden)
+    q, k, v, bias = sheet.given
+    few = [sheet.add(Slice((0, 0, 0), (2, 5, sheet.spec(each).shape[2]), (1, 1, 1)), each) for each in (k, v)]
+    for causal in (False, True):
+        sheet.expect_of(Attend(0.25, causal), q, k, v, kind="function", terms=8)
+        sheet.expect_of(Attend(0.25, causal), q, k, v, bias, kind="function", terms=8)
+        sheet.expect_of(Attend(0.25, causal), q, *few, kind="function", terms=8)
     return sheet
 
 
