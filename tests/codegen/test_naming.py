@@ -8,7 +8,7 @@ import pytest
 
 import anygpu as ag
 from anygpu import nn
-from anygpu.codegen.kernel import Own
+from anygpu.codegen.kernel import Kernel, Own
 from anygpu.codegen.naming import renumbered
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Dialect, Target
@@ -42,11 +42,21 @@ def test_equal_layers_are_the_same_kernels(dialect: Dialect, count: int) -> None
 
 
 def test_different_values_keep_different_names() -> None:
-    (kernel,) = schedule(
-        ag.record(lambda a, b, c: (a - b) * (b - c) / (c - a), *[np.zeros(8, np.float32)] * 3), Target(dialect="wgsl")
-    ).steps
+    names = "t7 t17 t17_value word_t17 sum_7 sum_17 read_17_0 read_17_1 at_7 input_q input_x17 input_q_value_3 input_a"
+    others = "float4 vec4 as_float4 exp2_f32 f32 numbers.offset lane row 17 0x17u"
+    kernel = Kernel(name="sum_17", source=f"{names} {others}", bindings=(), groups=1, group_size=1)
     renamed = renumbered(kernel)
-    assert len(set(renamed.source.split())) == len(set(kernel.source.split()))
+    words = renamed.source.split()
+    assert words[: len(names.split())] != names.split()
+    assert len(set(words)) == len(set(kernel.source.split()))
+    assert words[len(names.split()) :] == others.split(), "what is not ours to name stays"
+    assert renamed.name == words[names.split().index("sum_17")]
+    # Another kernel that differs in nothing but numbers and letters is the same one.
+    moved = (
+        kernel.source.replace("17", "45").replace("7", "3").replace("input_q", "input_c").replace("input_a", "input_z")
+    )
+    moved = moved.replace(" 45 0x45u", " 17 0x17u")
+    assert renumbered(msgspec.structs.replace(kernel, source=moved, name="sum_45")) == renamed
 
 
 def test_what_a_user_wrote_stays_as_it_is() -> None:

@@ -82,7 +82,7 @@ def test_rows_are_filled_up(tokeniser: Tokeniser) -> None:
     assert not ids[~there].any()
 
 
-def test_the_model_in_torch_gives_the_similarities_that_its_authors_publish(tokeniser: Tokeniser) -> None:
+def test_the_model_in_torch_gives_the_similarities_that_it_always_gave(tokeniser: Tokeniser) -> None:
     texts = ["That is a happy person", "That is a happy dog", "That is a very happy person", "Today is a sunny day"]
     found = in_torch(6)(*tokeniser.batch(texts))
     assert (found[0] @ found[1:].T).round(3).tolist() == pytest.approx([0.695, 0.943, 0.257])

@@ -107,6 +107,7 @@ class Tuner:
     ) -> Found | None:
         best: tuple[float, int] | None = None
         plans: dict[int, tuple[Schedule, tuple[int, ...]]] = {}
+        guessed = 0.0
         measured = 0
         for number, candidate in enumerate(choice.candidates):
             if number and self._clock() >= end:
@@ -122,12 +123,13 @@ class Tuner:
                 return None
             measured += 1
             plans[number] = other, steps
+            guessed = guessed if number else seconds
             if best is None or seconds < best[0] * (MARGIN if best[1] == 0 else 1.0):
                 best = (seconds, number)
         if best is None:
             return None
         if best[1] and 0 in plans and best[0] <= LONG_ENOUGH and not self._is_better(plans[best[1]], plans[0]):
-            best = (best[0], 0)
+            best = (guessed, 0)
         return Found(best[1], repr(choice.candidates[best[1]]), best[0], measured)
 
     def _is_better(self, one: tuple[Schedule, tuple[int, ...]], guess: tuple[Schedule, tuple[int, ...]]) -> bool:

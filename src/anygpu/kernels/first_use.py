@@ -29,7 +29,7 @@ from anygpu.errors import (
 from anygpu.hardware.device import Device
 from anygpu.kernels.arguments import Given
 from anygpu.kernels.comparing import Tolerance, first_difference
-from anygpu.kernels.launching import Launch, Launcher, encoded
+from anygpu.kernels.launching import Launch, Launcher, encoded, of_another_number, of_another_type
 from anygpu.kernels.samples import Range, samples
 from anygpu.kernels.shapes import call_like
 from anygpu.kernels.trying import Trials, entry_of
@@ -189,20 +189,15 @@ def compare(
     tolerance: Tolerance | None,
 ) -> None:
     """Raises `WrongKernel` with the first place of the first result that is wrong."""
-    whose = f"the reference of the kernel {title}"
     if len(expected) != len(written):
-        names = ", ".join(each.name for each in written)
-        raise InvalidOption(f"{whose} returns {len(expected)} arrays, and the kernel writes {len(written)}: {names}.")
+        raise of_another_number(title, written, len(expected))
     for parameter, mine, theirs in zip(written, found, map(np.asarray, expected), strict=True):
         if theirs.dtype != mine.dtype:
-            raise InvalidOption(
-                f"{whose} gives {parameter.name} in {theirs.dtype}, and the kernel in {mine.dtype}. End the reference "
-                f"with .astype(np.{mine.dtype})."
-            )
+            raise of_another_type(title, parameter, theirs.dtype.name)
         if theirs.shape != mine.shape:
             raise InvalidOption(
-                f"{whose} gives {parameter.name} in the shape {theirs.shape}, and the kernel in {mine.shape}. Say the "
-                "right one with results=."
+                f"the reference of the kernel {title} gives {parameter.name} in the shape {theirs.shape}, and the "
+                f"kernel in {mine.shape}. Say the right one with results=."
             )
         difference = first_difference(mine, theirs, tolerance)
         if difference is not None:

@@ -6,7 +6,7 @@ import hashlib
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -19,7 +19,7 @@ from anygpu.errors import InvalidOption
 from anygpu.kernels.arguments import Given, Number, scalars_of
 from anygpu.kernels.comparing import Tolerance
 from anygpu.kernels.shapes import Grid, Results, group_for, groups_for, invocations, numbers_for, result_shapes
-from anygpu.program.custom import Custom, Three
+from anygpu.program.custom import Custom, Parameter, Three
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Shape, Spec
 from anygpu.program.wire import to_bytes
@@ -150,16 +150,10 @@ class Launcher:
         if reference is None:
             return result_shapes(self.name, parameters, given, numbers, results)
         if len(reference.results) != len(self.written):
-            raise InvalidOption(
-                f"the reference of the kernel {self.name} returns {len(reference.results)} arrays, and the kernel "
-                f"writes {len(self.written)}: {', '.join(each.name for each in self.written)}."
-            )
+            raise of_another_number(self.name, self.written, len(reference.results))
         for parameter, spec in zip(self.written, reference.results, strict=True):
             if spec.dtype != parameter.dtype:
-                raise InvalidOption(
-                    f"the reference of the kernel {self.name} gives {parameter.name} in {spec.dtype}, and the kernel "
-                    f"in {parameter.dtype}. End the reference with .astype(np.{parameter.dtype})."
-                )
+                raise of_another_type(self.name, parameter, spec.dtype)
         shapes = tuple(spec.shape for spec in reference.results)
         wanted = shapes if results is None else result_shapes(self.name, parameters, given, numbers, results)
         if wanted != shapes:
@@ -187,6 +181,20 @@ class Launcher:
         text = encoded(msgspec.structs.replace(op, scalars=(), reference=b"", group=(0, 0, 0), groups=(0, 0, 0)))
         about = text, numbers, inputs, self.tolerance, _fingerprint(self.reference), _fingerprint(self._grid)
         return hashlib.sha256(repr(about).encode()).hexdigest()
+
+
+def of_another_type(kernel: str, parameter: Parameter, found: str) -> InvalidOption:
+    return InvalidOption(
+        f"the reference of the kernel {kernel} gives {parameter.name} in {found}, and the kernel in {parameter.dtype}. "
+        f"End the reference with .astype(np.{parameter.dtype})."
+    )
+
+
+def of_another_number(kernel: str, written: Sequence[Parameter], found: int) -> InvalidOption:
+    names = ", ".join(each.name for each in written)
+    return InvalidOption(
+        f"the reference of the kernel {kernel} returns {found} arrays, and the kernel writes {len(written)}: {names}."
+    )
 
 
 def result_of(op: Custom, number: int) -> Custom:
