@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from anygpu.engines.protocol import Lack
-from anygpu.program.custom import Custom, reference_of
+from anygpu.program.custom import SPOKEN, Custom, reference_of
 from anygpu.program.graph import Program
 
 
 def why_not_here(op: Custom, engine: str, lacks: Callable[[Program], Sequence[Lack]]) -> str | None:
     """Why the engine cannot compute what the kernel means; `None` when it can."""
     if not op.reference:
-        return f"{engine} does not run kernels in {op.language}, and {op.title} has no reference that can be recorded"
+        return (
+            f"{engine} runs no kernels in {SPOKEN[op.language]}, and {op.title} has no reference that can be recorded"
+        )
     return next((lack.reason for lack in lacks(reference_of(op))), None)

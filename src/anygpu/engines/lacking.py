@@ -5,9 +5,10 @@ from __future__ import annotations
 from anygpu.codegen.custom.lowering import refusal
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import missing_feature
+from anygpu.engines.foreign import why_not_here
 from anygpu.engines.protocol import Lack
 from anygpu.errors import InvalidKernel
-from anygpu.program.custom import Custom, reference_of
+from anygpu.program.custom import Custom
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Input, Linear, Primitive, Spec
 
@@ -15,7 +16,6 @@ from anygpu.program.primitives import Input, Linear, Primitive, Spec
 _WITHOUT: tuple[type[Primitive], ...] = (Linear,)
 #: Positions in kernels are 32-bit integers with a sign.
 _MOST_ELEMENTS = (1 << 31) - 1
-_LANGUAGES = {"wgsl": "WGSL", "opencl": "OpenCL C"}
 _NAMES = {"f64": "64-bit floating point", "i64": "64-bit integers"}
 
 
@@ -48,7 +48,4 @@ def _why_not_custom(op: Custom, inputs: tuple[Spec, ...], target: Target, device
             # It is raised when it is compiled: a kernel that is wrong is wrong everywhere.
             return None
         return None if why is None else f"the kernel {op.title}: {why}"
-    if not op.reference:
-        ours, its = _LANGUAGES[target.dialect], _LANGUAGES[op.language]
-        return f"{device} runs {ours}; the kernel {op.title} is {its} and has no reference"
-    return next((each.reason for each in why_not(reference_of(op), target, device)), None)
+    return why_not_here(op, device, lambda reference: why_not(reference, target, device))

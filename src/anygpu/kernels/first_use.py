@@ -33,14 +33,13 @@ from anygpu.kernels.launching import Launch, Launcher, encoded, of_another_numbe
 from anygpu.kernels.samples import Range, samples
 from anygpu.kernels.shapes import call_like
 from anygpu.kernels.trying import Trials, entry_of
-from anygpu.program.custom import Custom, Language, Parameter
+from anygpu.program.custom import SPOKEN, Custom, Language, Parameter
 from anygpu.program.primitives import Spec
 
 Values = npt.NDArray[Any]
 
-#: The engines that speak a language, and what people call it.
+#: The engines that speak a language.
 ENGINES: dict[Language, str] = {"wgsl": "webgpu", "opencl": "opencl"}
-SPOKEN: dict[Language, str] = {"wgsl": "WGSL", "opencl": "OpenCL C"}
 
 #: Arguments on a device that have more bytes than this are not downloaded for a trial.
 MOST_DOWNLOADED = 64 << 20

@@ -24,12 +24,12 @@ from anygpu.codegen.custom.reflection import reflect
 from anygpu.errors import DeviceUnavailable, InvalidOption, Unsupported
 from anygpu.kernels.arguments import Given, Number, call_text, given_to
 from anygpu.kernels.comparing import Tolerance
-from anygpu.kernels.first_use import ENGINES, SPOKEN, FirstUse, device_for
+from anygpu.kernels.first_use import ENGINES, FirstUse, device_for
 from anygpu.kernels.launching import Launcher, result_of
 from anygpu.kernels.shapes import Grid, Results, call_like
 from anygpu.kernels.trying import trials
 from anygpu.notices import fell_back
-from anygpu.program.custom import Language, Parameter, Three
+from anygpu.program.custom import SPOKEN, Language, Parameter, Three
 
 if TYPE_CHECKING:
     from anygpu.hardware.device import Device

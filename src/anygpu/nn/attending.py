@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.array import Array
-from anygpu.array.either import converted, either, in_single
+from anygpu.array.either import converted, either
 from anygpu.array.recording import apply, broadcast
+from anygpu.engines.numpy.attention import attended
 from anygpu.program.attending import Attend
 
 
@@ -32,7 +33,8 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False,
         ends = (q.shape[-2:], k.shape[-2:], v.shape[-2:], (n, m))
         values = [broadcast(each._value, (*stack, *end)) for each, end in zip(parts, ends, strict=False)]
         return Array(apply(Attend(scale, bool(causal)), *values))
-    return converted(_on_numpy(q, k, v, mask, causal, scale), dtype)
+    with np.errstate(invalid="ignore"):  # a query that sees no key
+        return attended(q, k, v, None if mask is None else _added(mask, dtype), scale=scale, causal=causal)
 
 
 def _checked(q: Any, k: Any, v: Any, mask: Any) -> tuple[tuple[int, ...], int, int]:
@@ -69,18 +71,3 @@ def _added(mask: Any, dtype: Any) -> Any:
     if mask.dtype.kind == "b":
         return np.where(mask, np.asarray(0, dtype), np.asarray(-math.inf, dtype))
     return converted(mask, dtype)
-
-
-def _on_numpy(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float) -> Any:
-    q, k, v = in_single(q), in_single(k), in_single(v)
-    scores = np.matmul(q * q.dtype.type(scale), np.swapaxes(k, -1, -2))
-    n, m = scores.shape[-2:]
-    if mask is not None:
-        scores = scores + _added(mask, scores.dtype)
-    if causal:
-        scores = np.where(np.tri(n, m, m - n, dtype=bool), scores, -math.inf)
-    if m == 0:
-        return np.full((*np.broadcast_shapes(scores.shape[:-2], v.shape[:-2]), n, v.shape[-1]), math.nan, scores.dtype)
-    with np.errstate(invalid="ignore"):  # a query that sees no key
-        weights = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
-        return np.matmul(weights / np.sum(weights, axis=-1, keepdims=True), v)

@@ -17,6 +17,8 @@ from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Input, Primitive, Shape, Spec, checked
 
 Language = Literal["wgsl", "opencl"]
+#: What people call them.
+SPOKEN: dict[Language, str] = {"wgsl": "WGSL", "opencl": "OpenCL C"}
 #: input: read only. output: made by the kernel, and all zeros before it. update: a copy of an argument, which the
 #: kernel changes.
 Role = Literal["input", "output", "update"]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from anygpu.engines.numpy.attention import attended
 from anygpu.engines.numpy.error_function import erf
 from anygpu.errors import Unsupported
 from anygpu.program.attending import Attend
@@ -244,22 +245,6 @@ def _decompose(op: Linear, a: Values, *more: Values) -> Any:
     return getattr(np.linalg, op.fn)(a, *more)
 
 
-def _attend(op: Attend, q: Values, k: Values, v: Values, *bias: Values) -> Values:
-    # float16 is summed up in float32, as every engine does.
-    wide = np.result_type(q.dtype, np.float32)
-    q_wide, k_wide, v_wide = (each.astype(wide, copy=False) for each in (q, k, v))
-    scores = np.matmul(q_wide, np.swapaxes(k_wide, -1, -2)) * wide.type(op.scale)
-    if bias:
-        scores += bias[0]
-    if op.causal:
-        n, m = scores.shape[-2:]
-        scores = np.where(np.tri(n, m, m - n, dtype=bool), scores, wide.type(-np.inf))
-    if scores.size:
-        scores -= scores.max(axis=-1, keepdims=True)
-    weights = np.exp(scores)
-    return np.asarray(np.matmul(weights, v_wide) / weights.sum(axis=-1, keepdims=True), q.dtype)
-
-
 def _custom(op: Custom, *inputs: Values) -> Values:
     if not op.reference:
         raise Unsupported(
@@ -295,7 +280,7 @@ LOWER: dict[type[Primitive], Callable[..., Any]] = {
     Argsort: lambda op, x: np.argsort(x, axis=op.axis, kind="stable"),
     Search: lambda op, line, values: np.searchsorted(line, values, side=op.side),
     Fourier: _fourier,
-    Attend: _attend,
+    Attend: lambda op, *arrays: attended(*arrays, scale=op.scale, causal=op.causal),
     Custom: _custom,
 }
 
