@@ -1,0 +1,44 @@
+"""`python -m tests.semantics [part of a name …]`: the corpus, with what ran where."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from tests.semantics.all_cases import CASES
+from tests.semantics.moving import ENGINES, complaint, moving, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.semantics")
+    parser.add_argument("names", nargs="*", help="parts of names; all cases when there are none")
+    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--times", action="store_true", help="show the slowest cases")
+    options = parser.parse_args()
+    chosen = [case for name, case in CASES.items() if not options.names or any(each in name for each in options.names)]
+    calls: Counter[str] = Counter()
+    wrong = 0
+    seconds = []
+    begin = time.perf_counter()
+    with moving(tuple(options.engines.split(","))) as placement:
+        for case in chosen:
+            found = run(case, placement)
+            calls += found.calls
+            seconds.append((found.seconds, case.name))
+            message = complaint(case, found)
+            if message:
+                wrong += 1
+                print(f"{case.name} {dict(found.calls)}\n  {message}", flush=True)
+    took = time.perf_counter() - begin
+    print(f"{len(chosen)} functions, {sum(calls.values())} calls in {took:.0f} s; {wrong} are wrong")
+    print(", ".join(f"{engine} {count}" for engine, count in calls.most_common()))
+    if options.times:
+        for each, name in sorted(seconds, reverse=True)[:25]:
+            print(f"{each:6.2f} s {name}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

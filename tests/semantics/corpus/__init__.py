@@ -1,0 +1,1 @@
+"""Functions to compare, one subject a file."""

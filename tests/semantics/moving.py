@@ -1,0 +1,171 @@
+"""Placement that moves between all engines on purpose, and what calls do under it beside what they do on NumPy.
+
+This file is the only one that reaches into the runtime. The call's own way is kept: signatures, recording, guards,
+programs, workers, results. Only these answers are other ones: a function may always be recorded; the next call goes
+to the next of the devices which can run the program, the host among them; nothing is tried in the background.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import anygpu as ag
+from anygpu.plan.choosing import Cell, Choice
+from anygpu.receipts import Receipt
+from anygpu.runtime import placing
+from anygpu.runtime.planner import default
+from tests.semantics.cases import CALLS, Case, World
+from tests.semantics.outcomes import Outcome, difference, outcome_of
+
+#: The devices that calls move between, by the names of their engines.
+ENGINES = ("numpy", "torch", "jax", "webgpu", "opencl")
+#: Each so many calls one is made as users make it, so that whatever is quicker for them is taken as well.
+_PLAIN_CALLS = 7
+
+
+def engine_of(device: str) -> str:
+    return device.split(":", 1)[0]
+
+
+class Placement:
+    """Where the next call goes."""
+
+    def __init__(self, engines: tuple[str, ...] = ENGINES) -> None:
+        self.engines = engines
+        self.turn = 0
+
+    def choose(self, cell: Cell, waiting: Mapping[str, float] | None = None) -> Choice:
+        able = [name for name in cell.tracks if name == cell.home or name in cell.expected]
+        able = [name for name in able if engine_of(name) in self.engines and "+" not in name] or ["numpy"]
+        able.sort(key=lambda name: ENGINES.index(engine_of(name)))
+        return Choice(able[self.turn % len(able)], "known", "calls move on purpose.")
+
+
+@contextlib.contextmanager
+def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
+    """Within the block calls of offloaded functions go to one engine after another."""
+    placement = Placement(engines)
+    planner = default()
+    planner._look()
+    for device in planner.machine().devices:
+        if engine_of(device.id) in engines and device.id != "numpy":
+            planner.worker(device.id).supports(_PROBE)
+    missing = [name for name in engines if name not in {engine_of(each.id) for each in planner.machine().devices}]
+    if missing:
+        raise RuntimeError(f"{', '.join(missing)} cannot be used here, and the corpus has to run everywhere.")
+    with (
+        mock.patch.object(Cell, "choose", lambda cell, waiting=None: placement.choose(cell, waiting)),
+        mock.patch.object(Cell, "to_try", return_value=None),
+        mock.patch.object(placing, "_seconds_for_recording", return_value=None),
+    ):
+        yield placement
+
+
+_PROBE = ag.record(lambda x: x + 1, np.zeros(1, np.float32))
+
+
+def offloaded(function: Callable[..., Any]) -> Any:
+    """As users do it; a wrong result is to be seen here, and not to be mended."""
+    return ag.offload(function)
+
+
+@dataclass
+class Run:
+    """What came of one case."""
+
+    case: str
+    #: Calls on each engine.
+    calls: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    #: Attempts on devices that failed, so that the call went on elsewhere.
+    failed: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def outcomes_on_numpy(case: Case, calls: int = CALLS) -> list[Outcome]:
+    """What every call does as it is."""
+    world = case.make()
+    try:
+        _begin()
+        return [_one(world, call, world.function) for call in range(calls)]
+    finally:
+        world.undo()
+
+
+def _begin() -> None:
+    random.seed(7)
+    np.random.seed(7)
+
+
+def _one(world: World, call: int, function: Callable[..., Any]) -> Outcome:
+    world.change(call)
+    arguments, keywords = world.given(call)
+    return outcome_of(lambda: function(*arguments, **keywords), (arguments, keywords), world.seen)
+
+
+def run(case: Case, placement: Placement, calls: int = CALLS) -> Run:
+    """Every call under moving placement, compared with what it does on NumPy."""
+    begin = time.perf_counter()
+    found = Run(case.name)
+    expected = outcomes_on_numpy(case, calls)
+    world = case.make()
+    function = offloaded(world.function)
+    try:
+        _begin()
+        for call in range(calls):
+            placement.turn = call
+            receipts: list[Receipt] = []
+            by_run = call % _PLAIN_CALLS != _PLAIN_CALLS - 1
+
+            def one(*arguments: Any, **keywords: Any) -> Any:
+                with ag.collect_receipts() as collected:
+                    try:
+                        if by_run:  # noqa: B023 - called at once
+                            return function.run(*arguments, **keywords).value
+                        return function(*arguments, **keywords)
+                    finally:
+                        receipts.extend(collected)  # noqa: B023
+
+            got = _one(world, call, one)
+            where = receipts[-1].device if receipts else "raised"
+            found.calls[engine_of(where)] += 1
+            if receipts:
+                found.reasons[receipts[-1].reason] += 1
+                found.failed += [f"{each.device}: {each.message}" for each in receipts[-1].attempts if each.error]
+            differs = difference(expected[call], got, case.within)
+            if differs:
+                found.differences.append(f"call {call} on {where}: {differs}")
+    finally:
+        world.undo()
+    found.seconds = time.perf_counter() - begin
+    return found
+
+
+def complaint(case: Case, found: Run) -> str | None:
+    """What is wrong with a case, in a few lines; `None` when nothing is."""
+    lines = []
+    if found.differences:
+        lines.append(f"{len(found.differences)} of {sum(found.calls.values())} calls differ:")
+        lines += found.differences[:4]
+    if found.failed:
+        lines.append(f"{len(found.failed)} attempts failed, such as on {found.failed[0]}")
+    on_devices = sum(count for engine, count in found.calls.items() if engine not in ("numpy", "raised"))
+    reasons = "; ".join(reason for reason, _ in found.reasons.most_common(3))
+    if case.stays_on_numpy is not None:
+        if on_devices:
+            lines.append(f"it should stay on NumPy, and {on_devices} calls ran on devices")
+        elif case.stays_on_numpy not in reasons:
+            lines.append(f"it stays on NumPy because of {reasons!r}, not because of {case.stays_on_numpy!r}")
+    elif not on_devices and not case.raises:
+        lines.append(f"it never left NumPy: {reasons}")
+    return "\n  ".join(lines) or None

@@ -1,0 +1,41 @@
+"""The corpus under moving placement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.semantics.all_cases import CASES
+from tests.semantics.known_failures import KNOWN_FAILURES
+from tests.semantics.moving import ENGINES, Placement, complaint, moving, run
+
+#: Calls of all cases on each engine.
+calls: dict[str, int] = dict.fromkeys(ENGINES, 0)
+
+
+@pytest.fixture(scope="module")
+def placement() -> Iterator[Placement]:
+    with moving() as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_function_does_what_it_does_on_numpy(placement: Placement, name: str) -> None:
+    case = CASES[name]
+    found = run(case, placement)
+    for engine, count in found.calls.items():
+        calls[engine] = calls.get(engine, 0) + count
+    wrong = complaint(case, found)
+    if name in KNOWN_FAILURES:
+        assert wrong is not None, f"{name} is right now: it is no known failure any more."
+        pytest.xfail(KNOWN_FAILURES[name])
+    assert wrong is None, wrong
+
+
+def test_the_corpus_is_large_and_has_left_numpy() -> None:
+    assert len(CASES) >= 200
+    if sum(calls.values()) < 40 * len(CASES):
+        return  # only a part of it has run
+    for engine in ENGINES:
+        assert calls[engine] >= 1000, calls
