@@ -28,8 +28,10 @@ def fix(x: Any) -> Array:
 
 def sinc(x: Any) -> Array:
     """sin(πx) / (πx), and 1 at zero."""
-    y = as_array(x)
-    scaled: Array = math.pi * selecting.where(y == 0, 1.0e-20, y)
+    scaled: Array = math.pi * as_array(x)
+    # NumPy's own way: small enough that the quotient is 1, and large enough to be a number of the type.
+    small = float(np.finfo(scaled.dtype).eps) if scaled.dtype.kind == "f" else 1e-20
+    scaled = selecting.where(scaled != 0, scaled, small)
     return ew.sin(scaled) / scaled
 
 

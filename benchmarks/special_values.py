@@ -1,0 +1,81 @@
+"""What an engine makes of special values beside NumPy: `python -m benchmarks.special_values --engine torch [--check]`.
+
+Zeros of both signs, infinities, NaN, subnormals, limits of types, ties, large arguments, overflow, shifts by too much
+and division by zero, as arrays, scalars and constants, in every pair, through every elementwise primitive, cast,
+comparison, reduction and scan (`anygpu.testing.special_values`). `--adapter swiftshader` takes that Vulkan driver for
+WebGPU in place of the machine's own; `--what divide` and `--type float32` look at one function and type.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+
+import msgspec
+
+from anygpu.runtime.places import Places
+from anygpu.testing.faults import SWIFTSHADER
+from anygpu.testing.special_values import Tally, cases, tally
+from benchmarks.report import options_parser, this_machine
+
+#: Functions whose differences are printed, the worst first.
+SHOWN = 40
+
+
+def report(engine: str, device: str, found: Tally, seconds: float) -> str:
+    lines = [
+        f"{engine} ({device}): {found.comparisons:,} comparisons in {found.programs:,} programs, {seconds:.0f} s; "
+        f"{found.differing:,} differ beyond the tolerances"
+    ]
+    lines += [f"  {form:<24} {count:>9,}" for form, count in found.by_form.items()]
+    lines.append(f"  {'on the host':<24} {found.hosted:>9,}  (not compared; the device lacks the function)")
+    names = Counter(name for name, _ in Counter(found.hosted_functions).most_common())
+    if names:
+        lines.append("  " + ", ".join(names))
+    worst = sorted(found.differences, key=lambda each: -each.differ)
+    seen: set[tuple[str, str, str]] = set()
+    for each in worst:
+        if (each.what, each.dtype, each.form) not in seen and len(seen) < SHOWN:
+            seen.add((each.what, each.dtype, each.form))
+            lines.append(f"  {each}")
+    machine = this_machine()
+    lines.append(f"on {machine.processor}, {machine.cores} cores, {machine.system}, Python {machine.python}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = options_parser(__doc__)
+    parser.add_argument("--engine", required=True, help="numpy, webgpu, opencl, torch, jax")
+    parser.add_argument("--adapter", choices=("own", "swiftshader"), default="own")
+    parser.add_argument("--amount", choices=("all", "some"), default="all")
+    parser.add_argument("--what", help="only cases with this function")
+    parser.add_argument("--type", help="only this type")
+    parser.add_argument("--form", help="only this form: arrays, scalars, constants, …")
+    options = parser.parse_args()
+    if options.adapter == "swiftshader":
+        os.environ["VK_ICD_FILENAMES"] = str(SWIFTSHADER)
+    places = Places()
+    place = places.find(options.engine)
+    begin = time.perf_counter()
+    wanted = (
+        case
+        for case in cases(options.amount)
+        if (options.what is None or any(options.what == check.what for check in case.checks))
+        and (options.type is None or any(options.type == check.dtype for check in case.checks))
+        and (options.form is None or options.form == case.form)
+    )
+    found = tally(wanted, lambda: place.worker)
+    seconds = time.perf_counter() - begin
+    if options.json:
+        text = msgspec.json.format(msgspec.json.encode(found)).decode()
+    else:
+        text = report(options.engine, place.facts.name, found, seconds)
+    sys.stdout.write(text + "\n")
+    places.close()
+    sys.exit(1 if options.check and found.differences else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""What a result is checked against: plain NumPy's, exactly or within the published tolerance of one operation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from anygpu.program.dtypes import REAL_PART, DType, is_inexact
+from anygpu.testing.bounds import tolerance_of
+from anygpu.testing.special_values.values import Values
+
+#: exact: no rounding happens, or it is part of what is asked. The others are classes of the published table;
+#: `several` is a few functions one after the other.
+Rule = Literal["exact", "arithmetic", "function", "sum", "several"]
+
+
+class Check(NamedTuple):
+    """One output of a program: what it is, and what plain NumPy makes of the same operands."""
+
+    what: str
+    dtype: DType
+    rule: Rule
+    reference: Callable[..., Any]
+    operands: tuple[Values, ...]
+    #: Two zeros of unequal sign: NumPy gives either, depending on the processor and the length of the array.
+    any_zero: bool = False
+    #: Bits are only moved, so that numbers below the smallest normal one stay.
+    moves: bool = False
+    #: Where NumPy leaves it to C, and C to the processor.
+    unspecified: Callable[..., Values] | None = None
+
+    def expected(self, operands: tuple[Values, ...] | None = None) -> Values:
+        with np.errstate(all="ignore"):
+            return np.asarray(self.reference(*(self.operands if operands is None else operands)))
+
+
+def wrong(check: Check, got: Values) -> tuple[Values, Values, int]:
+    """Where a result differs beyond the tolerance, what was expected, and how many elements were compared."""
+    expected = check.expected()
+    if got.dtype != expected.dtype or got.shape != expected.shape:
+        raise TypeError(f"{expected.dtype.name}{list(expected.shape)} expected, {got.dtype.name}{list(got.shape)} came")
+    differs = ~_agree(check, expected, got)
+    compared = expected.size
+    if check.unspecified is not None:
+        free = check.unspecified(*check.operands)
+        differs &= ~free
+        compared -= int(np.count_nonzero(free))
+    if differs.any() and not check.moves:
+        for operands in _flushed(check.operands):
+            differs &= ~_agree(check, check.expected(operands), got)
+    return differs, expected, compared
+
+
+def _agree(check: Check, expected: Values, got: Values) -> Values:
+    dtype: DType = expected.dtype.name  # type: ignore[assignment]
+    if not is_inexact(dtype):
+        return np.asarray(expected == got)
+    rule = "function" if check.rule == "several" else check.rule
+    relative = 0.0 if rule == "exact" else tolerance_of(rule, dtype) * (8 if check.rule == "several" else 1)
+    absolute = 0.0 if check.rule in ("exact", "arithmetic") else relative
+    if expected.dtype.kind != "c":
+        return _real_agree(check, expected, got, relative, absolute, None)
+    # A part is as exact as the number that it is a part of; beside what is not finite, as exact as itself.
+    with np.errstate(all="ignore"):
+        size = np.abs(expected.astype(np.complex128))
+    return np.asarray(
+        _real_agree(check, expected.real, got.real, relative, absolute, size)
+        & _real_agree(check, expected.imag, got.imag, relative, absolute, size)
+    )
+
+
+def _real_agree(
+    check: Check, expected: Values, got: Values, relative: float, absolute: float, size: Values | None
+) -> Values:
+    facts = np.finfo(expected.dtype)
+    agree = np.isnan(expected) & np.isnan(got)
+    same_sign = np.signbit(expected) == np.signbit(got)
+    agree |= (expected == got) & (same_sign | (expected != 0) | check.any_zero)
+    if not check.moves:
+        # Below the smallest normal number some devices have only 0, of the same sign.
+        agree |= (np.abs(expected) < facts.tiny) & (got == 0) & same_sign
+    if relative:
+        with np.errstate(all="ignore"):
+            one, other = expected.astype(np.float64), got.astype(np.float64)
+            scale = np.abs(one) if size is None else np.where(np.isfinite(size), size, np.abs(one))
+            allowed = absolute + relative * scale + float(facts.tiny)
+            both_zero = (expected == 0) & (got == 0)
+            near = (np.abs(one - other) <= allowed) & np.isfinite(one) & np.isfinite(other)
+            agree |= near & ~both_zero
+            # Beyond the largest number is infinity, and which side of that limit a rounding takes is within it, too.
+            limit = float(facts.max) * (1 - relative)
+            agree |= same_sign & (np.abs(one) >= limit) & (np.abs(other) >= limit)
+    return np.asarray(agree)
+
+
+def _flushed(operands: tuple[Values, ...]) -> list[tuple[Values, ...]]:
+    """The operands as devices see them that have only 0 below the smallest normal number: some of them, or all."""
+    choices = []
+    for values in operands:
+        small = _without_subnormals(values)
+        choices.append([values] if small is values else [values, small])
+    return list(itertools.product(*choices))[1:]
+
+
+def _without_subnormals(values: Values) -> Values:
+    dtype: DType = values.dtype.name  # type: ignore[assignment]
+    if not is_inexact(dtype):
+        return values
+    result = values.copy()
+    tiny = np.finfo(REAL_PART.get(dtype, dtype)).tiny
+    for part in (result.real, result.imag) if result.dtype.kind == "c" else (result,):
+        with np.errstate(all="ignore"):
+            np.copyto(part, np.copysign(np.zeros_like(part), part), where=(np.abs(part) < tiny))
+    return values if result.tobytes() == values.tobytes() else result

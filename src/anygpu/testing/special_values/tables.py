@@ -1,0 +1,198 @@
+"""The whole table: every elementwise primitive, cast, comparison, reduction and scan, for every type that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+
+from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact
+from anygpu.program.functions import BINARY, UNARY, BinaryFunction, UnaryFunction, is_defined
+from anygpu.program.primitives import Argsort, Binary, Cast, Primitive, Reduce, Scan, Select, Sort, Unary
+from anygpu.testing.special_values import making
+from anygpu.testing.special_values.comparing import Rule
+from anygpu.testing.special_values.expressions import expressions
+from anygpu.testing.special_values.making import Case, Function, Writer
+from anygpu.testing.special_values.references import binary_reference, cast_reference, scan_reference, unary_reference
+from anygpu.testing.special_values.values import TYPES, Values, few_values, pair_values, pairs, special_values, summands
+
+#: all: the whole table; some: what fits into every run of the tests.
+Amount = Literal["all", "some"]
+
+_ROUNDED_UNARY: dict[UnaryFunction, Rule] = {"reciprocal": "arithmetic"}
+_EXACT_UNARY = (
+    "negative", "floor", "ceil", "trunc", "rint", "invert", "popcount", "isnan", "isinf", "isfinite", "signbit", "real",
+    "imag", "conj", "mantissa", "exponent",
+)  # fmt: skip
+_ROUNDED_BINARY: dict[BinaryFunction, Rule] = {
+    **dict.fromkeys(("add", "subtract", "multiply", "divide", "floor_divide", "remainder"), "arithmetic"),
+    **dict.fromkeys(("power", "atan2", "hypot"), "function"),
+}
+
+
+def cases(amount: Amount = "all") -> Iterator[Case]:
+    for dtype in TYPES:
+        yield from _unary(dtype, amount)
+        yield from _binary(dtype, amount)
+        yield from _casts(dtype, amount)
+        yield from _selections(dtype)
+        yield from _lines(dtype)
+        yield from expressions(dtype, amount == "all")
+
+
+def _unary_function(fn: UnaryFunction, dtype: DType) -> Function:
+    plain = fn in _EXACT_UNARY or (fn in ("abs", "sign") and KIND[dtype] != "complex")
+    rule: Rule = "exact" if plain else _ROUNDED_UNARY.get(fn, "function")
+    of_zero = fn == "reciprocal" and KIND[dtype] in ("signed", "unsigned")
+    reference = unary_reference(fn)
+    return Function(Unary(fn), fn, dtype, rule, reference, unspecified=(lambda x: x == 0) if of_zero else None)
+
+
+def _unary(dtype: DType, amount: Amount) -> Iterator[Case]:
+    functions = [_unary_function(fn, dtype) for fn in UNARY if is_defined(fn, dtype)]
+    values = special_values(dtype)
+    yield from making.as_arrays(functions, values)
+    yield from making.as_constant_arrays(functions, np.tile(values, -(-300 // len(values))))
+    few = values if amount == "all" else few_values(dtype)
+    yield from making.only_constants(functions, few)
+    yield from making.as_scalars(functions, few)
+
+
+def _binary_function(fn: BinaryFunction, dtype: DType) -> Function:
+    rule: Rule = _ROUNDED_BINARY.get(fn, "exact") if KIND[dtype] in ("float", "complex") else "exact"
+    any_zero = fn in ("minimum", "maximum")
+    either = _root_or_power if fn == "power" and KIND[dtype] == "float" else None
+    return Function(Binary(fn), fn, dtype, rule, binary_reference(fn), any_zero=any_zero, unspecified=either)
+
+
+def _root_or_power(x: Values, y: Values) -> Values:
+    """NumPy takes the square root for one exponent for all, and the power for one for each; here they differ."""
+    return np.asarray((y == 0.5) & ((x == 0) | np.isinf(x)))
+
+
+def _binary(dtype: DType, amount: Amount) -> Iterator[Case]:
+    functions = [_binary_function(fn, dtype) for fn in BINARY if is_defined(fn, dtype)]
+    negative_powers = KIND[dtype] == "signed"
+    if negative_powers:
+        functions = [each for each in functions if each.what != "power"]
+    values, few = pair_values(dtype), few_values(dtype)
+    x, y = pairs(values, values)
+    yield from making.as_arrays(functions, x, y)
+    yield from making.one_scalar(functions, values, values if amount == "all" else few)
+    yield from making.one_constant(functions, values, values if _worth_all(dtype, amount) else few)
+    yield from making.only_constants(functions, *pairs(few, few))
+    if amount == "all":
+        yield from making.as_constant_arrays(functions, x, y)
+    if negative_powers:
+        # NumPy raises for a negative exponent.
+        power = [_binary_function("power", dtype)]
+        yield from making.as_arrays(power, *pairs(values, values[values >= 0]))
+        for exponent in few[few >= 0]:
+            writer = Writer(values)
+            position = writer.repeated(writer.constant(np.asarray(exponent)), values.shape)
+            writer.want(power[0], (writer.arguments[0], position), (values, np.broadcast_to(exponent, values.shape)))
+            yield writer.case("constants")
+    if KIND[dtype] == "float":
+        exponents = np.array([0, 1, -1, 3, -10, 24, -24, 100, -130, 127, 128, 1023, 2000, -2100, 2**31 - 1, -(2**31)])
+        scale = Function(Binary("ldexp"), "ldexp", dtype, "exact", np.ldexp)
+        yield from making.as_arrays([scale], *pairs(values, exponents.astype(np.int32)))
+
+
+def _worth_all(dtype: DType, amount: Amount) -> bool:
+    """Whether a constant of each value is worth a kernel: there are no others than in a pair's wider sister."""
+    return amount == "all" and KIND[dtype] != "complex"
+
+
+def _casts(dtype: DType, amount: Amount) -> Iterator[Case]:
+    functions = [
+        Function(Cast(target), f"cast to {target}", dtype, "exact", cast_reference(target),
+                 unspecified=_beyond(dtype, target), moves=KIND[target] == "bool" and KIND[dtype] == "bool")
+        for target in TYPES if target != dtype
+    ]  # fmt: skip
+    values = special_values(dtype)
+    yield from making.as_arrays(functions, values)
+    yield from making.only_constants(functions, few_values(dtype))
+    if amount == "all":
+        yield from making.as_scalars(functions, values)
+        yield from making.as_constant_arrays(functions, np.tile(values, -(-300 // len(values))))
+
+
+def _beyond(source: DType, target: DType) -> Any:
+    """Where a float has no number of the target: C leaves that undefined, and NumPy's loops differ among themselves."""
+    if KIND[source] not in ("float", "complex") or KIND[target] not in ("signed", "unsigned"):
+        return None
+    low, high = (-(2.0**31), 2.0**31) if ITEMSIZE[target] < 8 else (-(2.0**63), 2.0**63)
+    if KIND[target] == "unsigned" and ITEMSIZE[target] >= 4:
+        high *= 2
+
+    def beyond(x: Values) -> Values:
+        whole = np.trunc((x.real if x.dtype.kind == "c" else x).astype(np.float64))
+        return np.asarray(~((whole >= low) & (whole < high)))
+
+    return beyond
+
+
+def _selections(dtype: DType) -> Iterator[Case]:
+    a, b = pairs(few_values(dtype), special_values(dtype))
+    choose = Function(Select(), "select", dtype, "exact", np.where, moves=True)
+    for offset in (0, 1):
+        condition = np.arange(len(a)) % 2 == offset
+        writer = Writer(condition, a, b)
+        writer.want(choose, writer.arguments, (condition, a, b))
+        for number in few_values(dtype)[: making.OUTPUTS - 1]:
+            position = writer.repeated(writer.constant(np.asarray(number)), a.shape)
+            spread = np.broadcast_to(number, a.shape)
+            writer.want(choose, (writer.arguments[0], writer.arguments[1], position), (condition, a, spread))
+        yield writer.case("arrays and constants")
+
+
+def _lines(dtype: DType) -> Iterator[Case]:
+    """Reductions and scans along short lines of every pair, and along long ones that are equal but for one element."""
+    for values, names in ((summands(dtype), ("sum", "prod")), (pair_values(dtype), ("max", "min"))):
+        short = np.stack(pairs(values, values), axis=1)
+        few = values[:: -(-len(values) // 10)]
+        fill, odd = pairs(few, few)
+        long = np.repeat(fill[:, None], 300, axis=1)
+        long[:, 137] = odd
+        for lines in (short, long):
+            functions = [*_reductions(dtype, names), *_scans(dtype, names)]
+            yield from making.as_arrays(functions, lines)
+        whole = short.reshape(-1) if names[0] == "max" else values
+        yield from making.as_arrays([each._replace(op=Reduce(each.op.fn, (0,)))  # type: ignore[attr-defined]
+                                     for each in _reductions(dtype, names)], whole)  # fmt: skip
+    rows = np.stack(pairs(pair_values(dtype), few_values(dtype)), axis=1)
+    yield from making.as_arrays(
+        [
+            Function(Sort(1), "sort", dtype, "exact", lambda x: np.sort(x, axis=1, kind="stable"), moves=True),
+            Function(Argsort(1), "argsort", dtype, "exact", lambda x: np.argsort(x, axis=1, kind="stable")),
+        ],
+        rows,
+    )
+
+
+def _reductions(dtype: DType, names: tuple[str, str]) -> list[Function]:
+    if dtype == "bool":
+        functions = ("any", "all") if names[0] == "sum" else ("max", "min", "argmax", "argmin")
+    else:
+        functions = names if names[0] == "sum" else ("max", "min", "argmax", "argmin")
+    return [_line(Reduce(fn, (1,)), f"reduce {fn}", fn, dtype, _reduced(fn)) for fn in functions]  # type: ignore[arg-type]
+
+
+def _reduced(fn: str) -> Any:
+    def reduced(x: Values) -> Any:
+        options = {"dtype": x.dtype} if fn in ("sum", "prod") else {}
+        return getattr(np, fn)(x, axis=-1, **options)
+
+    return reduced
+
+
+def _scans(dtype: DType, names: tuple[str, str]) -> list[Function]:
+    if dtype == "bool":
+        return []
+    return [_line(Scan(fn, 1), f"scan {fn}", fn, dtype, scan_reference(fn)) for fn in names]  # type: ignore[arg-type]
+
+
+def _line(op: Primitive, what: str, fn: str, dtype: DType, reference: Any) -> Function:
+    rule: Rule = "sum" if fn in ("sum", "prod") and is_inexact(dtype) else "exact"
+    return Function(op, what, dtype, rule, reference, any_zero=fn in ("max", "min"))
