@@ -44,6 +44,7 @@ message that says what happened, to what, and what to do next. They can be pickl
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,6 +53,21 @@ from anygpu.units import readable_bytes
 
 def _bytes(count: int | None) -> str:
     return "an unknown number of bytes" if count is None else readable_bytes(count)
+
+
+def text_of(error: BaseException) -> str:
+    """`str(error)`, whatever the error is: `__str__` is the user's code, which may raise or return something else."""
+    try:
+        return str.__str__(str(error))
+    except BaseException as raised:  # on a thread that serves others nothing of a user may escape
+        if type(raised) is KeyboardInterrupt and threading.current_thread() is threading.main_thread():
+            raise
+        return "its message cannot be shown, because its __str__ fails"
+
+
+def name_of(error: BaseException) -> str:
+    """The name of its class, which a metaclass of the user cannot make raise."""
+    return str(type.__dict__["__name__"].__get__(type(error)))
 
 
 def _rebuild(cls: type[AnyGPUError], message: str, fields: dict[str, Any]) -> AnyGPUError:
@@ -65,7 +81,7 @@ class AnyGPUError(Exception):
     """The root: `except AnyGPUError` catches everything that anygpu raises on purpose, and nothing else."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), str(self), dict(self.__dict__)))
+        return (_rebuild, (type(self), text_of(self), dict(self.__dict__)))
 
 
 class DeviceError(AnyGPUError):

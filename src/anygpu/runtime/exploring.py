@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.errors import AnyGPUError
+from anygpu.errors import AnyGPUError, name_of, text_of
 from anygpu.plan.choosing import DOUBT, Cell
 from anygpu.runtime.call import Call
 from anygpu.runtime.planner import Planner
@@ -171,4 +171,4 @@ def _try_out(planner: Planner, state: State, name: str, values: Sequence[Any]) -
             cell.tried(name, best)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:
-            cell.failed(name, f"{name} failed in a trial: {type(error).__name__}: {error}")
+            cell.failed(name, f"{name} failed in a trial: {name_of(error)}: {text_of(error)}")

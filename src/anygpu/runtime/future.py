@@ -69,7 +69,9 @@ class Future(concurrent.futures.Future[Any]):
 
     def cancelled(self) -> bool:
         """Whether it was cancelled, also if that was between two of its pieces."""
-        return super().cancelled() or (self.done() and isinstance(self.exception(), concurrent.futures.CancelledError))
+        return super().cancelled() or (
+            self.done() and issubclass(type(self.exception()), concurrent.futures.CancelledError)
+        )
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.done():

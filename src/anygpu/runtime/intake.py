@@ -9,6 +9,7 @@ its turn: a thousand tasks that are submitted at once hold it up for what a thou
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections import deque
@@ -20,6 +21,8 @@ import msgspec
 from anygpu.receipts import Receipt
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.options import TaskOptions
+
+_log = logging.getLogger(__name__)
 
 #: A loop that has not had its turn after so many seconds is not waited for.
 _TURN = 0.05
@@ -108,4 +111,7 @@ class Intake:
                 self._promised = False
                 self._turned.wait(_TURN)
             self._rung = False
-            self._let_in()
+            try:
+                self._let_in()
+            except BaseException:  # noqa: BLE001 - a task of one caller must not keep out those of the others
+                _log.exception("a task could not be let into the queue")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from anygpu.errors import AllocationError, AnyGPUError, PoisonTask
+from anygpu.errors import AllocationError, AnyGPUError, PoisonTask, text_of
 from anygpu.notices import fell_back
 from anygpu.plan.choosing import Choice
 from anygpu.plan.chunking import Chunks
@@ -82,7 +82,7 @@ def mend(
     chunks = _smaller(state, name, failure)
     alone = "+" not in name
     fault = fault_of(failure, device=name, generation=life.task.generation or None) if alone else fault_of(failure)
-    failed = Failed(fault, type(failure).__name__, str(failure), cuttable=chunks is not None, overdue=overdue)
+    failed = Failed(fault, type(failure).__name__, text_of(failure), cuttable=chunks is not None, overdue=overdue)
     outcome: Action | None = None
     for action in life.tell(failed):
         match action:
@@ -108,14 +108,14 @@ def mend(
                 outcome = outcome or action
     if name in life.task.given_up:
         with planner.lock:
-            state.cell.failed(name, f"{name} failed: {one_line(str(failure))}")
+            state.cell.failed(name, f"{name} failed: {one_line(text_of(failure))}")
     return outcome
 
 
 def refusal(call: Call, task: Task, why: Action | None, failure: AnyGPUError) -> AnyGPUError:
     """The error that the caller gets."""
     if isinstance(why, Refuse) and why.why == "poison":
-        return PoisonTask(call.state.task, task.deaths, detail=one_line(str(failure)))
+        return PoisonTask(call.state.task, task.deaths, detail=one_line(text_of(failure)))
     return failure
 
 
@@ -127,7 +127,7 @@ def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure
     if following == failed:
         return Choice(following, "known", f"it failed there once ({kind}), and can be run again.")
     if state.options.fallback == "warn":
-        sentence = f"{state.task} runs on {following} instead of {failed}: {one_line(str(failure))}"
+        sentence = f"{state.task} runs on {following} instead of {failed}: {one_line(text_of(failure))}"
         fell_back(sentence, cause=(state.task, failed, kind))
     return Choice(following, "known", f"{failed} failed ({kind}), and it was next.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,9 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
                 worker.engine.synchronize(device)
             except Exception as error:
                 # A lack of memory, a lost device: ours. Everything else is the user's own, and stays as it is.
-                translated = worker.engine.classify(error, device)
+                translated = None
+                with contextlib.suppress(Exception):  # a user's error may fail when it is looked at
+                    translated = worker.engine.classify(error, device)
                 if translated is None:
                     raise
                 raise translated from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anygpu.errors import AnyGPUError, DeviceUnavailable, NotRecordable, Unsupported
+from anygpu.errors import AnyGPUError, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.notices import fell_back
 from anygpu.plan.choosing import Choice
 from anygpu.plan.plan import Plan
@@ -175,7 +175,7 @@ def _until_it_ran(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[Any, R
             # The frames of the failed attempt hold its arrays; they must go before anything else is tried.
             failure = error.with_traceback(None)
         spent = Phases(other=planner.clock() - begin)
-        attempts.append(Attempt(device=name, phases=spent, error=type(failure).__name__, message=str(failure)))
+        attempts.append(Attempt(device=name, phases=spent, error=type(failure).__name__, message=text_of(failure)))
         if life is None:
             life = Life(task_for(call, name))
         life.tell(Started(name, 0))

@@ -197,7 +197,7 @@ class Scheduler:
                 job = self._make_job(item)
                 self._queue.check_quotas(job)
                 self._admit(job, again=True)
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with it, its caller is told
+            except BaseException as error:  # noqa: BLE001 - whatever is wrong with it, its caller is told
                 item.future.set_exception(error)
 
     def _assign(self, job: Job, now: float) -> None:

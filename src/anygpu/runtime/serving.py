@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from anygpu.errors import AnyGPUError, DeadlineExceeded, Unsupported
+from anygpu.errors import AnyGPUError, DeadlineExceeded, Unsupported, name_of, text_of
 from anygpu.hardware.device import Kind
 from anygpu.notices import blame
 from anygpu.plan.choosing import Choice
@@ -31,6 +32,8 @@ from anygpu.runtime.ways import InPieces
 from anygpu.tasks.faults import fault_of
 from anygpu.tasks.machine import FINAL, Deliver, Failed, Finished, Refuse, Requeue, Started
 from anygpu.workers.worker import Ran
+
+_log = logging.getLogger(__name__)
 
 #: Tasks of a kind that are taken one by one after a batch was not worth it, although so many waited.
 _PASSED_OVER, _MANY = 64, 16
@@ -96,12 +99,20 @@ class Serving:
             self._in_batches(lane, jobs)
 
     def give_up(self, jobs: Sequence[Job], error: BaseException) -> None:
-        """Something went wrong that nobody has thought of."""
+        """Something went wrong that nobody has thought of. Raises nothing: the lane has to go on."""
         for job in jobs:
-            if job.future.done():
-                self._host.closed(job)
-            else:
-                self._fail(job, error)
+            try:
+                if not job.future.done():
+                    self._fail(job, error)
+            except BaseException:  # noqa: BLE001
+                _log.exception("a task of anygpu could not be told that it has failed")
+            try:
+                if not job.future.done() and job.life.task.situation in FINAL:
+                    job.future.set_exception(error)
+                if job.future.done():
+                    self._host.closed(job)
+            except BaseException:  # noqa: BLE001
+                _log.exception("a task of anygpu could not be closed")
 
     def _plan(self, job: Job) -> None:
         """Record the function and look at the devices, before it waits for one of them."""
@@ -257,7 +268,7 @@ class Serving:
         if self._is_over(job):
             return
         blame(job.line)
-        job.attempts += (Attempt(device=name, phases=spent, error=type(failure).__name__, message=str(failure)),)
+        job.attempts += (Attempt(device=name, phases=spent, error=type(failure).__name__, message=text_of(failure)),)
 
         def refused(why: Refuse) -> None:
             self._host.settle(job, spent.total, succeeded=False)
@@ -329,7 +340,7 @@ class Serving:
                 failure = error.with_traceback(None)
             else:
                 # Of one of them, such as an index that is out of bounds. Nobody knows whose: each shows it alone.
-                reason = one_line(str(error))
+                reason = one_line(text_of(error))
                 failure = Unsupported("way to run these calls in one launch", choice.candidate, instead=reason)
             spent = Phases(other=(planner.clock() - begin) / len(running))
             for job in running:
@@ -406,7 +417,7 @@ class Serving:
             if job.life.task.situation == "queued":
                 job.life.task = task_for(job.call, "numpy", idempotent=job.idempotent)
                 job.life.tell(Started("numpy", 0))
-            actions = job.life.tell(Failed("user", type(error).__name__, str(error)))
+            actions = job.life.tell(Failed("user", name_of(error), text_of(error)))
         self._host.settle(job, time.monotonic() - job.started if seconds is None else seconds, succeeded=False)
         if any(isinstance(action, Refuse) for action in actions):
             job.future.set_exception(error)

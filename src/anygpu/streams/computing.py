@@ -19,7 +19,7 @@ import numpy as np
 
 from anygpu.array.structure import flatten
 from anygpu.array.tracing import Traced, trace
-from anygpu.errors import AllocationError, AnyGPUError, DeviceLost, DevicePoisoned, InvalidOption, Unsupported
+from anygpu.errors import AllocationError, AnyGPUError, DeviceLost, DevicePoisoned, InvalidOption, Unsupported, text_of
 from anygpu.hardware.device import Kind
 from anygpu.hardware.selection import select
 from anygpu.hardware.verification import Values
@@ -152,7 +152,9 @@ class Computing:
                 del results
                 continue
             spent = Phases(other=self._planner.clock() - before)
-            self.attempts.append(Attempt(device=name, phases=spent, error=type(failure).__name__, message=str(failure)))
+            self.attempts.append(
+                Attempt(device=name, phases=spent, error=type(failure).__name__, message=text_of(failure))
+            )
             left.appendleft((begin, end))
             if isinstance(failure, AllocationError) and end - begin > 1 and halves < _HALVES and self._stream.way:
                 halves += 1
@@ -380,7 +382,7 @@ class Computing:
     def _next(self, name: str, failure: AnyGPUError) -> None:
         """The device is out of it for the rest of the stream; raises when that is not allowed, or none is left."""
         track = self._tracks[name]
-        track.failed = f"{type(failure).__name__}: {failure}"
+        track.failed = f"{type(failure).__name__}: {text_of(failure)}"
         track.known.set()
         was_meant = bool(track.done) or bool(self._options.preference.on)
         left = [each for each, other in self._tracks.items() if not other.failed]
@@ -398,7 +400,7 @@ class Computing:
         if self._options.fallback == "raise":
             raise failure
         if self._options.fallback == "warn":
-            first = str(failure).splitlines()[0]
+            first = text_of(failure).partition("\n")[0]
             sentence = f"{self._stream.task} runs on {following} instead of {name}: {first}"
             fell_back(sentence, cause=(self._stream.task, name, type(failure).__name__))
 

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from anygpu.engines import catalogue
 from anygpu.engines.protocol import Engine, ProgramEngine
+from anygpu.errors import text_of
 from anygpu.hardware import nvidia, sysfs
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
@@ -76,7 +77,7 @@ def _probe(request: ProbeRequest, channel: BinaryIO) -> Engine | None:
         elif (engine := _load(request.engine, send)) is not None:
             probe_engine(engine, request, send)
     except Exception as error:  # noqa: BLE001 - whatever a driver's library raises is reported, not lost
-        send(Raised(error=type(error).__name__, message=str(error)))
+        send(Raised(error=type(error).__name__, message=text_of(error)))
     send(Finished())
     _end_after(None)
     return engine
@@ -86,7 +87,7 @@ def _load(entry: catalogue.EngineEntry, send: Send) -> Engine | None:
     try:
         return catalogue.load(entry)
     except Exception as error:  # noqa: BLE001 - a broken install raises anything, OSError from its libraries most often
-        send(Raised(error=type(error).__name__, message=str(error), importing=True))
+        send(Raised(error=type(error).__name__, message=text_of(error), importing=True))
         return None
 
 

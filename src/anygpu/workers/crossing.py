@@ -7,7 +7,7 @@ import traceback
 import numpy as np
 
 from anygpu import errors
-from anygpu.errors import AnyGPUError, DeviceError
+from anygpu.errors import AnyGPUError, DeviceError, text_of
 from anygpu.workers.calls import Failed
 
 #: What programs raise on purpose, because NumPy does: it is the user's to catch, and arrives as it was raised.
@@ -33,7 +33,7 @@ def written(error: Exception) -> Failed:
     fields = {name: value for name, value in vars(error).items() if _is_plain(value)}
     ours = isinstance(error, AnyGPUError)
     trace = "" if ours else "".join(traceback.format_exception(error))
-    return Failed(type(error).__name__ if ours else _name_of(error), str(error), fields if ours else {}, trace)
+    return Failed(type(error).__name__ if ours else _name_of(error), text_of(error), fields if ours else {}, trace)
 
 
 def _name_of(error: Exception) -> str:
