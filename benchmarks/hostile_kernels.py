@@ -1,8 +1,9 @@
 """What a user's kernel cannot do to its caller: `python -m benchmarks.hostile_kernels [--count 10000] [--check]`.
 
-Three things are tried. *Sources*: good kernels of both languages with their text mutated, by bytes and by words; what
+Four things are tried. *Sources*: good kernels of both languages with their text mutated, by bytes and by words; what
 still compiles is run in the child, and what is right even then, beside the caller's arrays. *Indices*: reads and
-writes at random indices, near and far, before and behind, of arrays that lie between sentinels on one device. *Traps*:
+writes at random indices, near and far, before and behind, of arrays that lie between sentinels on one device.
+*Lengths*: arrays whose declared lengths take some thought are as long as the compiler says, or refused. *Traps*:
 endless loops, too much memory for a group, wrong types, broken text. Only typed errors may come out, no sentinel may
 change, and no child may be left at the end. A mutant that hangs costs a deadline, so theirs is short.
 """
@@ -37,7 +38,7 @@ from anygpu.kernels.trying import trials
 from anygpu.program.custom import Language
 from anygpu.program.primitives import Spec
 from anygpu.runtime.places import places
-from benchmarks.hostile_sources import CORPUS, Good, mutated
+from benchmarks.hostile_sources import CORPUS, Good, mutated, odd_length
 from benchmarks.report import Figure, options_parser, publish
 
 ENGINES: dict[Language, str] = {"wgsl": "webgpu", "opencl": "opencl"}
@@ -238,6 +239,35 @@ def wild_indices(language: Language, count: int, seed: int = 2) -> Tally:
     return tally
 
 
+def odd_lengths(count: int, seed: int = 3) -> Tally:
+    """Arrays of OpenCL C whose lengths take some thought: what is not refused is as long as the compiler says."""
+    tally = Tally()
+    begin = time.perf_counter()
+    for number in range(count):
+        source = odd_length(random.Random(f"lengths {seed} {number}"))
+        tally.tried += 1
+        at = np.zeros(1, np.int32)
+        try:
+            lengths = [
+                int(np.asarray(ag.run(_length_kernel(source, unchecked), at, on="opencl", fallback="raise").value)[0])
+                for unchecked in (False, True)
+            ]
+            tally.right += 1
+            tally.wrong_values += lengths[0] != lengths[1]
+            if lengths[0] != lengths[1]:
+                sys.stderr.write(f"\nbelieved {lengths[0]}, is {lengths[1]}: {source}\n")
+        except AnyGPUError as error:
+            tally.errors[type(error).__name__] += 1
+        except Exception as error:  # noqa: BLE001 - as above
+            tally.untyped.setdefault(type(error).__name__, f"{error}\n{source}")
+    tally.seconds = time.perf_counter() - begin
+    return tally
+
+
+def _length_kernel(source: str, unchecked: bool) -> ag.Kernel:
+    return ag.Kernel(source, language="opencl", results="at", unchecked=unchecked)
+
+
 # -- traps
 
 _FLOATS = np.ones(LENGTH, np.float32)
@@ -358,7 +388,7 @@ def children_left() -> int:
 def main() -> None:
     parser = options_parser(__doc__)
     parser.add_argument("--count", type=int, default=10_000, help="of sources, and of indices; half in each language")
-    parser.add_argument("--what", default="traps,indices,sources")
+    parser.add_argument("--what", default="traps,indices,lengths,sources")
     parser.add_argument("--languages", default="wgsl,opencl")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -373,6 +403,8 @@ def main() -> None:
     for language in languages:
         if "indices" in options.what:
             figures += tallied(f"indices, {language}", wild_indices(language, share, options.seed))
+        if "lengths" in options.what and language == "opencl":
+            figures += tallied("lengths, opencl", odd_lengths(min(share, 500), options.seed))
         if "sources" in options.what:
             figures += tallied(f"sources, {language}", mutants(language, share, options.seed, tell=_tell))
     figures.append(Never(name="children left", value=children_left()))

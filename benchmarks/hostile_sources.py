@@ -152,6 +152,56 @@ CORPUS: tuple[Good, ...] = (
     Good("opencl", _OPENCL_UPDATE, _put, ("x",)),
 )
 
+#: A kernel of OpenCL C that tells how long an array of its own is: what is declared, and what comes before it.
+LENGTH_KERNEL = """
+enum {{ SIX = 6, SEVEN }};
+struct Pair {{ int x, y; }};
+__kernel void tell(__global const int *at, __global int *y) {{
+    {before}
+    {declared};
+    y[get_global_id(0)] = sizeof(a) / sizeof(a[0]);
+}}
+"""
+_CASTS = ("(uchar)", "(char)", "(short)", "(ushort)", "(uint)", "(long)", "(float)", "(bool)", "-", "~", "!", "+")
+_TERMS = (
+    "1", "2", "3", "7", "60000", "300", "0x7fffffff", "2147483647", "4294967295u", "0u", "1u", "1L", "1UL", "-1", "SIX",
+    "SEVEN", "sizeof(int)", "'a'", "3.5f", "1e1", "010", "0x10", "1 << 31", "(1, 5)", "TEN",
+)  # fmt: skip
+_OPERATORS = ("+", "-", "*", "/", "%", "<<", ">>", "<", ">", "==", "!=", "&", "|", "^", "&&", "||")
+_INITIALISED = (
+    "int a[] = {1, 2, 3}",
+    "int a[] = {1, 2, (3, 4),}",
+    "int a[] = {[9] = 1}",
+    "int a[][2] = {1, 2, 3, 4}",
+    "int a[][2] = {{1}, {2}}",
+    "float4 a[] = {1, 2, 3, 4}",
+    "struct Pair a[] = {1, 2, 3, 4}",
+    "struct Pair a[] = {{1, 2}, {3, 4}}",
+    "char a[] = {1}",
+)
+_BEFORE = ("", "", "", "enum { SIX = 2 };", "const int SEVEN = 3;", "int SIX = 1; SIX++;", "{ enum { SEVEN }; }")
+
+
+def _length(rng: random.Random, depth: int = 2) -> str:
+    if depth == 0 or rng.random() < 0.2:
+        return rng.choice(_TERMS)
+    match rng.randrange(4):
+        case 0:
+            return f"{rng.choice(_CASTS)}({_length(rng, depth - 1)})"
+        case 1:
+            inner = (_length(rng, depth - 1) for _ in range(3))
+            return "({} ? {} : {})".format(*inner)
+        case _:
+            return f"({_length(rng, depth - 1)} {rng.choice(_OPERATORS)} {_length(rng, depth - 1)})"
+
+
+def odd_length(rng: random.Random) -> str:
+    """A kernel with an array whose length takes some thought."""
+    declared = rng.choice(_INITIALISED) if rng.random() < 0.15 else f"int a[{_length(rng)}]"
+    source = LENGTH_KERNEL.format(before=rng.choice(_BEFORE), declared=declared)
+    return f"#define TEN {rng.choice(('10', '(5 + 5)', '10u', 'SIX + 4'))}{source}"
+
+
 _TOKENS = re.compile(r"\s+|[A-Za-z_]\w*|\d[\w.]*|.", re.DOTALL)
 _NUMBERS = ("0", "1", "-1", "2147483647", "4294967295", "-2147483648", "65536", "1e38", "0x7fffffff", "16777216", "64u")
 _STRANGE = (

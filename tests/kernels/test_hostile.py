@@ -13,7 +13,17 @@ import pytest
 import anygpu as ag
 from anygpu.errors import AnyGPUError
 from anygpu.kernels.trying import trials
-from benchmarks.hostile_kernels import ENGINES, TRAPS, Sentinels, Trap, fall_into, mutants, outside, wild_indices
+from benchmarks.hostile_kernels import (
+    ENGINES,
+    TRAPS,
+    Sentinels,
+    Trap,
+    fall_into,
+    mutants,
+    odd_lengths,
+    outside,
+    wild_indices,
+)
 from benchmarks.hostile_sources import CORPUS, Good
 
 LANGUAGES = sorted(ENGINES)
@@ -67,6 +77,15 @@ def test_mutated_sources_give_typed_errors(language: str, count: int) -> None:
     assert tally.tried == count
     assert tally.untyped == {}
     assert tally.sentinels_changed == 0
+
+
+def test_lengths_are_those_of_the_compiler_or_refused() -> None:
+    tally = odd_lengths(16, seed=7)
+    assert tally.tried == 16
+    assert tally.untyped == {}
+    assert tally.wrong_values == 0
+    assert tally.right
+    assert tally.errors["InvalidKernel"]
 
 
 def test_sentinels_notice_what_changes_them() -> None:

@@ -91,6 +91,24 @@ def test_wgsl_that_cannot_be_checked(line: str) -> None:
     assert caught.value.at.line == 11
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "// hidden \r fn g() {}",
+        "// hidden \u2028 fn g() {}",
+        "fn g() { anygpu_status[0] = 0u; }",
+        "fn max(a: u32, b: u32) -> u32 { return 0u; }",
+        "struct f32 { a: u32 }",
+        "@group(0) @binding(9) var<storage, read> w: array<f32, u32(-1) / 2u>;",
+        "@group(0) @binding(9) var<storage, read> w: array<f32, 1u << 31u>;",
+        "const N = 1 - 5; @group(0) @binding(9) var<storage, read> w: array<f32, N + 9>;",
+    ],
+)
+def test_wgsl_that_compilers_may_read_in_another_way(text: str) -> None:
+    with pytest.raises(Unreadable):
+        prepared_wgsl(f"{WGSL}{text}\n", "main", checked=True, folded=False)
+
+
 def test_a_place_in_a_struct_cannot_be_folded() -> None:
     source = WGSL.replace("fn main(@builtin(global_invocation_id) id: vec3<u32>,", "fn main(in: In,")
     source += "struct In { @builtin(global_invocation_id) id: vec3<u32> }\n"
@@ -212,24 +230,70 @@ HOSTILE = [
     "k(a);",
     "int n __attribute__((cleanup(helper)));",
     "a<:5:> = 1;",
+    # Lengths that only C's types work out.
+    "int q[(uchar)60000]; q[500] = 1;",
+    "int q[(-1 < 0u) ? 300 : 1]; q[200] = 1;",
+    "int q[(1 << 31 >> 31) + 2]; q[1] = 1;",
+    "int q[~0u / 4294967295u + 1]; q[1] = 1;",
+    "int q[2147483647 + 1 > 0 ? 300 : 1]; q[200] = 1;",
+    "int q[1 >> 32 ? 1 : 300]; q[200] = 1;",
+    "int q[sizeof(long)]; q[7] = 1;",
+    "int q['a']; q[7] = 1;",
+    "int q[(int)3.5f]; q[3] = 1;",
+    "int q[-1 + 5]; q[3] = 1;",
+    "int q[3.0]; q[3] = 1;",
+    "int q[N]; { enum { N = 1 }; int r[N]; r[3] = 1; }",
+    "int N = 1; int q[N]; q[3] = 1;",
+    "struct P { int x, y; }; struct P q[] = {1, 2, 3, 4}; q[3].x = 1;",
+    "float4 q[] = {1, 2, 3, 4}; q[3] = 1;",
+    "int q[][2] = {1, 2, 3, 4}; q[3][0] = 1;",
+    "int q[] = {[9] = 1}; q[9] = 1;",
+    # Names of the compiler, of a driver or of ours, and functions that take pointers, or what passes for one.
+    "_cl_vstore4((float4)(1), 1 << 20, 0);",
+    "fract(1.0f, 0);",
+    "float f = lgamma_r(1.0f, 0);",
+    "vstorea_half4((float4)(1), 5, 0);",
+    "sub_group_block_write(0, 1u);",
+    "__sync_fetch_and_add(0, 1);",
+    "__c11_atomic_store(0, 1, 5);",
+    "atomic_store_explicit(0, 1, 5);",
+    "atomic_fetch_add(&b[0], 1);",
+    "atomic_add(&a[0], 1);",
+    "atom_add(&b[0], 1L);",
+    "vstore4((float4)(1), 0, only);",
+    "atomic_inc(&kept[0]);",
+    "(helper)(1.0f);",
+    "float g = helper + 1;",
+    "_Alignas(268435456) int q;",
+    "int q __attribute__((aligned(268435456)));",
+    "extern __constant int q[500]; b[0] = q[400];",
+    "float f = ((float __attribute__((unused)) *)a)[5];",
+    "float f = *(float __attribute__((unused)) *)5;",
+    "__extension__ int q[4]; q[1] = 1;",
+    "int \u00e9 = 1;",
+    "OURS = 1 << 30;",
+    "float typedef *P;",
 ]
 
 
 @pytest.mark.parametrize("line", HOSTILE)
 def test_ways_to_other_memory_are_refused(line: str) -> None:
     source = f"""\
-float helper(float x) {{ return x; }}
-__kernel void k(__global float* q) {{ q[0] = 1; }}
-__kernel void f(__global float* a, __global int* b) {{
+enum {{ N = 3 }}; float helper(float x) {{ return x; }}
+#define OURS anygpu_length_a
+__kernel void f(__global float* a, __global int* b, __global const float* only, __constant int* kept) {{
     float t[4][4]; char c[4];
     {line}
-}}
+}} __kernel void k(__global float* q) {{ q[0] = 1; }}
 """
     with pytest.raises(Unreadable) as caught:
         prepared_opencl(source, "f", checked=True)
     assert caught.value.at is not None
     assert caught.value.at.line == 5
-    assert "unchecked=True" in caught.value.why or "understood" in caught.value.why or "no constant" in caught.value.why
+    assert any(
+        each in caught.value.why
+        for each in ("unchecked=True", "understood", "no constant", "Write ", "anygpu_", "first word", "no length")
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,6 +310,17 @@ __kernel void f(__global float* a, __global int* b) {{
         'float g(float x) __attribute__((alias("f")));',
         "float g(float x) { return g(x); }\nfloat h(float x) { return g(x); }",
         '__constant char q[] = "abc";',
+        "int munmap(ulong a, ulong b);",
+        "int memset(int a) { return a; }",
+        "int atomic_add(int a, int b) { return a; }",
+        "float step(float a, float b) { return a; }",
+        "int __mine(int a) { return a; }",
+        "extern __constant int q[4];",
+        "__constant int q[1 << 20] = {1};",
+        "__constant int q[3] = {1, 2, 3}; __constant int r = q[5];",
+        "__constant float4 q[] = {1, 2, 3, 4};",
+        "struct S { int q : 3; __global int* p; };",
+        "int typedef P[4];",
     ],
 )
 def test_ways_outside_of_functions_are_refused(outside: str) -> None:
@@ -254,6 +329,65 @@ def test_ways_outside_of_functions_are_refused(outside: str) -> None:
         prepared_opencl(source, "f", checked=True)
     assert caught.value.at is not None
     assert caught.value.at.line <= 2
+
+
+def test_lengths_are_written_as_they_were_worked_out() -> None:
+    source = """\
+#define WIDTH 4
+enum { ROWS = WIDTH * 2, COLUMNS };
+__constant int table[WIDTH << 1] = {1};
+__kernel void f(__global int* a) {
+    int q[ROWS][COLUMNS - 1], r[] = {1, 2, (3, 4),}, s[2 * WIDTH + 0x10u % 3];
+    q[0][0] = r[0] + s[0] + table[0]; a[0] = q[0][0];
+}
+"""
+    found = prepared_opencl(source, "f", checked=True)
+    text = " ".join(found.source.split())
+    assert "table [ 8 ]" in text
+    assert "q [ 8 ] [ 8 ] , r [ 3 ] = {" in text
+    assert "s [ 9 ]" in text
+    assert found.private == 4 * (64 + 3 + 9)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#define HIDDEN \\\n#define anygpu_length_a 1000000\nHIDDEN\n",
+        "#define HIDDEN /*\n*/ #define anygpu_length_a 1000000\nHIDDEN\n",
+        "#define TWO(x, y) x ## y\n__constant int q = TWO(any, gpu_status);\n",
+        "#define OTHER anygpu_first_word\n__constant int q = OTHER;\n",
+    ],
+)
+def test_macros_hide_nothing(text: str) -> None:
+    with pytest.raises(Unreadable):
+        prepared_opencl(f"{text}__kernel void f(__global int* a) {{ a[5] = 1; }}\n", "f", checked=True)
+
+
+@pytest.mark.parametrize("condition", ["-1 < 0u", "1 << 63 >> 63", "0x7fffffffffffffff + 1 > 0", "1.5 > 1"])
+def test_conditions_that_depend_on_types_are_refused(condition: str) -> None:
+    with pytest.raises(Unreadable):
+        prepared_opencl(f"#if {condition}\n#endif\n__kernel void f(__global int* a) {{ }}\n", "f", checked=True)
+
+
+def test_conditions_below_zero_are_understood() -> None:
+    source = "#define N -1\n#if N < 0 && 5 > 3 - 1\n#define M 7\n#endif\n__kernel void f(__global int* a) { a[0] = M; }"
+    assert "] = 7 ;" in prepared_opencl(source, "f", checked=True).source
+
+
+def test_a_vector_is_written_as_its_array_is() -> None:
+    source = "__kernel void f(__global float* a) { vstore4((float4)(1, 2, 3, 4), 0, a); }"
+    found = " ".join(prepared_opencl(source, "f", checked=True).source.split())
+    assert "vstore4 ( (float4)( ( float4 ) ( 1 , 2 , 3 , 4 ) ) ," in found
+
+
+def test_structs_count_as_large_as_they_are() -> None:
+    source = """\
+struct A { double16 x, y; }; typedef struct { struct A a, b; char c; } B; union U { B b; int i; };
+__kernel void f(__global float* a) { B one; union U two[2]; struct { char c; float4 d; } three; a[0] = one.c; }
+"""
+    size = 2 * 256 + 128
+    inside = 1 + 16  # members of a struct that a function has for itself are counted once more
+    assert prepared_opencl(source, "f", checked=True).private in (3 * size + 32, 3 * size + 32 + inside)
 
 
 def test_memory_of_functions_counts_for_each_call() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from anygpu.codegen.custom.tokens import Token, Unreadable
@@ -18,10 +19,22 @@ _REAL = ("f32", "f16", "f64", "float", "double", "half")
 _LARGEST = 1 << 64
 _DEEPEST = 100
 
+#: Whole numbers that every language of kernels computes with alike, whatever their types: where each number, each
+#: constant and each intermediate result is among them, nothing wraps, no sign is lost and no comparison turns round.
+PLAIN = range(1 << 31)
+#: Those of the preprocessor, which knows one type with a sign and one without.
+CONDITIONS = range(-(1 << 63), 1 << 63)
+_WHOLE_NUMBER = re.compile(r"(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:[uU]?[lL]{0,2}|[lL]{1,2}[uU]|[iI])")
+
 
 def evaluate(tokens: Sequence[Token], known: Mapping[str, Number]) -> Number:
     """The value. Names that are not known, and everything that is no plain arithmetic, are `Unreadable`."""
-    return _Evaluation(tokens, known).value()
+    return _Evaluation(tokens, known, None).value()
+
+
+def evaluate_exactly(tokens: Sequence[Token], known: Mapping[str, Number], within: range = PLAIN) -> int:
+    """The value that a compiler finds, too: what depends on the types of a language is `Unreadable`."""
+    return int(_Evaluation(tokens, known, within).value())
 
 
 def number_of(token: Token) -> Number:
@@ -42,11 +55,15 @@ def number_of(token: Token) -> Number:
 
 
 class _Evaluation:
-    def __init__(self, tokens: Sequence[Token], known: Mapping[str, Number]) -> None:
+    def __init__(self, tokens: Sequence[Token], known: Mapping[str, Number], within: range | None) -> None:
         self.tokens = _joined(tokens)
         self.known = known
+        self.within = within
         self.at = 0
         self.depth = 0
+        #: A number without a sign, and whether one is below 0: a compiler turns the second into the first.
+        self.unsigned: Token | None = None
+        self.is_negative = False
 
     def value(self) -> Number:
         if not self.tokens:
@@ -54,7 +71,18 @@ class _Evaluation:
         result = self._choice()
         if self.at < len(self.tokens):
             raise Unreadable("this is no constant expression.", self.tokens[self.at])
+        if self.unsigned is not None and self.is_negative:
+            raise _by_type(self.unsigned)
         return result
+
+    def _kept(self, value: Number, at: Token) -> Number:
+        """The value, if it is one that a compiler finds, too."""
+        if self.within is None:
+            return value
+        if isinstance(value, float) or int(value) not in self.within:
+            raise _by_type(at)
+        self.is_negative |= value < 0
+        return value
 
     def _text(self) -> str:
         return self.tokens[self.at].text if self.at < len(self.tokens) else ""
@@ -79,7 +107,12 @@ class _Evaluation:
         while self._text() in _LEVELS[level]:
             operator = self._here()
             self.at += 1
-            left = _applied(operator, left, self._level(level + 1))
+            right = self._level(level + 1)
+            if self.within is not None and operator.text in ("<<", ">>"):
+                most = self.within.stop.bit_length() - 1
+                if left < 0 or not 0 <= right < most:
+                    raise _by_type(operator)
+            left = self._kept(_applied(operator, left, right), operator)
         return left
 
     def _unary(self) -> Number:
@@ -96,14 +129,14 @@ class _Evaluation:
             self.depth -= 1
         match operator.text:
             case "-":
-                return -operand
+                return self._kept(-operand, operator)
             case "+":
                 return operand
             case "!":
                 return not operand
         if isinstance(operand, float):
             raise Unreadable("~ takes a whole number.", operator)
-        return ~int(operand)
+        return self._kept(~int(operand), operator)
 
     def _single(self) -> Number:
         if self.at >= len(self.tokens):
@@ -111,9 +144,15 @@ class _Evaluation:
         token = self._here()
         self.at += 1
         if token.kind == "number":
-            return number_of(token)
+            if self.within is not None and _WHOLE_NUMBER.fullmatch(token.text) is None:
+                raise _by_type(token)
+            if token.text[-1] in "uU" or token.text.lower().endswith(("ul", "ull")):
+                self.unsigned = token
+            return self._kept(number_of(token), token)
         if token.text == "(":
             if self._text() in (*_WHOLE, *_REAL) and self._after() == ")":
+                if self.within is not None:
+                    raise _by_type(token)
                 cast = self._text()
                 self.at += 2
                 return _cast(cast, self._unary(), token)
@@ -124,7 +163,7 @@ class _Evaluation:
             if token.text in ("true", "false"):
                 return token.text == "true"
             if token.text in self.known:
-                return self.known[token.text]
+                return self._kept(self.known[token.text], token)
             if token.text in (*_WHOLE, *_REAL, "bool", "min", "max") and self._text() == "(":
                 return self._call(token)
         raise Unreadable(f"{token.text} is no constant that is known here.", token)
@@ -145,12 +184,18 @@ class _Evaluation:
             return min(values) if function.text == "min" else max(values)
         if len(values) != 1:
             raise Unreadable(f"{function.text} takes one value here.", function)
-        return _cast(function.text, values[0], function)
+        return self._kept(_cast(function.text, values[0], function), function)
 
     def _expect(self, text: str) -> None:
         if self._text() != text:
             raise Unreadable(f"{text} is missing here.", self._here())
         self.at += 1
+
+
+def _by_type(at: Token) -> Unreadable:
+    return Unreadable(
+        f"the value of this depends on the types of the language, at {at.text!r}. Write the number itself.", at
+    )
 
 
 def _joined(tokens: Sequence[Token]) -> list[Token]:

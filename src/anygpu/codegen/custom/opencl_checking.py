@@ -8,47 +8,47 @@ from __future__ import annotations
 
 from collections import Counter
 
+from anygpu.codegen.custom.opencl_functions import ATOM, ATOMIC, is_harmless
 from anygpu.codegen.custom.opencl_reflection import buffer_of
-from anygpu.codegen.custom.opencl_text import SPACES, TYPES, Function, Text, Variable
+from anygpu.codegen.custom.opencl_text import ATTRIBUTE, KERNEL, QUALIFIERS, SPACES, Function, Text, Variable
 from anygpu.codegen.custom.prepared import Word
 from anygpu.codegen.custom.tokens import Token, Unreadable, words_in
-from anygpu.program.dtypes import ITEMSIZE
+
+#: Bytes of tables in a text: each is part of the compiled kernel.
+MOST_CONSTANT = 1 << 20
 
 ADVICE = "unchecked=True allows everything, at your own risk."
 
-_ATOMIC, _ATOM = "atomic_", "atom_"
 _WIDTHS = ("2", "3", "4", "8", "16")
 #: vloadN(i, p): how many elements each i stands for. The place of i among the arguments is the last but one.
 _VECTOR_ACCESS = {f"v{what}{width}": int(width) for what in ("load", "store") for width in _WIDTHS}
 _HALF_ACCESS = {f"v{what}_half{width}": int(width or 1) for what in ("load", "store") for width in ("", *_WIDTHS)}
 _ROUNDINGS = ("_rte", "_rtz", "_rtp", "_rtn")
 _HARMLESS_ATTRIBUTES = words_in(
-    "reqd_work_group_size work_group_size_hint vec_type_hint opencl_unroll_hint aligned packed always_inline noinline "
-    "unused __aligned__ __packed__ __always_inline__ __noinline__ __unused__"
+    "reqd_work_group_size work_group_size_hint vec_type_hint opencl_unroll_hint packed always_inline noinline unused "
+    "__packed__ __always_inline__ __noinline__ __unused__"
 )
-#: Whatever makes or takes pointers, or memory that nobody declared. Clang takes a pointer of another type, and 0, for
-#: those of its built-in functions without a word.
-_FORBIDDEN = words_in(
-    "asm __asm __asm__ typeof __typeof __typeof__ __auto_type _Generic _Pragma __func__ __FUNCTION__ "
-    "__PRETTY_FUNCTION__ printf NULL prefetch wait_group_events sincos fract modf frexp remquo lgamma_r va_arg "
-    "va_start alloca"
-)
-_FORBIDDEN_BEGINNINGS = ("__builtin", "async_work_group", "vloada_", "vstorea_", "enqueue_", "intel_")
+#: Whatever makes pointers, or memory that nobody declared. Functions are looked at where they are called.
+_FORBIDDEN = words_in("asm typeof NULL extern alloca va_list")
+#: Words of the language that begin with an underscore. Others are names of the compiler and of its built-in functions.
+_UNDERSCORED = frozenset({"_Bool", *SPACES, *QUALIFIERS, *KERNEL, *ATTRIBUTE, *_HARMLESS_ATTRIBUTES})
 _STATEMENTS = ("if", "while", "for", "switch")
 _NOT_OPERANDS = words_in("return case else do goto sizeof")
 _TAGGED = ("struct", "union", "enum")
-_ATTRIBUTE = ("__attribute__", "__attribute")
 
 
 def is_forbidden(token: Token) -> bool:
-    return token.kind == "name" and (token.text in _FORBIDDEN or token.text.startswith(_FORBIDDEN_BEGINNINGS))
+    if token.kind != "name":
+        return False
+    underscored = token.text.startswith("_") and token.text not in _UNDERSCORED
+    return token.text in _FORBIDDEN or underscored or not token.text.isascii()
 
 
 def check_attributes(text: Text, start: int, stop: int) -> None:
     """Those of everything from `start` to before `stop`."""
     place = start
     while place < stop:
-        if text.tokens[place].text not in _ATTRIBUTE:
+        if text.tokens[place].text not in ATTRIBUTE:
             place += 1
             continue
         end = text.past_attribute(place)
@@ -67,12 +67,32 @@ class Guards:
 
     def __init__(self) -> None:
         self.words: list[Word] = []
-        #: What comes before the word at a place.
+        #: What comes before the word at a place, and what stands for it.
         self.before: dict[int, str] = {}
+        self.replaced: dict[int, str] = {}
         #: Brackets of calls, and whether there is nothing in them.
         self.calls: dict[int, bool] = {}
         #: Buffers that are used in vectors, and how wide these are.
         self.widest: dict[str, int] = {}
+        #: Bytes of what the text itself holds.
+        self.constant = 0
+
+    def declare(self, text: Text, place: int, variable: Variable) -> None:
+        """Of the name at a place, write the lengths that were worked out in the place of those that are there."""
+        if variable.space == "constant":
+            self.constant += variable.nbytes
+            if self.constant > MOST_CONSTANT:
+                raise Unreadable(
+                    f"{variable.name} and what is __constant before it have {self.constant:,} bytes, and "
+                    f"{MOST_CONSTANT:,} is the most. Hand it to the kernel as an array.",
+                    text.tokens[place],
+                )
+        opening = place + 1
+        for length in variable.lengths or ():
+            closing = text.partners[opening]
+            self.replaced |= dict.fromkeys(range(opening + 1, closing), "")
+            self.before[closing] = str(length)
+            opening = closing + 1
 
     def add(self, first: int, end: int, length: str, word: Word) -> None:
         """Around the words from `first` to before `end`."""
@@ -111,9 +131,13 @@ class Checking:
     def run(self) -> None:
         for parameter in self.function.parameters:
             name, element = parameter.name.text, self.text.element(parameter.words)
+            if is_forbidden(parameter.name):
+                raise self._refuse(f"{name} is no name for a parameter here.", parameter.name)
             if parameter.stars:
                 buffer_of(self.text, parameter)
-            self.scopes[-1][name] = Variable(name, element, None if parameter.stars else (), "global")
+            is_const = parameter.is_const or parameter.space == "constant"
+            lengths = None if parameter.stars else ()
+            self.scopes[-1][name] = Variable(name, element, lengths, "global", is_const=is_const)
         place = self.function.body
         while place <= self.function.end:
             place = self._look(place)
@@ -133,24 +157,29 @@ class Checking:
             self._mark(place, token)
         if token.kind != "name":
             return place + 1
-        if token.text in _ATTRIBUTE:
+        if token.text in ATTRIBUTE:
             end = self.text.past_attribute(place)
             check_attributes(self.text, place, end)
             return end
         if is_forbidden(token):
-            raise self._refuse(f"{token.text} cannot be checked.", token)
+            why = "cannot be checked" if token.text in _FORBIDDEN else "is no name that a checked kernel may use"
+            raise self._refuse(f"{token.text} {why}.", token)
         if token.text == "typedef":
             raise self._refuse("types are given names outside of functions.", token)
-        if token.text in ("struct", "union"):
+        if token.text in _TAGGED:
             self._struct(place)
-        if self._begins_statement(place) and self.text.begins_declaration(place):
+        if self.text.begins_statement(place) and self.text.begins_declaration(place):
             self._declaration(place)
         self._name(place, token)
         return place + 1
 
     def _struct(self, place: int) -> None:
-        opening = next((each for each in (place + 1, place + 2) if self.tokens[each].text == "{"), None)
-        if opening is not None:
+        opening = self.text.past_attributes(place + 1)
+        if self.tokens[opening].kind == "name":
+            opening = self.text.past_attributes(opening + 1)
+        if self.tokens[opening].text == "{":
+            if self.tokens[place].text == "enum":
+                raise self._refuse("enums are declared outside of functions.", self.tokens[place])
             for each in range(opening, self.partners[opening]):
                 if self.tokens[each].text == "[":
                     raise self._refuse("arrays in structs cannot be checked.", self.tokens[each])
@@ -186,6 +215,8 @@ class Checking:
         owner = self.tokens[opening - 1]
         if owner.text == "sizeof":
             return False
+        if owner.text in ATTRIBUTE or self.tokens[opening + 1].text in ATTRIBUTE:
+            return True
         if owner.kind == "name" and owner.text not in _NOT_OPERANDS:
             return owner.text in _STATEMENTS
         # After a cast, it is.
@@ -202,25 +233,22 @@ class Checking:
             end = self.partners[end + 1]
         callee = self.tokens[place - 2].text if self.tokens[place - 1].text == "(" else ""
         whole = self.tokens[end + 1].text in (",", ")") and operand.kind == "name"
-        if not callee.startswith((_ATOMIC, _ATOM)) or not whole or variable is None or variable.element is None:
+        if callee not in ATOMIC | ATOM or not whole or variable is None or variable.element is None:
             raise self._refuse(
                 "& makes a pointer, which cannot be checked. Only atomic functions take one: atomic_add(&name[i], 1).",
                 token,
             )
         type, count = variable.element
-        wide = type in ("int", "uint", "long", "ulong") if callee.startswith(_ATOM) else ITEMSIZE[TYPES[type]] >= 4
-        if not wide or count != 1:
-            raise self._refuse(f"{operand.text} is {type}, which {callee} does not take.", operand)
+        # Of another type than its own a compiler would take the pointer all the same, and write as much as it is for.
+        taken: tuple[str, ...] = ("long", "ulong") if callee in ATOM else ("int", "uint")
+        if callee == "atomic_xchg":
+            taken += ("float",)
+        if type not in taken or count != 1:
+            raise self._refuse(f"{operand.text} is {type}, and {callee} takes {' and '.join(taken)}.", operand)
+        if variable.is_const:
+            raise self._refuse(f"{operand.text} is const, and {callee} writes to it.", operand)
 
     # -- names
-
-    def _begins_statement(self, place: int) -> bool:
-        before = self.tokens[place - 1]
-        if before.text == "(" and self.tokens[place - 2].text == "for":
-            return True
-        if before.text == ")":
-            return self.tokens[self.partners[place - 1] - 1].text in _ATTRIBUTE
-        return before.text in ("{", "}", ";", ":") or before.kind == "directive"
 
     def _declaration(self, place: int) -> None:
         in_loop = self.tokens[place - 1].text == "("
@@ -228,9 +256,15 @@ class Checking:
             found = self._find(variable.name)
             if in_loop and found is not None and found.is_array:
                 raise self._refuse(f"{variable.name} is an array already. Use another name.", self.tokens[where])
+            for each in self.tokens[where + 1 : after]:
+                if each.kind == "name" and self._find(each.text) is not None:
+                    raise self._refuse(f"{each.text} is a variable here. Write the length as a number.", each)
+            if is_forbidden(self.tokens[where]):
+                raise self._refuse(f"{variable.name} is no name for a variable here.", self.tokens[where])
             self.scopes[-1][variable.name] = variable
             self.declared.update(range(where, after))
-            if variable.space == "private" and variable.is_array:
+            self.guards.declare(self.text, where, variable)
+            if variable.space == "private" and (variable.is_array or variable.element is None):
                 self.private += variable.nbytes
 
     def _name(self, place: int, token: Token) -> None:
@@ -240,6 +274,8 @@ class Checking:
         if after.text == "(":
             self._call(place, token)
             return
+        if token.text in self.own:
+            raise self._refuse(f"{token.text} is a function, and is called: {token.text}(...).", token)
         variable = self._find(token.text)
         if variable is None or not variable.is_array:
             return
@@ -254,13 +290,19 @@ class Checking:
             self.calls[place] = token
             self.guards.calls[place + 1] = self.tokens[place + 2].text == ")"
             return
-        if token.text.startswith((_ATOMIC, _ATOM)) and self.tokens[place + 2].text != "&":
-            raise self._refuse(f"the first argument of {token.text} must be &name[i], or &name.", token)
+        if token.text in _STATEMENTS or token.text in _NOT_OPERANDS or is_harmless(token.text):
+            return
+        if token.text in ATOMIC | ATOM:
+            if self.tokens[place + 2].text != "&":
+                raise self._refuse(f"the first argument of {token.text} must be &name[i], or &name.", token)
+            return
         plain = next((token.text.removesuffix(each) for each in _ROUNDINGS if token.text.endswith(each)), token.text)
         if plain in _VECTOR_ACCESS:
             self._vector_access(place, token, _VECTOR_ACCESS[plain], is_half=False)
         elif plain in _HALF_ACCESS:
             self._vector_access(place, token, _HALF_ACCESS[plain], is_half=True)
+        else:
+            raise self._refuse(f"{token.text} is no function that is known to be harmless.", token)
 
     def _vector_access(self, place: int, token: Token, count: int, *, is_half: bool) -> None:
         """The last argument is the array, and what comes before it is the index, in steps of the vector."""
@@ -282,6 +324,14 @@ class Checking:
             self.guards.widest[variable.name] = max(count, self.guards.widest.get(variable.name, 0))
         elif variable.lengths[0] < count:
             raise self._refuse(f"{variable.name} has fewer elements than {token.text} takes.", token)
+        if token.text.startswith("vstore"):
+            if variable.is_const:
+                raise self._refuse(f"{variable.name} is const, and {token.text} writes to it.", token)
+            if not is_half:
+                # For a value of another type a compiler would take the function for that type, which writes more.
+                type = f"{variable.element[0]}{count}"
+                self.guards.before[bounds[0] + 1] = f"({type})( {self.guards.before.get(bounds[0] + 1, '')}"
+                self.guards.before[bounds[1]] = f") {self.guards.before.get(bounds[1], '')}"
         self.allowed.add(closing - 1)
         length = f"({self._length(variable, 0)}) / {count}"
         self.guards.add(bounds[-3] + 1, bounds[-2], length, self._word(variable, 0))

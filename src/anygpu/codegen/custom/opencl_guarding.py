@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from anygpu.codegen.custom.opencl_checking import ADVICE, Checking, Guards, check_attributes, is_forbidden
+from anygpu.codegen.custom.opencl_functions import may_be_defined
 from anygpu.codegen.custom.opencl_reflection import entry_of, scalar_of
 from anygpu.codegen.custom.opencl_text import TYPES, Function, Text
 from anygpu.codegen.custom.prepared import Prepared, Taken
@@ -65,10 +66,13 @@ class _Preparation:
         private = 0
         if self.checked:
             self._check_outside()
+            for place, variable, _ in text.lengths:
+                self.guards.declare(text, place, variable)
             checkings = {each.name.text: Checking(text, each, self.guards) for each in kept if each.body >= 0}
             for checking in checkings.values():
                 checking.run()
             private = _memory(self.function.name, checkings)
+            self.replaced |= self.guards.replaced
         if self.guards.words:
             for function in kept:
                 if not function.is_kernel:
@@ -135,20 +139,31 @@ class _Preparation:
 
     def _check_outside(self) -> None:
         text = self.text
+        lengths = {each for place, _, after in text.lengths for each in range(place + 1, after)}
         at = 0
         bounds = [(each.start, each.end) for each in text.functions]
         for start, end in [*bounds, (len(text.tokens) - 1, len(text.tokens))]:
-            depth = 0
             for place in range(at, start):
                 token = text.tokens[place]
-                depth += (token.text == "{") - (token.text == "}")
-                if token.kind == "mark" and (token.text == "*" or (token.text == "[" and depth)):
+                is_product = token.text == "*" and place and text.tokens[place - 1].kind == "number"
+                if token.text in ("*", "[", "->") and place not in lengths and not is_product:
                     raise Unreadable(f"a checked kernel has no pointers, and no arrays in structs. {ADVICE}", token)
                 if token.kind == "string" or is_forbidden(token):
                     raise Unreadable(f"{token.text} cannot be checked. {ADVICE}", token)
             check_attributes(text, at, start)
             at = end + 1
+        if text.problems:
+            raise text.problems[0]
+        defined = {each.name.text for each in text.functions if each.body >= 0}
         for function in text.functions:
+            name = function.name
+            if name.text not in defined:
+                raise Unreadable(f"{name.text} has no body, so it cannot be checked. {ADVICE}", name)
+            if is_forbidden(name) or not may_be_defined(name.text):
+                raise Unreadable(f"{name.text} is no name for a function here. Use another one. {ADVICE}", name)
+            for place in text.outside(function.start, function.opening):
+                if is_forbidden(text.tokens[place]):
+                    raise Unreadable(f"{text.tokens[place].text} cannot be checked. {ADVICE}", text.tokens[place])
             check_attributes(text, function.start, function.body if function.body >= 0 else function.end)
             for place in range(function.opening, function.closing) if not function.is_kernel else ():
                 if text.tokens[place].text in ("*", "["):

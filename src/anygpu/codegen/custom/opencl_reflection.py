@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anygpu.codegen.custom import opencl_text
-from anygpu.codegen.custom.expressions import Number, evaluate
+from anygpu.codegen.custom.expressions import Number, evaluate_exactly
 from anygpu.codegen.custom.opencl_text import TYPES, Function, Text
 from anygpu.codegen.custom.preprocessing import with_defines
 from anygpu.codegen.custom.reflected import Length, Reflected, ScalarParameter
@@ -134,10 +134,10 @@ def group_of(text: Text, function: Function) -> Three | None:
                 raise Unreadable("reqd_work_group_size takes three numbers.", text.tokens[place])
             values: list[int] = []
             for words in sizes:
-                value = evaluate(words, text.enumerators)
-                if not isinstance(value, int) or not 0 < value < 1 << 31:
+                value = evaluate_exactly(words, text.enumerators)
+                if not value:
                     raise Unreadable(f"{value} is no size of a group.", words[0])
-                values.append(int(value))
+                values.append(value)
             return values[0], values[1], values[2]
         place += 1
     return None
@@ -149,8 +149,9 @@ def group_memory(text: Text) -> int:
     for place, token in enumerate(text.tokens):
         if opencl_text.SPACES.get(token.text) != "local" or token.kind != "name":
             continue
-        before = text.tokens[place - 1].text if place else ";"
-        if before not in ("{", "}", ";"):
-            continue
-        total += sum(variable.nbytes for _, variable, _ in text.declared(place, text.next_mark(place, ";")))
+        start = place
+        while start and text.is_specifier(text.tokens[start - 1]):
+            start -= 1
+        if not start or text.begins_statement(start):
+            total += sum(variable.nbytes for _, variable, _ in text.declared(start, text.next_mark(start, ";")))
     return total

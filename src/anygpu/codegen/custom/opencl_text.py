@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from anygpu.codegen.custom.expressions import Number, evaluate
+from anygpu.codegen.custom.expressions import Number, evaluate_exactly
 from anygpu.codegen.custom.preprocessing import preprocessed
 from anygpu.codegen.custom.tokens import Token, Unreadable, partners, separated, words_in
 from anygpu.program.dtypes import ITEMSIZE, DType
@@ -44,6 +44,8 @@ QUALIFIERS = words_in(
     "extern typedef __read_only read_only __write_only write_only __read_write read_write"
 )
 KERNEL = ("__kernel", "kernel")
+ATTRIBUTE = ("__attribute__", "__attribute")
+_TAGGED = ("struct", "union", "enum")
 _VECTORS = {f"{name}{width}": (name, int(width)) for name in TYPES for width in _WIDTHS}
 
 
@@ -82,6 +84,9 @@ class Variable(NamedTuple):
     lengths: tuple[int, ...] | None
     space: str
     nbytes: int = 0
+    alignment: int = 1
+    #: Whether it must not be written to.
+    is_const: bool = False
 
     @property
     def is_array(self) -> bool:
@@ -99,7 +104,12 @@ class Text:
         self.typedefs: dict[str, tuple[Token, ...]] = {}
         #: Variables outside of functions.
         self.globals: dict[str, Variable] = {}
+        #: Places of those names, and where their lengths end; and why some could not be read, which only checks mind.
+        self.lengths: list[tuple[int, Variable, int]] = []
+        self.problems: list[Unreadable] = []
         self.enumerators: dict[str, Number] = {}
+        #: Bytes and alignment of structs and unions, by their keyword and tag.
+        self._layouts: dict[str, tuple[int, int]] = {}
         self._read_all()
 
     # -- at the outermost level
@@ -120,12 +130,17 @@ class Text:
         self._enumerators(place, end)
         words = [self.tokens[each] for each in self.outside(place + 1, end)]
         names = [token for token in words if token.kind == "name"]
+        tagged = next((each for each in range(place, end) if self.tokens[each].text in _TAGGED), None)
         if not names or any(token.text in ("(", "[", "*", ",") for token in words):
             raise Unreadable(
                 "a typedef here is a name for one type of numbers or a struct. Write arrays and pointers out.",
                 self.tokens[place],
             )
-        self.typedefs[names[-1].text] = tuple(token for token in names[:-1] if token.text not in QUALIFIERS)
+        self.typedefs[names[-1].text] = (
+            tuple(token for token in names[:-1] if token.text not in QUALIFIERS)
+            if tagged is None
+            else self._tagged(tagged)[0]
+        )
         return end + 1
 
     def _declaration(self, start: int) -> int:
@@ -155,16 +170,21 @@ class Text:
             value = -1
             for words in self.separated(opening + 1, self.partners[opening]):
                 value = value + 1
-                if len(words) > 2:
+                if len(words) > 1:
                     try:
-                        value = int(evaluate(words[2:], self.enumerators))
+                        value = evaluate_exactly(words[2:], self.enumerators)
                     except Unreadable:
                         return
                 self.enumerators[words[0].text] = value
 
     def _variables(self, start: int) -> int:
         end = self.next_mark(start, ";")
-        self.globals |= {variable.name: variable for _, variable, _ in self.declared(start, end)}
+        try:
+            for place, variable, after in self.declared(start, end):
+                self.globals[variable.name] = variable
+                self.lengths.append((place, variable, after))
+        except Unreadable as problem:
+            self.problems.append(problem)
         return end + 1
 
     def _function(self, start: int, opening: int) -> int:
@@ -173,8 +193,7 @@ class Text:
             raise Unreadable("this declaration is not understood.", self.tokens[start])
         closing = self.partners[opening]
         place = closing + 1
-        while self.tokens[place].text in ("__attribute__", "__attribute"):
-            place = self.past_attribute(place)
+        place = self.past_attributes(place)
         before = [self.tokens[each] for each in range(start, opening - 1)]
         is_kernel = any(token.text in KERNEL for token in before)
         if any(token.text == "*" for token in before):
@@ -233,7 +252,7 @@ class Text:
         """Places outside of curly brackets and attributes."""
         place = start
         while place < end:
-            if self.tokens[place].text in ("__attribute__", "__attribute"):
+            if self.tokens[place].text in ATTRIBUTE:
                 place = self.past_attribute(place)
             elif self.tokens[place].text == "{":
                 place = self.partners[place] + 1
@@ -246,6 +265,11 @@ class Text:
             raise Unreadable("this attribute is not understood.", self.tokens[place])
         return self.partners[place + 1] + 1
 
+    def past_attributes(self, place: int) -> int:
+        while self.tokens[place].text in ATTRIBUTE:
+            place = self.past_attribute(place)
+        return place
+
     def separated(self, start: int, stop: int) -> Iterator[tuple[Token, ...]]:
         return separated(self.tokens, self.partners, start, stop)
 
@@ -256,13 +280,21 @@ class Text:
             token.text in TYPES or token.text in _VECTORS or token.text in _OTHER_TYPES or token.text in self.typedefs
         )
 
+    def is_specifier(self, token: Token) -> bool:
+        """Whether it is a word before the names of a declaration."""
+        return token.kind == "name" and (self.is_type(token) or token.text in QUALIFIERS or token.text in SPACES)
+
+    def begins_statement(self, place: int) -> bool:
+        before = self.tokens[place - 1]
+        if before.text == "(" and self.tokens[place - 2].text == "for":
+            return True
+        if before.text == ")":
+            return self.tokens[self.partners[place - 1] - 1].text in ATTRIBUTE
+        return before.text in ("{", "}", ";", ":") or before.kind == "directive"
+
     def begins_declaration(self, place: int) -> bool:
-        token = self.tokens[place]
-        if token.kind != "name":
-            return False
-        named = self.is_type(token) or token.text in QUALIFIERS or token.text in SPACES
         # A label, or an expression that begins with a cast, does not.
-        return named and self.tokens[place + 1].text not in (":", "(", ".")
+        return self.is_specifier(self.tokens[place]) and self.tokens[place + 1].text not in (":", "(", ".")
 
     def element(self, words: Sequence[Token], depth: int = 0) -> tuple[str, int] | None:
         """The number that a type is made of, and how many of them; `None` for what is no number."""
@@ -290,10 +322,48 @@ class Text:
 
     def nbytes(self, words: Sequence[Token]) -> int:
         """Of one value; what is not known counts as much as the widest vector."""
+        return self._layout(words)[0]
+
+    def _layout(self, words: Sequence[Token], depth: int = 0) -> tuple[int, int]:
+        """Bytes and alignment."""
         found = self.element(words)
-        if found is None:
-            return 128
-        return ITEMSIZE[TYPES[found[0]]] * (4 if found[1] == 3 else found[1])
+        if found is not None:
+            size = ITEMSIZE[TYPES[found[0]]] * (4 if found[1] == 3 else found[1])
+            return size, size
+        if len(words) == 1 and words[0].text in self.typedefs and depth < 20:
+            return self._layout(self.typedefs[words[0].text], depth + 1)
+        return self._layouts.get(" ".join(word.text for word in words), (128, 128))
+
+    def _tagged(self, place: int) -> tuple[tuple[Token, Token], int]:
+        """Of a struct, union or enum that begins here: the words that stand for it, and the place after it."""
+        keyword, after = self.tokens[place], self.past_attributes(place + 1)
+        tag = keyword._replace(text=f"at {place}")
+        if self.tokens[after].kind == "name":
+            tag = self.tokens[after]
+            after = self.past_attributes(after + 1)
+        if self.tokens[after].text == "{":
+            name = f"{keyword.text} {tag.text}"
+            found = (8, 8) if keyword.text == "enum" else self._members(after, is_union=keyword.text == "union")
+            before = self._layouts.get(name, (0, 1))
+            # Blocks may have others of the same name: each counts as the largest.
+            self._layouts[name] = max(before[0], found[0]), max(before[1], found[1])
+            after = self.partners[after] + 1
+        return (keyword, tag), after
+
+    def _members(self, opening: int, *, is_union: bool) -> tuple[int, int]:
+        """Bytes and alignment of everything between the brackets."""
+        place, size, largest = opening + 1, 0, 1
+        try:
+            while place < self.partners[opening]:
+                end = self.next_mark(place, ";")
+                for _, variable, _ in self.declared(place, end):
+                    largest = max(largest, variable.alignment)
+                    begin = 0 if is_union else -(-size // variable.alignment) * variable.alignment
+                    size = max(size, begin + variable.nbytes)
+                place = end + 1
+        except Unreadable:
+            return 128, 128
+        return -(-size // largest) * largest, largest
 
     # -- declarations of variables
 
@@ -302,27 +372,28 @@ class Text:
         place = start
         words: list[Token] = []
         space = "private"
+        is_const = False
         while place < end:
             token = self.tokens[place]
-            if token.text in ("__attribute__", "__attribute"):
+            if token.text in ATTRIBUTE:
                 place = self.past_attribute(place)
                 continue
-            if token.text == "{":
-                place = self.partners[place] + 1
-                continue
+            if token.text == "typedef":
+                raise Unreadable("typedef is the first word of its declaration.", token)
             follows = self.tokens[place + 1].text
-            known = self.is_type(token) or token.text in QUALIFIERS or token.text in SPACES
+            known = self.is_specifier(token)
             if token.kind == "name" and follows in ("=", "[", ",", ";", "__attribute__") and not known:
                 break
-            if token.kind == "name" and token.text in ("struct", "union", "enum"):
-                words.append(token)
-                place += 2 if self.tokens[place + 1].kind == "name" else 1
+            if token.kind == "name" and token.text in _TAGGED:
+                tagged, place = self._tagged(place)
+                words += tagged
                 continue
             if token.kind != "name":
                 break
             if not known:
                 raise Unreadable(f"{token.text!r} is not understood here.", token)
             space = SPACES.get(token.text, space)
+            is_const |= token.text in ("const", "__const")
             if token.text not in QUALIFIERS and token.text not in SPACES:
                 words.append(token)
             place += 1
@@ -332,29 +403,34 @@ class Text:
                 raise Unreadable(f"{name.text!r} is not understood in this declaration.", name)
             after = place + 1
             lengths: list[int] = []
+            element = self.element(words)
             while self.tokens[after].text == "[":
                 closing = self.partners[after]
-                lengths.append(self._length(after, closing, not lengths))
+                lengths.append(self._length(after, closing, is_plain=element is not None and element[1] == 1))
                 after = closing + 1
-            total = self.nbytes(words)
+            total, alignment = self._layout(words)
             for length in lengths:
                 total *= length
-            yield place, Variable(name.text, self.element(words), tuple(lengths), space, total), after
+            constant = is_const or space == "constant"
+            yield place, Variable(name.text, element, tuple(lengths), space, total, alignment, constant), after
             while after < end and self.tokens[after].text != ",":
                 after = self.partners[after] + 1 if self.tokens[after].text in ("(", "[", "{") else after + 1
             place = after + 1
 
-    def _length(self, opening: int, closing: int, first: bool) -> int:
+    def _length(self, opening: int, closing: int, *, is_plain: bool) -> int:
         inner = self.tokens[opening + 1 : closing]
         if not inner:
             values = closing + 2
-            if first and self.tokens[closing + 1].text == "=" and self.tokens[values].text == "{":
-                return max(1, sum(1 for _ in self.separated(values + 1, self.partners[values])))
-            raise Unreadable("the length of this array is missing.", self.tokens[opening])
-        value = evaluate(inner, self.enumerators)
-        if isinstance(value, float) or not 0 < value < 1 << 31:
+            if self.tokens[closing + 1].text == "=" and self.tokens[values].text == "{":
+                items = list(self.separated(values + 1, self.partners[values]))
+                # Values of vectors, structs and arrays of arrays may stand without brackets of their own.
+                if items and is_plain and self.tokens[opening - 1].text != "]" and items[0][0].text not in ("[", "."):
+                    return len(items)
+            raise Unreadable("the length of this array is missing. Write it as a number.", self.tokens[opening])
+        value = evaluate_exactly(inner, self.enumerators)
+        if not value:
             raise Unreadable(f"{value} is no length of an array.", inner[0])
-        return int(value)
+        return value
 
 
 def _without_attributes(words: Sequence[Token]) -> list[Token]:
@@ -362,7 +438,7 @@ def _without_attributes(words: Sequence[Token]) -> list[Token]:
     depth = 0
     skipping = False
     for word in words:
-        if word.text in ("__attribute__", "__attribute"):
+        if word.text in ATTRIBUTE:
             skipping = True
         elif skipping:
             depth += (word.text == "(") - (word.text == ")")

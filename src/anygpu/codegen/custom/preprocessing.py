@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anygpu.codegen.custom.expressions import Number, evaluate
+from anygpu.codegen.custom.expressions import CONDITIONS, Number, evaluate, evaluate_exactly
 from anygpu.codegen.custom.tokens import MOST_TOKENS, Edit, Token, Unreadable, edited, tokens_of
 
 _DEEPEST = 100
@@ -94,8 +94,11 @@ def _spelled(name: Token, before: Sequence[Token], value: Number) -> str:
 
 
 def _words(directive: Token) -> list[Token]:
-    """The words after #, at their places in the whole text."""
-    inner = "".join(directive.text[1:].replace("\\\r\n", "  \n").replace("\\\n", " \n"))
+    """The words after #, at their places in the whole text.
+
+    Joined lines are one line: a # at the beginning of a later one begins no directive.
+    """
+    inner = directive.text[1:].replace("\\\r\n", "   ").replace("\\\n", "  ")
     found: list[Token] = []
     line_start = directive.start - directive.column + 1
     breaks = [line_start] + [directive.start + place + 1 for place, each in enumerate(directive.text) if each == "\n"]
@@ -103,6 +106,8 @@ def _words(directive: Token) -> list[Token]:
         start = directive.start + 1 + token.start
         row = bisect_right(breaks, start) - 1
         found.append(Token(token.kind, token.text, start, directive.line + row, start - breaks[row] + 1))
+        if token.kind == "directive":
+            raise Unreadable("a # here begins no line. Write each directive in a line of its own.", found[-1])
     return found
 
 
@@ -137,11 +142,13 @@ class _Preprocessor:
                     raise Unreadable("this condition is never closed. Write #endif where it ends.", self.open[-1][2])
                 done.append(token)
             elif self._counts():
-                if token.text in ("#", "##", "\\", "@", "$", "`"):
-                    raise Unreadable(f"{token.text!r} means nothing here.", token)
-                if token.text.startswith("anygpu_"):
-                    raise Unreadable("names that begin with anygpu_ are ours. Use another name.", token)
                 plain.append(token)
+        for token in done:
+            # Once macros are expanded: these words are what is compiled.
+            if token.text in ("#", "##", "\\", "@", "$", "`"):
+                raise Unreadable(f"{token.text!r} means nothing here.", token)
+            if token.text.startswith("anygpu_"):
+                raise Unreadable("names that begin with anygpu_ are ours. Use another name.", token)
         return Preprocessed(done, self._constants())
 
     def _constants(self) -> dict[str, Number]:
@@ -225,7 +232,7 @@ class _Preprocessor:
         expanded = [
             each._replace(kind="number", text="0") if each.kind == "name" else each for each in self._expanded(asked)
         ]
-        return bool(evaluate(expanded, {}))
+        return bool(evaluate_exactly(expanded, {}, CONDITIONS))
 
     def _define(self, words: list[Token]) -> None:
         if len(words) < 2 or words[1].kind != "name":
@@ -305,8 +312,6 @@ class _Preprocessor:
                 again = tokens_of(both, "opencl")
                 if len(again) != 2 or again[0].kind not in ("name", "number", "mark"):
                     raise Unreadable(f"## makes {both!r}, which is no word.", at)
-                if both.startswith("anygpu_"):
-                    raise Unreadable("names that begin with anygpu_ are ours. Use another name.", at)
                 moved[0] = moved[0]._replace(kind=again[0].kind, text=both)
             result += moved
             joins = False

@@ -15,6 +15,7 @@ _SPACE = re.compile(r"\s+")
 _NAME = re.compile(r"[^\W\d]\w*")
 #: With whatever is written behind it: "0x1p-3f", "1e-5", ".5h", "64u".
 _NUMBER = re.compile(r"0[xX](?:[\w.]|(?<=[pP])[+-])*|\.?[0-9](?:[\w.]|(?<=[eE])[+-])*")
+_ODD_BREAK = re.compile("\r(?!\n)|[\x0b\x0c\x85\u2028\u2029]")
 _SINGLE = r"[()\[\]{}<>=+\-*/%&|^!~?:;,.@#$\\`]"
 #: WGSL has `<` and `>` in types as well, so there they always stand alone.
 _WGSL_MARK = re.compile(rf"->|\+\+|--|==|!=|&&|\|\||[-+*/%&|^]=|{_SINGLE}")
@@ -69,6 +70,8 @@ def tokens_of(source: str, language: Language) -> list[Token]:
 class _Reader:
     def __init__(self, source: str, language: Language) -> None:
         self.source = source
+        #: A lone carriage return and the like: compilers do not agree on whether a line, and a comment, ends there.
+        self.odd = _ODD_BREAK.search(source) if language == "wgsl" else None
         self.is_c = language == "opencl"
         self.at = 0
         self.line = 1
@@ -78,6 +81,10 @@ class _Reader:
 
     def tokens(self) -> Iterator[Token]:
         source, count = self.source, 0
+        if self.odd is not None:
+            at, line = self.odd.start(), source.count("\n", 0, self.odd.start()) + 1
+            token = Token("mark", self.odd[0], at, line, at - source.rfind("\n", 0, at))
+            raise Unreadable(f"the character {self.odd[0]!r} may end a line. Use \\n, or \\r\\n.", token)
         while self.at < len(source):
             here = source[self.at]
             if here.isspace():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anygpu.codegen.custom.expressions import Number, evaluate
+from anygpu.codegen.custom.expressions import Number, evaluate, evaluate_exactly
 from anygpu.codegen.custom.reflected import Length, Reflected, ScalarParameter, ScalarType
 from anygpu.codegen.custom.tokens import Edit, Unreadable, edited
 from anygpu.codegen.custom.wgsl_text import SCALARS, Constant, Function, Module, Type, Variable
@@ -196,8 +196,8 @@ def group_of(module: Module, function: Function) -> Three:
         raise Unreadable("@workgroup_size takes one to three numbers.", attribute.at)
     sizes: list[int] = []
     for argument in attribute.arguments:
-        value = evaluate(argument, module.values)
-        if not isinstance(value, int) or not 0 < value < 1 << 31:
+        value = evaluate_exactly(argument, module.exact)
+        if not value:
             raise Unreadable(f"{value} is no size of a group.", argument[0])
         sizes.append(value)
     x, y, z = (*sizes, 1, 1)[:3]

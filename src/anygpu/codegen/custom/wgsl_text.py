@@ -6,7 +6,7 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from anygpu.codegen.custom.expressions import Number, evaluate
+from anygpu.codegen.custom.expressions import Number, evaluate, evaluate_exactly
 from anygpu.codegen.custom.tokens import Token, Unreadable, partners, separated, tokens_of
 from anygpu.program.dtypes import DType
 
@@ -22,6 +22,8 @@ SCALARS: dict[str, DType] = {
 }
 #: Bytes; a truth value counts as what it takes in the memory of a group.
 SIZES = {"f32": 4, "i32": 4, "u32": 4, "f16": 2, "f64": 8, "i64": 8, "u64": 8, "bool": 4}
+#: What the texts that are put in are made of, and what the sizes of types are known by.
+_KEPT = frozenset({*SIZES, "vec2", "vec3", "vec4", "array", "atomic", "max", "min", "arrayLength"})
 #: So often constants are looked at that are made of others further down.
 _ROUNDS = 10
 _SHORT = {"f": "f32", "i": "i32", "u": "u32", "h": "f16"}
@@ -94,6 +96,9 @@ class Module:
     def __init__(self, source: str) -> None:
         self.source = source
         self.tokens = tokens_of(source, "wgsl")
+        for token in self.tokens:
+            if token.text.startswith("anygpu_"):
+                raise Unreadable("names that begin with anygpu_ are ours. Use another name.", token)
         self.partners = partners(self.tokens)
         self.variables: dict[str, Variable] = {}
         self.constants: dict[str, Constant] = {}
@@ -104,6 +109,8 @@ class Module:
         self._at = 0
         self._read_all()
         self.values = self._values()
+        #: Those of them that are whole numbers whatever their types.
+        self.exact = self._exact()
 
     # -- declarations
 
@@ -152,9 +159,13 @@ class Module:
         token = self._here
         if token.kind != "name":
             raise Unreadable(f"a name is missing here; there is {token.text!r}.", token)
-        if token.text.startswith("anygpu_"):
-            raise Unreadable("names that begin with anygpu_ are ours. Use another name.", token)
         self._at += 1
+        return token
+
+    def _global_name(self) -> Token:
+        token = self._name()
+        if token.text in _KEPT:
+            raise Unreadable(f"{token.text} is a name of the language itself. Use another one.", token)
         return token
 
     def _to(self, text: str) -> Token:
@@ -223,7 +234,7 @@ class Module:
 
     def _struct(self) -> None:
         self._at += 1
-        name = self._name()
+        name = self._global_name()
         self._take("{")
         closing = self.partners[self._at - 1]
         fields: list[Field] = []
@@ -239,7 +250,7 @@ class Module:
 
     def _alias(self) -> None:
         self._at += 1
-        name = self._name()
+        name = self._global_name()
         self._take("=")
         self.aliases[name.text] = self._type()
         self._take(";")
@@ -247,7 +258,7 @@ class Module:
     def _constant(self, attributes: Attributes) -> None:
         keyword = self._here
         self._at += 1
-        name = self._name()
+        name = self._global_name()
         type = None
         if self._here.text == ":":
             self._at += 1
@@ -277,7 +288,7 @@ class Module:
             access = words[1].text if len(words) > 1 else "read" if space == "storage" else ""
         elif "binding" in attributes:
             space = "handle"
-        name = self._name()
+        name = self._global_name()
         if self._here.text != ":":
             if space == "private":
                 self._to(";")
@@ -290,7 +301,7 @@ class Module:
 
     def _function(self, attributes: Attributes) -> None:
         self._at += 1
-        name = self._name()
+        name = self._global_name()
         opening = self._at
         self._take("(")
         closing = self.partners[opening]
@@ -332,6 +343,20 @@ class Module:
             waiting = {name: constant for name, constant in waiting.items() if name not in found}
         return values
 
+    def _exact(self) -> dict[str, Number]:
+        found: dict[str, Number] = {}
+        for _ in range(_ROUNDS):
+            before = len(found)
+            for name, constant in self.constants.items():
+                if name not in found and (constant.type is None or not constant.type.name.startswith("f")):
+                    try:
+                        found[name] = evaluate_exactly(constant.value, found)
+                    except Unreadable:
+                        continue
+            if len(found) == before:
+                break
+        return found
+
     def resolved(self, type: Type, depth: int = 0) -> Type:
         """Without aliases, and with `vec4f` written as `vec4<f32>`."""
         name, arguments, at = type
@@ -348,8 +373,8 @@ class Module:
     def count(self, argument: Type | tuple[Token, ...], at: Token) -> int:
         """The number of elements that an argument of a type stands for."""
         tokens = (argument.at,) if isinstance(argument, Type) else argument
-        value = evaluate(tokens, self.values)
-        if not isinstance(value, int) or not 0 < value < 1 << 31:
+        value = evaluate_exactly(tokens, self.exact)
+        if not value:
             raise Unreadable(f"{value} is no number of elements.", tokens[0] if tokens else at)
         return value
 
@@ -394,10 +419,7 @@ class Module:
     def _attribute_number(self, attribute: Attribute) -> int:
         if len(attribute.arguments) != 1:
             raise Unreadable(f"@{attribute.name} takes one number.", attribute.at)
-        value = evaluate(attribute.arguments[0], self.values)
-        if not isinstance(value, int) or not 0 <= value < 1 << 31:
-            raise Unreadable(f"@{attribute.name} takes a whole number.", attribute.at)
-        return value
+        return evaluate_exactly(attribute.arguments[0], self.exact)
 
     def number(self, attributes: Attributes, name: str) -> int | None:
         return self._attribute_number(attributes[name]) if name in attributes else None
