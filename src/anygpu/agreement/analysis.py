@@ -1,0 +1,158 @@
+"""A running error analysis: the program, node by node on real inputs, with a bound for every element.
+
+Values are what NumPy computes, in the program's own types; bounds are float64. What a device returns is right when it
+lies within the bound of what NumPy returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anygpu.agreement import along_axes, elementwise
+from anygpu.agreement.elementwise import Bound, Values, filled, or_none
+from anygpu.engines.numpy.lowering import LOWER, run_node
+from anygpu.program import primitives as p
+from anygpu.program.attending import Attend
+from anygpu.program.costs import last_uses
+from anygpu.program.custom import Custom, with_references
+from anygpu.program.dtypes import DType
+from anygpu.program.graph import Program
+
+#: What an analysis may hold at a time.
+MOST_BYTES = 2 << 30
+
+
+class TooLarge(Exception):
+    """The analysis would take more memory than it may."""
+
+
+class Flag(NamedTuple):
+    """A floating-point exception that NumPy would warn of."""
+
+    #: "divide by zero", "overflow" or "invalid value".
+    kind: str
+    #: The node's operation as NumPy names it, and the user's line.
+    operation: str
+    line: tuple[str, int] | None
+
+
+class Analysis(NamedTuple):
+    #: For each output.
+    bounds: list[Bound]
+    flags: frozenset[Flag]
+
+
+def analyse(program: Program, inputs: Sequence[Values], *, most_bytes: int = MOST_BYTES) -> Analysis:
+    """How far two right answers may lie apart in every element of every output, and what NumPy would warn of."""
+    program = with_references(program, None)
+    values: list[Any] = [None] * len(program.nodes)
+    bounds: list[Bound] = [None] * len(program.nodes)
+    last_use = last_uses(program)
+    outputs = set(program.outputs)
+    flags: set[Flag] = set()
+    held = 0
+    for position, (op, sources) in enumerate(program.nodes):
+        dtype = program.specs[position].dtype
+        given = [values[source] for source in sources]
+        if isinstance(op, p.Input):
+            values[position] = inputs[position]
+        else:
+            raised: set[str] = set()
+            values[position] = _flagged(op, given, raised)
+            line = program.lines[position]
+            flags.update(Flag(kind, _spoken(op), line) for kind in raised)
+            with np.errstate(all="ignore"):
+                bounds[position] = _bound_after(op, dtype, given, [bounds[s] for s in sources], values[position])
+        held += _bytes_of(values[position], bounds[position])
+        if held > most_bytes:
+            raise TooLarge
+        for source in last_use[position]:
+            held -= _bytes_of(values[source], bounds[source])
+            values[source] = None
+            if source not in outputs:
+                bounds[source] = None
+    return Analysis([bounds[output] for output in program.outputs], frozenset(flags))
+
+
+def flags_of(program: Program, inputs: Sequence[Values]) -> frozenset[Flag]:
+    """What NumPy would warn of, without bounds."""
+    program = with_references(program, None)
+    values: list[Any] = [None] * len(program.nodes)
+    last_use = last_uses(program)
+    flags: set[Flag] = set()
+    for position, (op, sources) in enumerate(program.nodes):
+        if isinstance(op, p.Input):
+            values[position] = inputs[position]
+        else:
+            raised: set[str] = set()
+            values[position] = _flagged(op, [values[source] for source in sources], raised)
+            flags.update(Flag(kind, _spoken(op), program.lines[position]) for kind in raised)
+        for source in last_use[position]:
+            values[source] = None
+    return frozenset(flags)
+
+
+def _bytes_of(value: Any, bound: Bound) -> int:
+    return int(value.nbytes) + (0 if bound is None else bound.nbytes)
+
+
+def _flagged(op: p.Primitive, given: Sequence[Values], raised: set[str]) -> Values:
+    """The node's value; what kinds of exceptions it raised are added."""
+
+    def heard(kind: str, flag: int) -> None:
+        raised.add(kind)
+
+    with np.errstate(divide="call", over="call", invalid="call", under="ignore", call=heard):
+        if isinstance(op, p.Linear):
+            return run_node(op, given)
+        return np.asarray(LOWER[type(op)](op, *given))
+
+
+def _spoken(op: p.Primitive) -> str:
+    return {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "acosh": "arccosh", "atanh": "arctanh"}.get(
+        op.name, op.name
+    )
+
+
+_Rule = Callable[[Any, DType, Sequence[Values], Sequence[Bound], Values], Bound]
+
+_RULES: dict[type[p.Primitive], _Rule] = {
+    p.Unary: elementwise.unary,
+    p.Binary: elementwise.binary,
+    p.Select: elementwise.select,
+    p.Cast: elementwise.cast,
+    p.Reduce: along_axes.reduce,
+    p.Scan: along_axes.scan,
+    p.Contract: along_axes.contract,
+    p.Gather: along_axes.gather,
+    p.Scatter: along_axes.scatter,
+    p.Sort: along_axes.sort,
+    p.Argsort: along_axes.argsort,
+    p.Search: along_axes.search,
+    p.Fourier: along_axes.fourier,
+    p.Linear: along_axes.linear,
+    Attend: along_axes.attend,
+}
+
+#: They only move values, so bounds are moved in the same way.
+MOVEMENT = (p.Reshape, p.Permute, p.Broadcast, p.Slice, p.Update, p.Flip, p.Pad, p.Concatenate, p.Windows)
+
+
+def _bound_after(
+    op: p.Primitive, dtype: DType, given: Sequence[Values], bounds: Sequence[Bound], value: Values
+) -> Bound:
+    if isinstance(op, MOVEMENT):
+        if all(bound is None for bound in bounds):
+            return None
+        return or_none(run_node(op, [filled(bound, x.shape) for bound, x in zip(bounds, given, strict=True)]))
+    rule = _RULES.get(type(op))
+    if rule is not None:
+        return rule(op, dtype, given, bounds, value)
+    if isinstance(op, Custom):  # a kernel without a reference: nothing is known of it
+        return np.full(value.shape, np.inf)
+    if isinstance(op, p.Iota) and value.dtype.kind == "f" and op.length > 2.0 ** (value.dtype.itemsize * 6):
+        return np.spacing(value).astype(np.float64)
+    return None

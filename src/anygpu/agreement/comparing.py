@@ -1,0 +1,227 @@
+"""Whether what a device gave is what NumPy gave: everything that a caller sees, within the published tolerances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from anygpu.agreement.analysis import MOVEMENT, Flag, TooLarge, analyse
+from anygpu.agreement.elementwise import Bound, Values, filled, magnitude_apart
+from anygpu.agreement.tolerances import tolerance_of
+from anygpu.array.structure import flatten
+from anygpu.program import primitives as p
+from anygpu.program.custom import Custom
+from anygpu.program.dtypes import is_inexact
+from anygpu.program.graph import Program
+
+#: agree: every element is right. differ: one is not. undecided: too much of it could be anything.
+Verdict = Literal["agree", "differ", "undecided"]
+
+#: Both NumPy and the device may be away from the exact result by the bound.
+SIDES = 2.0
+#: The share of elements that may be undecided and different. Near a tie a few are; of more nothing is known.
+MOST_UNDECIDED = 0.01
+
+#: Turns what a program gives into what the function returns.
+Rebuild = Callable[[Sequence[Any]], Any]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """The first place where two results differ."""
+
+    #: Which of the arrays and numbers in the return value, and where in it.
+    leaf: int
+    index: tuple[int, ...]
+    expected: Any
+    got: Any
+    #: What they might differ by; `None` if it is not about values.
+    allowed: float | None
+    #: How many elements differ.
+    count: int
+    sentence: str
+
+
+class Judgement(NamedTuple):
+    verdict: Verdict
+    difference: Difference | None = None
+    #: For "undecided".
+    why: str = ""
+    #: What NumPy would warn of; `None` where the program was not analysed.
+    flags: frozenset[Flag] | None = None
+
+
+def judge(
+    program: Program, inputs: Sequence[Values], expected: Any, results: Sequence[Values], rebuild: Rebuild
+) -> Judgement:
+    """Compare what the function returned on NumPy with what the device's results make of it.
+
+    `expected` may be anything that the function returns; `inputs` are the program's, as they were before the call.
+    """
+    got = rebuild(results)
+    wanted, structure = flatten(expected)
+    leaves, other = flatten(got)
+    if structure != other:
+        sentence = f"it is nested as {other}, not as {structure}"
+        return Judgement("differ", Difference(0, (), structure, other, None, 1, sentence))
+    for number, (one, another) in enumerate(zip(wanted, leaves, strict=True)):
+        sentence = _seen_from_outside(one, another)
+        if sentence:
+            return Judgement("differ", Difference(number, (), one, another, None, 1, sentence))
+    quick = flatten(
+        rebuild([np.broadcast_to(q, spec.shape) for q, spec in zip(_quick(program), program.results, strict=True)])
+    )[0]
+    doubtful = [
+        number
+        for number, (one, another, q) in enumerate(zip(wanted, leaves, quick, strict=True))
+        if not _is_within(one, another, q)
+    ]
+    if not doubtful:
+        return Judgement("agree")
+    try:
+        bounds, flags = analyse(program, inputs)
+    except TooLarge:
+        return Judgement("undecided", why="the program is too large to be analysed")
+    whole = [filled(bound, spec.shape) for bound, spec in zip(bounds, program.results, strict=True)]
+    allowed = flatten(rebuild(whole))[0]
+    for number in doubtful:
+        found = _judged(number, wanted[number], leaves[number], allowed[number], moved=_is_only_moved(quick[number]))
+        if found is not None:
+            if found.verdict == "differ" and any(isinstance(node.op, Custom) for node in program.nodes):
+                # A user's kernel is checked against its reference by itself, with a tolerance of its own.
+                found = Judgement("undecided", why="it has a kernel of the user's own that is less exact than NumPy")
+            return found._replace(flags=flags)
+    return Judgement("agree", flags=flags)
+
+
+def layout(array: Values) -> tuple[int, ...]:
+    """The axes in the order of memory, the slowest first; those of length 1 lie anywhere."""
+    if array.flags.c_contiguous:
+        return ()
+    axes = [axis for axis, length in enumerate(array.shape) if length > 1]
+    order = tuple(sorted(axes, key=lambda axis: -abs(array.strides[axis])))
+    return () if order == tuple(axes) else order
+
+
+def _seen_from_outside(one: Any, other: Any) -> str:
+    """What is not about values."""
+    if type(one) is not type(other):
+        return f"it is a {type(other).__name__}, not a {type(one).__name__}"
+    if isinstance(one, np.ndarray | np.generic) and (one.dtype != other.dtype or one.shape != other.shape):
+        return f"it is {other.dtype.name}{list(other.shape)}, not {one.dtype.name}{list(one.shape)}"
+    return ""
+
+
+def _equal(one: Any, other: Any) -> Any:
+    """Where they are the same, NaN included."""
+    agree = one == other
+    if one.dtype.kind in "fc":
+        agree = agree | (np.isnan(one) & np.isnan(other))
+    return agree
+
+
+def _is_within(one: Any, other: Any, relative: Any) -> bool:
+    """Whether it surely agrees: `relative` is no more than the analysis would allow."""
+    if not _has_values(one):
+        return _same(one, other)
+    one, other = np.asarray(one), np.asarray(other)
+    if one.dtype.kind not in "fc" or not np.size(relative):
+        return bool(np.array_equal(one, other))
+    tolerance = float(np.asarray(relative).flat[0])
+    with np.errstate(all="ignore"):
+        if _is_only_moved(relative):
+            return bool((_equal(one, other) & _same_sign(one, other)).all())
+        agree = _equal(one, other)
+        if agree.all():
+            return True
+        return bool(tolerance) and bool((agree | (magnitude_apart(one, other) <= tolerance * np.abs(one))).all())
+
+
+def _same_sign(one: Values, other: Values) -> Any:
+    """Zeros have a sign, which only moving them keeps."""
+    if one.dtype.kind == "c":
+        return _same_sign(one.real, other.real) & _same_sign(one.imag, other.imag)
+    return (np.signbit(one) == np.signbit(other)) | np.isnan(one)
+
+
+def _has_values(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | np.generic | float | complex) and np.asarray(leaf).dtype.kind in "biufc"
+
+
+def _same(one: Any, other: Any) -> bool:
+    """A part of the return value that does not come from the program."""
+    if one is other:
+        return True
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - an object of the user's own may do anything when it is compared
+        return False
+
+
+def _judged(number: int, one: Any, other: Any, bound: Any, *, moved: bool) -> Judgement | None:
+    """`None` when all of a leaf is right."""
+    if not _has_values(one):
+        sentence = f"it is {other!r:.80}, not {one!r:.80}"
+        return Judgement("differ", Difference(number, (), one, other, None, 1, sentence))
+    one, other, bound = np.asarray(one), np.asarray(other), np.asarray(bound, np.float64)
+    with np.errstate(all="ignore"):
+        agree = _equal(one, other)
+        allowed = SIDES * bound if one.dtype.kind in "fc" else bound
+        if moved and one.dtype.kind in "fc":
+            agree = agree & _same_sign(one, other)
+        else:
+            agree = agree | ((magnitude_apart(one, other) <= allowed) & np.isfinite(allowed))
+    undecided = ~agree & np.isinf(bound)
+    wrong = ~agree & ~np.isinf(bound)
+    if wrong.any():
+        index = tuple(int(each) for each in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+        count = int(np.count_nonzero(wrong))
+        sentence = (
+            f"{_place(index)} is {other[index]}, and NumPy has {one[index]}; {allowed[index]:.2g} is allowed "
+            f"({count} of {wrong.size} differ)"
+        )
+        found = Difference(number, index, one[index], other[index], float(allowed[index]), count, sentence)
+        return Judgement("differ", found)
+    if np.count_nonzero(undecided) > MOST_UNDECIDED * undecided.size:
+        return Judgement("undecided", why="its values depend on ties, or on steps that rounding decides")
+    return None
+
+
+def _is_only_moved(quick: Any) -> bool:
+    return bool(np.size(quick)) and float(np.asarray(quick).flat[0]) < 0
+
+
+def _place(index: tuple[int, ...]) -> str:
+    return f"element [{', '.join(map(str, index))}]" if index else "the result"
+
+
+def _quick(program: Program) -> list[np.float64]:
+    """For each output a relative difference that is surely allowed; -1 where even the signs of zeros must be right."""
+    return [np.float64(_quickly(program, output, {})) for output in program.outputs]
+
+
+def _quickly(program: Program, position: int, known: dict[int, float]) -> float:
+    if position not in known:
+        op, sources = program.nodes[position]
+        dtype = program.specs[position].dtype
+        if isinstance(op, p.Input | p.Constant | p.Iota):
+            known[position] = -1.0
+        elif isinstance(op, MOVEMENT):
+            parts = [_quickly(program, source, known) for source in sources]
+            known[position] = min((max(part, 0.0) for part in parts), default=0.0) if max(parts) >= 0 else -1.0
+        elif isinstance(op, p.Unary) and is_inexact(dtype) and op.fn in _FUNCTIONS:
+            known[position] = tolerance_of("function", dtype)
+        else:
+            known[position] = 0.0
+    return known[position]
+
+
+#: They always round, so what one function may add is always allowed.
+_FUNCTIONS = frozenset(
+    ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+     "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "cbrt", "sqrt")
+)  # fmt: skip
+
+__all__ = ["Bound", "Difference", "Judgement", "Verdict", "judge", "layout"]

@@ -1,0 +1,384 @@
+"""How far two right answers may lie apart after one operation, element by element.
+
+A bound is an array of float64, or `None` where there is one right answer for every element. Infinity means that the
+element is undecided: nothing can be said about it. NumPy's warnings are off while these rules run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anygpu.agreement.tolerances import tolerance_of
+from anygpu.program import primitives as p
+from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
+from anygpu.program.functions import COMPARISONS
+
+Values = npt.NDArray[Any]
+#: `None` where there is one right answer.
+Bound = npt.NDArray[np.float64] | None
+
+#: Two answers may differ by this much more where `power` computes a logarithm and an exponential.
+POWER_FACTOR = 4.0
+
+
+def magnitude(values: Values) -> npt.NDArray[np.float64]:
+    """As float64; the absolute value of complex numbers."""
+    if values.dtype.kind in "bu":
+        return values.astype(np.float64)
+    return np.abs(values.astype(np.complex128 if values.dtype.kind == "c" else np.float64))
+
+
+def wide(values: Values) -> Values:
+    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+
+
+def filled(bound: Bound, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    return np.broadcast_to(np.float64(0.0), shape) if bound is None else bound
+
+
+def or_none(bound: npt.NDArray[np.float64]) -> Bound:
+    """`None` if it is 0 everywhere: the operations after it are then looked at as exact."""
+    return bound if bound.any() else None
+
+
+def smallest(dtype: DType) -> float:
+    """Below this an engine may have only 0."""
+    return float(np.finfo(REAL_PART.get(dtype, dtype)).tiny)
+
+
+def flushed(x: Values, bound: Bound) -> Bound:
+    """An engine may take a subnormal number for 0."""
+    if x.dtype.kind not in "fc" or not x.size:
+        return bound
+    size = np.abs(x)
+    small = (size < np.finfo(x.dtype).tiny) & (size > 0)
+    if not small.any():
+        return bound
+    return filled(bound, x.shape) + np.where(small, size.astype(np.float64), 0.0)
+
+
+def settled(
+    v: Values, bound: npt.NDArray[np.float64], dtype: DType, *, uncertain: Any, underflows: Any = False
+) -> Bound:
+    """The bound of a result that is not finite, overflows or is so small that some engines have 0 for it.
+
+    `uncertain` says where an input had a bound, or finite inputs gave infinity: a NaN or infinity is sure elsewhere.
+    """
+    size = magnitude(v)
+    finite = np.isfinite(size)
+    tiny = smallest(dtype)
+    bound = np.where(np.isnan(bound), np.inf, bound)
+    bound = np.where((size < tiny) & ((size > 0) | underflows), bound + tiny, bound)
+    bound = np.where(size + bound > float(np.finfo(REAL_PART.get(dtype, dtype)).max), np.inf, bound)
+    return or_none(np.where(finite, bound, np.where(uncertain, np.inf, 0.0)))
+
+
+# One value ----------------------------------------------------------------------------------------------------------
+
+_SAME = ("negative", "conj", "real", "imag", "abs")
+_STEPS = ("floor", "ceil", "trunc", "rint")
+#: They grow or fall everywhere, so the ends of an interval tell.
+_MONOTONE: dict[str, Callable[[Any], Any]] = {
+    "sqrt": np.sqrt, "cbrt": np.cbrt, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log,
+    "log2": np.log2, "log10": np.log10, "log1p": np.log1p, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
+    "sinh": np.sinh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+    "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint,
+}  # fmt: skip
+#: Where their argument is a pole, infinity is right and no overflow.
+_POLES: dict[str, Callable[[Values], Any]] = {
+    **dict.fromkeys(("log", "log2", "log10", "reciprocal"), lambda x: x == 0),
+    "log1p": lambda x: x == -1,
+    "atanh": lambda x: np.abs(x) == 1,
+}
+#: Their results are relative to themselves wherever they are, as they have no zero that rounding can miss.
+_WITHOUT_ZERO = ("sqrt", "cbrt", "exp", "exp2", "cosh", "reciprocal")
+_COMPLEX = {
+    "sqrt": np.sqrt, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2,
+    "log10": np.log10, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
+    "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
+    "acosh": np.arccosh, "atanh": np.arctanh, "reciprocal": np.reciprocal, "sign": np.sign,
+}  # fmt: skip
+
+
+def unary(op: p.Unary, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+    (x,), (bound,) = xs, bounds
+    fn = op.fn
+    is_complex = x.dtype.kind == "c"
+    if fn in ("isnan", "isinf", "isfinite"):
+        return None if bound is None else or_none(np.where(np.isinf(bound), 1.0, 0.0))
+    if fn in _SAME and not (fn == "abs" and is_complex):
+        return bound
+    if x.dtype.kind not in "fc":
+        return _unary_whole(fn, x, bound)
+    if fn in ("mantissa", "exponent"):
+        return None if bound is None else or_none(np.where(bound > 0, np.inf, 0.0))
+    bound = flushed(x, bound)
+    if fn in ("sign", "signbit") and not is_complex:
+        return None if bound is None else or_none(np.where((bound >= np.abs(x)) & (bound > 0), 2.0, 0.0))
+    if fn in _STEPS and bound is None:
+        return None
+    given = filled(bound, x.shape)
+    wide_x = wide(x)
+    size = magnitude(v)
+    if is_complex:
+        carried = given if fn == "abs" else _carried_complex(fn, wide_x, given)
+    else:
+        carried = _carried(fn, wide_x, given, wide(v))
+    added = 0.0 if fn in _STEPS else tolerance_of("arithmetic" if fn == "reciprocal" else "function", dtype)
+    relative_to = size
+    if fn not in _WITHOUT_ZERO and fn != "abs":
+        # Near a zero of the function, to 1 or to the largest result that there is.
+        relative_to = np.maximum(size, np.max(size, where=np.isfinite(size), initial=0.0).clip(max=1.0))
+    pole = _POLES[fn](x) if fn in _POLES else False
+    uncertain = (given > 0) | (np.isinf(size) & np.isfinite(x) & ~np.asarray(pole))
+    bound = np.where(given > 0, carried, 0.0) + added * relative_to
+    return settled(v, bound, dtype, uncertain=uncertain, underflows=(size == 0) & (x != 0))
+
+
+def _unary_whole(fn: str, x: Values, bound: Bound) -> Bound:
+    if bound is None:
+        return None
+    if fn == "invert" and x.dtype.kind == "b":
+        return bound
+    if fn == "sign":
+        return or_none(np.where((bound >= np.abs(x)) & (bound > 0), 2.0, 0.0))
+    return or_none(np.where(bound > 0, np.inf, 0.0))
+
+
+def _carried(fn: str, x: Values, bound: npt.NDArray[np.float64], v: Values) -> npt.NDArray[np.float64]:
+    """How far the result of a real number moves when the number does."""
+    known = _MONOTONE.get(fn)
+    if known is not None:
+        middle = known(x)
+        return np.asarray(np.maximum(np.abs(known(x + bound) - middle), np.abs(known(x - bound) - middle)))
+    match fn:
+        case "sin" | "cos":
+            return np.minimum(bound, 2.0)
+        case "tan":
+            beyond = np.abs(v) * np.tan(np.minimum(bound, 1.5))
+            return np.where(beyond < 1, (1 + v * v) * np.tan(np.minimum(bound, 1.5)) / (1 - beyond), np.inf)
+        case "cosh":
+            return np.asarray(bound * np.sinh(np.abs(x) + bound))
+        case "erf":
+            return np.minimum(1.13 * bound, 2.0)
+        case "reciprocal":
+            size = np.abs(x)
+            return np.where(size > bound, bound / (size * (size - bound)), np.inf)
+    return np.full(x.shape, np.inf)
+
+
+def _carried_complex(fn: str, x: Values, bound: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Seen at four points around the number; twice that, for those between. A cut that lies there is undecided."""
+    known = _COMPLEX.get(fn)
+    if known is None:
+        return np.full(x.shape, np.inf) if fn != "rint" else np.where(bound > 0, 2.0 + bound, 0.0)
+    middle = known(x)
+    steps = [np.abs(known(x + way * bound) - middle) for way in (1, -1, 1j, -1j)]
+    return np.asarray(2 * np.max(steps, axis=0))
+
+
+# Two values ---------------------------------------------------------------------------------------------------------
+
+
+def binary(op: p.Binary, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+    x, y = xs
+    fn = op.fn
+    if x.dtype.kind in "fc" and fn not in ("complex", "copysign"):
+        bounds = [flushed(x, bounds[0]), flushed(y, bounds[1])]
+    exact = bounds[0] is None and bounds[1] is None
+    bx, by = filled(bounds[0], x.shape), filled(bounds[1], y.shape)
+    if fn in COMPARISONS:
+        if exact:
+            return None
+        return or_none(np.where((bx + by > 0) & ~(magnitude_apart(x, y) > bx + by), 1.0, 0.0))
+    if fn in ("minimum", "maximum"):
+        if exact:
+            return None
+        if x.dtype.kind != "c":
+            return or_none(np.maximum(bx, by))
+        return or_none(np.where(bx + by > 0, magnitude_apart(x, y) + np.maximum(bx, by), 0.0))
+    if fn == "complex":
+        return None if exact else or_none(bx + by)
+    if not is_inexact(dtype):
+        return None if exact else _binary_whole(fn, x, y, bx, by)
+    if fn == "copysign":
+        return None if exact else or_none(bx + np.where((by > 0) & (by >= np.abs(y)), 2 * np.abs(wide(x)), 0.0))
+    if fn == "ldexp":
+        bound = bx * np.exp2(np.clip(y, -2000, 2000).astype(np.float64)) + np.where(by > 0, np.inf, 0.0)
+        underflows = (v == 0) & (x != 0)
+        return settled(v, bound, dtype, uncertain=bound > 0, underflows=underflows)
+    if fn == "nextafter":
+        return None if exact else or_none(np.where(bx + by > 0, np.inf, 0.0))
+    a, b, size = wide(x), wide(y), magnitude(v)
+    carried = _carried_by_two(fn, a, b, wide(v), bx, by)
+    bound = np.where((bx > 0) | (by > 0), carried, 0.0) + _added(fn, dtype, a, b, v)
+    finite = np.isfinite(a) & np.isfinite(b)
+    pole = (y == 0) if fn in ("divide", "floor_divide", "power") else False
+    uncertain = (bx > 0) | (by > 0) | (np.isinf(size) & finite & ~np.asarray(pole))
+    underflows = (size == 0) & (x != 0) & (y != 0) if fn in ("multiply", "divide", "power") else False
+    return settled(v, bound, dtype, uncertain=uncertain, underflows=underflows)
+
+
+def magnitude_apart(x: Values, y: Values) -> npt.NDArray[np.float64]:
+    """The distance of two numbers; 0 of infinities of one sign."""
+    if x.dtype.kind in "biu":
+        return np.abs(x.astype(np.float64) - y.astype(np.float64))
+    return np.where(x == y, 0.0, np.abs(wide(x) - wide(y)))
+
+
+def _added(fn: str, dtype: DType, a: Values, b: Values, v: Values) -> npt.NDArray[np.float64]:
+    """What the operation itself adds: nothing where it had nothing to round."""
+    size = magnitude(v)
+    arithmetic = tolerance_of("arithmetic", dtype) * size
+    match fn:
+        case "add" | "subtract" | "multiply" if KIND[dtype] != "complex":
+            rounds = _rounds(fn, dtype, a, b, wide(v))
+            return np.where(rounds, arithmetic, 0.0)
+        case "floor_divide":
+            return np.zeros(v.shape)
+        case "power":
+            return POWER_FACTOR * tolerance_of("function", dtype) * size
+        case "atan2" | "hypot":
+            return tolerance_of("function", dtype) * size
+    return arithmetic
+
+
+_SPLIT = 134217729.0
+
+
+def _rounds(fn: str, dtype: DType, a: Values, b: Values, v: Values) -> Values:
+    """Where the exact result is no number of the type."""
+    if fn == "subtract":
+        b = -b
+    if ITEMSIZE[dtype] <= 4:
+        # float64 has room for the exact sum and product of two such numbers.
+        return np.asarray((a * b if fn == "multiply" else a + b) != v)
+    if fn != "multiply":
+        other = v - a
+        return np.asarray((a - (v - other)) + (b - other) != 0)
+    # Dekker: the error of a product is a number too. Where splitting overflows it is NaN, and that counts as rounded.
+    high_a, high_b = _SPLIT * a - (_SPLIT * a - a), _SPLIT * b - (_SPLIT * b - b)
+    low_a, low_b = a - high_a, b - high_b
+    error = ((high_a * high_b - v) + high_a * low_b + low_a * high_b) + low_a * low_b
+    return np.asarray(error != 0)
+
+
+def _carried_by_two(
+    fn: str, a: Values, b: Values, v: Values, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    size_a, size_b, size = np.abs(a), np.abs(b), np.abs(v)
+    match fn:
+        case "add" | "subtract":
+            return bx + by
+        case "multiply":
+            return np.asarray(bx * size_b + by * size_a + bx * by)
+        case "divide":
+            return np.where(size_b > by, (bx + size * by) / (size_b - by), np.inf)
+        case "hypot":
+            return bx + by
+        case "power":
+            return _carried_by_power(a, b, v, bx, by)
+        case "atan2":
+            radius = np.hypot(a, b) - bx - by
+            turned = np.where(radius > 0, (size_b * bx + size_a * by + bx * by) / (radius * radius), 7.0)
+            # Across the negative axis it jumps by a whole turn.
+            jumps = (bx >= size_a) & (b - by < 0)
+            return np.where(jumps, 7.0, np.minimum(turned, 7.0))
+        case "floor_divide" | "remainder" | "fmod":
+            return _carried_by_division(fn, a, b, bx, by)
+    return np.full(v.shape, np.inf)
+
+
+def _carried_by_power(
+    a: Values, b: Values, v: Values, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    size = np.abs(a)
+    relative = np.where(size > 2 * bx, bx / (size - bx), np.inf)
+    exponent = np.abs(b) * relative * 1.5 + (np.abs(np.log(size)) + 1.0) * by
+    carried = np.abs(v) * np.expm1(np.minimum(exponent, 700.0))
+    if v.dtype.kind == "c":
+        return 2 * carried
+    # Of a base around 0 the power is known as long as the exponent is a whole number.
+    around = (by == 0) & (b >= 1) & (b == np.rint(b))
+    carried = np.where(around & ~(size > 2 * bx), np.abs(b) * (size + bx) ** (b - 1) * bx, carried)
+    return np.where((a - bx < 0) & (by > 0), np.inf, carried)
+
+
+def _carried_by_division(
+    fn: str, a: Values, b: Values, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    known = np.abs(b) > by
+    quotient = a / b
+    off = np.where(known, (bx + np.abs(quotient) * by) / (np.abs(b) - by), np.inf)
+    whole = np.trunc if fn == "fmod" else np.floor
+    steps = np.abs(whole(quotient + off * 1.001) - whole(quotient - off * 1.001))
+    if fn == "floor_divide":
+        return np.asarray(steps)
+    return np.where(steps > 0, (np.abs(b) + by) * (steps + 1), bx + np.abs(whole(quotient)) * by)
+
+
+def _binary_whole(fn: str, x: Values, y: Values, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]) -> Bound:
+    either = (bx > 0) | (by > 0)
+    if x.dtype.kind == "b":
+        if fn == "bitwise_and":
+            either &= ~((~x & (bx == 0)) | (~y & (by == 0)))
+        elif fn == "bitwise_or":
+            either &= ~((x & (bx == 0)) | (y & (by == 0)))
+        return or_none(np.where(either, 1.0, 0.0))
+    match fn:
+        case "add" | "subtract":
+            return or_none(bx + by)
+        case "multiply":
+            return or_none(bx * magnitude(y) + by * magnitude(x) + bx * by)
+    return or_none(np.where(either, np.inf, 0.0))
+
+
+# Choosing and converting --------------------------------------------------------------------------------------------
+
+
+def select(op: p.Primitive, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+    condition, a, b = xs
+    if all(each is None for each in bounds):
+        return None
+    undecided, ba, bb = (filled(bound, v.shape) for bound in bounds)
+    found = np.where(condition, ba, bb)
+    if bounds[0] is not None:
+        either = magnitude_apart(a, b) + np.maximum(ba, bb)
+        found = np.where(undecided > 0, np.where(np.isnan(either), np.inf, either), found)
+    return or_none(found)
+
+
+def cast(op: p.Cast, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+    (x,), (bound,) = xs, bounds
+    if is_inexact(dtype):
+        return _cast_inexact(dtype, x, bound, v)
+    if x.dtype.kind not in "fc":
+        # A whole number that is undecided may wrap around.
+        return bound
+    real = wide(x).real if KIND[dtype] != "bool" else magnitude(x)
+    given = filled(bound, x.shape)
+    if KIND[dtype] == "bool":
+        return None if bound is None else or_none(np.where((given > 0) & (given >= real), 1.0, 0.0))
+    bits = 8 * ITEMSIZE[dtype]
+    low, high = (0.0, 2.0**bits) if KIND[dtype] == "unsigned" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
+    # What lies outside of the type is no number that NumPy or anybody else promises.
+    inside = (real - given > low - 1) & (real + given < high)
+    if bound is None and inside.all():
+        return None
+    steps = np.maximum(np.abs(np.trunc(real + given) - np.trunc(real)), np.abs(np.trunc(real - given) - np.trunc(real)))
+    return or_none(np.where(inside, steps, np.inf))
+
+
+def _cast_inexact(dtype: DType, x: Values, bound: Bound, v: Values) -> Bound:
+    source = x.real if x.dtype.kind == "c" and KIND[dtype] != "complex" else x
+    rounds = wide(source) != wide(v)
+    if not rounds.any():
+        return bound
+    found = filled(bound, v.shape) + np.where(rounds, tolerance_of("arithmetic", dtype) * magnitude(v), 0.0)
+    uncertain = (filled(bound, v.shape) > 0) | (np.isinf(magnitude(v)) & np.isfinite(magnitude(source)))
+    underflows = (v == 0) & (source != 0)
+    return settled(v, found, dtype, uncertain=uncertain, underflows=underflows)

@@ -1,0 +1,103 @@
+"""Devices that are wrong on purpose: in one element of one result, as a kernel with a bug would be."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from anygpu.hardware.verification import Values
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Spec
+from anygpu.runtime.places import Places
+from anygpu.workers.worker import Argument, Home, Ran, Worker
+
+#: Says of a program and the number of its run on this worker whether its result is to be spoilt.
+When = Callable[[Program, int], bool]
+
+
+def spoil(results: Sequence[Values], rng: random.Random) -> list[Values]:
+    """Copies, in which one element of one array is another one; nothing if there are no elements."""
+    spoilt = [np.array(each) for each in results]
+    having = [each for each in spoilt if each.size]
+    if not having:
+        return spoilt
+    array = rng.choice(having)
+    place = rng.randrange(array.size)
+    array.flat[place] = other_than(array.flat[place], array.dtype, rng)
+    return spoilt
+
+
+def other_than(value: Any, dtype: np.dtype[Any], rng: random.Random) -> Any:
+    """A wrong value that is not far-fetched: a flipped bool or bit, a float that is 0, NaN or a tenth off."""
+    if dtype.kind == "b":
+        return not value
+    if dtype.kind in "iu":
+        return value ^ dtype.type(1 << rng.randrange(8 * dtype.itemsize - 1))
+    if not np.isfinite(value):
+        return dtype.type(1)
+    if value == 0:
+        return dtype.type(rng.choice((1.0, -0.5, np.nan)))
+    kinds = (dtype.type(0), value * dtype.type(1.1), -value, dtype.type(np.nan), value + value)
+    return rng.choice(kinds)
+
+
+class Wrong:
+    """A worker whose results are spoilt when `when` says so."""
+
+    def __init__(self, inner: Worker, when: When, rng: random.Random) -> None:
+        self.inner = inner
+        self.when = when
+        self.rng = rng
+        self.runs = 0
+        self.spoilt = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def run(self, program: Program, arguments: Sequence[Argument], **options: Any) -> Ran:
+        ran = self.inner.run(program, arguments, **options)
+        self.runs += 1
+        if options.get("keep") or not self.when(program, self.runs):
+            return ran
+        self.spoilt += 1
+        return ran._replace(results=spoil(ran.results, self.rng))
+
+
+class WrongPlaces(Places):
+    """Places of which one device is wrong."""
+
+    def __init__(self, device: str, when: When, *, seed: int = 0) -> None:
+        super().__init__()
+        self.device = device
+        self.when = when
+        self.rng = random.Random(seed)
+        self.workers: list[Wrong] = []
+
+    def worker(self, device_id: str, *, isolation: Home | None = None) -> Worker:
+        found = super().worker(device_id, isolation=isolation)
+        if device_id != self.device:
+            return found
+        for known in self.workers:
+            if known.inner is found:
+                return known
+        self.workers.append(Wrong(found, self.when, self.rng))
+        return self.workers[-1]
+
+
+def real_values(spec: Spec, rng: np.random.Generator, *, spread: float) -> Values:
+    """As measurements are: nothing is exact in binary, and magnitudes span `spread` powers of ten."""
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, spec.shape).astype(dtype)
+    if dtype.kind in "iu":
+        return rng.integers(0, 40, spec.shape).astype(dtype)
+    values = rng.normal(size=spec.shape) * 10.0 ** rng.uniform(-spread, spread, spec.shape)
+    if dtype.kind == "c":
+        values = values + 1j * rng.normal(size=spec.shape)
+    limit = float(np.finfo(dtype).max) / 16
+    return np.asarray(np.clip(values.real, -limit, limit) + (1j * values.imag if dtype.kind == "c" else 0)).astype(
+        dtype
+    )
