@@ -296,12 +296,68 @@ def test_it_is_checked_once_for_a_source_and_a_shape(language: Language, monkeyp
     kernel(A[:10], 1.0)
     assert len(ran) == 2
     again = ag.Kernel(SCALE[language], scaled, name="another name")  # as the next process would
-    again(A, 5.0)
+    again(A, 1.0)
     assert len(ran) == 2
-    ag.Kernel(SCALE[language], lambda a, alpha: alpha * a)(A, 5.0)  # another reference
+    ag.Kernel(SCALE[language], lambda a, alpha: alpha * a + 0)(A, 1.0)  # another reference
     assert len(ran) == 3
     again.check(A, 5.0)
     assert len(ran) == 4
+
+
+_FACTOR = 2.0
+
+
+def _references(factor: float) -> dict[str, Any]:
+    """Functions of one code that compute different things."""
+    helper = eval(f"lambda: {factor}")
+
+    def by_closure(a: Any, alpha: float) -> Any:
+        return a * np.float32(alpha * factor)
+
+    def by_default(a: Any, alpha: float, more: float = factor) -> Any:
+        return a * np.float32(alpha * more)
+
+    def by_helper(a: Any, alpha: float) -> Any:
+        return a * np.float32(alpha * helper())
+
+    def by_global(a: Any, alpha: float) -> Any:
+        return a * np.float32(alpha * _FACTOR)
+
+    class Times:
+        def __init__(self) -> None:
+            self.factor = factor
+
+        def __call__(self, a: Any, alpha: float) -> Any:
+            return a * np.float32(alpha * self.factor)
+
+    def not_recorded(a: Any, alpha: float) -> Any:
+        return np.array([float(each) * alpha * factor for each in a], np.float32)
+
+    by_attribute = Times()
+    return {
+        "closure": by_closure,
+        "default": by_default,
+        "helper": by_helper,
+        "global": by_global,
+        "attribute": by_attribute,
+        "bound": by_attribute.__call__,
+        "not_recorded": not_recorded,
+    }
+
+
+@pytest.mark.parametrize("how", list(_references(1.0)))
+def test_a_reference_of_the_same_code_with_other_values_is_compared(
+    how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
+    a = np.arange(4, dtype=np.float32)
+    monkeypatch.setitem(globals(), "_FACTOR", 1.0)
+    right = ag.Kernel(SCALE["opencl"], _references(1.0)[how])
+    np.testing.assert_array_equal(np.asarray(right(a, alpha=2.0)), a * 2)
+    monkeypatch.setitem(globals(), "_FACTOR", 3.0)
+    wrong = ag.Kernel(SCALE["opencl"], _references(3.0)[how])
+    with pytest.raises(ag.WrongKernel):
+        wrong(a, alpha=2.0)
 
 
 def test_a_type_that_does_not_fit_is_never_converted(language: Language) -> None:

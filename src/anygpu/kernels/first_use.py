@@ -114,7 +114,7 @@ class FirstUse:
 
     def _outcome(self, device: Device, given: Given, launch: Launch) -> AnyGPUError | None:
         kept = _kept(device)
-        if kept.record("kernel-checked", launch.key, bool):
+        if launch.lasting_key is not None and kept.record("kernel-checked", launch.lasting_key, bool):
             return None
         try:
             self._try(device, given, launch)
@@ -132,7 +132,8 @@ class FirstUse:
             name = self._launcher.name
             error.add_note(f"The kernel {name} can be checked with smaller arrays first: {name}.check(...).")
             raise
-        kept.put_record("kernel-checked", launch.key, True)
+        if launch.lasting_key is not None:
+            kept.put_record("kernel-checked", launch.lasting_key, True)
         return None
 
     def check(self, device: Device, given: Given) -> None:

@@ -8,7 +8,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import CodeType
 from typing import Any
 
 import msgspec
@@ -38,8 +37,12 @@ class Launch(msgspec.Struct, frozen=True):
     op: Custom
     inputs: tuple[Spec, ...]
     results: tuple[Spec, ...]
-    #: Of everything that a trial depends on: two launches of one key differ in the values of numbers at most.
+    #: Of everything that a trial of this kernel depends on, in this process: two launches of one key differ in the
+    #: values of numbers, and in groups that follow from them, at most.
     key: str
+    #: Of everything that is computed and compared, for other processes. `None` where NumPy alone can compute the
+    #: reference: whatever that depends on beside its code cannot be told, so nothing is remembered on disk.
+    lasting_key: str | None
 
     @property
     def alone(self) -> Program:
@@ -108,7 +111,7 @@ class Launcher:
         op = self._custom(shapes, grid, numbers, reference)
         op.infer(*inputs)
         results = tuple(Spec(shape, each.dtype) for each, shape in zip(self.written, shapes, strict=True))
-        return Launch(op, inputs, results, self._key(op, inputs))
+        return Launch(op, inputs, results, self._key(op, inputs), self._lasting_key(op, inputs))
 
     def _custom(
         self,
@@ -177,10 +180,14 @@ class Launcher:
 
     def _key(self, op: Custom, inputs: tuple[Spec, ...]) -> str:
         numbers = [(each.name, each.dtype) for each in op.scalars]
-        # Groups may follow from the values of numbers, and a name says nothing.
         text = encoded(msgspec.structs.replace(op, scalars=(), reference=b"", group=(0, 0, 0), groups=(0, 0, 0)))
-        about = text, numbers, inputs, self.tolerance, _fingerprint(self.reference), _fingerprint(self._grid)
-        return hashlib.sha256(repr(about).encode()).hexdigest()
+        return hashlib.sha256(repr((text, numbers, inputs)).encode()).hexdigest()
+
+    def _lasting_key(self, op: Custom, inputs: tuple[Spec, ...]) -> str | None:
+        """The recorded reference has every value in it that its closure, its defaults and its globals had."""
+        if self.reference is not None and not op.reference:
+            return None
+        return hashlib.sha256(repr((encoded(op), inputs, self.tolerance)).encode()).hexdigest()
 
 
 def of_another_type(kernel: str, parameter: Parameter, found: str) -> InvalidOption:
@@ -211,17 +218,6 @@ def program_of(op: Custom, inputs: tuple[Spec, ...]) -> Program:
 def encoded(op: Custom) -> bytes:
     """Whatever people call it."""
     return msgspec.msgpack.encode(msgspec.structs.replace(op, title="-"))
-
-
-def _fingerprint(function: Any) -> str:
-    """Another one when the function's own code is another."""
-    code = getattr(function, "__code__", None)
-    return _code_text(code) if isinstance(code, CodeType) else getattr(function, "__qualname__", repr(function))
-
-
-def _code_text(code: CodeType) -> str:
-    constants = [_code_text(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
-    return repr((code.co_code.hex(), code.co_names, code.co_varnames, constants))
 
 
 def _listed(shapes: tuple[Shape, ...]) -> str:
