@@ -79,11 +79,11 @@ def offload(function: Callable[P, R] | None = None, /, **options: Unpack[CallOpt
     `isolation="thread" | "process"`, `timeout=`. With `engine="torch"` (or `"jax"`) the function takes and returns that
     library's own arrays and is never looked into: an opaque task.
     """
-    from anygpu.runtime.offloading import offloaded
+    from anygpu.runtime.offloading import decorated
 
     if function is None:
-        return lambda later: offloaded(later, options)
-    return offloaded(function, options)
+        return lambda later: decorated(later, options)
+    return decorated(function, options)
 
 
 def run(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[CallOptions]) -> Result:
@@ -91,9 +91,10 @@ def run(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[Call
 
     Keywords of the function itself go into `functools.partial`.
     """
-    from anygpu.runtime.offloading import remembered
+    from anygpu.runtime.offloading import remembered, unwrapped
 
-    return remembered(function, options).run(*arguments)
+    function, arguments, keywords = unwrapped(function, arguments)
+    return remembered(function, options).run(*arguments, **keywords)
 
 
 def submit(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[TaskOptions]) -> Future:
@@ -169,9 +170,10 @@ def stream(
 
 def explain(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[CallOptions]) -> Plan:
     """Where `run(function, *arguments)` would run, and why; every other device with its prediction or its refusal."""
-    from anygpu.runtime.offloading import remembered
+    from anygpu.runtime.offloading import remembered, unwrapped
 
-    return remembered(function, options).explain(*arguments)
+    function, arguments, keywords = unwrapped(function, arguments)
+    return remembered(function, options).explain(*arguments, **keywords)
 
 
 def last_receipt() -> Receipt | None:

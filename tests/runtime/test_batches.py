@@ -25,7 +25,6 @@ from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.options import options
 from anygpu.runtime.places import Places
 from anygpu.runtime.planner import Planner
-from anygpu.runtime.signature import signature
 from anygpu.runtime.state import State
 from anygpu.runtime.values import as_arguments
 from anygpu.testing.agreement import disagreement
@@ -53,7 +52,7 @@ class Kind:
         self._batches: Batches | None = None
 
     def call(self, *arguments: Any, **keywords: Any) -> Call:
-        call = self.offloaded.call(signature(arguments, keywords, floats=False), arguments, keywords)
+        call = self.offloaded.call(arguments, keywords)
         if not call.state.recorded:
             self.record(call)
         return call
@@ -532,7 +531,7 @@ def test_batches_do_not_keep_their_state(planner: Planner) -> None:
     assert kind.plan(calls) is not None
     state = weakref.ref(calls[0].state)
     del calls
-    kind.offloaded._states.clear()
+    kind.offloaded._known.states.clear()
     gc.collect()
     assert state() is None
     assert batches is not None

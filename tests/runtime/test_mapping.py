@@ -222,10 +222,9 @@ def told_to_batch(runtime: Runtime, device: str, x: Any) -> None:
     """Calls one by one are believed to take long, so that launches for many pay whatever the machine."""
     future = runtime.submit(chain, x, W, on=device, fallback="raise")
     future.result(PATIENCE)
-    for each in list(runtime._functions.values()):
-        for state in each._states.values():
-            state.cell.measured(f"{device}:0", 10.0)  # type: ignore[union-attr]
-            state.cell.measured(f"{device}:0", 10.0)  # type: ignore[union-attr]
+    (state,) = runtime._calls(chain, {"on": device, "fallback": "raise"})._known.states.values()
+    state.cell.measured(f"{device}:0", 10.0)
+    state.cell.measured(f"{device}:0", 10.0)
 
 
 @pytest.mark.parametrize("device", ["opencl", "webgpu"])

@@ -132,7 +132,7 @@ def test_numpy_is_never_busy_and_two_devices_are_as_busy_as_the_busier(planner: 
     x = np.random.default_rng(0).normal(size=900_000).astype(np.float32)
     watched = Watched(planner)
     watched.call_until("opencl:0", x)
-    (state,) = watched.function._states.values()
+    (state,) = watched.function._known.states.values()
     assert isinstance(state, State)
     opencl = state.facts["opencl:0"]
     state.facts = state.facts | {"numpy+opencl:0": opencl._replace(way=InParts(("numpy", "opencl:0"), SPLIT))}

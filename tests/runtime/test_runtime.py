@@ -22,10 +22,8 @@ import anygpu as ag
 from anygpu.errors import InvalidOption, OutOfMemory, RuntimeClosed
 from anygpu.receipts import Receipt
 from anygpu.runtime.future import Future
-from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.places import Places
 from anygpu.runtime.runtime import Runtime
-from anygpu.runtime.signature import signature
 from anygpu.runtime.state import State
 from anygpu.workers.worker import Worker
 from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held
@@ -266,8 +264,7 @@ class Believed:
     """A function of which the runtime believes to know what it takes on two devices."""
 
     def __init__(self, runtime: Runtime, function: Callable[..., Any], x: Any, seconds: dict[str, float]) -> None:
-        self.offloaded: Offloaded[..., Any] = runtime._function(function, {})
-        call = self.offloaded.call(signature((x,), {}), (x,), {})
+        call = runtime._calls(function, {}).call((x,), {})
         call.record()
         call.consider()
         state = call.state

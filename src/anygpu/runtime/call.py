@@ -6,14 +6,11 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from anygpu.array.tracing import NotTraceable, trace
+from anygpu.runtime.known import Known
 from anygpu.runtime.planner import Planner
 from anygpu.runtime.signature import signature
 from anygpu.runtime.state import State
 from anygpu.runtime.values import ours_among
-
-
-def _nobody() -> None:
-    """Whoever makes one call only."""
 
 
 class Call:
@@ -27,8 +24,8 @@ class Call:
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
         *,
+        known: Known,
         key: Hashable | None,
-        floats_decide: Callable[[], None] = _nobody,
     ) -> None:
         self.planner = planner
         self.function = function
@@ -37,8 +34,8 @@ class Call:
         self.keywords = keywords
         #: Whether there can be another call like this one, so that learning is of use.
         self.lasting = key is not None
-        #: Told when the values of floats turn out to decide what the function does.
-        self._floats_decide = floats_decide
+        #: What is known of the function, with other arguments too.
+        self._known = known
         self._key = key
         #: Seconds after which a worker that can be killed is.
         self.timeout = state.options.timeout
@@ -64,17 +61,18 @@ class Call:
             state.not_recorded = traced.reason
             self._forget_program()
         else:
-            if not traced.lifted:
-                self._floats_decide()
-                state = self._by_value()
+            deciding: frozenset[type] = frozenset() if traced.lifted else frozenset((float,))
+            if deciding:
+                self._known.decide(deciding)
+                state = self._for_these_values()
             state.traced, state.not_recorded = traced, None
         state.considered = state.refined = False
 
-    def _by_value(self) -> State:
-        """The program is for these floats only: where others use the same state, this call gets one of its own."""
+    def _for_these_values(self) -> State:
+        """The program is for these numbers only: where others use the same state, this call gets one of its own."""
         state = self.state
-        if self.lasting and self._key != signature(self.arguments, self.keywords, floats=True):
-            state = State(state.task, self.function, state.options, state.cell.home, ours=state.ours)
+        if self.lasting and self._key != signature(self.arguments, self.keywords, self._known.lifted):
+            state = State(state.task, state.options, state.cell.home, ours=state.ours)
             self.state, self.lasting = state, False
         return state
 

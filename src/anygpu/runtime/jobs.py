@@ -120,18 +120,3 @@ class Job:
                 if found.any():
                     position = np.unravel_index(int(np.argmax(found)), found.shape)
                     raise NotANumber(self.name, tuple(int(each) for each in position))
-
-
-def bytes_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
-    """What a call's arrays take, wherever in its arguments they are."""
-    total = 0
-    for each in arguments:
-        if type(each) is np.ndarray:
-            total += each.nbytes
-        elif not isinstance(each, float | int | str):
-            total += _nested_bytes(each)
-    return total + (_nested_bytes(keywords) if keywords else 0)
-
-
-def _nested_bytes(value: Any) -> int:
-    return sum(getattr(leaf, "nbytes", 0) for leaf in flatten(value)[0])

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import functools
-import threading
+import inspect
+import sys
 import time
 import types
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 
+from anygpu.array.array import Array
 from anygpu.errors import InvalidOption
 from anygpu.hardware.selection import matches_name
 from anygpu.plan.plan import Plan
 from anygpu.receipts import Receipt
 from anygpu.runtime.call import Call
 from anygpu.runtime.collecting import last, listeners, publish
+from anygpu.runtime.known import Known, KnownFunctions
 from anygpu.runtime.opaque import explain_opaque, place_opaque
 from anygpu.runtime.options import CallOptions, Options, options
 from anygpu.runtime.placing import explain, place
 from anygpu.runtime.planner import Planner, allows_numpy, default
-from anygpu.runtime.signature import signature
+from anygpu.runtime.signature import function_key, signature, told_apart, way_of
 from anygpu.runtime.state import LARGE, Early, State
-from anygpu.runtime.values import home_of_ours
+from anygpu.runtime.values import home_of_ours, largest_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-#: Kinds of arguments that one function remembers.
-_MOST_STATES = 1024
 
 _clock = time.perf_counter
 _ndarray = np.ndarray
@@ -45,45 +44,118 @@ class Result(NamedTuple):
     receipt: Receipt
 
 
-class Offloaded(Generic[P, R]):
-    """A function whose calls are placed. Made by `offload`."""
+class Calls:
+    """Calls of a function, with what is known of such calls. It is made for one call, or for as long as there are any.
 
-    def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
-        if not callable(function):
-            raise InvalidOption(f"anygpu takes a function to run; got {function!r}.")
-        functools.update_wrapper(self, function)
+    What is known may be shared with other functions of the same code, and outlives them.
+    """
+
+    def __init__(self, function: Callable[..., Any], known: Known, planner: Callable[[], Planner]) -> None:
         self._function = function
-        self._options = options
+        self._known = known
         self._find_planner = planner
         self._task = getattr(function, "__qualname__", None) or repr(function)
-        self._states: OrderedDict[Hashable, State | Early] = OrderedDict()
+
+    def run(self, *arguments: Any, **keywords: Any) -> Result:
+        """As a call, with the receipt."""
+        return Result(*self._place(signature(arguments, keywords, self._known.lifted), arguments, keywords))
+
+    def explain(self, *arguments: Any, **keywords: Any) -> Plan:
+        """Where the next call with such arguments would run, and why. Nothing is computed."""
+        call = self.call(arguments, keywords)
+        return explain(call) if self._known.options.engine is None else explain_opaque(call)
+
+    def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any], key: Hashable | None = None) -> Call:
+        """The call, to be placed; `key` is its signature, where that is known already."""
+        known, planner = self._known, self._find_planner()
+        if key is None:
+            key = signature(arguments, keywords, known.lifted)
+        state = known.states.get(key)
+        if state is None:
+            state = self._state(planner, arguments, keywords)
+            early = known.new.get(key)
+            if early is not None:
+                planner.seconds += early.tell(state.cell)
+            known.remember(key, state)
+        else:
+            known.used(key)
+        return Call(planner, self._function, state, arguments, keywords, known=known, key=key)
+
+    def _state(self, planner: Planner, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> State:
+        options, ours = self._known.options, home_of_ours(arguments, keywords)
+        state = State(self._task, options, _home(planner, options, ours), ours=ours is not None)
+        if options.engine is None:
+            state.not_recorded = told_apart(arguments, keywords)
+        return state
+
+    def _place(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
+        call = self.call(arguments, keywords, key)
+        if self._known.options.engine is not None:
+            return place_opaque(call)
+        return place(call)
+
+
+def _home(planner: Planner, options: Options, ours: str | None) -> str | None:
+    """Where the arguments are, if calls may run there."""
+    if ours is None or ours == "numpy":
+        return "numpy" if allows_numpy(options) else None
+    on = options.preference.on
+    device = planner.machine().device(ours) if on else None
+    allowed = not on or (device is not None and any(matches_name(device, name) for name in on))
+    return ours if allowed else None
+
+
+class Offloaded(Calls, Generic[P, R]):
+    """A function whose calls are placed. Made by `offload`.
+
+    To everybody else it is the function: it binds to instances, pickles by name and has the same signature.
+    """
+
+    __wrapped__: Callable[P, R]
+
+    def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
+        check_function(function)
+        super().__init__(function, Known(options), planner)
+        functools.update_wrapper(self, function)
         self._may_begin_at_home = allows_numpy(options) and options.precision is None
-        #: Whether the values of floats decide what the function does, so that each value is a case of its own.
-        self._floats = False
 
     # -- calls
 
     def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
         # What is done here is done for every call, also of functions that take a microsecond: so it is written out.
         begin = _clock()
-        parts: list[Any] | None = None
+        known = self._known
+        lifted = known.lifted
+        parts: list[Any] = []
         each: Any
-        if not keywords:
-            parts = []
-            for each in arguments:
+        for each in arguments:
+            kind = type(each)
+            if kind is _ndarray:
+                parts += (each.shape, each.dtype)
+            elif kind in lifted:
+                parts.append(kind)
+            else:
+                way_of(kind)(each, parts, lifted)
+        if keywords:
+            for name, each in keywords.items():
+                parts.append(name)
                 kind = type(each)
                 if kind is _ndarray:
-                    parts += (each.shape, each.dtype.num)
-                elif kind is float and not self._floats:
-                    parts.append(float)
+                    parts += (each.shape, each.dtype)
+                elif kind in lifted:
+                    parts.append(kind)
                 else:
-                    parts = None
-                    break
-        key: Hashable = tuple(parts) if parts is not None else signature(arguments, keywords, floats=self._floats)
-        state = self._states.get(key)
+                    way_of(kind)(each, parts, lifted)
+        key = tuple(parts)
+        state: State | Early | None = known.states.get(key)
+        if state is None:
+            state = known.new.get(key)
+        function: Callable[..., R] = self._function
         if state is not None and state.quiet > 0:
+            if not state.as_it_is:
+                function = state.at_home(function)  # type: ignore[union-attr]
             ready = _clock()
-            value: R = state.at_home(*arguments, **keywords)
+            value = function(*arguments, **keywords) if keywords else function(*arguments)
             end = _clock()
             state.quiet -= 1
             state.unheard += end - ready
@@ -91,34 +163,17 @@ class Offloaded(Generic[P, R]):
             if _listening():
                 publish((state, begin, ready, end))
             return value
-        if state is None and parts is not None and self._may_begin_at_home:
-            return self._first(key, arguments, begin)
+        if state is None and self._may_begin_at_home and _may_begin_small(key, arguments, keywords):
+            # Nothing is thought about before it is known to pay.
+            ready = _clock()
+            value = function(*arguments, **keywords)
+            end = _clock()
+            early = Early(self._task, end - ready)
+            known.remember_new(key, early)
+            publish((early, begin, ready, end))
+            return value
         placed: R = self._place(key, arguments, keywords)[0]
         return placed
-
-    def _first(self, key: Hashable, arguments: Any, begin: float) -> R:
-        """The first call with such arrays: it runs as it is, and nothing is thought about before it is known to pay."""
-        if any(type(each) is _ndarray and each.size >= LARGE for each in arguments):
-            placed: R = self._place(key, arguments, {})[0]
-            return placed
-        ready = _clock()
-        function: Callable[..., R] = self._function
-        value = function(*arguments)
-        end = _clock()
-        early = Early(self._task, function, end - ready)
-        self._remember(key, early)
-        publish((early, begin, ready, end))
-        return value
-
-    def run(self, *arguments: P.args, **keywords: P.kwargs) -> Result:
-        """As a call, with the receipt."""
-        key = signature(arguments, keywords, floats=self._floats)
-        return Result(*self._place(key, arguments, keywords))
-
-    def explain(self, *arguments: P.args, **keywords: P.kwargs) -> Plan:
-        """Where the next call with such arguments would run, and why. Nothing is computed."""
-        call = self.call(signature(arguments, keywords, floats=self._floats), arguments, keywords)
-        return explain(call) if self._options.engine is None else explain_opaque(call)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -130,53 +185,90 @@ class Offloaded(Generic[P, R]):
 
     @property
     def options(self) -> Options:
-        return self._options
-
-    @property
-    def floats(self) -> bool:
-        """Whether each value of a float is a case of its own."""
-        return self._floats
+        return self._known.options
 
     def __repr__(self) -> str:
         return f"<offloaded {self._task}>"
 
-    # -- placing
+    # -- as a function is
 
-    def _place(self, key: Hashable | None, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
-        call = self.call(key, arguments, keywords)
-        if self._options.engine is not None:
-            return place_opaque(call)
-        return place(call)
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_FUNCTIONS:
+            return getattr(self._function, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
-    def call(self, key: Hashable | None, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
-        planner = self._find_planner()
-        state = self._states.get(key) if key is not None else None
-        if not isinstance(state, State):
-            early = state
-            ours = home_of_ours(arguments, keywords)
-            state = State(self._task, self._function, self._options, self._home(planner, ours), ours=ours is not None)
-            if early is not None:
-                planner.seconds += early.tell(state.cell)
-            if key is not None:
-                self._remember(key, state)
-        return Call(planner, self._function, state, arguments, keywords, key=key, floats_decide=self._tell_floats_apart)
+    def __copy__(self) -> Self:
+        return self
 
-    def _tell_floats_apart(self) -> None:
-        self._floats = True
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
-    def _home(self, planner: Planner, ours: str | None) -> str | None:
-        """Where the arguments are, if calls may run there."""
-        if ours is None or ours == "numpy":
-            return "numpy" if allows_numpy(self._options) else None
-        on = self._options.preference.on
-        device = planner.machine().device(ours) if on else None
-        allowed = not on or (device is not None and any(matches_name(device, name) for name in on))
-        return ours if allowed else None
+    def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
+        """By its name, if that is what the name means where it was defined; else as the function and the options.
 
-    def _remember(self, key: Hashable, state: State | Early) -> None:
-        self._states[key] = state
-        if len(self._states) > _MOST_STATES:
-            self._states.popitem(last=False)
+        cloudpickle sends functions of `__main__` and of modules that others do not have by value.
+        """
+        name: str = getattr(self, "__qualname__", self._task)
+        pickler = sys._getframe(1).f_globals.get("__name__", "").split(".")
+        if "cloudpickle" not in pickler and _found(getattr(self, "__module__", None), name) is self:
+            return name
+        return _restored, (self._function, self.options)
+
+
+#: Attributes of functions that are asked of the function itself.
+_OF_FUNCTIONS = frozenset(("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__", "__builtins__"))
+
+
+def _found(module: str | None, name: str) -> Any:
+    found: Any = sys.modules.get(module or "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _restored(function: Callable[..., Any], options: Options) -> Offloaded[..., Any]:
+    return Offloaded(function, options, default)
+
+
+def _may_begin_small(key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Whether a first such call is to run at once: without anygpu's own arrays, and without large ones."""
+    if not keywords:
+        for each in arguments:
+            kind = type(each)
+            if kind is _ndarray:
+                if each.size >= LARGE:
+                    return False
+            elif kind not in _SMALL:
+                break
+        else:
+            return True
+    return not any(part is Array for part in key) and largest_of(arguments, keywords) < LARGE
+
+
+_SMALL = frozenset((int, float, str, bool, bytes, complex, type(None)))
+
+
+def check_function(function: Any) -> None:
+    """Raises `InvalidOption` for what cannot be run as a function, with what to do instead."""
+    if not callable(function):
+        hint = " Put @property above @offload." if isinstance(function, property | functools.cached_property) else ""
+        raise InvalidOption(f"anygpu takes a function to run; got {function!r}.{hint}")
+    called = function
+    while isinstance(called, functools.partial | types.MethodType):
+        called = called.func if isinstance(called, functools.partial) else called.__func__
+    if not isinstance(called, types.FunctionType):
+        called = type(called).__call__
+    name = getattr(function, "__qualname__", None) or repr(function)
+    if inspect.iscoroutinefunction(called):
+        raise InvalidOption(
+            f"{name} is an async function, which anygpu cannot run: offload the function that computes, and call it "
+            "there, or `await anygpu.submit(function, …)` to let it run beside the event loop."
+        )
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise InvalidOption(
+            f"{name} is a generator function, which anygpu cannot run: offload the function that computes one item, "
+            "and call it in the generator."
+        )
 
 
 def offloaded(function: Callable[P, R], given: CallOptions) -> Offloaded[P, R]:
@@ -186,29 +278,52 @@ def offloaded(function: Callable[P, R], given: CallOptions) -> Offloaded[P, R]:
     return Offloaded(function, options(**given), default)
 
 
-#: Functions that `run` and `explain` remember although nobody has decorated them, the latest last.
-_MOST_FUNCTIONS = 256
-_known: OrderedDict[tuple[Callable[..., Any], Options], Offloaded[..., Any]] = OrderedDict()
-_knowing = threading.Lock()
+def decorated(function: Any, given: CallOptions) -> Any:
+    """What `@offload` makes of what stands below it."""
+    if isinstance(function, staticmethod | classmethod):
+        return type(function)(decorated(function.__func__, given))
+    if isinstance(function, type):
+        raise InvalidOption(
+            f"offload takes a function, and {function.__qualname__} is a class: offload those of its methods that "
+            "compute."
+        )
+    return offloaded(function, given)
 
 
-def remembered(function: Callable[..., Any], given: CallOptions) -> Offloaded[..., Any]:
-    """The same as for the last call of this function with these options."""
+_functions = KnownFunctions()
+
+
+def unwrapped(
+    function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """What is called in the end: partials and methods are made anew for each call, so what they hold are arguments."""
+    keywords: dict[str, Any] = {}
+    while True:
+        if type(function) is functools.partial:
+            arguments, keywords = function.args + arguments, {**function.keywords, **keywords}
+            function = function.func
+        elif type(function) is types.MethodType and isinstance(function.__func__, Offloaded):
+            arguments, function = (function.__self__, *arguments), function.__func__
+        else:
+            return function, arguments, keywords
+
+
+def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
+    """The function, which nobody has decorated, with what is known from earlier calls with these options."""
     if isinstance(function, Offloaded):
         if all(value is None for value in given.values()):
             return function
         function = function.function
-    wanted = options(**given)
-    try:
-        hash(function)
-    except TypeError:  # something callable that cannot be found again: nothing is remembered
-        return Offloaded(function, wanted, default)
-    with _knowing:
-        found = _known.get((function, wanted))
-        if found is None:
-            found = _known[function, wanted] = Offloaded(function, wanted, default)
-            if len(_known) > _MOST_FUNCTIONS:
-                _known.popitem(last=False)
-        else:
-            _known.move_to_end((function, wanted))
-    return found
+    return Calls(function, known_of(function, options(**given)), default)
+
+
+def known_of(function: Callable[..., Any], wanted: Options) -> Known:
+    """What is known of a function under these options, for everybody who uses the default planner."""
+    same = function_key(function)
+    known = _functions.find((same, wanted)) if same is not None else None
+    if known is None:
+        check_function(function)
+        known = Known(wanted)
+        if same is not None:
+            known = _functions.remember((same, wanted), known)
+    return known

@@ -14,8 +14,8 @@ from anygpu.runtime.call import Call
 from anygpu.runtime.collecting import publish
 from anygpu.runtime.mending import Life, mend, next_choice, refusal, task_for
 from anygpu.runtime.running import run_at
-from anygpu.runtime.signature import elements
 from anygpu.runtime.state import LARGE, State, no_device
+from anygpu.runtime.values import largest_of
 from anygpu.tasks.machine import Requeue, Started
 
 #: As `LARGE`, while nobody has looked at the machine yet, and recording may have to load its modules first.
@@ -92,7 +92,7 @@ def _seconds_for_recording(call: Call) -> float | None:
         return 0.0
     awake = call.planner.awake
     if not cell.calls:
-        size = elements(call.arguments, call.keywords)
+        size = largest_of(call.arguments, call.keywords)
         return _AT_FIRST if size >= (LARGE if awake else _VERY_LARGE) else 0.0
     if call.state.ours:
         # Once it is recorded it can run on NumPy's arrays, which takes a part of what lazy ones take.

@@ -25,7 +25,7 @@ def as_it_is(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Atte
     state, cell, planner = call.state, call.state.cell, call.planner
     predicted = cell.estimate("numpy")
     with timer.phase("run"):
-        value = state.at_home(*call.arguments, **call.keywords)
+        value = state.at_home(call.function)(*call.arguments, **call.keywords)
     if cell.home == "numpy":
         with timer.phase("plan"):
             took = timer.seconds("run")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import functools
 import os
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from itertools import count
 from types import TracebackType
@@ -21,24 +19,23 @@ from anygpu.runtime.collecting import listeners
 from anygpu.runtime.future import Future
 from anygpu.runtime.health import Health
 from anygpu.runtime.intake import Parcel
-from anygpu.runtime.jobs import Job, bytes_of
+from anygpu.runtime.jobs import Job
+from anygpu.runtime.known import Known, KnownFunctions
 from anygpu.runtime.mapping import Outcome, Stop, map_over
 from anygpu.runtime.mending import Life
-from anygpu.runtime.offloading import Offloaded, Result, remembered
-from anygpu.runtime.options import CallOptions, TaskOptions, check_names, options
+from anygpu.runtime.offloading import Calls, Offloaded, Result, check_function, known_of, unwrapped
+from anygpu.runtime.options import CallOptions, Options, TaskOptions, check_names, options
 from anygpu.runtime.places import Places
 from anygpu.runtime.planner import Planner, default
 from anygpu.runtime.progress import Progress
 from anygpu.runtime.routing import Routing
 from anygpu.runtime.scheduling import Scheduler
-from anygpu.runtime.signature import signature
+from anygpu.runtime.signature import function_key
+from anygpu.runtime.values import bytes_of
 from anygpu.tasks.machine import Task
 from anygpu.tasks.queue import TaskQueue, check_priority
 from anygpu.tasks.tenants import Tenant
 
-#: Functions that one runtime remembers, the latest last.
-_MOST_FUNCTIONS = 256
-_NO_KEYWORDS: dict[str, Any] = {}
 #: A deadline beyond this is none.
 _FOR_EVER = 1e8
 #: How long `close` waits for tasks that run.
@@ -72,9 +69,7 @@ class Runtime:
         self._shares_planner = known is None
         self._deadline = deadline
         self._numbers = count(1)
-        self._functions: OrderedDict[Hashable, Offloaded[..., Any]] = OrderedDict()
-        #: Held to remember a function.
-        self._remembering = threading.Lock()
+        self._functions = KnownFunctions()
         self._queue: TaskQueue[Job] = TaskQueue(most=queue, ageing=ageing, tenants=tenants)
         routing = Routing(self._planner, batching=batching, max_latency=max_latency)
         self._scheduler = Scheduler(self._planner, self._queue, routing, self._job)
@@ -157,6 +152,7 @@ class Runtime:
         cannot be stopped, and its future waits for it.
         """
         self._scheduler.close(timeout)
+        self._functions.forget()
         if not self._shares_planner:
             self._planner.close()
 
@@ -198,13 +194,8 @@ class Runtime:
         if nan not in ("allow", "raise"):
             raise InvalidOption(f'nan is "allow" or "raise"; got {nan!r}.')
         check_priority(priority)
-        function, keywords = parcel.function, _NO_KEYWORDS
-        while type(function) is functools.partial:
-            # One is made for each call, so only what is inside of it can be known from earlier ones.
-            arguments, keywords = function.args + arguments, {**function.keywords, **keywords}
-            function = function.func
-        offloaded = self._function(function, given)
-        call = offloaded.call(signature(arguments, keywords, floats=offloaded.floats), arguments, keywords)
+        function, arguments, keywords = unwrapped(parcel.function, arguments)
+        call = self._calls(function, given).call(arguments, keywords)
         now = parcel.submitted
         return Job(
             next(self._numbers),
@@ -222,31 +213,34 @@ class Runtime:
             line=parcel.line,
         )
 
-    def _function(self, function: Callable[..., Any], given: CallOptions) -> Offloaded[..., Any]:
-        """The same as the last time, with everything that is known of it."""
-        if self._shares_planner and not given and isinstance(function, Offloaded):
-            return function
-        key: Hashable = (function, tuple(given.items()))
+    def _calls(self, function: Callable[..., Any], given: CallOptions) -> Calls:
+        """With everything that is known from the last time."""
+        own: Options | None = None
+        if isinstance(function, Offloaded):
+            if self._shares_planner and not given:
+                return function
+            own = function.options if not given else None
+            function = function.function
+        same = function_key(function)
+        key: Hashable = (same, own, tuple(given.items()))
         try:
-            found = self._functions.get(key)
-        except TypeError:  # an option or a function that cannot be a key
-            found, key = None, None
-        if found is not None:
-            return found
-        check_names(given, TaskOptions)
-        with self._remembering:
+            known = self._functions.find(key) if same is not None else None
+        except TypeError:  # an option that cannot be a key
+            known = same = None
+        if known is None:
+            check_names(given, TaskOptions)
+            wanted = own or options(**given)
             if self._shares_planner:
-                found = remembered(function, given)
-            elif isinstance(function, Offloaded):
-                wanted = options(**given) if given else function.options
-                found = Offloaded(function.function, wanted, lambda: self._planner)
+                known = known_of(function, wanted)
             else:
-                found = Offloaded(function, options(**given), lambda: self._planner)
-            if key is not None:
-                self._functions[key] = found
-                if len(self._functions) > _MOST_FUNCTIONS:
-                    self._functions.popitem(last=False)
-        return found
+                check_function(function)
+                known = Known(wanted)
+            if same is not None:
+                known = self._functions.remember(key, known)
+        return Calls(function, known, self._find_planner)
+
+    def _find_planner(self) -> Planner:
+        return self._planner
 
 
 def _callers_line() -> tuple[str, int]:

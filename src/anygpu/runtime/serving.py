@@ -232,7 +232,7 @@ class Serving:
         state, call, clock = job.call.state, job.call, self._planner.clock
         begin = clock()
         try:
-            value = state.at_home(*call.arguments, **call.keywords)
+            value = state.at_home(call.function)(*call.arguments, **call.keywords)
         except BaseException as error:  # noqa: BLE001
             self._fail(job, error)
             del job, call

@@ -1,95 +1,376 @@
-"""What calls of one function have in common, so that what one of them taught holds for the next. Made for speed."""
+"""Keys of calls: what calls of one function have in common, so that what one of them taught holds for the next.
+
+A key never holds an object of the user's. It is made of shapes, dtypes, tokens of classes, and values of immutable
+plain types in a form in which equal means the same type and the same bits: `0.0` is not `-0.0`, `1` is not `True`, and
+two moments in two time zones are two. Its length is bounded, whatever the arguments are. Made for speed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import dataclasses
+import enum
+import weakref
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from anygpu.array.array import Array
+from anygpu.runtime.tokens import token_of
+
+#: Whether a recorded program reads everything again that it depends on, at each call, and notices what has changed.
+#: While it does not, objects and functions have to be told apart by identity, and what has none is not recorded.
+PROGRAMS_READ_AGAIN = False
+
+#: Types of numbers that become inputs of programs: their values are no part of a key, unless they turn out to decide
+#: what a function does.
+LIFTED: frozenset[type] = frozenset((float, np.float16, np.float32, np.float64))
+
+#: Which of these types go together: what decides for Python's numbers decides for NumPy's.
+_FAMILIES: tuple[frozenset[type], ...] = (
+    frozenset((float, np.float16, np.float32, np.float64)),
+    frozenset((int, *(np.dtype(f"{sign}int{bits}").type for sign in ("", "u") for bits in (8, 16, 32, 64)))),
+)
+
+#: Parts of a key, after which nested containers are only known by their type.
+_MOST_PARTS = 256
+#: Longer strings and integers of more bits are known by a hash.
+_LONG_STRING, _LONG_INTEGER = 128, 128
+
+#: In a key, before what is known by its type alone.
+BY_TYPE = "by type alone"
+
+Parts = list[Any]
+_Describe = Callable[[Any, Parts, frozenset[type]], None]
 
 _ndarray = np.ndarray
 
 
-def signature(arguments: tuple[Any, ...], keywords: dict[str, Any], *, floats: bool = False) -> Hashable | None:
-    """Shapes and types of arrays, types of floats (their values with `floats`), values of everything else.
-
-    `None` for arguments that cannot be told apart by a value.
-    """
-    parts: list[Any] = []
-    add = parts.append
+def signature(
+    arguments: tuple[Any, ...], keywords: dict[str, Any], lifted: frozenset[type] = LIFTED
+) -> tuple[Hashable, ...]:
+    """The key of a call; `lifted` are the types of numbers whose values do not count."""
+    parts: Parts = []
     for each in arguments:
-        kind = type(each)
-        if kind is _ndarray:
-            add(each.shape)
-            add(each.dtype.num)
-        elif kind is float and not floats:
-            add(float)
-        elif isinstance(each, Array):
-            add((Array, each.device, each.shape, each.dtype.char))
-        elif not _describe(each, add, floats):
-            return None
+        describe(each, parts, lifted)
     for name, each in keywords.items():
-        add(name)
-        if not _describe(each, add, floats):
-            return None
+        parts.append(name)
+        describe(each, parts, lifted)
     return tuple(parts)
 
 
-_PLAIN = (int, str, bool, bytes, complex, type(None))
-
-
-def _describe(each: Any, add: Any, floats: bool) -> bool:
-    """Add what tells it apart; whether that was possible."""
-    kind = type(each)
-    if isinstance(each, np.ndarray):
-        add((kind, each.shape, each.dtype.num))
-    elif kind is float:
-        add((float, each) if floats else float)
-    elif kind in _PLAIN:
-        add((kind, each))
-    elif isinstance(each, Array):
-        add((Array, each.device, each.shape, each.dtype.char))
-    elif isinstance(each, np.generic):
-        add((kind, each.item() if floats or kind is not np.float64 else None))
-    elif isinstance(each, dict):
-        add((kind, len(each)))
-        for name, value in each.items():
-            add(name)
-            if not _describe(value, add, floats):
-                return False
-    elif isinstance(each, tuple | list):
-        add((kind, len(each)))
-        for value in each:
-            if not _describe(value, add, floats):
-                return False
-    elif hasattr(kind, "__dataclass_fields__"):
-        add(kind)
-        for name in kind.__dataclass_fields__:
-            if not _describe(getattr(each, name), add, floats):
-                return False
+def describe(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    """Add what tells a value apart. What comes first says how many parts follow, so that no two values are confused."""
+    kind = type(value)
+    if kind is _ndarray:
+        parts += (value.shape, value.dtype)
+    elif kind in lifted:
+        parts.append(kind)
     else:
+        way_of(kind)(value, parts, lifted)
+
+
+def without(lifted: frozenset[type], deciding: Iterable[type]) -> frozenset[type]:
+    """The lifted types, less those whose values have turned out to decide."""
+    return lifted.difference(*(family for family in _FAMILIES if family.intersection(deciding)), deciding)
+
+
+def told_apart(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str | None:
+    """`None`, or why a program of these arguments could be taken for that of others: a clause."""
+    if PROGRAMS_READ_AGAIN:
+        return None
+    named = [(f"number {number + 1}", each) for number, each in enumerate(arguments)]
+    for name, each in (*named, *((repr(name), each) for name, each in keywords.items())):
+        if any(part is BY_TYPE for part in signature((each,), {})):
+            return f"its argument {name} is a {type(each).__name__}, which anygpu cannot look into"
+    return None
+
+
+def function_key(function: Callable[..., Any]) -> Hashable:
+    """What functions have in common that can share what is known of their calls; `None` when there is no telling.
+
+    Closures and methods that are made again and again have one code. What they capture is read at each call.
+    """
+    if isinstance(function, FunctionType):
+        return token_of(function.__code__ if PROGRAMS_READ_AGAIN else function)
+    if isinstance(function, MethodType):
+        return _pair(function_key(function.__func__), _object_key(function.__self__))
+    if isinstance(function, type | BuiltinFunctionType):
+        return token_of(function)
+    if isinstance(function, np.ufunc | type(np.dot)):
+        name = function.__name__
+        return (np, name) if getattr(np, name, None) is function else None
+    by_class = type(function).__call__
+    if isinstance(by_class, FunctionType):
+        return _pair(_object_key(function), function_key(by_class))
+    return token_of(function)
+
+
+def _object_key(thing: Any) -> Hashable:
+    return token_of(type(thing) if PROGRAMS_READ_AGAIN else thing)
+
+
+def _pair(one: Hashable, other: Hashable) -> Hashable:
+    return None if one is None or other is None else (one, other)
+
+
+# -- how values of each type are described
+
+
+def _by_kind(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    parts.append(type(value))
+
+
+def _by_value(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (type(value), value)
+
+
+def _integer(value: int, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (int, value if value.bit_length() <= _LONG_INTEGER else ("hash", hash(value)))
+
+
+def _string(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (type(value), value if len(value) <= _LONG_STRING else (len(value), hash(value)))
+
+
+def _float(value: float, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (float, value.hex())
+
+
+def _complex(value: complex, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (complex, value.real.hex(), value.imag.hex())
+
+
+def _scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (type(value), value.dtype, value.tobytes())
+
+
+def _long_scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> None:
+    """Not by its bytes, some of which mean nothing."""
+    parts += (type(value), repr(value))
+
+
+def _slice(value: slice, parts: Parts, lifted: frozenset[type]) -> None:
+    parts.append(slice)
+    describe(value.start, parts, lifted)
+    describe(value.stop, parts, lifted)
+    describe(value.step, parts, lifted)
+
+
+def _range(value: range, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (range, (value.start, value.stop, value.step))
+
+
+def _sequence(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (type(value), len(value))
+    _elements(value, parts, lifted)
+
+
+def _elements(values: Collection[Any], parts: Parts, lifted: frozenset[type]) -> None:
+    if len(parts) + len(values) > _MOST_PARTS:
+        parts.append(BY_TYPE)
+        return
+    for each in values:
+        # As in `describe`, for speed.
+        kind = type(each)
+        if kind is _ndarray:
+            parts += (each.shape, each.dtype)
+        elif kind in lifted:
+            parts.append(kind)
+        else:
+            way_of(kind)(each, parts, lifted)
+
+
+def _dict(value: dict[Any, Any], parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (dict, len(value))
+    _items(value, parts, lifted)
+
+
+def _items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type]) -> None:
+    if len(parts) + len(values) > _MOST_PARTS:
+        parts.append(BY_TYPE)
+        return
+    try:
+        for name, each in values.items():
+            if type(name) is str:
+                parts.append(name)
+            else:
+                describe(name, parts, frozenset())
+            kind = type(each)
+            if kind is _ndarray:
+                parts += (each.shape, each.dtype)
+            elif kind in lifted:
+                parts.append(kind)
+            else:
+                way_of(kind)(each, parts, lifted)
+    except RuntimeError:  # another thread adds to it
+        parts.append(BY_TYPE)
+
+
+def _function(value: FunctionType, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (FunctionType, token_of(value.__code__ if PROGRAMS_READ_AGAIN else value))
+
+
+def _method(value: MethodType, parts: Parts, lifted: frozenset[type]) -> None:
+    parts.append(MethodType)
+    describe(value.__func__, parts, lifted)
+    describe(value.__self__, parts, lifted)
+
+
+def _builtin_function(value: BuiltinFunctionType, parts: Parts, lifted: frozenset[type]) -> None:
+    if isinstance(value.__self__, ModuleType):
+        parts += (BuiltinFunctionType, token_of(value))
+    else:  # a method of an object, made anew each time that it is asked for
+        parts += (BY_TYPE, BuiltinFunctionType)
+
+
+def _numpys_function(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    name = value.__name__
+    parts += (type(value), name) if getattr(np, name, None) is value else (BY_TYPE, type(value))
+
+
+_BUILTIN: dict[type, _Describe] = {
+    int: _integer,
+    str: _string,
+    bytes: _string,
+    float: _float,
+    complex: _complex,
+    bool: _by_value,
+    type(None): _by_kind,
+    type(Ellipsis): _by_kind,
+    type(NotImplemented): _by_kind,
+    tuple: _sequence,
+    list: _sequence,
+    dict: _dict,
+    slice: _slice,
+    range: _range,
+    FunctionType: _function,
+    MethodType: _method,
+    BuiltinFunctionType: _builtin_function,
+    np.ufunc: _numpys_function,
+    type(np.dot): _numpys_function,
+    **dict.fromkeys({np.dtype(code).type for code in "?bBhHiIlLqQefdFDmM"}, _scalar),
+    **dict.fromkeys((np.longdouble, np.clongdouble), _long_scalar),
+    **dict.fromkeys((np.str_, np.bytes_), _string),
+}
+
+#: For other classes, by address; an entry goes with its class.
+_classes: dict[int, _Describe] = {}
+
+
+def way_of(kind: type) -> _Describe:
+    """How values of a type are described."""
+    return _BUILTIN.get(kind) or _classes.get(id(kind)) or _look_at(kind)
+
+
+def _look_at(kind: type) -> _Describe:
+    token = token_of(kind)
+    assert token is not None, "every class can be referred to weakly"
+    how = _way_for(kind, token)
+    address = id(kind)
+    _classes[address] = how
+    weakref.finalize(kind, _classes.pop, address, None).atexit = False
+    return how
+
+
+def _way_for(kind: type, token: int) -> _Describe:
+    """How objects of a class are described; what holds other values is taken apart as programs take it apart."""
+    if issubclass(kind, Array):
+        return _array
+    if issubclass(kind, np.dtype):
+        return lambda value, parts, lifted: parts.extend((np.dtype, value))
+    if issubclass(kind, np.ndarray):
+        return lambda value, parts, lifted: parts.extend((token, value.shape, value.dtype))
+    if issubclass(kind, type | ModuleType):
+        return lambda value, parts, lifted: parts.extend((token, token_of(value)))
+    if issubclass(kind, enum.Enum):
+        return lambda value, parts, lifted: _member(token, value, parts, lifted)
+    whole = _whole(kind, token)
+    if dataclasses.is_dataclass(kind) and not issubclass(kind, tuple | list | dict):
+        return _dataclass(kind, token, whole)
+    take = _parts_of(kind)
+    if take is None:
+        return whole
+
+    def describe_container(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+        taken = take(value)
+        if taken is None:
+            whole(value, parts, lifted)
+        elif isinstance(taken, dict):
+            parts += (token, len(taken))
+            _items(taken, parts, lifted)
+        else:
+            parts += (token, len(taken))
+            _elements(taken, parts, lifted)
+
+    return describe_container
+
+
+def _array(value: Array, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (Array, value.device, value.shape, value.dtype.char)
+
+
+def _member(token: int, value: enum.Enum, parts: Parts, lifted: frozenset[type]) -> None:
+    name: str | None = value._name_  # that of no flag at all has none
+    parts.append(token)
+    describe(value._value_ if name is None else name, parts, frozenset())
+
+
+def _whole(kind: type, token: int) -> _Describe:
+    """An object that nothing is known of: its class, and as long as it has to be, which one it is."""
+    if PROGRAMS_READ_AGAIN:
+        return lambda value, parts, lifted: parts.append(token)
+    can_change = kind.__hash__ is None
+
+    def describe_object(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+        which = None if can_change else token_of(value)
+        parts += (BY_TYPE, token) if which is None else (token, which)
+
+    return describe_object
+
+
+def _dataclass(kind: type, token: int, whole: _Describe) -> _Describe:
+    fields = tuple(field.name for field in dataclasses.fields(kind))
+    count = len(fields)
+
+    def describe_dataclass(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+        attributes = getattr(value, "__dict__", fields)
+        begin = len(parts)
+        parts += (token, len(attributes))
+        if begin > _MOST_PARTS:
+            parts.append(BY_TYPE)
+            return
         try:
-            hash(each)
-        except TypeError:
-            return False
-        add((kind, each))
-    return True
+            for name in fields if len(attributes) <= count else (*fields, *attributes):
+                each = getattr(value, name)
+                kind = type(each)
+                if kind is _ndarray:
+                    parts += (each.shape, each.dtype)
+                elif kind in lifted:
+                    parts.append(kind)
+                else:
+                    way_of(kind)(each, parts, lifted)
+        except Exception:  # noqa: BLE001 - an attribute that was never set, or that raises
+            del parts[begin:]
+            whole(value, parts, lifted)
+
+    return describe_dataclass
 
 
-def elements(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
-    """Of the largest array among the arguments."""
-    most = 0
-    stack: list[Any] = [*arguments, *keywords.values()]
-    while stack:
-        each = stack.pop()
-        if isinstance(each, np.ndarray | Array):
-            most = max(most, each.size)
-        elif isinstance(each, dict):
-            stack.extend(each.values())
-        elif isinstance(each, tuple | list):
-            stack.extend(each)
-        elif hasattr(type(each), "__dataclass_fields__"):
-            stack.extend(getattr(each, name) for name in type(each).__dataclass_fields__)
-    return most
+def _parts_of(kind: type) -> Callable[[Any], Any] | None:
+    """What objects of a container's class are made of: a sequence or a dict; `None` for one that has to stay whole."""
+    if issubclass(kind, np.generic):
+        return None
+    if issubclass(kind, tuple):
+        return lambda value: None if getattr(value, "__dict__", None) else tuple.__getitem__(value, slice(None))
+    if issubclass(kind, list):
+        return lambda value: None if getattr(value, "__dict__", None) else list.copy(value)
+    if issubclass(kind, defaultdict):
+        return lambda value: None if getattr(value, "__dict__", None) else {"": value.default_factory, **value}
+    if issubclass(kind, OrderedDict):
+        return lambda value: None if getattr(value, "__dict__", None) else dict(OrderedDict.items(value))
+    if issubclass(kind, dict):
+        return lambda value: None if getattr(value, "__dict__", None) else dict.copy(value)
+    return None

@@ -56,14 +56,14 @@ _SHORT, _MIDDLING = 2e-5, 2e-4
 class Early:
     """Calls of a kind so new that nothing is known of it: they run as they are, and only their time is kept."""
 
-    __slots__ = ("_granted", "_seconds", "at_home", "quiet", "task", "unheard")
+    __slots__ = ("_granted", "_seconds", "quiet", "task", "unheard")
 
     reason = "it is new, and its first calls are measured on numpy."
     predicted = None
+    as_it_is = True
 
-    def __init__(self, task: str, function: Callable[..., Any], seconds: float) -> None:
+    def __init__(self, task: str, seconds: float) -> None:
         self.task = task
-        self.at_home = function
         self.quiet = self._granted = 1024 if seconds < _SHORT else 4 if seconds < _MIDDLING else 0
         self.unheard = 0.0
         self._seconds = seconds
@@ -78,14 +78,10 @@ class Early:
 class State:
     """One cell, with the program behind it once there is one."""
 
-    def __init__(
-        self, task: str, function: Callable[..., Any], options: Options, home: str | None, *, ours: bool
-    ) -> None:
+    def __init__(self, task: str, options: Options, home: str | None, *, ours: bool) -> None:
         self.task = task
-        #: The function as it runs on NumPy.
-        self.at_home = function if options.precision is None else narrowing(function)
-        if ours:
-            self.at_home = on_numpy(self.at_home)
+        #: Whether the function runs on NumPy exactly as it is; else as `at_home` gives it.
+        self.as_it_is = options.precision is None and not ours
         self.options = options
         self.cell = Cell(home)
         #: Whether anygpu's own arrays are among the arguments.
@@ -116,6 +112,13 @@ class State:
         self.told: set[HostOperation] = set()
         #: For each device: what a piece needed by what was predicted.
         self.chunk_corrections: dict[str, float] = {}
+
+    def at_home(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as it runs on NumPy. It is the caller's: a state holds none, nor what closures hold."""
+        if self.as_it_is:
+            return function
+        at_home = function if self.options.precision is None else narrowing(function)
+        return on_numpy(at_home) if self.ours else at_home
 
     @property
     def predicted(self) -> float | None:

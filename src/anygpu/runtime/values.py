@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,13 +16,65 @@ from anygpu.program.graph import Program
 from anygpu.runtime.recovery import Kept
 from anygpu.workers.worker import Argument
 
+#: So many values of a call are looked at. More of them are data that should be an array.
+_MOST_VALUES = 10_000
+
+
+def leaves_among(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:
+    """What a call was given, wherever in containers and dataclasses it is. None of the user's own code is run."""
+    stack: list[Any] = [*arguments, *keywords.values()] if keywords else list(arguments)
+    stack.reverse()
+    for _ in range(_MOST_VALUES):
+        if not stack:
+            return
+        each = stack.pop()
+        kind = type(each)  # and not isinstance: an object may say of itself that it is something else
+        if issubclass(kind, tuple):
+            stack += tuple.__getitem__(each, slice(None, None, -1))
+        elif issubclass(kind, list):
+            stack += list.__getitem__(each, slice(None, None, -1))
+        elif issubclass(kind, dict):
+            stack += reversed(list(dict.values(each)))
+        elif hasattr(kind, "__dataclass_fields__"):
+            for name in reversed(kind.__dataclass_fields__):
+                with contextlib.suppress(Exception):  # a field that was never set, or a property that raises
+                    stack.append(getattr(each, name))
+        else:
+            yield each
+
 
 def ours_among(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Array]:
-    for each in (*arguments, *keywords.values()):
-        if isinstance(each, Array):
+    for each in leaves_among(arguments, keywords):
+        if issubclass(type(each), Array):
             yield each
-        elif isinstance(each, dict | tuple | list) or hasattr(type(each), "__dataclass_fields__"):
-            yield from (leaf for leaf in flatten(each)[0] if isinstance(leaf, Array))
+
+
+def largest_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
+    """The elements of the largest array of a call."""
+    arrays = (each for each in leaves_among(arguments, keywords) if issubclass(type(each), np.ndarray | Array))
+    return max((each.size for each in arrays), default=0)
+
+
+_WITHOUT_BYTES = frozenset((float, int, str))
+
+
+def bytes_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
+    """What a call's arrays take, wherever in its arguments they are."""
+    total = 0
+    for each in arguments:
+        if type(each) is np.ndarray:
+            total += each.nbytes
+        elif type(each) not in _WITHOUT_BYTES:
+            total += _nested_bytes((each,), {})
+    return total + (_nested_bytes((), keywords) if keywords else 0)
+
+
+def _nested_bytes(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
+    found = 0
+    for each in leaves_among(arguments, keywords):
+        with contextlib.suppress(Exception):  # of an object that raises whatever is asked
+            found += int(getattr(each, "nbytes", 0))
+    return found
 
 
 def home_of_ours(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str | None:

@@ -384,7 +384,7 @@ def _budget(memory: int | str | None) -> int:
 def _function_and_options(function: Callable[..., Any], given: CallOptions) -> tuple[Callable[..., Any], Options]:
     if isinstance(function, Offloaded):
         if all(value is None for value in given.values()):
-            return function.function, function._options
+            return function.function, function.options
         function = function.function
     if not callable(function):
         raise InvalidOption(f"stream takes a function; got {function!r}.")
