@@ -353,10 +353,11 @@ def clip(
     if not limits:
         return _into(out, positive(array))
     value, *bounds = recording.common(array._value, *limits)
+    # Of equals the second is taken: a zero keeps its sign, as in NumPy.
     if lower is not None:
-        value = binary("maximum", value, bounds[0])
+        value = binary("maximum", bounds[0], value)
     if upper is not None:
-        value = binary("minimum", value, bounds[-1])
+        value = binary("minimum", bounds[-1], value)
     return _into(out, Array(value))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 from anygpu.codegen.form import Apply, Choose, Expr, Literal, Name
 from anygpu.codegen.target import ComputeType
@@ -18,6 +18,20 @@ _STAYS_INSIDE = frozenset(
     )
 )
 _TESTS = ("isnan", "isinf", "isfinite", "signbit")
+_SUMS = ("add", "subtract")
+_PRODUCTS = ("multiply", "divide")
+_WHOLE = ("floor", "ceil", "trunc")
+_LOGARITHMS = ("log", "log2", "log10", "log1p")
+_POWERS = ("sqrt", "exp", "exp2", "expm1", "power", "cbrt")
+#: These look at the bits of their operands, or only choose one of them.
+_BY_BITS = frozenset((*_TESTS, *_WHOLE, "negative", "abs", "copysign", "minimum", "maximum", "rint", "sign"))
+
+#: What an operand was computed by, where that is known.
+MadeBy = Callable[[Expr], Apply | None]
+
+
+def made_by_nothing(value: Expr) -> Apply | None:
+    return None
 
 
 def narrowed(value: Expr, dtype: DType) -> Expr:
@@ -26,8 +40,9 @@ def narrowed(value: Expr, dtype: DType) -> Expr:
     return value if fn is None else Apply(fn, (value,), value.type)
 
 
-def unary(fn: UnaryFunction, dtype: DType, x: Expr) -> Expr:
+def unary(fn: UnaryFunction, dtype: DType, x: Expr, made_by: MadeBy = made_by_nothing) -> Expr:
     type = x.type
+    (x,) = _apart(fn, (x,), made_by)
     if fn in _TESTS:
         return Apply(fn, (x,), "bool")
     if fn == "exponent":
@@ -43,19 +58,18 @@ def unary(fn: UnaryFunction, dtype: DType, x: Expr) -> Expr:
     return result if exact else narrowed(result, dtype)
 
 
-def binary(fn: BinaryFunction, dtype: DType, x: Expr, y: Expr) -> Expr:
+def binary(fn: BinaryFunction, dtype: DType, x: Expr, y: Expr, made_by: MadeBy = made_by_nothing) -> Expr:
+    known = _known_power(dtype, x, y, made_by) if fn == "power" and isinstance(y, Literal) else None
+    x, y = _apart(fn, (x, y), made_by)
     if fn in COMPARISONS:
         return Apply(fn, (x, y), "bool")
     if fn == "nextafter" and dtype in ("float16", "bfloat16"):
         return Apply("nextafter_f16" if dtype == "float16" else "nextafter_bf16", (x, y), x.type)
-    if fn in ("add", "subtract", "multiply") and KIND[dtype] == "float":
-        x, y = _as_is(fn, x, y)
-    known = _known_power(dtype, x, y) if fn == "power" and isinstance(y, Literal) else None
     result = Apply(fn, (x, y), x.type) if known is None else known
     return result if fn in _STAYS_INSIDE else narrowed(result, dtype)
 
 
-def _known_power(dtype: DType, x: Expr, exponent: Literal) -> Expr | None:
+def _known_power(dtype: DType, x: Expr, exponent: Literal, made_by: MadeBy) -> Expr | None:
     """A power whose exponent is a number of the program, in a few operations: as exact as the function is.
 
     NumPy has squares, roots and reciprocals of its own for them, too. The special cases stay those of C's pow, which
@@ -64,7 +78,7 @@ def _known_power(dtype: DType, x: Expr, exponent: Literal) -> Expr | None:
     if not isinstance(x, Name):
         return None
     type, value = x.type, exponent.value
-    squared = Apply("multiply", (x, x), type)
+    squared = Apply("multiply", _apart("multiply", (x, x), made_by), type)
     match value:
         case 1:
             return x
@@ -76,25 +90,51 @@ def _known_power(dtype: DType, x: Expr, exponent: Literal) -> Expr | None:
         return None
     match value:
         case -1:
-            return Apply("divide", (Literal(1.0, type), x), type)
+            return Apply("divide", _apart("divide", (Literal(1.0, type), x), made_by), type)
         case 0.5:
-            root: Expr = Apply("abs", (Apply("sqrt", (x,), type),), type)
+            root: Expr = Apply("abs", (Apply("sqrt", _apart("sqrt", (x,), made_by), type),), type)
             return Choose(Apply("isinf", (x,), "bool"), Apply("abs", (x,), type), root)
     return None
 
 
-def _as_is(fn: BinaryFunction, x: Expr, y: Expr) -> tuple[Expr, Expr]:
-    """Operands that no compiler can make too much of: `x * 0` is not 0 for infinity, nor is `x - x`."""
-    if fn == "subtract" and isinstance(x, Name) and x == y:
-        return x, Apply("multiply", (y, Apply("one", (Literal(1, y.type),), y.type)), y.type)
-    return _runtime_zero(x), _runtime_zero(y)
+def _apart(fn: str, operands: tuple[Expr, ...], made_by: MadeBy) -> tuple[Expr, ...]:
+    """Operands that a compiler cannot combine with what they were made of.
+
+    Shader compilers do algebra with real numbers: `(x + y) - x` becomes y, `x + 1 == x` false, `x * (1 / x)` 1 and
+    `sqrt(x * x)` the magnitude of x, whatever overflows, is rounded off or is infinite. A product that is added, and a
+    sum that is multiplied or divided, may stay as they are: no rule about them changes more than the last bit.
+    """
+    if operands[0].type not in ("f32", "f64") or fn in _BY_BITS:
+        return operands
+    if fn == "subtract" and isinstance(operands[0], Name) and operands[0] == operands[1]:
+        return operands[0], _opaque(operands[1])
+    makers = [made_by(each) for each in operands]
+    return tuple(
+        _opaque(each) if maker is not None and _combines(fn, maker, makers) else each
+        for each, maker in zip(operands, makers, strict=True)
+    )
 
 
-def _runtime_zero(value: Expr) -> Expr:
-    if not isinstance(value, Literal) or value.value != 0:
-        return value
-    zero = Apply("zero", (Literal(0, value.type),), value.type)
-    return Apply("negative", (zero,), value.type) if math.copysign(1.0, value.value) < 0 else zero
+def _combines(fn: str, maker: Apply, makers: list[Apply | None]) -> bool:
+    if maker.type not in ("f32", "f64") or maker.fn == "opaque":
+        return False
+    if fn in _SUMS:
+        shared = maker.fn == "multiply" and _share_a_factor(makers)
+        return shared or maker.fn in (*_SUMS, *_WHOLE, *_LOGARITHMS)
+    if fn in _PRODUCTS:
+        # Factors that are constant are moved outwards.
+        constant = maker.fn == "multiply" and any(isinstance(each, Literal) for each in maker.args)
+        return constant or maker.fn in ("divide", *_POWERS)
+    return maker.fn in (*_SUMS, *_PRODUCTS, *_LOGARITHMS, *_POWERS)
+
+
+def _share_a_factor(makers: list[Apply | None]) -> bool:
+    factors = [set(maker.args) for maker in makers if maker is not None and maker.fn == "multiply"]
+    return len(factors) == 2 and not factors[0].isdisjoint(factors[1])
+
+
+def _opaque(value: Expr) -> Expr:
+    return Apply("opaque", (value,), value.type)
 
 
 def converted(value: Expr, type: ComputeType) -> Expr:
@@ -110,16 +150,16 @@ def converted(value: Expr, type: ComputeType) -> Expr:
 
 def _converted_literal(literal: Literal, type: ComputeType) -> Literal | None:
     """Compilers know what constants become, and some refuse to say it."""
-    value = literal.value
+    value, given = literal.value, literal.given
     if type == "bool":
-        return Literal(bool(value), type)
+        return Literal(bool(value), type, given)
     if type in ("f32", "f64"):
-        return Literal(float(value), type)
+        return Literal(float(value), type, given)
     if isinstance(value, float) and not abs(value) < 1 << 31:
         return None
     bits = 64 if type in ("i64", "u64") else 32
     whole = int(value) % (1 << bits)
-    return Literal(whole - (1 << bits) if type in ("i32", "i64") and whole >> (bits - 1) else whole, type)
+    return Literal(whole - (1 << bits) if type in ("i32", "i64") and whole >> (bits - 1) else whole, type, given)
 
 
 def cast(value: Expr, source: DType, dtype: DType) -> Expr:

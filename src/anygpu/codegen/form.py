@@ -19,6 +19,9 @@ from anygpu.program.dtypes import ITEMSIZE, DType
 class Literal(msgspec.Struct, frozen=True):
     value: float | int | bool
     type: ComputeType
+    #: Whether it is a number of the program, which may be anything: printers hide from compilers what they could
+    #: fold into something that their language leaves undefined.
+    given: bool = False
 
 
 class Name(msgspec.Struct, frozen=True):

@@ -133,6 +133,7 @@ class Lowering:
         #: Values that a loop leaves in a buffer for the loops after it.
         self.kept: dict[int, Kept] = {}
         self.searches: dict[int, str] = {}
+        self._definitions: dict[str, Expr] = {}
 
     # -- writing
 
@@ -154,7 +155,12 @@ class Lowering:
             return value
         name = self.unique(hint)
         (scope or self.scopes[-1]).statements.append(Let(name, value))
+        self._definitions[name] = value
         return Name(name, value.type)
+
+    def _made_by(self, value: Expr) -> Apply | None:
+        made = self._definitions.get(value.name) if isinstance(value, Name) else value
+        return made if isinstance(made, Apply) else None
 
     @contextmanager
     def inside(self, *variables: str) -> Iterator[Scope]:
@@ -294,7 +300,7 @@ class Lowering:
             case Unary():
                 if KIND[dtype] == "complex":
                     return complexes.unary(op.fn, (operands[0][0], operands[0][1]), name)
-                return (elementwise.unary(op.fn, dtype, operands[0][0]),)
+                return (elementwise.unary(op.fn, dtype, operands[0][0], self._made_by),)
             case Binary(fn="complex"):
                 return (operands[0][0], operands[1][0])
             case Binary():
@@ -303,7 +309,7 @@ class Lowering:
                     return complexes.binary(op.fn, (x[0], x[1]), (y[0], y[1]), name)
                 if op.fn == "power" and KIND[dtype] == "signed":
                     self._refuse_negative(node, operands[1][0])
-                return (elementwise.binary(op.fn, dtype, operands[0][0], operands[1][0]),)
+                return (elementwise.binary(op.fn, dtype, operands[0][0], operands[1][0], self._made_by),)
             case Select():
                 condition, yes, no = operands
                 return tuple(Choose(condition[0], one, other) for one, other in zip(yes, no, strict=True))
@@ -315,6 +321,7 @@ class Lowering:
         def name(hint: str, value: Expr) -> Name:
             result = self.unique(f"{hint}_{node}")
             self.add(Let(result, value))
+            self._definitions[result] = value
             return Name(result, value.type)
 
         return name
@@ -582,14 +589,14 @@ def single_value(op: Constant) -> np.generic | None:
 
 def literal_of(op: Constant, positions: Positions) -> Value:
     if op.dtype == "bfloat16" and len(op.data) == 2:
-        return (Literal(float(np.frombuffer(b"\0\0" + op.data, np.float32)[0]), "f32"),)
+        return (Literal(float(np.frombuffer(b"\0\0" + op.data, np.float32)[0]), "f32", given=True),)
     value = single_value(op)
     if value is None:
         raise NotHere(op)
     type = compute_type(op.dtype)
     if components(op.dtype) == 2:
-        return (Literal(float(value.real), type), Literal(float(value.imag), type))
-    return (Literal(value.item(), type),)
+        return tuple(Literal(float(each), type, given=True) for each in (value.real, value.imag))
+    return (Literal(value.item(), type, given=True),)
 
 
 def spec_of_parts(spec: Spec) -> tuple[DType, int]:

@@ -2,6 +2,8 @@
 @group(0) @binding(0) var<storage, read> input_a: array<vec4<f32>, 257>;
 @group(0) @binding(1) var<storage, read_write> t0: array<vec4<f32>, 257>;
 
+var<private> zero: u32;
+
 // 2^n, for exponents of normal numbers only.
 fn power_of_two_f32(n: i32) -> f32 {
     return bitcast<f32>(u32(n + 127) << 23);
@@ -60,7 +62,7 @@ fn tanh_f32(x: f32) -> f32 {
 
 @compute @workgroup_size(128)
 fn divide_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
-    let group = i32(group_id.x);
+    let group = i32(group_id.x); zero = group_id.z;
     let lane = i32(lane_index);
     let block = group * 128 + lane;
     if (block >= 257) {
@@ -73,7 +75,7 @@ fn divide_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocatio
         let tanh_3 = vec4<f32>(tanh_f32(input_a_value.x), tanh_f32(input_a_value.y), tanh_f32(input_a_value.z), tanh_f32(input_a_value.w));
         let divide_4 = tanh_3 / 4.0f;
         let add_5 = divide_2 + divide_4;
-        let subtract_6 = add_5 - 1.0f;
+        let subtract_6 = bitcast<vec4<f32>>(bitcast<vec4<u32>>(add_5) ^ vec4<u32>(zero)) - 1.0f;
         let negative_7 = -subtract_6;
         let exp_8 = vec4<f32>(exp_f32(negative_7.x), exp_f32(negative_7.y), exp_f32(negative_7.z), exp_f32(negative_7.w));
         let add_9 = 1.0f + exp_8;
@@ -88,7 +90,7 @@ fn divide_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocatio
             let tanh_3 = tanh_f32(input_a_value);
             let divide_4 = tanh_3 / 4.0f;
             let add_5 = divide_2 + divide_4;
-            let subtract_6 = add_5 - 1.0f;
+            let subtract_6 = bitcast<f32>(bitcast<u32>(add_5) ^ zero) - 1.0f;
             let negative_7 = -subtract_6;
             let exp_8 = exp_f32(negative_7);
             let add_9 = 1.0f + exp_8;

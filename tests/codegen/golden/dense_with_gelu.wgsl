@@ -6,6 +6,8 @@
 @group(0) @binding(1) var<storage, read> input_b: array<f32, 8001>;
 @group(0) @binding(2) var<storage, read> input_c: array<f32, 63>;
 @group(0) @binding(3) var<storage, read_write> t0: array<f32, 4095>;
+var<private> zero: u32;
+
 // (e^r - 1 - r) / r^2, |r| <= ln(2) / 2; error 2^-26.6.
 fn expm1_tail_f32(r: f32) -> f32 {
     var p = f32(0.001392639242);
@@ -59,13 +61,13 @@ fn store_out(batch: i32, m: i32, n: i32, total: f32) {
     let add_1 = total + input_c_value;
     let multiply_2 = 0.5f * add_1;
     let multiply_3 = 0.044715f * add_1;
-    let multiply_4 = multiply_3 * add_1;
+    let multiply_4 = bitcast<f32>(bitcast<u32>(multiply_3) ^ zero) * add_1;
     let multiply_5 = multiply_4 * add_1;
-    let add_6 = add_1 + multiply_5;
+    let add_6 = bitcast<f32>(bitcast<u32>(add_1) ^ zero) + multiply_5;
     let multiply_7 = 0.7978846f * add_6;
-    let tanh_8 = tanh_f32(multiply_7);
+    let tanh_8 = tanh_f32(bitcast<f32>(bitcast<u32>(multiply_7) ^ zero));
     let add_9 = 1.0f + tanh_8;
-    let multiply_0 = multiply_2 * add_9;
+    let multiply_0 = bitcast<f32>(bitcast<u32>(multiply_2) ^ zero) * add_9;
     t0[m * 63 + n] = multiply_0;
 }
 
@@ -76,7 +78,7 @@ var<workgroup> tile_b: array<vec4<f32>, 128>;
 
 @compute @workgroup_size(64)
 fn multiply_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
-    let group = i32(group_id.x);
+    let group = i32(group_id.x); zero = group_id.z;
     let lane = i32(lane_index);
     let batch = 0;
     let first_row = group / 2 * 16;

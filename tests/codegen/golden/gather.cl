@@ -14,7 +14,7 @@ void select_0(__global const int *restrict input_a, __global long *restrict t0) 
         const int8 input_a_value = vload8(block, input_a);
         const long8 cast_1 = convert_long8(input_a_value);
         const int8 less_2 = convert_int8((cast_1 < (long8)(0L)));
-        const long8 add_3 = cast_1 + 65L;
+        const long8 add_3 = as_long8(as_ulong8(cast_1) + as_ulong8((long8)(65L)));
         const long8 select_0 = select(cast_1, add_3, convert_long8(less_2));
         *(__global loose_long8 *)(t0 + block * 8) = select_0;
     }
@@ -23,7 +23,7 @@ void select_0(__global const int *restrict input_a, __global long *restrict t0) 
             const int input_a_value = input_a[i];
             const long cast_1 = convert_long(input_a_value);
             const bool less_2 = cast_1 < 0L;
-            const long add_3 = cast_1 + 65L;
+            const long add_3 = as_long(as_ulong(cast_1) + as_ulong(65L));
             const long select_0 = less_2 ? add_3 : cast_1;
             t0[i] = select_0;
         }

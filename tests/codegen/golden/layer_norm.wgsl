@@ -4,6 +4,8 @@
 @group(0) @binding(2) var<storage, read> input_c: array<f32, 1023>;
 @group(0) @binding(3) var<storage, read_write> t0: array<f32, 66495>;
 
+var<private> zero: u32;
+
 fn nan_f32() -> f32 {
     var bits = 0x7fc00000u;
     return bitcast<f32>(bits);
@@ -23,7 +25,7 @@ var<workgroup> folded_sum_2: array<f32, 64>;
 
 @compute @workgroup_size(64)
 fn add_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
-    let group = i32(group_id.x);
+    let group = i32(group_id.x); zero = group_id.z;
     let lane = i32(lane_index);
     let row = group;
     var sum_1 = 0.0f;
@@ -65,13 +67,13 @@ fn add_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_i
     workgroupBarrier();
     let divide_7 = sum_2 / 1023.0f;
     let add_8 = divide_7 + 1e-05f;
-    let sqrt_9 = sqrt_f32(add_8);
+    let sqrt_9 = sqrt_f32(bitcast<f32>(bitcast<u32>(add_8) ^ zero));
     for (var column_10 = lane; column_10 < 1023; column_10 += 64) {
         let input_a_value_3 = input_a[row * 1023 + column_10];
         let subtract_5_2 = input_a_value_3 - divide_4;
-        let divide_11 = subtract_5_2 / sqrt_9;
+        let divide_11 = subtract_5_2 / bitcast<f32>(bitcast<u32>(sqrt_9) ^ zero);
         let input_b_value = input_b[column_10];
-        let multiply_12 = divide_11 * input_b_value;
+        let multiply_12 = bitcast<f32>(bitcast<u32>(divide_11) ^ zero) * input_b_value;
         let input_c_value = input_c[column_10];
         let add_0 = multiply_12 + input_c_value;
         t0[row * 1023 + column_10] = add_0;

@@ -2,6 +2,8 @@
 @group(0) @binding(0) var<storage, read> input_a: array<f32, 16191>;
 @group(0) @binding(1) var<storage, read_write> t0: array<f32, 16191>;
 
+var<private> zero: u32;
+
 // 2^n, for exponents of normal numbers only.
 fn power_of_two_f32(n: i32) -> f32 {
     return bitcast<f32>(u32(n + 127) << 23);
@@ -46,8 +48,7 @@ fn infinity_f32() -> f32 {
 }
 
 fn maximum_f32(x: f32, y: f32) -> f32 {
-    let either_nan = max(bitcast<u32>(x) & ~0x80000000u, bitcast<u32>(y) & ~0x80000000u) > 0x7f800000u;
-    return select(max(x, y), x + y, either_nan);
+    return select(y, x, x > y || (bitcast<u32>(x) & ~0x80000000u) > 0x7f800000u);
 }
 
 var<workgroup> folded_max_1: array<f32, 32>;
@@ -55,7 +56,7 @@ var<workgroup> folded_sum_2: array<f32, 32>;
 
 @compute @workgroup_size(32)
 fn divide_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
-    let group = i32(group_id.x);
+    let group = i32(group_id.x); zero = group_id.z;
     let lane = i32(lane_index);
     let row = group;
     var max_1 = -infinity_f32();
@@ -79,7 +80,7 @@ fn divide_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocatio
     for (var column_4 = lane; column_4 < 257; column_4 += 32) {
         let input_a_value_2 = input_a[row * 257 + column_4];
         let subtract_5 = input_a_value_2 - max_1;
-        let exp_6 = exp_f32(subtract_5);
+        let exp_6 = exp_f32(bitcast<f32>(bitcast<u32>(subtract_5) ^ zero));
         t0[row * 257 + column_4] = exp_6;
         sum_2 = sum_2 + exp_6;
     }

@@ -40,6 +40,10 @@ _SUFFIX: dict[ComputeType, str] = {"i32": "", "u32": "u", "i64": "L", "u64": "UL
 #: What a sign before the digits would not say.
 _SMALLEST: dict[ComputeType, str] = {"i32": "(-2147483647 - 1)", "i64": "(-9223372036854775807L - 1L)"}
 
+_WRAPPING = {"add": "+", "subtract": "-", "multiply": "*"}
+#: From here on every number is a whole one.
+_LARGE = {"f32": 2.0**23, "f64": 2.0**52}
+
 
 class OpenCLPrinter(VectorPrinter):
     suffixes = _SUFFIX
@@ -56,9 +60,23 @@ class OpenCLPrinter(VectorPrinter):
         """PoCL 3.1 makes nonsense of some functions of constants: rint(1e300) crashed, expm1(NaN) was a number."""
         return expr.args[0].type in ("f32", "f64")
 
-    def runtime_function(self, type: ComputeType) -> str:
-        name = TYPES[type]
-        return f"static {name} runtime_{type}({name} x) {{\n    volatile {name} unknown = x;\n    return unknown;\n}}"
+    def wrapped(self, fn: str, of: ComputeType, one: str, other: str, width: int = 1) -> str | None:
+        """C leaves overflow of signed numbers undefined, and compilers make use of that: x + 1 > x is always true."""
+        if fn not in _WRAPPING or of not in ("i32", "i64"):
+            return None
+        lanes = str(width) if width > 1 else ""
+        signed, unsigned = f"as_{TYPES[of]}{lanes}", f"as_u{TYPES[of]}{lanes}"
+        return f"{signed}({unsigned}({one}) {_WRAPPING[fn]} {unsigned}({other}))"
+
+    def must_hide(self, value: float, type: ComputeType) -> bool:
+        """What its functions must not be given as a constant, as `floor(x * NaN)` would: nothing was stored then."""
+        return not abs(value) < _LARGE[type]
+
+    def from_bits(self, bits: int, type: ComputeType) -> str:
+        # Groups are never counted along the third dimension: this is 0, and no compiler can know.
+        name, wide = TYPES[type], type in ("f64", "i64", "u64")
+        text = f"{bits:#x}ul ^ get_group_id(2)" if wide else f"{bits:#x}u ^ (uint)get_group_id(2)"
+        return f"as_{name}({'(ulong)' if wide else ''}({text}))"
 
     def choose(self, condition: str, yes: str, no: str) -> str:
         return f"({condition}) ? {yes} : {no}" if " " in condition else f"{condition} ? {yes} : {no}"

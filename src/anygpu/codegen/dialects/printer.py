@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from string import Template
@@ -93,8 +94,6 @@ class Printer(ABC):
         self.target = target
         self.buffers: dict[str, Buffer] = {}
         self.needed: dict[str, None] = {}
-        #: Types of constants that compilers must not see.
-        self.hidden: dict[ComputeType, None] = {}
         self.shared: dict[str, Shared] = {}
 
     # -- what a dialect says in its own way
@@ -161,12 +160,12 @@ class Printer(ABC):
     @abstractmethod
     def add_to_word(self, buffer: Buffer, value: str) -> str: ...
 
-    def runtime_number(self, fn: str, type: ComputeType) -> str:
-        """0 or 1, where a compiler must not know which."""
-        return self.literal(Literal(0 if fn == "zero" else 1, type))
-
     def comparison(self, fn: str, of: ComputeType, one: str, other: str) -> str | None:
         """Where an operator does not say what it should: what to write instead."""
+        return None
+
+    def wrapped(self, fn: str, of: ComputeType, one: str, other: str, width: int = 1) -> str | None:
+        """A sum, difference or product of integers that wraps, where the operator does not promise that."""
         return None
 
     @abstractmethod
@@ -174,8 +173,16 @@ class Printer(ABC):
         """Whether a function of constants alone must be computed when the kernel runs."""
 
     @abstractmethod
-    def runtime_function(self, type: ComputeType) -> str:
-        """The text of `runtime_<type>(x)`, which is x, and which no compiler computes beforehand."""
+    def must_hide(self, value: float, type: ComputeType) -> bool:
+        """Whether a compiler might do with a number of the program what its language leaves undefined."""
+
+    @abstractmethod
+    def from_bits(self, bits: int, type: ComputeType) -> str:
+        """The number with these bits, which no compiler can know before the kernel runs."""
+
+    def opaque(self, value: str, type: ComputeType) -> str:
+        """The same value, of which a compiler does not know how it was made."""
+        return value
 
     # -- expressions
 
@@ -184,6 +191,8 @@ class Printer(ABC):
         if type == "bool":
             return "true" if value else "false"
         if type in ("f32", "f64"):
+            if literal.given and self.must_hide(float(value), type):
+                return self.hidden(literal)
             return self._float(float(value), type)
         least = -(1 << (31 if type == "i32" else 63))
         return self.smallest[type] if value == least and type in self.smallest else f"{int(value)}{self.suffixes[type]}"
@@ -194,6 +203,15 @@ class Printer(ABC):
             return f"{sign}{self.library_name('nan' if math.isnan(value) else 'infinity', type)}()"
         digits = str(np.float32(value)) if type == "f32" else repr(value)
         return f"{digits}{self.suffixes[type]}"
+
+    def hidden(self, literal: Literal) -> str:
+        value, type = literal.value, literal.type
+        if type in ("f32", "f64"):
+            with np.errstate(over="ignore"):
+                number = np.float32(value) if type == "f32" else np.float64(value)
+            return self.from_bits(int.from_bytes(number.tobytes(), sys.byteorder), type)
+        width = 64 if type in ("i64", "u64") else 32
+        return self.from_bits(int(value) % (1 << width), type)
 
     def expression(self, expr: Expr) -> str:
         match expr:
@@ -216,7 +234,7 @@ class Printer(ABC):
     def operand(self, expr: Expr) -> str:
         """An expression that may stand beside an operator."""
         text = self.expression(expr)
-        compound = isinstance(expr, Apply) and text.endswith(")") is False
+        compound = isinstance(expr, Apply) and not text.endswith(")") and not text.isidentifier()
         compound = compound or (isinstance(expr, Position) and not text.isidentifier() and not text.isdigit())
         compound = compound or (isinstance(expr, Apply) and _is_operator(expr))
         return f"({text})" if compound or text.startswith("-") or "?" in text else text
@@ -229,24 +247,25 @@ class Printer(ABC):
 
     def _apply(self, expr: Apply) -> str:
         fn, of = expr.fn, expr.args[0].type
-        if fn in ("zero", "one"):
-            return self.runtime_number(fn, of)
+        if fn == "opaque":
+            return self.opaque(self.expression(expr.args[0]), of)
         if all(isinstance(each, Literal) for each in expr.args) and self.hides_constants(expr):
-            first, *others = expr.args
-            self.hidden[of] = None
-            hidden = Name(f"runtime_{of}({self.expression(first)})", of)
-            return self._apply(Apply(fn, (hidden, *others), expr.type))
+            hidden = tuple(Name(self.hidden(each), each.type) for each in expr.args if isinstance(each, Literal))
+            return self._apply(Apply(fn, hidden, expr.type))
         if of == "bool" and fn in _LOGIC:
             return _LOGIC[fn].format(*(self.operand(each) for each in expr.args))
         if fn in _OPERATORS and of != "bool":
             one, other = (self.operand(each) for each in expr.args)
-            special = self.comparison(fn, of, one, other)
+            special = self.comparison(fn, of, one, other) or self.wrapped(fn, of, one, other)
             if special is not None:
                 return special
             return f"{one} {_OPERATORS[fn]} {other}"
         if fn == "negative":
-            operand = self.operand(expr.args[0])
-            return f"-{operand}" if of not in ("u32", "u64") else f"{self.literal(Literal(0, of))} - {operand}"
+            zero, operand = self.literal(Literal(0, of)), self.operand(expr.args[0])
+            wrapped = self.wrapped("subtract", of, zero, operand)
+            if wrapped is not None:
+                return wrapped
+            return f"-{operand}" if of not in ("u32", "u64") else f"{zero} - {operand}"
         if fn == "invert":
             return f"{'!' if of == 'bool' else '~'}{self.operand(expr.args[0])}"
         name = self.library_name(fn, of)
@@ -423,8 +442,7 @@ class Printer(ABC):
     def shared_texts(self) -> str: ...
 
     def library_texts(self) -> str:
-        hidden = [self.runtime_function(type) for type in self.hidden]
-        return "\n\n".join([*hidden, library.definitions(self.target.dialect, self.needed)]).strip()
+        return library.definitions(self.target.dialect, self.needed).strip()
 
     def windows(self, buffer: Buffer) -> int:
         """How many bindings show the whole of a buffer."""

@@ -71,6 +71,7 @@ class Registers:
         """What a lane does with one of its vectors."""
         place = variable("lane", strips.lanes) + turn * strips.lanes
         text = VectorText(self._printer, words, loop.variable, strips.base + place * words.width)
+        text.turn = f"_{turn}" if turn else ""
         sums = tuple(name for name, _ in loop.sums)
         text.wide.update(sums)
         text.spelled = {name: f"{name}_strip" for name in sums}

@@ -72,6 +72,8 @@ class VectorText:
         self.wide: set[str] = set()
         #: How names of running values are spelled inside.
         self.spelled: dict[str, str] = {}
+        #: What tells the names of this text from those of others in the same block.
+        self.turn = ""
         self._before: list[str] = []
         self._held = 0
 
@@ -216,9 +218,18 @@ class VectorText:
             return Text(words.logic(LOGIC[fn], vectors), True)
         if fn in COMPARISONS:
             return Text(words.compare(fn, of, *vectors), True)
+        if fn == "opaque":
+            return Text(words.opaque(of, vectors[0]), True)
         if fn == "negative":
-            minus = f"(-{texts[0].text})"
-            return Text(minus if of not in ("u32", "u64") else f"(0 - {vectors[0]})", True)
+            zero = words.broadcast(of, self._printer.literal(Literal(0, of)))
+            wrapped = self._printer.wrapped("subtract", of, zero, vectors[0], words.width)
+            if wrapped is None:
+                wrapped = f"(-{texts[0].text})" if of not in ("u32", "u64") else f"(0 - {vectors[0]})"
+            return Text(wrapped, True)
+        if fn in SIGNS:
+            wrapped = self._printer.wrapped(fn, of, vectors[0], vectors[1], words.width)
+            if wrapped is not None:
+                return Text(wrapped, True)
         if fn in SIGNS and (fn not in ("bitwise_and", "bitwise_or", "bitwise_xor") or of not in ("f32", "f64")):
             # Numbers beside vectors stay single where all dialects take that.
             plain = [text.text for text in texts] if fn in ("add", "subtract", "multiply", "divide") else vectors
@@ -250,7 +261,7 @@ class VectorText:
         if not value.wide or value.text.replace("[", "").replace("]", "").isidentifier():
             return value
         self._held += 1
-        name = f"{self._variable}_value_{self._held}"
+        name = f"{self._variable}_value{self.turn}_{self._held}"
         self._before.append(self._words.let(name, type, value.text))
         return Text(name, True)
 

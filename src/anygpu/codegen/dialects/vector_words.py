@@ -105,6 +105,10 @@ class VectorWords(ABC):
     def call(self, fn: str, of: ComputeType, result: ComputeType, texts: Sequence[str]) -> str | None:
         """A function that takes vectors; `None` when it is for single values only."""
 
+    def opaque(self, type: ComputeType, text: str) -> str:
+        """The same values, of which a compiler does not know how they were made."""
+        return text
+
     def component(self, text: str, number: int) -> str:
         return f"{text}.{self.components[number]}"
 
@@ -240,9 +244,13 @@ class WGSLWords(VectorWords):
         name = self._printer.library_name(f"cast_{to}", of)
         return None if name in read("wgsl") else f"vec4<{to}>({text})"
 
+    def opaque(self, type: ComputeType, text: str) -> str:
+        return self._printer.opaque_vector(type, text)
+
     def call(self, fn: str, of: ComputeType, result: ComputeType, texts: Sequence[str]) -> str | None:
         if fn == "right_shift" and of == "u32":
-            return f"select(vec4<u32>(0u), {texts[0]} >> {texts[1]}, {texts[1]} < vec4<u32>(32u))"
+            distance = f"({texts[1]} & vec4<u32>(31u))"
+            return f"select(vec4<u32>(0u), {texts[0]} >> {distance}, {texts[1]} < vec4<u32>(32u))"
         name = self._printer.library_name(fn, of)
         if name in read("wgsl"):
             return None

@@ -86,14 +86,14 @@ class VectorPrinter(Printer):
         self._lanes_in_vectors, self._registers = True, None
         if not _has_vectors(body):
             return
-        needed, hidden, shared = dict(self.needed), dict(self.hidden), dict(self.shared)
+        needed, shared = dict(self.needed), dict(self.shared)
         for lanes, registers in ((True, True), (True, False), (False, False)):
             self._lanes_in_vectors, self._lanes_failed = lanes, False
             self._registers = planned(self, body) if registers else None
             if registers and self._registers is None:
                 continue
             self.try_out(body)
-            self.needed, self.hidden, self.shared = dict(needed), dict(hidden), dict(shared)
+            self.needed, self.shared = dict(needed), dict(shared)
             if not self._lanes_failed:
                 break
         if self._registers is not None:

@@ -23,6 +23,8 @@ _ELEMENTS: dict[DType, str] = {
 _SUFFIX: dict[ComputeType, str] = {"i32": "", "u32": "u", "i64": "li", "u64": "lu", "f32": "f", "f64": "lf"}
 #: What a sign before the digits would not say.
 _SMALLEST: dict[ComputeType, str] = {"i32": "i32(-2147483648)", "i64": "(-9223372036854775807li - 1li)"}
+#: Numbers up to this, and down to its inverse, have an inverse that is exact to the last bit but one.
+_ORDINARY = {"f32": 2.0**100, "f64": 2.0**1000}
 
 
 class WGSLPrinter(VectorPrinter):
@@ -45,17 +47,37 @@ class WGSLPrinter(VectorPrinter):
         """Drivers have been seen to say that NaN is not unequal to anything; that it is not equal, all of them know."""
         return f"!({one} == {other})" if fn == "not_equal" and of in ("f32", "f64") else None
 
-    def runtime_number(self, fn: str, type: ComputeType) -> str:
-        """Drivers take every liberty with constants, and have been seen to make 0 of `x * 0` for infinity, too."""
-        self._needs_zero = True
-        return f"{type}(zero)" if fn == "zero" else f"{type}(1u + zero)"
-
     def hides_constants(self, expr: Apply) -> bool:
         """Compilers compute what is constant themselves, and refuse what overflows or what they cannot compute."""
         return True
 
-    def runtime_function(self, type: ComputeType) -> str:
-        return f"fn runtime_{type}(x: {type}) -> {type} {{\n    return x;\n}}"
+    def must_hide(self, value: float, type: ComputeType) -> bool:
+        """All but ordinary numbers.
+
+        lavapipe was seen to take a division by the constant 0 for undefined (and to store nothing then), and products
+        with 0 and quotients of 0 for 0. Compilers also divide by multiplying with the inverse, which must exist.
+        """
+        size = abs(value)
+        return not 1 / _ORDINARY[type] <= size <= _ORDINARY[type]
+
+    def from_bits(self, bits: int, type: ComputeType) -> str:
+        self._needs_zero = True
+        if type == "bool":
+            return f"(zero {'==' if bits else '!='} 0u)"
+        wide = type in WIDE_TYPES
+        text = f"({bits:#x}lu ^ u64(zero))" if wide else f"({bits:#x}u ^ zero)"
+        return text if type in ("u32", "u64") else f"bitcast<{type}>{text}"
+
+    def opaque(self, value: str, type: ComputeType) -> str:
+        self._needs_zero = True
+        if type == "f64":
+            return f"bitcast<f64>(bitcast<u64>({value}) ^ u64(zero))"
+        return f"bitcast<f32>(bitcast<u32>({value}) ^ zero)"
+
+    def opaque_vector(self, type: ComputeType, value: str) -> str:
+        self._needs_zero = True
+        zero, bits = ("u64(zero)", "u64") if type == "f64" else ("zero", "u32")
+        return f"bitcast<vec4<{type}>>(bitcast<vec4<{bits}>>({value}) ^ vec4<{bits}>({zero}))"
 
     def library_texts(self) -> str:
         # Groups are never counted along the third dimension: this is 0, and no compiler can know.
@@ -305,7 +327,7 @@ class WGSLPrinter(VectorPrinter):
         return "\n".join([f"fn {function.name}({parameters}){arrow} {{", *indented(lines), "}"])
 
     def group_line(self, groups: int, numbers: Sequence[str]) -> str:
-        zero = f"\n{INDENT}zero = group_id.z;" if self._needs_zero else ""
+        zero = " zero = group_id.z;" if self._needs_zero else ""
         limit = self.target.groups_per_dimension
         first = "i32(numbers.first_group) + " if "first_group" in numbers else ""
         if limit is None or groups <= limit:

@@ -14,15 +14,13 @@ fn sign_T(x: T) -> T {
     return bitcast<T>(select(one, bits, magnitude > INFINITY));
 }
 
-// The dialect leaves open what min and max make of NaN.
+// The dialect leaves open what min and max make of NaN, and of two zeros; here NaN wins, and the second of two equals.
 fn minimum_T(x: T, y: T) -> T {
-    let either_nan = max(bitcast<U>(x) & ~SIGN, bitcast<U>(y) & ~SIGN) > INFINITY;
-    return select(min(x, y), x + y, either_nan);
+    return select(y, x, x < y || (bitcast<U>(x) & ~SIGN) > INFINITY);
 }
 
 fn maximum_T(x: T, y: T) -> T {
-    let either_nan = max(bitcast<U>(x) & ~SIGN, bitcast<U>(y) & ~SIGN) > INFINITY;
-    return select(max(x, y), x + y, either_nan);
+    return select(y, x, x > y || (bitcast<U>(x) & ~SIGN) > INFINITY);
 }
 
 // The dialect's root, for what it promises something; zeros, infinity and NaN are their own.
