@@ -305,6 +305,23 @@ def test_what_is_removed_is_gone() -> None:
     assert queue.bytes_of("default") == 7
 
 
+def test_one_can_be_taken_out_of_its_turn() -> None:
+    first, second, third = items = [Item(name, tenant="a", nbytes=1) for name in "123"]
+    queue = filled(*items)
+    assert queue.take_this(second)
+    assert not queue.take_this(second)
+    assert not queue.take_this(Item("4"))
+    assert len(queue) == 2
+    assert queue.bytes_of("a") == 3
+    queue.push(second, 1.0, again=True)
+    assert queue.take_this(first)
+    assert take_all(queue) == "23"
+    for item in items:
+        queue.finished(item)
+    assert queue.bytes_of("a") == 0
+    assert third not in list(queue)
+
+
 def test_finished_may_be_said_of_what_waits_and_twice() -> None:
     queue = filled(a := Item("a", nbytes=3), Item("b"))
     queue.finished(a)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Generator
@@ -12,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from anygpu.receipts import Receipt
+from anygpu.runtime.waiting import Waiters, Waiting, here
 
 #: Tasks that were awaited and are done are told to their loop so many at a time, so that it can do other things.
 _AT_A_TIME = 32
@@ -33,9 +35,13 @@ class Future(concurrent.futures.Future[Any]):
     stops a running task between its pieces. Callbacks run on the thread of the device, so they should be short.
     """
 
-    def __init__(self, cancel: Callable[[Future], bool]) -> None:
+    def __init__(self, cancel: Callable[[Future], bool], awaited: Callable[[Future, bool], None] | None = None) -> None:
         super().__init__()
         self._cancel_task = cancel
+        self._tell_awaited = awaited
+        self._waiters = Waiters(self)
+        #: Whether a thread that runs tasks waits for it.
+        self._is_awaited = False
         #: For one that was submitted in a loop: somebody holds the loop up to wait for it.
         self._hurry: Callable[[], None] | None = None
         self._receipt: Receipt | Callable[[], Receipt] | None = None
@@ -52,12 +58,29 @@ class Future(concurrent.futures.Future[Any]):
     def result(self, timeout: float | None = None) -> Any:
         if self._hurry is not None:
             self._hurry()
-        return super().result(timeout)
+        if here.seat is None or self.done():
+            return super().result(timeout)
+        with Waiting(self):
+            return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if self._hurry is not None:
             self._hurry()
-        return super().exception(timeout)
+        if here.seat is None or self.done():
+            return super().exception(timeout)
+        with Waiting(self):
+            return super().exception(timeout)
+
+    def wait(self) -> None:
+        """Until it is done, whatever its end is."""
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            self.exception()
+
+    def _awaited(self, *, soon: bool = False) -> None:
+        """The thread of a lane is about to wait for it."""
+        self._is_awaited = True
+        if self._tell_awaited is not None:
+            self._tell_awaited(self, soon)
 
     def cancel(self) -> bool:
         """Whether the task will not deliver: it waited still, or runs in pieces and stops after this one."""
@@ -80,7 +103,8 @@ class Future(concurrent.futures.Future[Any]):
             mailbox = _mailbox_of(loop)
             self.add_done_callback(lambda _: mailbox.put(waiter))
             try:
-                yield from waiter
+                with Waiting(self):
+                    yield from waiter
             except asyncio.CancelledError:
                 self.cancel()
                 raise

@@ -48,6 +48,7 @@ class Intake:
     def __init__(self, let_in: Callable[[], None]) -> None:
         self._let_in = let_in
         self._items: deque[Job | Parcel] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
         self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._rung = self._promised = False
         #: Set when the loop has had its turn.
@@ -71,6 +72,11 @@ class Intake:
             self._turned.clear()
             loop.call_soon(self._turned.set)
             self._ring()
+
+    def call(self, tell: Callable[[], None]) -> None:
+        """Let our thread tell something, from one that must not wait. In the order in which they came."""
+        self._calls.append(tell)
+        self._ring()
 
     def hurry(self) -> None:
         """Somebody holds the loop up to wait for what is here."""
@@ -112,6 +118,8 @@ class Intake:
                 self._turned.wait(_TURN)
             self._rung = False
             try:
+                while self._calls:
+                    self._calls.popleft()()
                 self._let_in()
             except BaseException:  # noqa: BLE001 - a task of one caller must not keep out those of the others
                 _log.exception("a task could not be let into the queue")

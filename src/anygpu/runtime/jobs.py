@@ -43,6 +43,7 @@ class Job:
         "seconds",
         "started",
         "submitted",
+        "taken",
         "tenant",
         "until",
     )
@@ -89,6 +90,8 @@ class Job:
         self.lane = ""
         self.seconds = 0.0
         self.started = 0.0
+        #: Whether a lane has taken it out of the queue, and has not come to it yet.
+        self.taken = False
         #: Whether it has begun anywhere.
         self.begun = False
         #: What it counts for in the lane's memory while it runs.

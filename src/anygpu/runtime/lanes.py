@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from anygpu.runtime.jobs import Job
@@ -31,7 +31,7 @@ class Lane:
         #: Of those, the ones that do not look again until they are woken.
         self.asleep = 0
         #: What runs, with the moment it began.
-        self.running: dict[int, tuple[Sequence[Job], float]] = {}
+        self.running: dict[int, tuple[list[Job], float]] = {}
         #: Predicted seconds of what waits for this lane.
         self.backlog = 0.0
         #: Bytes that what runs is predicted to need.
@@ -42,6 +42,11 @@ class Lane:
         self.ended = False
         self.threads: list[threading.Thread] = []
         self._work = work
+        #: Threads that wait for other tasks, and those that were started in their place.
+        self.blocked = 0
+        self.spare: set[threading.Thread] = set()
+        #: Tasks in the queue for this lane that a thread of a lane waits for, the first first.
+        self.awaited: dict[Job, None] = {}
 
     def wake(self, now: float | None = None) -> None:
         """There is something to take. Nobody is woken for it if somebody who is at work will take it in a moment."""
@@ -55,6 +60,11 @@ class Lane:
             )
             thread.start()
             self.threads.append(thread)
+
+    @property
+    def active(self) -> int:
+        """Threads that run something, and do not wait for other tasks."""
+        return len(self.running) - self.blocked
 
     def _soon_free(self, now: float) -> bool:
         """Whether one is at work on what has always been short; should it be stuck, another one looks again soon."""
@@ -83,7 +93,7 @@ class Lane:
 
     def waiting(self, now: float) -> float:
         """Seconds until a thread of this lane is free, as far as that can be told."""
-        if self.idle or len(self.running) < self.width:
+        if self.idle or self.active < self.width:
             return 0.0
         left = []
         for jobs, began in self.running.values():

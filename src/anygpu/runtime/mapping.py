@@ -13,6 +13,7 @@ from anygpu.errors import Overloaded, QueueFull
 from anygpu.receipts import Receipt
 from anygpu.runtime.future import Future
 from anygpu.runtime.progress import Progress, showing
+from anygpu.runtime.waiting import here
 
 #: Of the queue's limit, so that others can submit too.
 _SHARE = 0.5
@@ -69,6 +70,8 @@ class _Runtime(Protocol):
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **given: Any) -> Future: ...
 
+    def submit_beyond(self, function: Callable[..., Any], /, *arguments: Any, **given: Any) -> Future: ...
+
 
 def map_over(
     runtime: _Runtime,
@@ -122,8 +125,11 @@ def _submitted(
         except Overloaded as error:
             pending = next((each for each in stop.waiting if isinstance(each, Future) and not each.done()), None)
             if pending is not None:
-                concurrent.futures.wait((pending,))
+                pending.wait()
             elif isinstance(error, QueueFull):  # with tasks of others
+                if here.seat is not None:
+                    # Those may wait for the thread that this is: one of ours is always let in, and then waited for.
+                    return runtime.submit_beyond(function, *arguments, **given)
                 time.sleep(_LOOK_AGAIN)
             else:
                 return error

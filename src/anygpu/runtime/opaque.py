@@ -60,7 +60,9 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
             arguments, keywords = unflatten(structure, given)
         with timer.phase("run"):
             try:
-                value = call.function(*arguments, **keywords)
+                calling = getattr(worker.engine, "calling", None)
+                with calling(given) if calling is not None else contextlib.nullcontext():
+                    value = call.function(*arguments, **keywords)
                 worker.engine.synchronize(device)
             except Exception as error:
                 # A lack of memory, a lost device: ours. Everything else is the user's own, and stays as it is.

@@ -180,11 +180,11 @@ class Planner:
         finally:
             with self.lock:
                 for device in devices:
-                    left = self._in_flight[device] - seconds
+                    left = self._in_flight.get(device, 0.0) - seconds
                     if left > 1e-9:
                         self._in_flight[device] = left
                     else:
-                        del self._in_flight[device]
+                        self._in_flight.pop(device, None)
 
     @contextlib.contextmanager
     def trying(self, devices: tuple[str, ...]) -> Iterator[None]:

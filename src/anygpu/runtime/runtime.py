@@ -82,9 +82,17 @@ class Runtime:
         Arguments must not be changed before the future is done. Raises `QueueFull` or `QuotaExceeded` when no more
         tasks may wait.
         """
-        future = Future(self._scheduler.cancel)
+        future = Future(self._scheduler.cancel, self._scheduler.awaited)
         line = _callers_line()
         self._scheduler.put(Parcel(future, function, arguments, given, time.monotonic(), listeners.get(), line))
+        return future
+
+    def submit_beyond(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Future:
+        """As `submit`, for a task that must not be refused: another one, which runs, waits for it."""
+        future = Future(self._scheduler.cancel, self._scheduler.awaited)
+        line = users_line()
+        parcel = Parcel(future, function, arguments, given, time.monotonic(), listeners.get(), line)
+        self._scheduler.put(parcel, beyond=True)
         return future
 
     def run(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Result:

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 
 from anygpu.errors import DeadlineExceeded, RuntimeClosed
 from anygpu.runtime.deadlines import Deadlines
@@ -21,6 +22,7 @@ from anygpu.runtime.lanes import PLANNING, Lane
 from anygpu.runtime.planner import Planner
 from anygpu.runtime.routing import Routing
 from anygpu.runtime.serving import Serving
+from anygpu.runtime.waiting import here
 from anygpu.tasks.machine import Cancelled, Expired, Kill, Refuse
 from anygpu.tasks.queue import TaskQueue
 
@@ -59,15 +61,16 @@ class Scheduler:
 
     # -- tasks
 
-    def put(self, parcel: Parcel) -> None:
-        """Let it in. Never waits for whoever is looking at the queue."""
+    def put(self, parcel: Parcel, *, beyond: bool = False) -> None:
+        """Let it in, also `beyond` the queue's limit. Never waits for whoever is looking at the queue."""
         future = parcel.future
         loop = asyncio._get_running_loop()
         if loop is not None:
             # Everything that takes time is done on another thread, once the loop has nothing else to do: whoever
             # awaits the future gets its errors there.
             self._check_open()
-            self._queue.check_room(len(self._intake))
+            if not beyond:
+                self._queue.check_room(len(self._intake))
             future._hurry = self._intake.hurry
             self._intake.put_soon(parcel, loop)
             if self._ended:  # closed meanwhile
@@ -78,12 +81,13 @@ class Scheduler:
             try:
                 self._let_in()
                 self._check_open()
-                self._admit(job)
+                self._admit(job, again=beyond)
             finally:
                 self.lock.release()
         else:
             self._check_open()
-            self._queue.check(job, len(self._intake))
+            if not beyond:
+                self._queue.check(job, len(self._intake))
             self._jobs[future] = job
             self._intake.put(job)
             if self._ended:  # closed meanwhile
@@ -145,7 +149,7 @@ class Scheduler:
             self._deadlines.close()
             self._intake.close()
         for lane in lanes:
-            for thread in lane.threads:
+            for thread in (*lane.threads, *tuple(lane.spare)):
                 if thread is not threading.current_thread():
                     thread.join(0.0 if lane.running else 5.0)
 
@@ -208,6 +212,9 @@ class Scheduler:
         job.lane, job.seconds, job.choice = route.lane, route.seconds, route.choice
         lane, seconds = self._lane(route.lane), route.seconds
         lane.backlog += seconds
+        if job.future._is_awaited:
+            lane.awaited[job] = None
+            self._help(lane)
         lane.wake(now)
         if not lane.idle and job.forced is None:
             for name in self._routing.others(job, lane):
@@ -263,22 +270,32 @@ class Scheduler:
                 now, lambda job: job.lane == lane.name and self._routing.has_room(lane, job), look=None, by=lane.name
             )
         for job in jobs:
-            planned = self._lanes[job.lane]
-            planned.backlog = max(0.0, planned.backlog - job.seconds)
             if job.lane != lane.name:
                 # It was meant for another, and is done sooner here.
+                self._left_queue(job)
                 route = self._routing.route(job, waiting or {})
                 job.lane, job.seconds, job.choice = lane.name, route.seconds, route.choice
-            job.started = now
-            self._queue.charge(job.tenant, job.seconds)
-            job.held_bytes = self._routing.bytes_needed(job)
-            lane.used_bytes += job.held_bytes
+                lane.backlog += job.seconds
+            self._taken(lane, job, now)
         return jobs
+
+    def _taken(self, lane: Lane, job: Job, now: float) -> None:
+        """It is on the lane that it waited for."""
+        self._left_queue(job)
+        job.taken, job.started = True, now
+        self._queue.charge(job.tenant, job.seconds)
+        job.held_bytes = self._routing.bytes_needed(job)
+        lane.used_bytes += job.held_bytes
+
+    def _left_queue(self, job: Job) -> None:
+        lane = self._lanes[job.lane]
+        lane.backlog = max(0.0, lane.backlog - job.seconds)
+        lane.awaited.pop(job, None)
 
     # -- a lane's thread
 
     def _work(self, lane: Lane) -> None:
-        me = threading.get_ident()
+        here.seat = _LaneSeat(self, lane)
         while True:
             with self.lock:
                 lane.idle += 1
@@ -288,21 +305,28 @@ class Scheduler:
                         return
                     lane.wait(look_again=len(self._queue) > 0)
                 lane.idle -= 1
-                lane.running[me] = (jobs, time.monotonic())
+                lane.running[threading.get_ident()] = (jobs, time.monotonic())
                 if lane.width > 1 and len(self._queue):
                     # Two tasks may have come before the first of them woke anybody, and that woke only one.
                     lane.wake(time.monotonic())
-            try:
-                self._serving.serve(lane, jobs)
-            except BaseException as error:  # noqa: BLE001 - a lane must not end with a task: others wait for it
-                self._serving.give_up(jobs, error)
-            finally:
-                with self.lock:
-                    del lane.running[me]
-                    # The traceback of an error that a future has leads to those who had this list.
-                    jobs.clear()
-                    if self._closed is not None:
-                        self._settled.notify_all()
+                self._help(lane)
+            self._run(lane, jobs)
+
+    def _run(self, lane: Lane, jobs: list[Job]) -> None:
+        try:
+            self._serving.serve(lane, jobs)
+        except BaseException as error:  # noqa: BLE001 - a lane must not end with a task: others wait for it
+            self._serving.give_up(jobs, error)
+        finally:
+            with self.lock:
+                del lane.running[threading.get_ident()]
+                if here.waits:  # such as an `as_completed` that nobody has come to the end of
+                    here.waits = 0
+                    lane.blocked -= 1
+                # The traceback of an error that a future has leads to those who had this list.
+                jobs.clear()
+                if self._closed is not None:
+                    self._settled.notify_all()
 
     def _next(self, lane: Lane) -> list[Job]:
         try:
@@ -311,6 +335,83 @@ class Scheduler:
             # A bug of ours must not cost a device its lane: it looks again in a moment.
             _log.exception("a lane of anygpu could not look for its next task")
             return []
+
+    # -- tasks that wait for tasks
+
+    def awaited(self, future: Future, soon: bool = False) -> None:
+        """A thread of a lane, of this or of another runtime, is about to wait for it."""
+        if soon:
+            self.call(partial(self.awaited, future))
+            return
+        with self.lock:
+            job = self._jobs.get(future)
+            if job is not None and job.lane and job.life.task.situation == "queued" and not job.taken:
+                lane = self._lanes[job.lane]
+                lane.awaited[job] = None
+                self._help(lane)
+
+    def block(self, lane: Lane, thread: int) -> None:
+        """The thread waits for a future. What it has taken besides goes back to the queue: others may need it."""
+        with self.lock:
+            jobs: list[Job] = lane.running[thread][0] if thread in lane.running else []
+            others = [job for job in jobs if job.taken]
+            for job in others:
+                jobs.remove(job)
+                job.taken = False
+            lane.blocked += 1
+            self._help(lane)
+        for job in others:
+            self.put_back(job)
+
+    def call(self, tell: Callable[[], None]) -> None:
+        """From a thread that must not wait for the lock."""
+        self._intake.call(tell)
+
+    def unblock(self, lane: Lane) -> None:
+        with self.lock:
+            lane.blocked -= 1
+
+    def _help(self, lane: Lane) -> None:
+        """Start a thread for what others wait for, in the place of one that is blocked. With the lock held."""
+        while lane.awaited and lane.active < lane.width and not lane.ended:
+            if lane.idle:
+                lane.wakened.notify()  # it looks here again when it has taken something
+                return
+            jobs = self._next_awaited(lane)
+            if not jobs:
+                return
+            thread = threading.Thread(
+                target=self._work_instead, args=(lane, jobs), name=f"anygpu-{lane.name}-spare", daemon=True
+            )
+            # It is counted before it runs, so that no other one is started for the same place.
+            lane.spare.add(thread)
+            thread.start()
+            assert thread.ident is not None
+            lane.running[thread.ident] = (jobs, time.monotonic())
+
+    def _next_awaited(self, lane: Lane) -> list[Job]:
+        for job in list(lane.awaited):
+            if lane.active > 0 and not self._routing.has_room(lane, job):
+                continue  # there will be room when one of those that run is done
+            if self._queue.take_this(job):
+                self._taken(lane, job, time.monotonic())
+                return [job]
+            del lane.awaited[job]
+        return []
+
+    def _work_instead(self, lane: Lane, jobs: list[Job]) -> None:
+        """On a spare thread, which ends when nobody waits for anything in the queue."""
+        here.seat = _LaneSeat(self, lane)
+        with self.lock:  # whoever has started it is done with that
+            pass
+        while jobs:
+            self._run(lane, jobs)
+            with self.lock:
+                jobs = [] if lane.ended or lane.active >= lane.width else self._next_awaited(lane)
+                if jobs:
+                    lane.running[threading.get_ident()] = (jobs, time.monotonic())
+                else:
+                    lane.spare.discard(threading.current_thread())
 
     # -- what the lanes' work tells
 
@@ -420,9 +521,26 @@ class Scheduler:
 
     def _unqueue(self, job: Job) -> None:
         if self._queue.remove(job):
-            lane = self._lanes[job.lane]
-            lane.backlog = max(0.0, lane.backlog - job.seconds)
+            self._left_queue(job)
         self._queue.finished(job)
+
+
+class _LaneSeat:
+    """The thread of a lane, for `Waiting`."""
+
+    __slots__ = ("_lane", "_scheduler")
+
+    def __init__(self, scheduler: Scheduler, lane: Lane) -> None:
+        self._scheduler = scheduler
+        self._lane = lane
+
+    def block(self, *, soon: bool = False) -> None:
+        block = partial(self._scheduler.block, self._lane, threading.get_ident())
+        self._scheduler.call(block) if soon else block()
+
+    def unblock(self, *, soon: bool = False) -> None:
+        unblock = partial(self._scheduler.unblock, self._lane)
+        self._scheduler.call(unblock) if soon else unblock()
 
 
 _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()

@@ -92,8 +92,12 @@ class Serving:
                 self._plan(job)
             del job
         elif lane.name == "numpy" or len(jobs) == 1:
+            # Some of them go back to the queue if one of them waits for other tasks.
             for job in jobs:
-                self._alone(lane, job)
+                with self._host.lock:
+                    wanted, job.taken = job.taken, False
+                if wanted:
+                    self._alone(lane, job)
             del job
         else:
             self._in_batches(lane, jobs)

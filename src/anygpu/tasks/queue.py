@@ -264,6 +264,14 @@ class TaskQueue(Generic[T]):
             lines_left -= 1
         return []
 
+    def take_this(self, item: T) -> bool:
+        """Take it out of its turn, if it waits: somebody who has been taken cannot go on without it."""
+        entry = self._entries.get(id(item))
+        if entry is None or entry.group is None:
+            return False
+        self._withdraw(entry, entry.group)
+        return True
+
     def remove(self, item: T) -> bool:
         """Forget it if it waits: it was cancelled, or its time is over. Whether it waited."""
         entry = self._entries.get(id(item))

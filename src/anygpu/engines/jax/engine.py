@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from importlib import metadata
@@ -33,6 +34,8 @@ _PLATFORMS: dict[str, tuple[Kind, str]] = {
     "METAL": ("gpu", "Metal"),
     "cpu": ("cpu", "XLA"),
 }
+
+_WIDE = ("int64", "uint64", "float64", "complex128")
 
 #: XLA leaves only words; the code in front of them is absl's status, which is stable.
 _STATUS_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
@@ -93,6 +96,11 @@ class JaxEngine:
 
     def native(self, buffer: jax.Array) -> jax.Array:
         return buffer
+
+    def calling(self, arguments: Sequence[Any]) -> contextlib.AbstractContextManager[object]:
+        """Around a user's own function over jax's arrays: with 64-bit arguments, 64 bits stay 64 bits."""
+        wide = any(isinstance(each, jax.Array) and each.dtype.name in _WIDE for each in arguments)
+        return jax.enable_x64(True) if wide else contextlib.nullcontext()
 
     def adopt(self, array: Any, device: Device) -> jax.Array:
         with jax.enable_x64(True):
