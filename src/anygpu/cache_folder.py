@@ -1,15 +1,34 @@
-"""Where anygpu keeps what it can find out again, and how it writes there."""
+"""Where anygpu keeps what it can find out again, and the only way to read and write there.
+
+Whatever lies in the folder, a call works: a file counts only when nobody but this user (or root) can have written it,
+when it is whole, and when it is what it should be. Anything else is as good as no file. What cannot be written is not
+kept, and nobody hears of it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import stat
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+Record = TypeVar("Record")
 
 #: How the names of files begin that are being written, or were when their process died.
 TEMPORARY = ".anygpu-new-"
+#: A record of any kind has fewer bytes than this.
+MOST_BYTES = 16 << 20
+
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # a pipe must not make us wait for its other end
+_ITSELF = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
@@ -29,18 +48,91 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     return Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "anygpu"
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that only this user can read. Others see the old one or the new one, never a part.
+def read_file(path: Path, most: int = MOST_BYTES) -> bytes | None:
+    """The content of a regular file that nobody else can have written, or put there; `None` for anything else."""
+    with contextlib.suppress(OSError, ValueError, MemoryError), contextlib.ExitStack() as stack:
+        flags = os.O_RDONLY | _AT_ONCE | _ITSELF | _BINARY
+        if os.open in os.supports_dir_fd:
+            # Through the folder that was looked at, so that it cannot be another one by now.
+            folder = os.open(path.parent, os.O_RDONLY | _AT_ONCE | getattr(os, "O_CLOEXEC", 0))
+            stack.callback(os.close, folder)
+            if not _is_own(os.fstat(folder)):
+                return None
+            descriptor = os.open(path.name, flags, dir_fd=folder)
+        else:
+            if path.is_symlink():
+                return None
+            descriptor = os.open(path, flags)
+        stack.callback(os.close, descriptor)
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > most or not _is_own(facts):
+            return None
+        return _read(descriptor, most)
+    return None
 
-    Raises OSError when it cannot be written, and leaves nothing behind.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=TEMPORARY, delete=False) as file:
-        try:
-            file.write(content)
-            file.close()
-            Path(file.name).replace(path)
-        except BaseException:
-            file.close()
-            Path(file.name).unlink(missing_ok=True)
-            raise
+
+def write_file(path: Path, content: bytes) -> bool:
+    """Write a file that only this user can read, if that is possible. Others see the old one or the new one."""
+    with contextlib.suppress(OSError, ValueError, MemoryError):
+        _make_folder(path.parent)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=TEMPORARY, delete=False) as file:
+            try:
+                file.write(content)
+                file.close()
+                Path(file.name).replace(path)
+                return True
+            except BaseException:
+                file.close()
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    return False
+
+
+def sealed(content: bytes, purpose: bytes) -> bytes:
+    """With a checksum before it of what it is and of what it is for."""
+    return hashlib.sha256(hashlib.sha256(purpose).digest() + content).hexdigest().encode() + b"\n" + content
+
+
+def unsealed(content: bytes | None, purpose: bytes) -> bytes | None:
+    """What was sealed for that purpose, if nothing of it has changed."""
+    if content is None:
+        return None
+    inner = content[65:]
+    return inner if sealed(inner, purpose) == content else None
+
+
+def decoded(decode: Callable[..., Any], content: bytes | None, type: type[Record]) -> Record | None:
+    """The record by one of msgspec's functions; `None` for what is no such record, however it is broken."""
+    if content is None:
+        return None
+    try:
+        found: Record = decode(content, type=type)
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError, MemoryError):
+        return None
+    return found
+
+
+def _read(descriptor: int, most: int) -> bytes | None:
+    parts: list[bytes] = []
+    left = most + 1
+    while left > 0 and (part := os.read(descriptor, min(left, 1 << 20))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts) if left > 0 else None
+
+
+def _is_own(facts: os.stat_result) -> bool:
+    if not hasattr(os, "geteuid"):
+        return True
+    # In a folder with the sticky bit others may make files, which are theirs, and touch none of ours.
+    is_sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
+    return facts.st_uid in (os.geteuid(), 0) and bool(is_sticky or not facts.st_mode & 0o022)
+
+
+def _make_folder(path: Path) -> None:
+    """With the folders above it that are missing, all of them this user's alone."""
+    missing = [path]
+    while not missing[-1].parent.exists() and missing[-1].parent != missing[-1]:
+        missing.append(missing[-1].parent)
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)

@@ -1,8 +1,8 @@
 """What engines that compile keep on disk between processes: results of tuning, and what a compiler made.
 
-A kept file may be handed to a driver that runs it, so it is trusted only when it is ours (written by this user, and not
-writable by others), whole (by its checksum) and meant for exactly this use (kind, key, device, driver and versions).
-Anything else is as good as no file: the worst that a cache can cost is the time to do the work again.
+A kept file is trusted only when it is ours (see `anygpu.cache_folder`), whole (by its checksum) and meant for exactly
+this use (kind, key, device, driver and versions). Anything else is as good as no file: the worst that a cache can cost
+is the time to do the work again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import platform
 import re
 import stat
-import struct
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from anygpu._version import __version__
-from anygpu.cache_folder import TEMPORARY, replace_file
+from anygpu.cache_folder import TEMPORARY, decoded, read_file, sealed, unsealed, write_file
 from anygpu.engines.catalogue import version_of
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
@@ -31,10 +30,7 @@ Record = TypeVar("Record")
 
 MAX_BYTES = 256 << 20
 
-_MAGIC = b"anygpu kept file"
-_FORMAT = 1
-#: What it is, which format, what it is for, how long the data are, and the checksum of what it is for and of the data.
-_HEADER = struct.Struct("<16s I 32s Q 32s")
+_FORMAT = 2
 
 #: What a file takes on disk, however short it is.
 _DISK_BLOCK = 4096
@@ -79,8 +75,7 @@ class Kept:
         """What was put under that key, if it is there and beyond doubt."""
         identity = self._identity(kind, key)
         path = self._path(kind, identity)
-        content = _read_own(path, self._max_bytes)
-        data = None if content is None else _unwrapped(content, identity)
+        data = unsealed(read_file(path, self._max_bytes), identity)
         if data is not None:
             with contextlib.suppress(OSError):
                 now = self._clock()
@@ -91,11 +86,10 @@ class Kept:
         """Keep it, in place of what was there, if the folder can be written."""
         identity = self._identity(kind, key)
         path = self._path(kind, identity)
-        content = _wrapped(data, identity)
-        if _on_disk(len(content)) > self._max_bytes:
+        content = sealed(data, identity)
+        if _on_disk(len(content)) > self._max_bytes or not write_file(path, content):
             return
         with contextlib.suppress(OSError):
-            replace_file(path, content)
             now = self._clock()
             os.utime(path, (now, now))
             self._room -= _on_disk(len(content))
@@ -104,13 +98,7 @@ class Kept:
 
     def record(self, kind: str, key: str | bytes, of: type[Record]) -> Record | None:
         """A record that was put under that key, if it is there and of that type."""
-        data = self.get(kind, key)
-        if data is None:
-            return None
-        try:
-            return msgspec.msgpack.decode(data, type=of)
-        except msgspec.DecodeError:
-            return None
+        return decoded(msgspec.msgpack.decode, self.get(kind, key), of)
 
     def put_record(self, kind: str, key: str | bytes, record: Any) -> None:
         """Keep anything that msgspec can encode: a struct, or what structs are made of."""
@@ -146,47 +134,6 @@ class Kept:
             total -= size
         # Half of it: others write here too.
         self._room = (self._max_bytes - total) // 2
-
-
-def _wrapped(data: bytes, identity: bytes) -> bytes:
-    checksum = _checksum(identity, data)
-    return _HEADER.pack(_MAGIC, _FORMAT, identity, len(data), checksum) + data
-
-
-def _unwrapped(content: bytes, identity: bytes) -> bytes | None:
-    if len(content) < _HEADER.size:
-        return None
-    magic, version, whose, length, checksum = _HEADER.unpack_from(content)
-    data = content[_HEADER.size :]
-    if (magic, version, whose, length) != (_MAGIC, _FORMAT, identity, len(data)):
-        return None
-    return data if checksum == _checksum(identity, data) else None
-
-
-def _checksum(identity: bytes, data: bytes) -> bytes:
-    # Of the strong ones the fastest, since processors have instructions for it.
-    checksum = hashlib.sha256(identity)
-    checksum.update(data)
-    return checksum.digest()
-
-
-def _read_own(path: Path, max_bytes: int) -> bytes | None:
-    """The content of a regular file that nobody but this user can have written."""
-    try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            facts = os.fstat(file.fileno())
-            if not stat.S_ISREG(facts.st_mode) or facts.st_size > max_bytes:
-                return None
-            if hasattr(os, "getuid") and (facts.st_uid != os.getuid() or facts.st_mode & 0o022):
-                return None
-            return file.read()
-    except OSError:
-        return None
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    # Whoever put a pipe there must not make us wait for its other end.
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _on_disk(nbytes: int) -> int:

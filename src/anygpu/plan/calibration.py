@@ -83,6 +83,19 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     #: The classes of which something was measured; the others are assumed, and scaled by these.
     measured: tuple[OperationClass, ...] = ()
 
+    @property
+    def is_plausible(self) -> bool:
+        """Whether it can be reckoned with: times are finite and not below 0, and what is divided by is more than 0."""
+        curves = [point for curve in self.rates.values() for point in curve.points]
+        times = [self.launch, self.kernel, self.wide, self.compile, self.open, self.addition, self.function or 0.0]
+        times += [self.write.latency, self.read.latency, *(seconds for _, seconds in curves)]
+        amounts = [self.write.bytes_per_second, self.read.bytes_per_second, *(amount for amount, _ in curves)]
+        rising = all(
+            curve.points and all(low < high for (low, _), (high, _) in pairwise(curve.points))
+            for curve in self.rates.values()
+        )
+        return rising and all(0 <= each < math.inf for each in times) and all(0 < each <= math.inf for each in amounts)
+
 
 def amount_of(cost: Cost) -> float:
     """How much work of its class an operation is: the operations it does, or the bytes it reads and writes."""

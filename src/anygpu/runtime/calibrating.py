@@ -68,7 +68,7 @@ def recalled(device: Device, *, home: Home | None = None) -> Calibration | None:
     `home` is that of the worker; `None` is where it lives if nobody says otherwise.
     """
     found = _kept(device).record(_KIND, _key(device, home), Calibration)
-    return found if found is not None and found.device == device.id else None
+    return found if found is not None and found.device == device.id and found.is_plausible else None
 
 
 def remember(calibration: Calibration, device: Device, *, home: Home | None = None) -> None:

@@ -6,7 +6,6 @@ a day at most, and only when the probe ended well: a device that hung yesterday 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import sys
 from collections.abc import Mapping
@@ -14,12 +13,15 @@ from pathlib import Path
 
 import msgspec
 
-from anygpu.cache_folder import replace_file
+from anygpu.cache_folder import decoded, read_file, sealed, unsealed, write_file
 from anygpu.engines.catalogue import EngineEntry, version_of
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.evidence import Evidence
 from anygpu.workers.messages import Item
+
+#: What the checksum in the file's first line is for.
+_PURPOSE = b"probes"
 
 VALID_SECONDS = 24 * 3600.0
 
@@ -47,15 +49,14 @@ def fingerprint(entry: EngineEntry, evidence: Evidence) -> str:
 
 
 def recall(path: Path, fingerprints: Mapping[str, str], now: float) -> dict[str, Remembered]:
-    """The results that are still valid. A file that is missing, torn or foreign is as good as none."""
-    try:
-        stored = msgspec.json.decode(path.read_bytes(), type=dict[str, Remembered])
-    except (OSError, msgspec.DecodeError):
-        return {}
+    """The results that are still valid. A file that is missing, torn, changed or foreign is as good as none."""
+    stored = decoded(msgspec.json.decode, unsealed(read_file(path), _PURPOSE), dict[str, Remembered])
     return {
         name: record
-        for name, record in stored.items()
-        if record.fingerprint == fingerprints.get(name) and 0 <= now - record.probed_at < VALID_SECONDS
+        for name, record in (stored or {}).items()
+        if record.fingerprint == fingerprints.get(name)
+        and 0 <= now - record.probed_at < VALID_SECONDS
+        and all(item.engine == name for item in record.items)
     }
 
 
@@ -66,8 +67,7 @@ def remember(path: Path, results: Mapping[str, list[Item]], fingerprints: Mappin
         kept = tuple(item for item in items if isinstance(item, Device | Unavailable))
         if name in fingerprints and all(_is_worth_remembering(item) for item in kept):
             records[name] = Remembered(fingerprint=fingerprints[name], probed_at=now, items=kept)
-    with contextlib.suppress(OSError):
-        replace_file(path, msgspec.json.encode(records))
+    write_file(path, sealed(msgspec.json.encode(records), _PURPOSE))
 
 
 def refreshed(item: Device | Unavailable) -> Device | Unavailable:
