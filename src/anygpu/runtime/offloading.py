@@ -8,7 +8,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 
@@ -56,11 +56,11 @@ class Calls:
         self._find_planner = planner
         self._task = getattr(function, "__qualname__", None) or repr(function)
 
-    def run(self, *arguments: Any, **keywords: Any) -> Result:
+    def run(self, /, *arguments: Any, **keywords: Any) -> Result:
         """As a call, with the receipt."""
         return Result(*self._place(signature(arguments, keywords, self._known.lifted), arguments, keywords))
 
-    def explain(self, *arguments: Any, **keywords: Any) -> Plan:
+    def explain(self, /, *arguments: Any, **keywords: Any) -> Plan:
         """Where the next call with such arguments would run, and why. Nothing is computed."""
         call = self.call(arguments, keywords)
         return explain(call) if self._known.options.engine is None else explain_opaque(call)
@@ -111,6 +111,8 @@ class Offloaded(Calls, Generic[P, R]):
     To everybody else it is the function: it binds to instances, pickles by name and has the same signature.
     """
 
+    __name__: str
+    __qualname__: str
     __wrapped__: Callable[P, R]
 
     def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
@@ -121,7 +123,7 @@ class Offloaded(Calls, Generic[P, R]):
 
     # -- calls
 
-    def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
+    def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
         # What is done here is done for every call, also of functions that take a microsecond: so it is written out.
         begin = _clock()
         known = self._known
@@ -192,10 +194,12 @@ class Offloaded(Calls, Generic[P, R]):
 
     # -- as a function is
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _OF_FUNCTIONS:
-            return getattr(self._function, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _OF_FUNCTIONS:
+                return getattr(self._function, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __copy__(self) -> Self:
         return self
@@ -254,7 +258,7 @@ def check_function(function: Any) -> None:
         hint = " Put @property above @offload." if isinstance(function, property | functools.cached_property) else ""
         raise InvalidOption(f"anygpu takes a function to run; got {function!r}.{hint}")
     called = function
-    while isinstance(called, functools.partial | types.MethodType):
+    while isinstance(called, functools.partial | types.MethodType | staticmethod):
         called = called.func if isinstance(called, functools.partial) else called.__func__
     if not isinstance(called, types.FunctionType):
         called = type(called).__call__
