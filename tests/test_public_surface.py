@@ -33,6 +33,7 @@ def test_the_exported_names() -> None:
         "AllocationError",
         "AnyGPUError",
         "Attempt",
+        "CannotCompile",
         "Card",
         "CopyNeeded",
         "DeadlineExceeded",

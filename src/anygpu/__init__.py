@@ -29,6 +29,7 @@ from anygpu.api import (
 from anygpu.errors import (
     AllocationError,
     AnyGPUError,
+    CannotCompile,
     CopyNeeded,
     DeadlineExceeded,
     DeviceError,
@@ -94,6 +95,7 @@ __all__ = [
     "AllocationError",
     "AnyGPUError",
     "Attempt",
+    "CannotCompile",
     "Card",
     "CopyNeeded",
     "DeadlineExceeded",

@@ -21,6 +21,7 @@
     ├── NotANumber                  a result has a NaN, and nan="raise" was asked for (also an ArithmeticError)
     ├── InvalidTransition           an event that cannot happen to a task now: a bug of ours, with the task's story
     ├── Unsupported                 an operation or dtype that the device does not have
+    │   └── CannotCompile           its compiler refuses what was generated for it
     ├── MissingExtra                an optional library is not installed (also an ImportError)
     ├── ValueNeeded                 a function asks for a value while it is recorded (also a TypeError)
     ├── NotRecordable               a function cannot become a program, so no device can run it (also a TypeError)
@@ -311,6 +312,21 @@ class Unsupported(AnyGPUError):
         self.what = what
         self.device = device
         super().__init__(f"{device} has no {what}. {instead or 'Use another device.'}")
+
+
+class CannotCompile(Unsupported):
+    """The device's compiler refuses kernels that were generated for a program, so the program runs elsewhere."""
+
+    detail: str
+
+    def __init__(self, device: str, detail: str) -> None:
+        self.detail = detail
+        AnyGPUError.__init__(
+            self,
+            f"{device} cannot compile the program: {detail.strip()}\nRun it on another device, and please report this.",
+        )
+        self.what = "compiler that takes the program"
+        self.device = device
 
 
 class MissingExtra(AnyGPUError, ImportError):

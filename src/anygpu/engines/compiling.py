@@ -33,7 +33,15 @@ from anygpu.engines.protocol import Lack
 from anygpu.engines.recent import Recent
 from anygpu.engines.trials import Trials
 from anygpu.engines.tuning import Tuner, budget
-from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption, KernelOutOfBounds, TooBig
+from anygpu.errors import (
+    AnyGPUError,
+    CannotCompile,
+    DeviceLost,
+    InvalidOption,
+    InvalidProgram,
+    KernelOutOfBounds,
+    TooBig,
+)
 from anygpu.hardware.device import Device
 from anygpu.hardware.verification import Values
 from anygpu.memory.resource import DeviceMemory, reclaim
@@ -118,7 +126,8 @@ class Session:
         self.device = device
         self.lock = threading.Lock()
         self._engine = engine
-        self._executables: Recent[Executable] = Recent()
+        #: What became of each program: a refusal of the compiler is remembered like anything else.
+        self._executables: Recent[Executable | CannotCompile] = Recent()
         self._lacks: Recent[list[Lack]] = Recent()
         self.kept = Kept(cache_folder() / "kernels", stamp_of(device, engine.libraries))
         self._root = DeviceMemory(driver.allocate, driver.release, classify=self._translated, guard=self.lock)
@@ -206,7 +215,24 @@ class Session:
         return self._lacks.get(program.key, lambda: why_not(program, self.target, self.device.id))
 
     def compiled(self, program: Program, offsets: tuple[bool, ...] = ()) -> Executable:
-        return self._executables.get((program.key, offsets), lambda: self._compile(program, offsets))
+        made = self._executables.get((program.key, offsets), lambda: self._compiled(program, offsets))
+        if isinstance(made, CannotCompile):
+            raise made.with_traceback(None)
+        return made
+
+    def _compiled(self, program: Program, offsets: tuple[bool, ...]) -> Executable | CannotCompile:
+        """What a device's compiler refuses, and what code generation trips over, another device may do."""
+        try:
+            return self._compile(program, offsets)
+        except InvalidProgram as error:
+            return CannotCompile(self.device.id, str(error))
+        except AnyGPUError:
+            # Memory, the device itself, or a kernel that a user wrote.
+            raise
+        except Exception as error:
+            if self._translated(error) is not None:
+                raise
+            return CannotCompile(self.device.id, f"{type(error).__name__}: {error}")
 
     def _compile(self, program: Program, offsets: tuple[bool, ...]) -> Executable:
         # What is constant is computed here: compilers take liberties with constants that NumPy does not.

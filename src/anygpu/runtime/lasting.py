@@ -16,14 +16,13 @@ from anygpu.array.expression import users_line
 from anygpu.errors import DeviceLost, DevicePoisoned, OutOfMemory, OverBudget
 from anygpu.hardware.device import Device
 from anygpu.hardware.verification import Values
-from anygpu.notices import ran_on_host
 from anygpu.program.graph import Program
 from anygpu.runtime import recovery
-from anygpu.runtime.place import WorkerPlace
+from anygpu.runtime.place import WorkerPlace, run_and_keep
 from anygpu.runtime.recovery import DEPTH, NODES, Copies, Copy, Evicted, Kept, Loss, LostArray, Origin
 from anygpu.runtime.restoring import Restoration
 from anygpu.workers.executing import spec_of
-from anygpu.workers.worker import Argument, Handle, Lending, Ran, Worker
+from anygpu.workers.worker import Argument, Handle, Lending, Worker
 
 Result = TypeVar("Result")
 
@@ -118,23 +117,19 @@ class LastingPlace(WorkerPlace):
     def run(self, program: Program, buffers: Sequence[Kept | Values]) -> list[Kept]:
         # Without a surprise it is done; what `_persist` costs is paid only then.
         worker, handles = self._ready(buffers)
-        ran: Ran | None = None
+        results: list[Any] | None = None
         deaths = 0
         try:
-            ran = worker.run(program, handles, keep=True, wait=False)
+            results = run_and_keep(worker, program, handles)
         except (DeviceLost, DevicePoisoned) as error:
             _forget_frames(error)
             deaths = 1
         except (OutOfMemory, OverBudget) as error:
             _forget_frames(error)
-        if ran is None:
+        if results is None:
             del worker, handles
-            ran = self._persist(
-                buffers, lambda worker, handles: worker.run(program, handles, keep=True, wait=False), deaths
-            )
-        for operation in ran.host_operations:
-            ran_on_host(operation)
-        return self.keep(program, buffers, ran.results)
+            results = self._persist(buffers, lambda worker, handles: run_and_keep(worker, program, handles), deaths)
+        return self.keep(program, buffers, results)
 
     def lend(self, buffer: Kept) -> Handle:
         """The array on the device, for somebody who talks to the worker."""

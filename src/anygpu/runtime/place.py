@@ -5,12 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from anygpu.errors import DeviceLost
+import numpy as np
+
+from anygpu.engines.numpy import lowering
+from anygpu.errors import CannotCompile, DeviceLost
 from anygpu.hardware.device import Device
 from anygpu.hardware.verification import Values
 from anygpu.notices import ran_on_host
 from anygpu.program.graph import Program
+from anygpu.receipts import HostOperation
+from anygpu.workers.hosting import line_of
 from anygpu.workers.worker import Argument, Handle, Worker
+
+
+def run_and_keep(worker: Worker, program: Program, buffers: Sequence[Argument]) -> list[Any]:
+    """The results, left on the device. What the device cannot compile is computed on the host, which is told."""
+    try:
+        ran = worker.run(program, buffers, keep=True, wait=False)
+    except CannotCompile as refused:
+        reason = refused.with_traceback(None)
+    else:
+        for operation in ran.host_operations:
+            ran_on_host(operation)
+        return ran.results
+    if any(spec.dtype == "bfloat16" for spec in program.specs):
+        raise reason
+    given = [each if isinstance(each, np.ndarray) else worker.download(each) for each in buffers]
+    values = lowering.run(program, given)
+    last = len(program.nodes) - 1
+    ran_on_host(
+        HostOperation(
+            operation=program.nodes[last].op.name,
+            reason=f"{reason.device} cannot compile it",
+            line=line_of(program, last),
+            bytes_moved=sum(each.nbytes for each in (*given, *values)),
+        )
+    )
+    return [worker.upload(each) for each in values]
 
 
 class WorkerPlace:
@@ -43,10 +74,7 @@ class WorkerPlace:
         worker = self.worker
         for buffer in buffers:
             worker = self._worker_of(buffer)
-        ran = worker.run(program, buffers, keep=True, wait=False)
-        for operation in ran.host_operations:
-            ran_on_host(operation)
-        return ran.results
+        return run_and_keep(worker, program, buffers)
 
     def native(self, buffer: Any) -> Any:
         return self._worker_of(buffer).native(buffer)
