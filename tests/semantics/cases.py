@@ -60,6 +60,8 @@ class Case:
     make: Callable[[], World] = field(repr=False)
     #: A part of the reason with which every call stays on NumPy; `None` when calls are to run on devices.
     stays_on_numpy: str | None = None
+    #: Whether it is right either way: what is known of its state or arguments may or may not be enough to record it.
+    either: bool = False
     #: Whether calls raise, so that there may be nothing to run anywhere else.
     raises: bool = False
     #: How far floats may lie apart, in units of their type's tolerance.

@@ -166,6 +166,6 @@ def complaint(case: Case, found: Run) -> str | None:
             lines.append(f"it should stay on NumPy, and {on_devices} calls ran on devices")
         elif case.stays_on_numpy not in reasons:
             lines.append(f"it stays on NumPy because of {reasons!r}, not because of {case.stays_on_numpy!r}")
-    elif not on_devices and not case.raises:
+    elif not on_devices and not case.raises and not case.either:
         lines.append(f"it never left NumPy: {reasons}")
     return "\n  ".join(lines) or None

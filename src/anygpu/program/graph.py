@@ -83,8 +83,7 @@ class Program:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Program):
             return NotImplemented
-        # By its bytes: numbers that are equal, such as 0.0 and -0.0, need not be the same.
-        return self is other or self.key == other.key
+        return self.nodes == other.nodes and self.outputs == other.outputs
 
     def __hash__(self) -> int:
         return hash(self.key)

@@ -263,23 +263,23 @@ def f_strings(x):
     return x * 2, f"{x.shape} {x.dtype} {len(x)!r:>4} {1 / 3:.3f}"
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="asks for a value")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
 def f_string_of_a_value(x):
     return x * 2, f"{x.max():.2f}"
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="asks for a value")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
 def f_string_of_an_array(x):
     return x * 2, f"{x}", repr(x), str(x[:2])
 
 
-@case(lambda n: (vector(n),))
+@case(lambda n: (vector(n),), either=True)
 def printed_constant(x):
     print("computing", x.shape)
     return x * 2
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="asks for a value")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
 def printed_values(x):
     print("largest", x.max(), x)
     return x * 2
@@ -294,7 +294,7 @@ def mutable_default():
     return World(function, lambda n: (vector(n),), seen=lambda: function.__defaults__)
 
 
-@case_of_state()
+@case_of_state(either=True)
 def default_changed_by_others():
     def function(x, by=2.0, *, offset=1.0):
         return x * by + offset
@@ -319,7 +319,7 @@ def default_array_written_by_others():
     return World(function, lambda n: (vector(n),), change)
 
 
-@case_of_state()
+@case_of_state(either=True)
 def attribute_of_a_function():
     def function(x):
         function.calls += 1
@@ -329,7 +329,7 @@ def attribute_of_a_function():
     return World(function, lambda n: (vector(n),), seen=lambda: function.calls)
 
 
-@case_of_state()
+@case_of_state(either=True)
 def attribute_of_a_function_read():
     def function(x):
         return x * function.factor
@@ -342,7 +342,7 @@ def attribute_of_a_function_read():
     return World(function, lambda n: (vector(n),), change)
 
 
-@case_of_state()
+@case_of_state(either=True)
 def lru_cache_of_a_table():
     setting = {"size": 1}
 
@@ -359,7 +359,7 @@ def lru_cache_of_a_table():
     return World(function, lambda n: (vector(n),), change, seen=lambda: table.cache_info())
 
 
-@case_of_state(stays_on_numpy="changes a")
+@case_of_state(either=True)
 def hand_written_cache():
     cache = {}
 
@@ -372,7 +372,7 @@ def hand_written_cache():
     return World(function, lambda n: (vector(n, turn(n, 4, 6)),), seen=lambda: dict(cache))
 
 
-@case_of_state()
+@case_of_state(either=True)
 def partial_as_the_function():
     def scaled(x, by, offset=0.0):
         return x * by + offset

@@ -260,7 +260,7 @@ def a_python_integer_decides(x, k):
     return x - k
 
 
-@case(lambda n: (vector(n), n % 4))
+@case(lambda n: (vector(n), n % 4), either=True)
 def a_python_integer_counts(x, steps):
     for _ in range(steps):
         x = x * 2 + 1
