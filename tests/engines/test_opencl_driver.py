@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from anygpu.codegen.kernel import Kernel
 from anygpu.engines.cutting import Cut
 from anygpu.engines.driver import Clear, Extent, Launch, Move
 from anygpu.engines.opencl.building import Built
@@ -345,31 +344,6 @@ class TestBuilding:
         limit = driver.target.group_limit
         with pytest.raises(InvalidProgram, match=f"groups of at most {limit}"):
             driver.build(affine(64, group_size=2 * limit))
-
-    def test_from_a_binary_nothing_is_compiled(self, shared: OpenCLDriver) -> None:
-        kernel = affine(1000, scale=7.0)
-        binary = run_and_keep(shared, kernel)
-        engine, _, other = open_first()
-        source, target = whole(other, np.ones(1000, np.float32)), room(other, 4000)
-        other.submit([Launch(other.build(kernel, binary=binary), (source, target), (0,))])
-        assert (other.read(target).view(np.float32) == 8).all()
-        assert other.counters.compilations == 0
-        other.close()
-        engine.close()
-
-    @pytest.mark.parametrize("binary", [b"", b"no binary at all", b"poclbin\0" * 40])
-    def test_a_binary_that_is_none_is_ignored(self, driver: OpenCLDriver, binary: bytes) -> None:
-        before = driver.counters.compilations
-        driver.build(affine(77, scale=float(len(binary) + 2), name=f"affine_{driver.live().functions}"), binary=binary)
-        assert driver.counters.compilations == before + 1
-
-
-def run_and_keep(driver: OpenCLDriver, kernel: Kernel) -> bytes:
-    built = driver.build(kernel)
-    extents = (room(driver, 4000), room(driver, 4000))
-    driver.submit([Launch(built, extents, (0,))])
-    driver.synchronize()
-    return built.binary()
 
 
 class TestClosing:

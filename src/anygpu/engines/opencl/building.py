@@ -52,14 +52,6 @@ class Built:
         self._timed = 0
         self._event: tuple[Any, int] | None = None
 
-    def binary(self) -> bytes:
-        """What the compiler made, for a cache on disk: only of use on the same device, driver and library.
-
-        Best asked for after the first run: PoCL has then made everything that belongs into it.
-        """
-        (binary,) = self.function.program.get_info(cl.program_info.BINARIES)
-        return bytes(binary)
-
     def cuts(self, pace: Pace) -> tuple[Cut, ...]:
         """The parts in which it runs: by its own earlier runs where there are any, by its estimates otherwise."""
         kernel = self.kernel
@@ -121,20 +113,18 @@ class Builder:
     def __len__(self) -> int:
         return len(self._functions)
 
-    def build(self, kernel: Kernel, binary: bytes | None = None) -> Built:
-        """Raises `InvalidProgram` with the compiler's words. A binary that the driver refuses is as good as none."""
+    def build(self, kernel: Kernel) -> Built:
+        """Raises `InvalidProgram` with the compiler's words."""
         if kernel.group_size > self._group_limit:
             raise self._too_large(kernel, self._group_limit)
         key = (kernel.source, kernel.name, kernel.group_size, len(kernel.bindings), len(kernel.numbers))
-        return Built(kernel, self._functions.get(key, lambda: self._function(kernel, binary)))
+        return Built(kernel, self._functions.get(key, lambda: self._function(kernel)))
 
-    def _function(self, kernel: Kernel, binary: bytes | None) -> Function:
-        program = None if binary is None else self._from_binary(binary)
+    def _function(self, kernel: Kernel) -> Function:
         if kernel.own is not None:
             self._look_at(kernel.own)
         try:
-            if program is None:
-                program = self._from_source(kernel)
+            program = self._from_source(kernel)
             compiled = cl.Kernel(program, kernel.name)
         except cl.Error as error:
             if errors.is_refusal_of_a_kernel(error):
@@ -183,12 +173,6 @@ class Builder:
                 own.title,
                 f"its groups share {taken:,} bytes, and {limit:,} is what a group has on {self._name}.",
             )
-
-    def _from_binary(self, binary: bytes) -> Any | None:
-        try:
-            return cl.Program(self._context, [self._device], [binary]).build(self._options)
-        except cl.Error:
-            return None
 
     def _from_source(self, kernel: Kernel) -> Any:
         self._counters.compilations += 1

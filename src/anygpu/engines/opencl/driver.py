@@ -136,10 +136,9 @@ class OpenCLDriver:
         view = self._memory.view(extent, owner, writable=writable)
         return self.read(extent) if view is None else view
 
-    def build(self, kernel: Kernel, *, binary: bytes | None = None) -> Built:
-        """`binary`: what `Built.binary` gave earlier, for the same kernel, device, driver and libraries."""
+    def build(self, kernel: Kernel) -> Built:
         self._require_open()
-        return self._builder.build(kernel, binary)
+        return self._builder.build(kernel)
 
     def submit(self, commands: Sequence[Command], *, timed: bool = False) -> None:
         self._require_open()
