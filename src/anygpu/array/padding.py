@@ -16,7 +16,7 @@ from anygpu.array.facts import ndim
 from anygpu.array.recording import apply, binary, broadcast, cast, reshape
 from anygpu.array.sequences import linspace
 from anygpu.program.dtypes import is_integer
-from anygpu.program.primitives import Concatenate, Flip, Pad
+from anygpu.program.primitives import Concatenate, Constant, Flip, Pad
 
 Widths = tuple[int, int]
 
@@ -122,7 +122,7 @@ def _constant(given: Array, widths: list[Widths], values: list[tuple[Any, Any]])
     numbers = [_number(each, given) for pair in values for each in pair]
     if not widths:
         return value
-    if all(_same(each, values[0][0]) for pair in values for each in pair):
+    if all(_same(each, numbers[0]) for each in numbers):
         return apply(Pad(tuple(low for low, _ in widths), tuple(high for _, high in widths)), value, numbers[0])
     for axis, (low, high) in enumerate(widths):
         before, after = numbers[2 * axis : 2 * axis + 2]
@@ -135,10 +135,8 @@ def _constant(given: Array, widths: list[Widths], values: list[tuple[Any, Any]])
     return value
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Array) or isinstance(other, Array):
-        return one is other
-    return bool(one == other and np.signbit(np.real(one)) == np.signbit(np.real(other)))
+def _same(one: Value, other: Value) -> bool:
+    return one is other or (isinstance(one.op, Constant) and one.op == other.op)
 
 
 def _number(x: Any, given: Array) -> Value:

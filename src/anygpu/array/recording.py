@@ -212,6 +212,10 @@ def _fitted(operand: Operand, dtype: DType, shape: Shape) -> Value:
 
 #: Numbers that were met beside arrays before, broadcast to their shape: `x * 2` in a loop makes the 2 only once.
 _MET: dict[tuple[Any, ...], Value] = {}
+#: Types of which that is done: of subclasses nobody knows what their == and their hash mean.
+_MET_TYPES = frozenset((bool, int, float, complex))
+#: Those of them whose numbers, other than 0, are the same when they are equal.
+_EQUAL_IS_SAME = frozenset((bool, int, float))
 
 
 def _nobody() -> None:
@@ -221,12 +225,16 @@ def _nobody() -> None:
 def _scalar_beside(scalar: Scalar, spec: Spec) -> Value:
     if type(scalar) is Weak:
         return broadcast(scalar.value(spec.dtype), spec.shape)
-    # 0.0 and -0.0 are equal and differ, as NaN does from itself: those go by what they look like.
-    key = (scalar if scalar and scalar == scalar else repr(scalar), type(scalar), spec)
+    kind = type(scalar)
+    if kind not in _MET_TYPES:
+        return broadcast(_new_constant(scalar, spec.dtype), spec.shape)
+    # 0.0 and -0.0 are equal and differ, in complex numbers too, as NaN does from itself: those go by what they look
+    # like.
+    key = (scalar if scalar and scalar == scalar and kind is not complex else repr(scalar), kind, spec)
     known = _MET.get(key)
     if known is None:
-        if type(scalar) is int:
-            _check_range(scalar, spec.dtype)
+        if kind is int:
+            _check_range(scalar, spec.dtype)  # type: ignore[arg-type]
         known = broadcast(_new_constant(scalar, spec.dtype), spec.shape)
         known.holder = _nobody  # type: ignore[assignment]
         if len(_MET) > 1000:
@@ -269,7 +277,7 @@ def binary(fn: BinaryFunction, one: Operand, other: Operand) -> Value:
         if type(other) is Value:
             beside = other if one.spec == other.spec and one.place is other.place else None
         else:
-            beside = _MET.get((other, type(other), one.spec)) if type(other) is not Weak and other else None
+            beside = _MET.get((other, type(other), one.spec)) if type(other) in _EQUAL_IS_SAME and other else None
         if beside is not None:
             spec = one.spec
             dtype = _RESULT.get((fn, spec.dtype))

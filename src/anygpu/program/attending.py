@@ -6,7 +6,7 @@ import math
 
 from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import KIND
-from anygpu.program.primitives import Primitive, Spec, checked
+from anygpu.program.primitives import Primitive, Spec, checked, hash_of_bits, same_bits
 
 
 class Attend(Primitive, frozen=True):
@@ -18,6 +18,9 @@ class Attend(Primitive, frozen=True):
 
     scale: float
     causal: bool = False
+
+    __eq__ = same_bits
+    __hash__ = hash_of_bits
 
     def infer(self, *inputs: Spec) -> Spec:
         if len(inputs) not in (3, 4):

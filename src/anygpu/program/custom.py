@@ -14,7 +14,7 @@ import msgspec
 from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
-from anygpu.program.primitives import Input, Primitive, Shape, Spec, checked
+from anygpu.program.primitives import Input, Primitive, Shape, Spec, checked, hash_of_bits, same_bits
 
 Language = Literal["wgsl", "opencl"]
 #: What people call them.
@@ -46,6 +46,9 @@ class Scalar(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     name: _Name
     dtype: Literal["int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
     value: int | float
+
+    __eq__ = same_bits
+    __hash__ = hash_of_bits
 
 
 class Custom(Primitive, frozen=True):

@@ -56,6 +56,15 @@ class Spec(NamedTuple):
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+def same_bits(one: msgspec.Struct, other: object) -> bool:
+    """Whether two records have one byte form. Of those that hold floats, == would take 0.0 for -0.0, and 1 for 1.0."""
+    return type(one) is type(other) and msgspec.msgpack.encode(one) == msgspec.msgpack.encode(other)
+
+
+def hash_of_bits(one: msgspec.Struct) -> int:
+    return hash(msgspec.msgpack.encode(one))
+
+
 class Primitive(msgspec.Struct, frozen=True, array_like=True, tag=str.lower, forbid_unknown_fields=True):
     """The root of all primitives. `class Reduce` is tagged "reduce" in the byte form."""
 
