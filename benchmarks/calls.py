@@ -1,14 +1,17 @@
 """What a call that stays on the CPU costs beyond the bare function: `python -m benchmarks.calls [--json] [--check]`.
 
-Functions of one to four arguments on arrays so small that no device could gain anything, called bare and offloaded in
-turns. The best of many samples counts, because others use the machine too.
+Functions of arrays so small that no device could gain anything, called bare and offloaded in turns, with arguments of
+every kind: the same ones at each call, and such that are new each time. The best of many samples counts, because others
+use the machine too; the difference of medians is beside it.
 """
 
 from __future__ import annotations
 
-import functools
+import dataclasses
+import enum
+import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,11 +20,35 @@ from benchmarks.placement import calibrate, settle
 from benchmarks.report import Figure, arguments, publish
 from benchmarks.sampling import in_turns
 
-#: The most that a call may cost beyond the bare function.
+#: The most that a call may cost beyond the bare function, whatever its arguments are.
 MICROSECONDS = 3.0
+#: Calls before anything is measured: as many as a short function has before it is thought about, and some more.
+WARM_UP = 2500
 ELEMENTS = 64
 #: How long each side is repeated.
-SECONDS = 1.5
+SECONDS = 0.8
+
+X, Y, Z = np.random.default_rng(0).standard_normal((3, ELEMENTS), np.float32)
+
+
+class Calls(NamedTuple):
+    """One kind of calls: with the bare function, and with the offloaded one."""
+
+    name: str
+    bare: Callable[[], object]
+    offloaded: Callable[[], object]
+
+
+def of(name: str, function: Callable[..., Any], *values: Any, **keywords: Any) -> Calls:
+    """Calls with the same arguments each time."""
+    offloaded: Any = ag.offload(function)
+    return Calls(name, lambda: function(*values, **keywords), lambda: offloaded(*values, **keywords))
+
+
+def changing(name: str, function: Callable[..., Any], new: Callable[[], Any]) -> Calls:
+    """Calls with an array, and something that is new each time."""
+    offloaded: Any = ag.offload(function)
+    return Calls(name, lambda: function(X, new()), lambda: offloaded(X, new()))
 
 
 def of_one(x: Any) -> Any:
@@ -40,24 +67,92 @@ def of_four(x: Any, y: Any, z: Any, factor: float) -> Any:
     return (x * y + z) * factor
 
 
-def measure(function: Callable[..., Any], values: tuple[Any, ...]) -> list[Figure]:
-    offloaded: Any = ag.offload(function)
-    for _ in range(100):
-        offloaded(*values)
+def with_something(x: Any, something: Any = None, *, mode: str = "same", axis: int | None = None) -> Any:
+    return x + 1
+
+
+def of_something(something: Any) -> Any:
+    return X + 1
+
+
+@dataclasses.dataclass
+class Settings:
+    weights: Any
+    rate: float
+    name: str = "settings"
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Model:
+    def __init__(self) -> None:
+        self.weights = X
+
+    def bare(self, y: Any) -> Any:
+        return self.weights + y
+
+    @ag.offload
+    def offloaded(self, y: Any) -> Any:
+        return self.weights + y
+
+
+class Frame:
+    """As a DataFrame: it has no hash, and anygpu knows nothing of it. For machines without pandas."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.values = X
+
+
+def frame() -> Any:
+    try:
+        import pandas  # type: ignore[import-untyped]
+    except ImportError:
+        return Frame()
+    return pandas.DataFrame({"a": X})
+
+
+def kinds() -> list[Calls]:
+    model, numbers, table = Model(), itertools.count(), frame()
+    return [
+        of("ndarray", of_one, X),
+        of("2 ndarrays", of_two, X, Y),
+        of("3 ndarrays", of_three, X, Y, Z),
+        of("3 ndarrays and a float", of_four, X, Y, Z, 0.5),
+        changing("new float", of_two, lambda: next(numbers) * 0.1),
+        of("int", of_two, X, 3),
+        changing("new int", of_two, lambda: next(numbers)),
+        of("str", with_something, X, "same"),
+        changing("new str", with_something, lambda: str(next(numbers))),
+        of("tuple", with_something, X, (3, 4, "same")),
+        of("dict", of_something, {"x": X, "pair": [X, Y]}),
+        of("dataclass", of_something, Settings(X, 0.5)),
+        of("enum", with_something, X, Colour.RED),
+        of("keywords", with_something, X, mode="other", axis=0),
+        of(type(table).__name__, of_something, table),
+        changing(f"new {type(table).__name__}", with_something, frame),
+        of("object", of_something, model),
+        changing("new object", with_something, Model),
+        Calls("bound method", lambda: model.bare(X), lambda: model.offloaded(X)),
+    ]
+
+
+def measure(calls: Calls) -> list[Figure]:
+    for _ in range(WARM_UP):
+        calls.offloaded()
     settle()
-    sides = {"bare": functools.partial(function, *values), "offloaded": functools.partial(offloaded, *values)}
-    timings = in_turns(sides, seconds=SECONDS)
+    timings = in_turns({"bare": calls.bare, "offloaded": calls.offloaded}, seconds=SECONDS, always=("offloaded",))
     receipt = ag.last_receipt()
     if receipt is None or receipt.device != "numpy":
-        raise RuntimeError(f"{function.__name__} did not stay on the CPU: {receipt}")
-    bare, best = timings["bare"], timings["offloaded"]
-    number = f"{len(values)} argument{'s' if len(values) > 1 else ''}"
+        raise RuntimeError(f"the call with {calls.name} did not stay on the CPU: {receipt}")
+    bare, ours = timings["bare"], timings["offloaded"]
     return [
-        Figure(name=f"{number}: bare", value=1e6 * bare.best, unit="µs"),
-        Figure(
-            name=f"{number}: offloaded beyond bare", value=1e6 * (best.best - bare.best), unit="µs", bound=MICROSECONDS
-        ),
-        Figure(name=f"{number}: the same, of medians", value=1e6 * (best.median - bare.median), unit="µs"),
+        Figure(name=f"{calls.name}: bare", value=1e6 * bare.best, unit="µs"),
+        Figure(name=f"{calls.name}: beyond bare", value=1e6 * (ours.best - bare.best), unit="µs", bound=MICROSECONDS),
+        Figure(name=f"{calls.name}: the same, of medians", value=1e6 * (ours.median - bare.median), unit="µs"),
     ]
 
 
@@ -65,14 +160,7 @@ def main() -> None:
     options = arguments(__doc__)
     # As in a program that has run for a while: what there is, and how fast it is, is known.
     calibrate()
-    x, y, z = np.random.default_rng(0).standard_normal((3, ELEMENTS), np.float32)
-    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
-        (of_one, (x,)),
-        (of_two, (x, y)),
-        (of_three, (x, y, z)),
-        (of_four, (x, y, z, 0.5)),
-    ]
-    publish([figure for function, values in calls for figure in measure(function, values)], options)
+    publish([figure for calls in kinds() for figure in measure(calls)], options)
 
 
 if __name__ == "__main__":

@@ -308,6 +308,46 @@ def test_decorators_of_functools_on_top() -> None:
     assert holder.values is holder.values
 
 
+def test_a_wrapper_of_an_offloaded_function_can_be_offloaded() -> None:
+    @functools.wraps(score)
+    def wrapper(x: Any) -> Any:
+        return score(x) * 100
+
+    again = ag.offload(wrapper)
+    assert again.function is wrapper
+    np.testing.assert_array_equal(again(X), (X * 2 + 1) * 100)
+    assert not [name for name in vars(wrapper) if name.startswith("_") and not name.startswith("__")]
+
+
+def test_what_is_no_method_does_not_become_one() -> None:
+    class Holder:
+        sine = ag.offload(np.sin)
+        whole = ag.offload(Model().method)
+        part = ag.offload(functools.partial(bare))
+        anonymous = ag.offload(lambda self, x: x + 1)
+
+    holder = Holder()
+    np.testing.assert_array_equal(holder.sine(X), np.sin(X))
+    np.testing.assert_array_equal(holder.whole(X), X * 3)
+    np.testing.assert_array_equal(holder.part(X), X - 1)
+    np.testing.assert_array_equal(holder.anonymous(X), X + 1)
+
+
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise RuntimeError("repr")
+
+    def __call__(self, x: Any) -> Any:
+        return x + 1
+
+
+def test_names_of_things_that_have_none() -> None:
+    part = functools.partial(bare, np.zeros(10**6))
+    assert repr(ag.offload(part)) == "<offloaded bare>"
+    assert repr(ag.offload(Unspeakable())) == "<offloaded Unspeakable>"
+    assert ag.run(Unspeakable(), X).receipt.task == "Unspeakable"
+
+
 # -- what is refused
 
 
@@ -357,6 +397,9 @@ def test_classes_and_properties_are_refused() -> None:
         ag.offload(property(bare))  # type: ignore[call-overload]
     with pytest.raises(ag.InvalidOption, match="takes a function"):
         ag.offload("score")  # type: ignore[call-overload]
+    for call in (lambda: ag.run(3, X), lambda: ag.submit(3, X).result(60), lambda: ag.explain(3, X)):  # type: ignore[arg-type]
+        with pytest.raises(ag.InvalidOption, match="takes a function to run; got 3"):
+            call()
     assert ag.run(np.float32, 1.5).value == 1.5
 
 

@@ -24,7 +24,7 @@ from anygpu.runtime.opaque import explain_opaque, place_opaque
 from anygpu.runtime.options import CallOptions, Options, options
 from anygpu.runtime.placing import explain, place
 from anygpu.runtime.planner import Planner, allows_numpy, default
-from anygpu.runtime.signature import function_key, signature, told_apart, way_of
+from anygpu.runtime.signature import BUILTIN, function_key, signature, told_apart, way_of
 from anygpu.runtime.state import LARGE, Early, State
 from anygpu.runtime.values import home_of_ours, largest_of
 
@@ -33,6 +33,7 @@ R = TypeVar("R")
 
 _clock = time.perf_counter
 _ndarray = np.ndarray
+_way_of_builtin = BUILTIN.get
 _set_last = last.set
 _listening = listeners.get
 
@@ -50,11 +51,13 @@ class Calls:
     What is known may be shared with other functions of the same code, and outlives them.
     """
 
+    __slots__ = ("_find_planner", "_function", "_known", "_task")
+
     def __init__(self, function: Callable[..., Any], known: Known, planner: Callable[[], Planner]) -> None:
         self._function = function
         self._known = known
         self._find_planner = planner
-        self._task = getattr(function, "__qualname__", None) or repr(function)
+        self._task = _name_of(function)
 
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
         """As a call, with the receipt."""
@@ -95,6 +98,13 @@ class Calls:
         return place(call)
 
 
+def _name_of(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return str(name)
+
+
 def _home(planner: Planner, options: Options, ours: str | None) -> str | None:
     """Where the arguments are, if calls may run there."""
     if ours is None or ours == "numpy":
@@ -111,6 +121,9 @@ class Offloaded(Calls, Generic[P, R]):
     To everybody else it is the function: it binds to instances, pickles by name and has the same signature.
     """
 
+    # What is in `__dict__` is copied by whoever wraps it in turn, so there is nothing of ours.
+    __slots__ = ("__dict__", "__weakref__", "_binds", "_may_begin_at_home")
+
     __name__: str
     __qualname__: str
     __wrapped__: Callable[P, R]
@@ -119,6 +132,8 @@ class Offloaded(Calls, Generic[P, R]):
         check_function(function)
         super().__init__(function, Known(options), planner)
         functools.update_wrapper(self, function)
+        #: Whether the function becomes a method when it is an attribute of a class.
+        self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
         self._may_begin_at_home = allows_numpy(options) and options.precision is None
 
     # -- calls
@@ -133,21 +148,23 @@ class Offloaded(Calls, Generic[P, R]):
         for each in arguments:
             kind = type(each)
             if kind is _ndarray:
-                parts += (each.shape, each.dtype)
+                dtype = each.dtype
+                parts += (each.shape, dtype.num if dtype.isnative else -dtype.num)
             elif kind in lifted:
                 parts.append(kind)
             else:
-                way_of(kind)(each, parts, lifted)
+                (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
         if keywords:
             for name, each in keywords.items():
                 parts.append(name)
                 kind = type(each)
                 if kind is _ndarray:
-                    parts += (each.shape, each.dtype)
+                    dtype = each.dtype
+                    parts += (each.shape, dtype.num if dtype.isnative else -dtype.num)
                 elif kind in lifted:
                     parts.append(kind)
                 else:
-                    way_of(kind)(each, parts, lifted)
+                    (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
         key = tuple(parts)
         state: State | Early | None = known.states.get(key)
         if state is None:
@@ -178,7 +195,7 @@ class Offloaded(Calls, Generic[P, R]):
         return placed
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
+        return types.MethodType(self, instance) if instance is not None and self._binds else self
 
     @property
     def function(self) -> Callable[P, R]:
@@ -252,17 +269,21 @@ def _may_begin_small(key: tuple[Hashable, ...], arguments: tuple[Any, ...], keyw
 _SMALL = frozenset((int, float, str, bool, bytes, complex, type(None)))
 
 
-def check_function(function: Any) -> None:
-    """Raises `InvalidOption` for what cannot be run as a function, with what to do instead."""
+def check_callable(function: Any) -> None:
     if not callable(function):
         hint = " Put @property above @offload." if isinstance(function, property | functools.cached_property) else ""
         raise InvalidOption(f"anygpu takes a function to run; got {function!r}.{hint}")
+
+
+def check_function(function: Any) -> None:
+    """Raises `InvalidOption` for what cannot be run as a function, with what to do instead."""
+    check_callable(function)
     called = function
     while isinstance(called, functools.partial | types.MethodType | staticmethod):
         called = called.func if isinstance(called, functools.partial) else called.__func__
     if not isinstance(called, types.FunctionType):
         called = type(called).__call__
-    name = getattr(function, "__qualname__", None) or repr(function)
+    name = _name_of(function)
     if inspect.iscoroutinefunction(called):
         raise InvalidOption(
             f"{name} is an async function, which anygpu cannot run: offload the function that computes, and call it "
@@ -323,6 +344,7 @@ def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
 
 def known_of(function: Callable[..., Any], wanted: Options) -> Known:
     """What is known of a function under these options, for everybody who uses the default planner."""
+    check_callable(function)
     same = function_key(function)
     known = _functions.find((same, wanted)) if same is not None else None
     if known is None:

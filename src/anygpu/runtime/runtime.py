@@ -23,7 +23,7 @@ from anygpu.runtime.jobs import Job
 from anygpu.runtime.known import Known, KnownFunctions
 from anygpu.runtime.mapping import Outcome, Stop, map_over
 from anygpu.runtime.mending import Life
-from anygpu.runtime.offloading import Calls, Offloaded, Result, check_function, known_of, unwrapped
+from anygpu.runtime.offloading import Calls, Offloaded, Result, check_callable, check_function, known_of, unwrapped
 from anygpu.runtime.options import CallOptions, Options, TaskOptions, check_names, options
 from anygpu.runtime.places import Places
 from anygpu.runtime.planner import Planner, default
@@ -229,6 +229,7 @@ class Runtime:
                 return function
             own = function.options if not given else None
             function = function.function
+        check_callable(function)
         same = function_key(function)
         key: Hashable = (same, own, tuple(given.items()))
         try:

@@ -46,6 +46,9 @@ Parts = list[Any]
 _Describe = Callable[[Any, Parts, frozenset[type]], None]
 
 _ndarray = np.ndarray
+#: Those of ndarray itself, whatever a class of the user's makes of them.
+_shape_of: Callable[[Any], Any] = np.ndarray.shape.__get__
+_dtype_of: Callable[[Any], Any] = np.ndarray.dtype.__get__
 
 
 def signature(
@@ -65,7 +68,8 @@ def describe(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
     """Add what tells a value apart. What comes first says how many parts follow, so that no two values are confused."""
     kind = type(value)
     if kind is _ndarray:
-        parts += (value.shape, value.dtype)
+        dtype = value.dtype
+        parts += (value.shape, dtype.num if dtype.isnative else -dtype.num)
     elif kind in lifted:
         parts.append(kind)
     else:
@@ -144,12 +148,17 @@ def _complex(value: complex, parts: Parts, lifted: frozenset[type]) -> None:
 
 
 def _scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> None:
-    parts += (type(value), value.dtype, value.tobytes())
+    parts += (type(value), value.dtype.str, value.tobytes())
 
 
 def _long_scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> None:
     """Not by its bytes, some of which mean nothing."""
     parts += (type(value), repr(value))
+
+
+def _dtype(value: np.dtype[Any], parts: Parts, lifted: frozenset[type]) -> None:
+    # Others may hold objects of the user's, or have no hash.
+    parts += (np.dtype, value.str) if value.kind in "?biufcmMSU" and not value.metadata else (BY_TYPE, np.dtype)
 
 
 def _slice(value: slice, parts: Parts, lifted: frozenset[type]) -> None:
@@ -176,11 +185,12 @@ def _elements(values: Collection[Any], parts: Parts, lifted: frozenset[type]) ->
         # As in `describe`, for speed.
         kind = type(each)
         if kind is _ndarray:
-            parts += (each.shape, each.dtype)
+            dtype = each.dtype
+            parts += (each.shape, dtype.num if dtype.isnative else -dtype.num)
         elif kind in lifted:
             parts.append(kind)
         else:
-            way_of(kind)(each, parts, lifted)
+            (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
 
 
 def _dict(value: dict[Any, Any], parts: Parts, lifted: frozenset[type]) -> None:
@@ -200,11 +210,12 @@ def _items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type]) -> Non
                 describe(name, parts, frozenset())
             kind = type(each)
             if kind is _ndarray:
-                parts += (each.shape, each.dtype)
+                dtype = each.dtype
+                parts += (each.shape, dtype.num if dtype.isnative else -dtype.num)
             elif kind in lifted:
                 parts.append(kind)
             else:
-                way_of(kind)(each, parts, lifted)
+                (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
     except RuntimeError:  # another thread adds to it
         parts.append(BY_TYPE)
 
@@ -231,7 +242,7 @@ def _numpys_function(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
     parts += (type(value), name) if getattr(np, name, None) is value else (BY_TYPE, type(value))
 
 
-_BUILTIN: dict[type, _Describe] = {
+BUILTIN: dict[type, _Describe] = {
     int: _integer,
     str: _string,
     bytes: _string,
@@ -261,8 +272,8 @@ _classes: dict[int, _Describe] = {}
 
 
 def way_of(kind: type) -> _Describe:
-    """How values of a type are described."""
-    return _BUILTIN.get(kind) or _classes.get(id(kind)) or _look_at(kind)
+    """How values of a type are described; those of Python and NumPy are in a table, which is asked first."""
+    return BUILTIN.get(kind) or _classes.get(id(kind)) or _look_at(kind)
 
 
 def _look_at(kind: type) -> _Describe:
@@ -280,9 +291,9 @@ def _way_for(kind: type, token: int) -> _Describe:
     if issubclass(kind, Array):
         return _array
     if issubclass(kind, np.dtype):
-        return lambda value, parts, lifted: parts.extend((np.dtype, value))
+        return _dtype
     if issubclass(kind, np.ndarray):
-        return lambda value, parts, lifted: parts.extend((token, value.shape, value.dtype))
+        return lambda value, parts, lifted: parts.extend((token, _shape_of(value), _dtype_of(value).num))
     if issubclass(kind, type | ModuleType):
         return lambda value, parts, lifted: parts.extend((token, token_of(value)))
     if issubclass(kind, enum.Enum):
@@ -347,11 +358,12 @@ def _dataclass(kind: type, token: int, whole: _Describe) -> _Describe:
                 each = getattr(value, name)
                 kind = type(each)
                 if kind is _ndarray:
-                    parts += (each.shape, each.dtype)
+                    dtype = each.dtype
+                    parts += (each.shape, dtype.num if dtype.isnative else -dtype.num)
                 elif kind in lifted:
                     parts.append(kind)
                 else:
-                    way_of(kind)(each, parts, lifted)
+                    (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
         except Exception:  # noqa: BLE001 - an attribute that was never set, or that raises
             del parts[begin:]
             whole(value, parts, lifted)

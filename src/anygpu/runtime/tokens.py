@@ -21,10 +21,11 @@ def token_of(thing: Any) -> int | None:
     if known is not None:
         return known[0]
 
-    def forget(gone: weakref.ref[Any]) -> None:
-        found = _known.get(address)
+    # With what it needs at hand: it may be called when the interpreter has let go of this module.
+    def forget(gone: weakref.ref[Any], known: dict[int, Any] = _known) -> None:
+        found = known.get(address)
         if found is not None and found[1] is gone:
-            del _known[address]
+            del known[address]
 
     try:
         reference = weakref.ref(thing, forget)
