@@ -211,7 +211,11 @@ def histogram2d(
 
 
 def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Array:
-    """How often each integer from 0 occurs. How many these are depends on the largest, so that is computed."""
+    """How often each integer from 0 occurs.
+
+    How many these are depends on the largest, so that is computed, unless `minlength` has room for all of the type:
+    256 for bytes.
+    """
     (array,) = arrays(x)
     if array.ndim != 1:
         raise ValueError(f"bincount takes a vector, not {array.ndim} axes.")
@@ -222,7 +226,7 @@ def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Array:
         raise ValueError(f"minlength is 0 or more, not {minlength}.")
     length = operator.index(minlength)
     value = cast(value, "int64")
-    if array.size:
+    if array.size and not (array.dtype.kind in "bu" and length > _largest(array.dtype)):
         ends = [int(Array(apply(Reduce(fn, (0,)), value))) for fn in ("min", "max")]
         if ends[0] < 0:
             raise ValueError("bincount counts integers from 0; there is a negative one.")
@@ -236,6 +240,10 @@ def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Array:
             raise ValueError(f"weights of shape {amounts.spec.shape} do not fit {array.shape}.")
     empty = filled((length,), 0, kind)
     return Array(placed(apply(Scatter("add", 0), empty, value, amounts) if length else empty, array._place))
+
+
+def _largest(dtype: np.dtype[Any]) -> int:
+    return 1 if dtype == np.bool_ else int(np.iinfo(dtype).max)
 
 
 def digitize(x: Any, bins: Any, right: bool = False) -> Array:

@@ -46,9 +46,17 @@ def get(array: Array, key: Any) -> Array:
     value = array._value
     for op in basic.path:
         value = apply(op, value)
-    if not basic.picks:
-        return attach(Array(value), array, basic.path)
-    return Array(_pick(value, basic))
+    if basic.picks:
+        return Array(_pick(value, basic))
+    if not basic.shape and _is_element(key, array.ndim):
+        return Array(value)
+    return attach(Array(value), array, basic.path)
+
+
+def _is_element(key: Any, dimensions: int) -> bool:
+    """Whether NumPy gives a number of its own for the key, and no view: there is an integer for each axis."""
+    items = _as_tuple(key)
+    return len(items) == dimensions > 0 and not any(each is Ellipsis for each in items)
 
 
 def _leading(shape: Shape, key: slice) -> Slice:

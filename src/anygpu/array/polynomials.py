@@ -9,7 +9,7 @@ import numpy as np
 from anygpu.array.array import Array, as_array, place_of
 from anygpu.array.creation import arange, zeros
 from anygpu.array.joining import concat
-from anygpu.array.manipulation import atleast_1d
+from anygpu.array.manipulation import atleast_1d, trim_zeros
 
 
 def polyval(p: Any, x: Any) -> Array:
@@ -33,9 +33,14 @@ def polysub(a1: Any, a2: Any) -> Array:
 
 
 def polymul(a1: Any, a2: Any) -> Array:
+    """The product. Zeros before the first power are left out, so the first coefficients have to be known."""
     from anygpu.array.signals import convolve
 
-    return convolve(atleast_1d(as_array(a1)), atleast_1d(as_array(a2)))
+    place = place_of(a1, a2)
+    one, other = (trim_zeros(atleast_1d(as_array(each, place)), "f") for each in (a1, a2))
+    # NumPy has a polynomial of nothing but zeros as one zero.
+    one, other = (each if each.shape[0] else zeros(1, dtype=each.dtype, device=place) for each in (one, other))
+    return convolve(one, other)
 
 
 def polyder(p: Any, m: int = 1) -> Array:
@@ -44,7 +49,7 @@ def polyder(p: Any, m: int = 1) -> Array:
         raise ValueError("a derivative is taken 0 times or more: use polyint for the other way.")
     coefficients: Array = atleast_1d(as_array(p))
     for _ in range(m):
-        powers = arange(coefficients.shape[0] - 1, 0, -1, device=coefficients.device)
+        powers = arange(coefficients.shape[0] - 1, 0, -1, device=coefficients._place)
         coefficients = coefficients[:-1] * powers
     return coefficients
 
@@ -56,7 +61,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
     coefficients: Array = atleast_1d(as_array(p))
     constants = np.zeros(m) if k is None else np.broadcast_to(np.atleast_1d(np.asarray(k, float)), m)
     for position in range(m):
-        powers = arange(coefficients.shape[0], 0, -1, device=coefficients.device)
+        powers = arange(coefficients.shape[0], 0, -1, device=coefficients._place)
         last = as_array(constants[position : position + 1], coefficients._place)
         coefficients = concat([coefficients / powers, last])
     return coefficients
@@ -91,7 +96,7 @@ def _same_length(a1: Any, a2: Any) -> tuple[Array, Array]:
     one, other = atleast_1d(as_array(a1, place)), atleast_1d(as_array(a2, place))
     missing = one.shape[0] - other.shape[0]
     if missing < 0:
-        one = concat([zeros(-missing, dtype=one.dtype, device=one.device), one])
+        one = concat([zeros(-missing, dtype=one.dtype, device=one._place), one])
     elif missing > 0:
-        other = concat([zeros(missing, dtype=other.dtype, device=other.device), other])
+        other = concat([zeros(missing, dtype=other.dtype, device=other._place), other])
     return one, other
