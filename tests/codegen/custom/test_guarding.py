@@ -273,6 +273,9 @@ HOSTILE = [
     "int \u00e9 = 1;",
     "OURS = 1 << 30;",
     "float typedef *P;",
+    "int x = (c[500] = 7), c[1000];",
+    "{ float x = a[500], a[1000]; a[3] = x; }",
+    "__local float a[1000]; a[500] = 1;",
 ]
 
 
@@ -344,7 +347,7 @@ __kernel void f(__global int* a) {
     found = prepared_opencl(source, "f", checked=True)
     text = " ".join(found.source.split())
     assert "table [ 8 ]" in text
-    assert "q [ 8 ] [ 8 ] , r [ 3 ] = {" in text
+    assert "q [ 8 ] [ 8 ] = {} , r [ 3 ] = {" in text
     assert "s [ 9 ]" in text
     assert found.private == 4 * (64 + 3 + 9)
 
@@ -378,6 +381,28 @@ def test_a_vector_is_written_as_its_array_is() -> None:
     source = "__kernel void f(__global float* a) { vstore4((float4)(1, 2, 3, 4), 0, a); }"
     found = " ".join(prepared_opencl(source, "f", checked=True).source.split())
     assert "vstore4 ( (float4)( ( float4 ) ( 1 , 2 , 3 , 4 ) ) ," in found
+
+
+def test_nothing_begins_with_what_was_in_its_memory() -> None:
+    source = """\
+float g(int i) { float q[2]; float s; q[i] = 1; return q[i] + s; }
+__kernel void f(__global float* a) {
+    int i, j = 2, k __attribute__((unused)), m[2]; struct S { int x; float4 v; } p, r = {1}; float4 v[2], w;
+    if (a[0] > 1) return;
+    volatile __local float t[4], u; __local uchar3 c;
+    t[1] = u + c.x + i + j + m[0] + p.x + r.x + v[0].x + w.x; a[0] = t[1] + g(1);
+}
+"""
+    text = " ".join(prepared_opencl(source, "f", checked=True).source.split())
+    assert "float q [ 2 ] = {} ; float s = 0 ;" in text
+    assert "int i = 0 , j = 2 , k __attribute__ ( ( unused ) ) = 0 , m [ 2 ] = {} ;" in text
+    assert "{ int x ; float4 v ; } p = {} , r = { 1 } ; float4 v [ 2 ] = {} , w = 0 ;" in text
+    begin = text.index("{ volatile __local float t [ 4 ] , u ; __local uchar3 c ; const size_t anygpu_lane")
+    assert begin < text.index("barrier(CLK_LOCAL_MEM_FENCE);") < text.index("int i = 0")
+    assert text.count("__local float t") == 1
+    assert "((__local uint*)&t)[anygpu_word] = 0;" in text
+    assert "((__local uint*)&u)[anygpu_word] = 0;" in text
+    assert "((__local uint*)&c)[anygpu_word] = 0;" in text
 
 
 def test_structs_count_as_large_as_they_are() -> None:

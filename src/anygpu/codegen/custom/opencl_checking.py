@@ -17,6 +17,15 @@ from anygpu.codegen.custom.tokens import Token, Unreadable, words_in
 #: Bytes of tables in a text: each is part of the compiled kernel.
 MOST_CONSTANT = 1 << 20
 
+_LANES = (
+    "const size_t anygpu_lane = get_local_id(0) + get_local_size(0) * (get_local_id(1) + get_local_size(1) * "
+    "get_local_id(2)); const size_t anygpu_lanes = get_local_size(0) * get_local_size(1) * get_local_size(2);"
+)
+_ZEROS = (
+    "for (size_t anygpu_word = anygpu_lane; anygpu_word < sizeof({name}) / sizeof({word}); "
+    "anygpu_word += anygpu_lanes) ((__local {word}*)&{name})[anygpu_word] = 0;"
+)
+
 ADVICE = "unchecked=True allows everything, at your own risk."
 
 _WIDTHS = ("2", "3", "4", "8", "16")
@@ -76,6 +85,9 @@ class Guards:
         self.widest: dict[str, int] = {}
         #: Bytes of what the text itself holds.
         self.constant = 0
+        #: Declarations of memory of the group, which go to the beginning of the kernel, and what is declared there.
+        self.hoisted: list[str] = []
+        self.shared: list[Variable] = []
 
     def declare(self, text: Text, place: int, variable: Variable) -> None:
         """Of the name at a place, write the lengths that were worked out in the place of those that are there."""
@@ -93,6 +105,31 @@ class Guards:
             self.replaced |= dict.fromkeys(range(opening + 1, closing), "")
             self.before[closing] = str(length)
             opening = closing + 1
+
+    def begin_with_zero(self, text: Text, after: int, variable: Variable) -> None:
+        """A variable that begins with nothing would begin with what was in its memory before."""
+        place = text.past_attributes(after)
+        if text.tokens[place].text in (",", ";"):
+            is_number = variable.element is not None and not variable.is_array
+            self.before[place] = f"= {'0' if is_number else '{}'} {self.before.get(place, '')}"
+
+    def hoist(self, text: Text, start: int, end: int) -> None:
+        """Move the declaration from `start` to before `end` to the beginning of the kernel."""
+        parts: list[str] = []
+        for place in range(start, end):
+            parts += [self.before.pop(place, ""), self.replaced.get(place, text.tokens[place].text)]
+            self.replaced[place] = ""
+        self.hoisted.append(" ".join([*filter(None, parts), ";"]))
+
+    def zeros(self) -> str:
+        """All that a group shares is set to 0 before anything else happens, by all of its invocations together."""
+        if not self.shared:
+            return ""
+        lines = [*self.hoisted, _LANES]
+        for variable in self.shared:
+            word = "uint" if variable.element is not None and variable.alignment >= 4 else "uchar"
+            lines.append(_ZEROS.format(word=word, name=variable.name))
+        return " ".join([*lines, "barrier(CLK_LOCAL_MEM_FENCE);"])
 
     def add(self, first: int, end: int, length: str, word: Word) -> None:
         """Around the words from `first` to before `end`."""
@@ -124,6 +161,8 @@ class Checking:
         self.calls: dict[int, Token] = {}
         #: Bytes of the arrays that each invocation has for itself.
         self.private = 0
+        #: Places in structs that are declared here.
+        self.members: set[int] = set()
 
     def counts(self) -> Counter[str]:
         return Counter(token.text for token in self.calls.values())
@@ -180,6 +219,7 @@ class Checking:
         if self.tokens[opening].text == "{":
             if self.tokens[place].text == "enum":
                 raise self._refuse("enums are declared outside of functions.", self.tokens[place])
+            self.members.update(range(opening, self.partners[opening]))
             for each in range(opening, self.partners[opening]):
                 if self.tokens[each].text == "[":
                     raise self._refuse("arrays in structs cannot be checked.", self.tokens[each])
@@ -252,9 +292,13 @@ class Checking:
 
     def _declaration(self, place: int) -> None:
         in_loop = self.tokens[place - 1].text == "("
-        for where, variable, after in self.text.declared(place, self.text.next_mark(place, ";")):
+        end = self.text.next_mark(place, ";")
+        is_shared = False
+        for number, (where, variable, after) in enumerate(self.text.declared(place, end)):
             found = self._find(variable.name)
-            if in_loop and found is not None and found.is_array:
+            is_shared = variable.space == "local"
+            # What comes before it in the same declaration still means the other one.
+            if (in_loop or number or is_shared) and found is not None and found.is_array:
                 raise self._refuse(f"{variable.name} is an array already. Use another name.", self.tokens[where])
             for each in self.tokens[where + 1 : after]:
                 if each.kind == "name" and self._find(each.text) is not None:
@@ -266,6 +310,14 @@ class Checking:
             self.guards.declare(self.text, where, variable)
             if variable.space == "private" and (variable.is_array or variable.element is None):
                 self.private += variable.nbytes
+            if variable.space == "private" and place not in self.members:
+                self.guards.begin_with_zero(self.text, after, variable)
+            if is_shared:
+                self.guards.shared.append(variable)
+        if is_shared:
+            if not self.function.is_kernel:
+                raise self._refuse("memory of the group is declared in the kernel itself.", self.tokens[place])
+            self.guards.hoist(self.text, place, end)
 
     def _name(self, place: int, token: Token) -> None:
         before, after = self.tokens[place - 1], self.tokens[place + 1]

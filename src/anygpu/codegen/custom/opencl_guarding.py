@@ -118,7 +118,7 @@ class _Preparation:
         for place in range(function.opening + 1, function.closing):
             self.replaced[place] = ""
         self.after[function.opening] = inner
-        self.after[function.body] = " ".join(begin)
+        self.after[function.body] = " ".join([*begin, self.guards.zeros()])
 
     def _take(self, number: Taken, name: str) -> None:
         self.numbers.append(number)
