@@ -52,6 +52,11 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import Gather, Primitive, Scatter, Spec
 from anygpu.program.transforms import simplified
 
+_STORED = ("temporary", "output")
+
+#: Operations of a program that is not run to see what it stores: clearing costs it less than that would.
+_MUCH_WORK, _MUCH_WORK_A_BYTE = 4e9, 200
+
 
 class Pending(NamedTuple):
     """Rules of a run that has not been looked at yet, and where it writes what went wrong.
@@ -99,8 +104,12 @@ class _Step(NamedTuple):
 class Executable:
     """A schedule whose kernels are built, and whose constants are on the device."""
 
-    def __init__(self, session: Session, program: Program, plan: Schedule, offsets: tuple[bool, ...]) -> None:
+    def __init__(
+        self, session: Session, program: Program, plan: Schedule, offsets: tuple[bool, ...], *, overwrites: bool
+    ) -> None:
         self.session = session
+        #: Whether results surely show nothing of what was in their memory before; else the memory is cleared.
+        self.overwrites = overwrites
         self.program = program
         self.schedule = plan
         self.offsets = offsets
@@ -258,7 +267,28 @@ class Session:
         plan = again({})
         self._refuse_what_never_fits(plan)
         chosen = self._tuner.choose(plan, again, budget())
-        return Executable(self, program, again(chosen) if chosen else plan, offsets)
+        plan = again(chosen) if chosen else plan
+        return Executable(self, program, plan, offsets, overwrites=self._overwrites(plan))
+
+    def _overwrites(self, plan: Schedule) -> bool:
+        """Whether results show nothing of what was in memory before: found out once for a device and its driver.
+
+        A user's kernel may store what it likes: its results are cleared before it runs in any case.
+        """
+        stored = sum(slot.nbytes for slot in plan.slots if slot.role in ("temporary", "output"))
+        if not stored or all(kernel.own is not None for kernel in plan.steps):
+            return True
+        if sum(kernel.flops for kernel in plan.steps) > max(_MUCH_WORK, _MUCH_WORK_A_BYTE * stored):
+            return False
+        sizes = [slot.nbytes for slot in plan.slots]
+        key = "\n".join([*(kernel.source for kernel in plan.steps), repr(sizes)])
+        if self.kept.record("overwriting", key, bool):
+            return True
+        free = self.device.memory_free
+        if not self._trials.overwrites(plan, free // 4 if free is not None else None):
+            return False
+        self.kept.put_record("overwriting", key, True)
+        return True
 
     def _refuse_what_never_fits(self, plan: Schedule) -> None:
         """Before anything is compiled: a kernel for it might be refused for a reason that helps nobody."""
@@ -332,6 +362,9 @@ class Session:
         commands: list[Command] = []
         if status is not None:
             commands.append(Clear(status.extent(4 * len(plan.checks))))
+        if not executable.overwrites:
+            stored = [held for (held, _), slot in zip(whole, plan.slots, strict=True) if slot.role in _STORED]
+            commands += [Clear(held.extent(held.block.nbytes)) for held in dict.fromkeys(stored) if held is not None]
         everything: list[Extent] = []
         for number, (held, first) in enumerate(whole):
             rest = arrays[number].offset - first if number < len(arrays) else 0

@@ -1,4 +1,4 @@
-"""Kernels run to find something out: how long they take, or how accurate a device's own functions are.
+"""Kernels run to find something out: how long they take, how accurate a device's own functions are, what they store.
 
 They run on memory of their own, beside everything else that a session does.
 """
@@ -14,8 +14,9 @@ import numpy as np
 
 from anygpu.codegen.functions import accuracy
 from anygpu.codegen.kernel import Kernel, Schedule
-from anygpu.engines.driver import Clear, Command, Counters, Driver, Launch, difference
+from anygpu.engines.driver import Bytes, Clear, Command, Counters, Driver, Launch, Move, difference
 from anygpu.engines.held import TUNING, Held, window_of
+from anygpu.errors import AllocationError
 from anygpu.memory.stats import Stats
 
 #: A race is run so often; the first time is for the compiler.
@@ -92,6 +93,45 @@ class Trials:
                 self._driver.submit([Clear(each.extent(plan.slots[slot].nbytes)) for slot, each in held.items()])
             return self._timed(launches)
 
+    def overwrites(self, plan: Schedule, most_bytes: int | None) -> bool | None:
+        """Whether nothing that was in memory before shows in the results; `None` when there is no room to find out.
+
+        The schedule runs twice on zeros, once over memory full of zeros and once over memory full of ones. Which
+        elements a kernel stores does not depend on values, so one comparison is enough.
+        """
+        if most_bytes is not None and sum(slot.nbytes for slot in plan.slots) > most_bytes:
+            return None
+        with self._counted():
+            try:
+                held = self._held(plan, [number for number, slot in enumerate(plan.slots) if slot.nbytes])
+            except AllocationError:
+                return None
+            seen = [self._over(plan, held, filling) for filling in (0x00, 0xFF)]
+        return all(np.array_equal(one, other) for one, other in zip(*seen, strict=True))
+
+    def _over(self, plan: Schedule, held: Mapping[int, Held], filling: int) -> list[Bytes]:
+        """The results of a run over memory that is full of one byte."""
+        everything = {number: each.extent(plan.slots[number].nbytes) for number, each in held.items()}
+        with self._lock:
+            for number, extent in everything.items():
+                slot = plan.slots[number]
+                if slot.data is not None:
+                    self._driver.write(extent, np.frombuffer(slot.data, np.uint8))
+                elif slot.role in ("temporary", "output"):
+                    self._driver.write(extent, np.full(extent.nbytes, filling, np.uint8))
+        commands: list[Command] = [
+            Clear(extent) for number, extent in everything.items() if plan.slots[number].role in ("input", "status")
+        ]
+        for kernel, launch in zip(plan.steps, self._launches(plan, plan.steps, held), strict=True):
+            for start in kernel.starts:
+                target = everything[start.slot]
+                commands.append(Clear(target) if start.source is None else Move(everything[start.source], target))
+            commands.append(launch)
+        outputs = [extent for number, extent in everything.items() if plan.slots[number].role == "output"]
+        with self._lock:
+            self._driver.submit(commands)
+            return self._driver.read_many(outputs)
+
     def _timed(self, commands: Sequence[Command]) -> float | None:
         with self._lock:
             self._driver.submit(commands, timed=True)
@@ -112,5 +152,5 @@ class Trials:
                 built = self._driver.build(kernel)
                 if self._driver.counters.compilations > before:
                     self._unused.add((kernel.source, kernel.name))
-            launches.append(Launch(built, tuple(extents), (0,) * len(kernel.numbers)))
+            launches.append(Launch(built, tuple(extents), kernel.values or (0,) * len(kernel.numbers)))
         return launches
