@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import functools
 import gc
 import threading
 from collections import OrderedDict, defaultdict
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anygpu as ag
+from anygpu.runtime import signature as keys
 from anygpu.runtime.signature import LIFTED, function_key, signature, told_apart, without
 from anygpu.runtime.values import largest_of
 
@@ -232,6 +234,52 @@ def test_functions_have_keys_by_identity() -> None:
     assert len(set(keys)) == len(keys)
     assert function_key(functions[0]) == function_key(functions[0])
     assert function_key(instance.__call__) == function_key(instance.__call__)
+
+
+def test_closures_of_one_code_share_what_is_known_and_wrappers_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "PROGRAMS_READ_AGAIN", True)
+
+    def scaled(factor: float) -> Any:
+        return lambda x: x * factor
+
+    def logged(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(x: Any) -> Any:
+            return function(x)
+
+        return wrapper
+
+    def one(x: Any) -> Any:
+        return x + 1
+
+    def other(x: Any) -> Any:
+        return x - 1
+
+    def calls_itself(x: Any) -> Any:
+        return calls_itself(x - 1) if x else x
+
+    assert function_key(scaled(1)) == function_key(scaled(2))
+    assert function_key(logged(one)) == function_key(logged(one)) != function_key(logged(other))
+    assert function_key(logged(logged(one))) != function_key(logged(logged(other)))
+    assert function_key(lambda x, f=one: f(x)) != function_key(lambda x, f=other: f(x))
+    assert function_key(calls_itself) == function_key(calls_itself)
+    assert function_key(Model(1).scale) == function_key(Model(2).scale) != function_key(Other(1).scale)
+    assert function_key(Model(1)) == function_key(Model(2)) != function_key(Other(1))
+
+
+class Model:
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def scale(self, x: Any) -> Any:
+        return x * self.factor
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.factor
+
+
+class Other(Model):
+    pass
 
 
 # -- what no key may do

@@ -7,11 +7,12 @@ two moments in two time zones are two. Its length is bounded, whatever the argum
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import weakref
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -98,7 +99,7 @@ def function_key(function: Callable[..., Any]) -> Hashable:
     Closures and methods that are made again and again have one code. What they capture is read at each call.
     """
     if isinstance(function, FunctionType):
-        return token_of(function.__code__ if PROGRAMS_READ_AGAIN else function)
+        return _code_key(function) if PROGRAMS_READ_AGAIN else token_of(function)
     if isinstance(function, MethodType):
         return _pair(function_key(function.__func__), _object_key(function.__self__))
     if isinstance(function, type | BuiltinFunctionType):
@@ -110,6 +111,26 @@ def function_key(function: Callable[..., Any]) -> Hashable:
     if isinstance(by_class, FunctionType):
         return _pair(_object_key(function), function_key(by_class))
     return token_of(function)
+
+
+#: How far functions are followed that capture functions.
+_DEEPEST = 3
+
+
+def _code_key(function: FunctionType, depth: int = 0) -> Hashable:
+    """Its code, and that of the functions it captures: those of one decorator are as different as what they wrap."""
+    code = token_of(function.__code__)
+    captured = [each for each in _captured(function) if type(each) is FunctionType]
+    if not captured or depth == _DEEPEST:
+        return code
+    return code, function.__qualname__, *(_code_key(each, depth + 1) for each in captured)
+
+
+def _captured(function: FunctionType) -> Iterator[Any]:
+    yield from function.__defaults__ or ()
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # it is not bound yet
+            yield cell.cell_contents
 
 
 def _object_key(thing: Any) -> Hashable:
@@ -221,7 +242,7 @@ def _items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type]) -> Non
 
 
 def _function(value: FunctionType, parts: Parts, lifted: frozenset[type]) -> None:
-    parts += (FunctionType, token_of(value.__code__ if PROGRAMS_READ_AGAIN else value))
+    parts += (FunctionType, function_key(value))
 
 
 def _method(value: MethodType, parts: Parts, lifted: frozenset[type]) -> None:
