@@ -51,13 +51,12 @@ class Calls:
     What is known may be shared with other functions of the same code, and outlives them.
     """
 
-    __slots__ = ("_find_planner", "_function", "_known", "_task")
+    __slots__ = ("_find_planner", "_function", "_known")
 
     def __init__(self, function: Callable[..., Any], known: Known, planner: Callable[[], Planner]) -> None:
         self._function = function
         self._known = known
         self._find_planner = planner
-        self._task = _name_of(function)
 
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
         """As a call, with the receipt."""
@@ -86,7 +85,7 @@ class Calls:
 
     def _state(self, planner: Planner, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> State:
         options, ours = self._known.options, home_of_ours(arguments, keywords)
-        state = State(self._task, options, _home(planner, options, ours), ours=ours is not None)
+        state = State(_name_of(self._function), options, _home(planner, options, ours), ours=ours is not None)
         if options.engine is None:
             state.not_recorded = told_apart(arguments, keywords)
         return state
@@ -122,7 +121,7 @@ class Offloaded(Calls, Generic[P, R]):
     """
 
     # What is in `__dict__` is copied by whoever wraps it in turn, so there is nothing of ours.
-    __slots__ = ("__dict__", "__weakref__", "_binds", "_may_begin_at_home")
+    __slots__ = ("__dict__", "__weakref__", "_binds", "_may_begin_at_home", "_task")
 
     __name__: str
     __qualname__: str
@@ -131,6 +130,7 @@ class Offloaded(Calls, Generic[P, R]):
     def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
         check_function(function)
         super().__init__(function, Known(options), planner)
+        self._task = _name_of(function)
         functools.update_wrapper(self, function)
         #: Whether the function becomes a method when it is an attribute of a class.
         self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
