@@ -13,10 +13,12 @@ from __future__ import annotations
 import collections
 import os
 import random
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,6 +26,8 @@ import numpy as np
 import psutil
 
 import anygpu as ag
+from anygpu.codegen.custom.opencl_guarding import prepared_opencl
+from anygpu.codegen.custom.tokens import Unreadable
 from anygpu.errors import (
     AnyGPUError,
     DeviceHung,
@@ -38,7 +42,7 @@ from anygpu.kernels.trying import trials
 from anygpu.program.custom import Language
 from anygpu.program.primitives import Spec
 from anygpu.runtime.places import places
-from benchmarks.hostile_sources import CORPUS, Good, mutated, odd_length
+from benchmarks.hostile_sources import CORPUS, Good, Scopes, mutated, odd_length
 from benchmarks.report import Figure, options_parser, publish
 
 ENGINES: dict[Language, str] = {"wgsl": "webgpu", "opencl": "opencl"}
@@ -264,6 +268,35 @@ def odd_lengths(count: int, seed: int = 3) -> Tally:
     return tally
 
 
+def believed_and_real(all_scopes: Iterable[Scopes], least: int = 12) -> int:
+    """How many uses of arrays were compared with what the compiler takes the names for; those of few uses are left out.
+
+    Raises AssertionError where a check believes in another length.
+    """
+    compared = 0
+    for scopes in all_scopes:
+        try:
+            checked = prepared_opencl(scopes.source, "tell", checked=True)
+        except Unreadable:
+            continue
+        count = scopes.uses
+        if count < least:
+            continue
+        found = dict(re.findall(r"anygpu_at\(\(long\)\(\s*(7\d\d\d) \), (\d+),", checked.source))
+        believed = np.array([int(found[str(Scopes.FIRST + number)]) for number in range(count)])
+        kernel = ag.Kernel(scopes.source, results=partial(_as_many, count), grid=(1,), unchecked=True)
+        zero = np.zeros(1, np.int32)
+        value = np.asarray(ag.run(kernel, zero, zero, on="opencl", fallback="raise").value)
+        reached = value != 0
+        np.testing.assert_array_equal(value[reached], believed[reached], err_msg=scopes.source)
+        compared += int(reached.sum())
+    return compared
+
+
+def _as_many(count: int, x: Any, a: Any) -> tuple[int]:
+    return (count,)
+
+
 def _length_kernel(source: str, unchecked: bool) -> ag.Kernel:
     return ag.Kernel(source, language="opencl", results="at", unchecked=unchecked)
 
@@ -405,6 +438,8 @@ def main() -> None:
             figures += tallied(f"indices, {language}", wild_indices(language, share, options.seed))
         if "lengths" in options.what and language == "opencl":
             figures += tallied("lengths, opencl", odd_lengths(min(share, 500), options.seed))
+            scopes = (Scopes(random.Random(f"{options.seed} {number}")) for number in range(min(share, 500)))
+            figures.append(Figure(name="names in blocks, opencl: compared", value=believed_and_real(scopes), unit=""))
         if "sources" in options.what:
             figures += tallied(f"sources, {language}", mutants(language, share, options.seed, tell=_tell))
     figures.append(Never(name="children left", value=children_left()))

@@ -202,6 +202,67 @@ def odd_length(rng: random.Random) -> str:
     return f"#define TEN {rng.choice(('10', '(5 + 5)', '10u', 'SIX + 4'))}{source}"
 
 
+class Scopes:
+    """A kernel of OpenCL C in which names mean other arrays in other blocks.
+
+    Each use of one tells how long it is by the compiler's own count, and has an index of its own, by which the check
+    that was put around it is found again.
+    """
+
+    #: The index that the first use has.
+    FIRST = 7000
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.uses = 0
+        body = "\n    ".join(self._block({}, {"a", "b"}, 4))
+        self.source = (
+            "enum { N = 5 };\n__constant int c[9] = {1, 2, 3};\n"
+            "__kernel void tell(__global const int *x, __global const int *a, __global int *y) {\n"
+            f"    int b[3]; b[0] = 1;\n    {body}\n}}\n"
+        )
+
+    def _block(self, seen: dict[str, bool], own: set[str], depth: int) -> list[str]:
+        """Lines; `seen` says of each name whether it is an array with one axis, and `own` has those of this block."""
+        seen = {"b": True, "c": True, **seen}
+        lines: list[str] = []
+        for _ in range(self._rng.randint(2, 6)):
+            choice = self._rng.random()
+            if choice < 0.35:
+                lines.append(self._declaration(seen, own))
+            elif choice < 0.75 or not depth:
+                lines += self._use(seen)
+            else:
+                inner = self._block(seen, set(), depth - 1)
+                head = self._rng.choice(
+                    ("{", "if (x[0] == 0) {", "for (int i = 0; i < 1; i++) {", "do {", "switch (0) { default:;")
+                )
+                lines += [head, *inner, "} while (0);" if head == "do {" else "}"]
+        return lines
+
+    def _declaration(self, seen: dict[str, bool], own: set[str]) -> str:
+        free = [name for name in ("a", "b", "c", "d", "e") if name not in own]
+        names = self._rng.sample(free, min(len(free), self._rng.choice((1, 1, 1, 1, 2))))
+        parts = []
+        for name in names:
+            own.add(name)
+            seen[name] = self._rng.random() < 0.7
+            length = self._rng.choice((str(self._rng.randint(1, 40)), "N", "N + 3", "2 * N"))
+            parts.append(f"{name}[{length}]{self._rng.choice(('', '[2]', ' = {0}'))}" if seen[name] else f"{name} = 1")
+            if seen[name] and parts[-1].endswith("[2]"):
+                seen[name] = False
+        return f"int {', '.join(parts)};"
+
+    def _use(self, seen: dict[str, bool]) -> list[str]:
+        names = [name for name, is_array in seen.items() if is_array]
+        if not names:
+            return []
+        name, number = self._rng.choice(names), self.uses
+        self.uses += 1
+        where = f"{name}[{self.FIRST + number}]"
+        return [f"y[{number}] = sizeof({name}) / sizeof(int); if (x[0] > 1000) y[{number}] = {where};"]
+
+
 _TOKENS = re.compile(r"\s+|[A-Za-z_]\w*|\d[\w.]*|.", re.DOTALL)
 _NUMBERS = ("0", "1", "-1", "2147483647", "4294967295", "-2147483648", "65536", "1e38", "0x7fffffff", "16777216", "64u")
 _STRANGE = (

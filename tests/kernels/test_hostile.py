@@ -18,13 +18,14 @@ from benchmarks.hostile_kernels import (
     TRAPS,
     Sentinels,
     Trap,
+    believed_and_real,
     fall_into,
     mutants,
     odd_lengths,
     outside,
     wild_indices,
 )
-from benchmarks.hostile_sources import CORPUS, Good
+from benchmarks.hostile_sources import CORPUS, Good, Scopes
 
 LANGUAGES = sorted(ENGINES)
 
@@ -86,6 +87,10 @@ def test_lengths_are_those_of_the_compiler_or_refused() -> None:
     assert tally.wrong_values == 0
     assert tally.right
     assert tally.errors["InvalidKernel"]
+
+
+def test_names_mean_the_arrays_that_the_compiler_takes_them_for() -> None:
+    assert believed_and_real(Scopes(random.Random(f"scopes {number}")) for number in range(60)) > 20
 
 
 def test_sentinels_notice_what_changes_them() -> None:
