@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from anygpu.engines.jax import complex_numbers
 from anygpu.engines.jax.tracing import Site
+from anygpu.engines.uniform import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 from anygpu.program.primitives import Binary, Cast, Select, Unary
 
@@ -36,6 +39,8 @@ def unary(op: Unary, site: Site, x: Array) -> Array:
 
 
 def _unary(op: Unary, dtype: DType, x: Array) -> Array:
+    if KIND[dtype] == "complex" and op.fn in complex_numbers.UNARY:
+        return complex_numbers.UNARY[op.fn](x)
     match op.fn:
         case "abs" if KIND[dtype] == "unsigned":
             return x
@@ -63,7 +68,7 @@ def _complex_sign(x: Array) -> Array:
     """The number of magnitude 1 in the same direction; jax loses the direction of what is infinite on one side."""
     one_side = jnp.isinf(x.real) ^ jnp.isinf(x.imag)
     parts = [jnp.where(jnp.isinf(part), lax.sign(part), 0).astype(part.dtype) for part in (x.real, x.imag)]
-    return jnp.where(one_side, lax.complex(*parts), jnp.sign(x))
+    return jnp.where(one_side, lax.complex(*parts), jnp.where(x == 0, 0, jnp.sign(x)).astype(x.dtype))
 
 
 def _whole_reciprocal(x: Array, dtype: DType) -> Array:
@@ -75,8 +80,23 @@ def _whole_reciprocal(x: Array, dtype: DType) -> Array:
 
 
 def _split(x: Array) -> tuple[Array, Array]:
-    mantissa, exponent = jnp.frexp(x)
-    return mantissa, exponent.astype(np.int32)
+    """By the bits of the number: XLA's own arithmetic has only 0 below the smallest normal number."""
+    width, digits = (64, 52) if x.dtype == np.float64 else (32, 23)
+    whole = np.dtype(f"int{width}")
+    bits = lax.bitcast_convert_type(x, whole)
+    half_exponent = whole.type((1 << (width - digits - 2)) - 2)
+    size = bits & whole.type((1 << (width - 1)) - 1)
+    field, fraction = size >> digits, size & whole.type((1 << digits) - 1)
+    # A subnormal number is shifted until its first digit is where that of all others is.
+    shift = lax.clz(fraction) - whole.type(width - digits - 1)
+    small = field == 0
+    fraction = jnp.where(small, (fraction << jnp.clip(shift, 0, digits)) & whole.type((1 << digits) - 1), fraction)
+    exponent = jnp.where(small, 1 - shift, field) - half_exponent
+    mantissa = (bits & whole.type(-1 << (width - 1))) | (half_exponent << digits) | fraction
+    # Zeros and what is not finite are their own mantissa.
+    itself = (size == 0) | (field == whole.type((1 << (width - digits - 1)) - 1))
+    found = jnp.where(itself, bits, mantissa)
+    return lax.bitcast_convert_type(found, x.dtype), jnp.where(itself, 0, exponent).astype(np.int32)
 
 
 def binary(op: Binary, site: Site, x: Array, y: Array) -> Array:
@@ -92,6 +112,12 @@ def _binary(op: Binary, dtype: DType, site: Site, x: Array, y: Array) -> Array:
             return complex_ordering(op.fn, x, y)
         case "floor_divide" | "remainder" | "fmod":
             return (_divide_whole if KIND[dtype] in _WHOLE else _divide_floats)(op.fn, x, y)
+        case "divide" if KIND[dtype] == "complex":
+            return complex_numbers.divide(x, y)
+        case "nextafter" if dtype == "float16":
+            return jnp.where(x == y, x, jnp.nextafter(x, y))
+        case "atan2":
+            return _angle(_without_subnormals(x), _without_subnormals(y))
         case "power":
             return _power(site, x, y)
         case "ldexp":
@@ -163,9 +189,33 @@ def _power(site: Site, x: Array, y: Array) -> Array:
     if KIND[site.dtype] in _WHOLE:
         return _power_whole(x, y)
     if KIND[site.dtype] == "complex":
-        of_zero = jnp.where((x == 0) & (y.real > 0), 0, jnp.power(x, y))
-        return jnp.where(y == 0, 1, of_zero).astype(x.dtype)
-    return jnp.power(x, y)
+        whole = whole_exponent(site.scalar(1))
+        assert whole is not None, "other complex powers are NumPy's"
+        return complex_numbers.power(x, whole)
+    short = _POWERS.get(site.scalar(1))
+    return short(x) if short is not None else lax.pow(_without_subnormals(x), y)
+
+
+def _angle(x: Array, y: Array) -> Array:
+    """Of constants that are both 0 XLA makes NaN."""
+    of_zeros = jnp.copysign(jnp.where(jnp.signbit(y), np.asarray(np.pi, x.dtype), np.zeros((), x.dtype)), x)
+    return jnp.where((x == 0) & (y == 0), of_zeros, jnp.arctan2(x, y))
+
+
+def _without_subnormals(x: Array) -> Array:
+    """Where XLA's arithmetic sees 0, which comparisons tell, it is 0: no part of a function may see another number."""
+    return jnp.where(x == 0, jnp.copysign(np.zeros((), x.dtype), x), x)
+
+
+#: What NumPy computes otherwise, too, when there is one exponent for all.
+_POWERS: dict[Any, Callable[[Array], Array]] = {
+    0: jnp.ones_like,
+    1: lambda x: x,
+    2: lambda x: x * x,
+    3: lambda x: x * x * x,
+    -1: lambda x: 1 / x,
+    0.5: jnp.sqrt,
+}
 
 
 def _power_whole(x: Array, y: Array) -> Array:
@@ -215,4 +265,8 @@ def cast(op: Cast, site: Site, x: Array) -> Array:
     if KIND[source] in ("float", "complex") and KIND[target] in _WHOLE and ITEMSIZE[target] < 8:
         # XLA takes the nearest number that the type has, C what is left of a wider integer.
         x = lax.convert_element_type(x, np.int32 if ITEMSIZE[target] < 4 else np.int64)
+    if KIND[source] in ("float", "complex") and target == "uint64":
+        # A negative number comes around, as in C.
+        signed = lax.convert_element_type(x, np.int64).astype(np.uint64)
+        return jnp.where(x < 2.0**63, signed, lax.convert_element_type(x, np.uint64)) if source != "float16" else signed
     return lax.convert_element_type(x, jnp.dtype(target))

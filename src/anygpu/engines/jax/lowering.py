@@ -11,13 +11,14 @@ import numpy as np
 
 from anygpu.engines.foreign import why_not_here
 from anygpu.engines.indices import IndexFacts
-from anygpu.engines.jax import elementwise, structure
+from anygpu.engines.jax import complex_numbers, elementwise, structure
 from anygpu.engines.jax.tracing import Complaint, Site
 from anygpu.engines.protocol import Lack
+from anygpu.engines.uniform import uniform_numbers, whole_exponent
 from anygpu.program.attending import Attend
 from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import KIND, DType
-from anygpu.program.graph import Program
+from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import (
     LINEAR_PARTS,
     Argsort,
@@ -79,6 +80,16 @@ LOWER: dict[type[Primitive], Callable[..., Any]] = {
 }
 
 
+#: Between two operations XLA would leave out the rounding to float16.
+_OPTIONS: dict[str, Any] = {"xla_allow_excess_precision": False}
+#: XLA's simplifier takes x * x for positive, x * 2 / 2 for x, and sqrt(x * x) for abs(x), whether or not they overflow.
+#: On the CPU it cannot see through a barrier after each operation, and these are gone before loops are fused. On
+#: cards a barrier would keep loops apart, so there the simplifier is left out.
+_WITHOUT_SIMPLIFIER = {**_OPTIONS, "xla_disable_hlo_passes": "algsimp"}
+#: Only moves values, in which there is nothing to simplify wrongly.
+_MOVES = (Reshape, Permute, Broadcast, Slice, Flip, Windows, Iota)
+
+
 class Executable:
     """A compiled program. Its types are fixed when it is compiled, whatever jax is set to when it runs."""
 
@@ -88,8 +99,11 @@ class Executable:
         inputs = [jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype), sharding=sharding) for spec in program.inputs]
         # Without x64 jax narrows 64-bit values to 32 bits silently.
         with jax.enable_x64(True):
-            traced = jax.jit(_function(program, self._complaints), out_shardings=sharding, keep_unused=True)
-            self._compiled = traced.lower(*inputs).compile()
+            on_cpu = place.platform == "cpu"
+            function = _function(program, self._complaints, barriers=on_cpu)
+            traced = jax.jit(function, out_shardings=sharding, keep_unused=True)
+            options = _OPTIONS if on_cpu else _WITHOUT_SIMPLIFIER
+            self._compiled = traced.lower(*inputs).compile(compiler_options=options)
 
     def run(self, buffers: Sequence[jax.Array]) -> list[jax.Array]:
         results, flags = self._compiled(*buffers)
@@ -100,9 +114,10 @@ class Executable:
         return results  # type: ignore[no-any-return]
 
 
-def _function(program: Program, complaints: list[Complaint]) -> Callable[..., Any]:
+def _function(program: Program, complaints: list[Complaint], *, barriers: bool) -> Callable[..., Any]:
     program = with_references(program, None)
     facts = IndexFacts(program)
+    numbers = uniform_numbers(program)
 
     def run(*inputs: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
         flags: list[jax.Array] = []
@@ -118,7 +133,8 @@ def _function(program: Program, complaints: list[Complaint]) -> Callable[..., An
             if isinstance(op, Input):
                 continue
             specs = tuple(program.specs[source] for source in sources)
-            site = Site(specs, program.specs[position], complain)
+            scalars = tuple(numbers.get(source) for source in sources)
+            site = Site(specs, program.specs[position], complain, scalars=scalars)
             if isinstance(op, Gather | Scatter):
                 site = site._replace(
                     in_range=facts.surely_in_range(sources[1], specs[0].shape[op.axis]),
@@ -131,7 +147,9 @@ def _function(program: Program, complaints: list[Complaint]) -> Callable[..., An
                     decompositions[key] = structure.linear(op, site, *arguments)
                 values.append(decompositions[key][op.part])
             else:
-                values.append(LOWER[type(op)](op, site, *arguments))
+                result = LOWER[type(op)](op, site, *arguments)
+                guarded = barriers and not isinstance(op, _MOVES)
+                values.append(jax.lax.optimization_barrier(result) if guarded else result)
         return [values[output] for output in program.outputs], [jnp.stack(flags)] if flags else []
 
     return run
@@ -151,6 +169,7 @@ def home(dtype: DType, place: Any) -> Any:
 
 def lacks(program: Program, platform: str) -> list[Lack]:
     found = []
+    numbers = uniform_numbers(program)
     for position, node in enumerate(program.nodes):
         if isinstance(node.op, Input):
             continue
@@ -160,9 +179,23 @@ def lacks(program: Program, platform: str) -> list[Lack]:
             continue
         dtypes = [program.specs[each].dtype for each in (*node.inputs, position)]
         reason = _reason(node.op, dtypes, platform.lower())
+        if reason is None and KIND[dtypes[0]] == "complex" and not _is_numpys(node, numbers):
+            reason = f"jax's complex {node.op.name} is not NumPy's at zeros, infinities and NaN"
         if reason is not None:
             found.append(Lack(position, reason))
     return found
+
+
+def _is_numpys(node: Node, numbers: dict[int, Any]) -> bool:
+    """Whether a function of complex numbers is NumPy's for all of them."""
+    match node.op:
+        case Unary():
+            return node.op.fn not in complex_numbers.OTHERWISE
+        case Binary("power"):
+            return whole_exponent(numbers.get(node.inputs[1])) is not None
+        case Scan():
+            return node.op.fn != "prod"
+    return True
 
 
 def _reason(op: Primitive, dtypes: Sequence[DType], platform: str) -> str | None:

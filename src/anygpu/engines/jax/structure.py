@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array, lax
 
 from anygpu.engines.jax.elementwise import complex_ordering
-from anygpu.engines.jax.tracing import Site
+from anygpu.engines.jax.tracing import Site, hidden
 from anygpu.program.attending import Attend
 from anygpu.program.dtypes import KIND
 from anygpu.program.primitives import (
@@ -43,7 +43,7 @@ _SLICED_WINDOWS = 32
 
 
 def constant(op: Constant, site: Site) -> Array:
-    return jnp.asarray(np.frombuffer(op.data, jnp.dtype(op.dtype)).reshape(op.shape))
+    return hidden(np.frombuffer(op.data, jnp.dtype(op.dtype)).reshape(op.shape))
 
 
 def iota(op: Iota, site: Site) -> Array:
@@ -140,10 +140,27 @@ def scan(op: Scan, site: Site, x: Array) -> Array:
         return lax.associative_scan(partial(complex_ordering, f"{op.fn}imum"), x, axis=op.axis)
     if KIND[site.dtype] == "complex" and op.fn == "sum":
         # In two halves, because XLA's simplifier aborts the process on some running sums of complex constants.
-        return lax.complex(lax.cumsum(x.real, op.axis), lax.cumsum(x.imag, op.axis))
+        return lax.complex(_running_sum(x.real, op.axis), _running_sum(x.imag, op.axis))
+    if KIND[site.dtype] == "float" and op.fn == "sum":
+        wide = x.astype(np.float32) if x.dtype in (np.float16, jnp.bfloat16) else x
+        return _running_sum(wide, op.axis).astype(x.dtype)
     if op.fn in ("sum", "prod") and x.dtype in (np.float16, jnp.bfloat16):
         return _SCANS[op.fn](x.astype(np.float32), op.axis).astype(x.dtype)
     return _SCANS[op.fn](x, op.axis)
+
+
+def _running_sum(x: Array, axis: int) -> Array:
+    """jax begins with 0, and 0 + -0 is 0: a sum of nothing but -0 is -0 in NumPy."""
+    total = lax.cumsum(x, axis)
+    if not x.size:
+        return total
+    nothing = (x == 0) & jnp.signbit(x)
+
+    def with_negative_zeros(total: Array) -> Array:
+        return jnp.where(lax.cummin(nothing.astype(np.uint8), axis) == 1, x, total)
+
+    first = lax.index_in_dim(nothing, 0, axis)
+    return lax.cond(jnp.any(first), with_negative_zeros, lambda total: total, total)
 
 
 def sort(op: Sort, site: Site, x: Array) -> Array:

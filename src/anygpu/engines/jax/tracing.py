@@ -9,8 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+from jax import Array, lax
+
 from anygpu.program.dtypes import DType
 from anygpu.program.primitives import Spec
+
+
+def hidden(values: Any) -> Array:
+    """A constant behind a barrier: XLA simplifies what it knows, and x + 0 is not x when x is -0."""
+    if values.dtype.kind == "c":
+        # Complex numbers as such are simplified once more, behind the barriers.
+        return lax.complex(hidden(values.real), hidden(values.imag))
+    return lax.optimization_barrier(jnp.asarray(values))
+
 
 Complaint = Callable[[], Exception]
 
@@ -25,8 +37,13 @@ class Site(NamedTuple):
     #: Indices that no run can get wrong, and that name nothing twice.
     in_range: bool = False
     distinct: bool = False
+    #: For each input the number that it is everywhere, where that is a part of the program.
+    scalars: tuple[Any, ...] = ()
 
     @property
     def dtype(self) -> DType:
         """The type that the primitive works on."""
         return self.inputs[0].dtype if self.inputs else self.result.dtype
+
+    def scalar(self, which: int) -> Any:
+        return self.scalars[which] if self.scalars else None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 
+from anygpu.engines.torch import complex_numbers
 from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH, has_stand_in, narrowed, ordered, widened
 from anygpu.engines.torch.site import Site, Step
+from anygpu.engines.uniform import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType
 from anygpu.program.functions import UNARY, BinaryFunction
 from anygpu.program.primitives import Binary, Cast, Select, Unary
@@ -34,6 +35,8 @@ def unary(op: Unary, site: Site) -> Step:
     match op.fn:
         case "abs" if KIND[dtype] == "unsigned":
             return lambda x: x
+        case "negative" | "reciprocal" | "acos" | "log1p" if KIND[dtype] == "complex":
+            return complex_numbers.UNARY[op.fn]
         case "sign":
             return _sign(dtype)
         case "rint":
@@ -66,7 +69,9 @@ def _complex_sign(x: torch.Tensor) -> torch.Tensor:
     one_side = torch.isinf(x.real) ^ torch.isinf(x.imag)
     both = torch.view_as_real(x)
     direction = torch.view_as_complex(torch.where(torch.isinf(both), torch.sign(both), 0))
-    return torch.where(one_side, direction, torch.sgn(x))
+    # By parts, because torch loses the sign of one that is 0.
+    unit = torch.view_as_complex(both / torch.abs(x).unsqueeze(-1))
+    return torch.where(one_side, direction, torch.where(x == 0, 0, unit))
 
 
 def _round_parts(x: torch.Tensor) -> torch.Tensor:
@@ -208,14 +213,43 @@ _DIVISIONS: dict[str, Callable[..., torch.Tensor]] = {
 def _division(fn: BinaryFunction, site: Site) -> Step:
     dtype = site.dtype
     divide = _DIVISIONS[fn]
+    if dtype in ("float16", "bfloat16"):
+        # Rounded once: torch rounds the steps between, too, and may end at the next whole number.
+        wide = _divide_floats(fn, "float32")
+        return lambda x, y: wide(x.float(), y.float()).to(x.dtype)
     if KIND[dtype] == "float":
-        # A remainder has the sign of the divisor in NumPy even when it is 0.
-        return (lambda x, y: torch.copysign(divide(x, y), y)) if fn == "remainder" else divide
+        return _divide_floats(fn, dtype)
     if dtype == "uint64":
         return functools.partial(_divide_unsigned, want_quotient=fn == "floor_divide")
     if site.scalar(1) not in (None, 0, -1):
         return lambda x, y: narrowed(divide(widened(x, dtype), widened(y, dtype)), dtype)
     return lambda x, y: narrowed(_divide_whole(fn, widened(x, dtype), widened(y, dtype)), dtype)
+
+
+def _divide_floats(fn: BinaryFunction, dtype: DType) -> Step:
+    if fn == "floor_divide":
+        return _DIVISIONS[fn]
+    if fn == "fmod":
+        return functools.partial(_rest, dtype=dtype)
+
+    def remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Of the same sign as the divisor, as in NumPy even when it is 0."""
+        rest = _rest(x, y, dtype=dtype)
+        return torch.copysign(torch.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest), y)
+
+    return remainder
+
+
+def _rest(x: torch.Tensor, y: torch.Tensor, *, dtype: DType) -> torch.Tensor:
+    """What is left of a division towards 0. torch says NaN where the quotient is too large for a float."""
+    rest = torch.fmod(x, y)
+    beyond = torch.isnan(rest) & torch.isfinite(x) & (y != 0) & ~torch.isnan(y)
+    if not beyond.any():
+        return rest
+    # Divided by multiples of the divisor first, of which the quotients are numbers of the type, and the rests exact.
+    step = 2.0 ** (700 if dtype == "float64" else 90)
+    by_multiples = torch.fmod(torch.fmod(torch.fmod(x, y * step * step), y * step), y)
+    return torch.where(beyond, by_multiples, rest)
 
 
 def _divide_whole(fn: BinaryFunction, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -240,31 +274,21 @@ def _divide_unsigned(x: torch.Tensor, y: torch.Tensor, *, want_quotient: bool) -
 def _power(site: Site) -> Step:
     dtype, exponent = site.dtype, site.scalar(1)
     if KIND[dtype] in ("float", "complex"):
-        if KIND[dtype] == "complex" and exponent in _COMPLEX_POWERS:
-            short = _COMPLEX_POWERS[exponent]
-            return lambda x, y: short(x)
+        if KIND[dtype] == "complex":
+            whole = whole_exponent(exponent)
+            if whole is None:
+                raise NotImplementedError
+            return lambda x, y: complex_numbers.power(x, whole)
         if exponent is not None:
             # torch knows short ways for 2, 3, 0.5 and their like when the exponent is a number.
             return lambda x, y: torch.pow(x, exponent)
-        return _complex_power if KIND[dtype] == "complex" else torch.pow
+        plain: Step = torch.pow
+        return plain
     if dtype == "uint64":
         return _power_unsigned
     if KIND[dtype] == "unsigned" or (exponent is not None and exponent >= 0):
         return lambda x, y: narrowed(torch.pow(widened(x, dtype), widened(y, dtype)), dtype)
     return _power_signed
-
-
-#: What NumPy multiplies out; torch would go by way of the logarithm.
-_COMPLEX_POWERS: dict[complex, Step] = {
-    0: torch.ones_like,
-    1: torch.clone,
-    2: lambda x: x * x,
-    3: lambda x: x * (x * x),
-}
-
-
-def _complex_power(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.where(y == 0, 1, torch.pow(x, y))
 
 
 def _power_signed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -352,17 +376,3 @@ def _cast(source: DType, target: DType) -> Step:
     if target in STAND_IN:
         return lambda x: x.to(TORCH[target]).view(STAND_IN[target])
     return lambda x: x.to(TORCH[target])
-
-
-def as_number(dtype: DType, data: bytes) -> Any:
-    """The Python number that a constant of one element is; `None` when Python has no such number."""
-    return None if dtype == "bfloat16" else np.frombuffer(data, dtype)[0].item()
-
-
-def number_in(number: Any, dtype: DType) -> Any:
-    """The same number after a cast."""
-    if number is None or dtype == "bfloat16":
-        return None
-    with np.errstate(all="ignore"):
-        real = number.real if KIND[dtype] not in ("complex", "bool") else number
-        return np.asarray(real).astype(dtype).item()

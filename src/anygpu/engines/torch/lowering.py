@@ -14,6 +14,7 @@ from anygpu.engines.protocol import Lack
 from anygpu.engines.torch import attention, elementwise, structure
 from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH
 from anygpu.engines.torch.site import Site, Step
+from anygpu.engines.uniform import uniform_numbers, whole_exponent
 from anygpu.program.attending import Attend
 from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import KIND, DType
@@ -118,7 +119,7 @@ def compile_program(program: Program, place: torch.device) -> Executable:
 
 def _calls(program: Program, place: torch.device, slots: list[Any], outputs: list[int]) -> Iterator[_Call]:
     facts = IndexFacts(program)
-    numbers: dict[int, Any] = {}
+    numbers = uniform_numbers(program)
     decompositions: dict[tuple[Any, ...], int] = {}
     held: dict[int, int] = {}
     for position, node in enumerate(program.nodes):
@@ -131,8 +132,6 @@ def _calls(program: Program, place: torch.device, slots: list[Any], outputs: lis
                 yield _Call(held[position], _viewed(STAND_IN[spec.dtype]), (position,))
         elif isinstance(op, Constant):
             slots[position] = constant(op, place)
-            if spec.size == 1:
-                numbers[position] = elementwise.as_number(op.dtype, op.data)
         elif isinstance(op, Linear) and op.fn in LINEAR_PARTS:
             key = (op.fn, op.full, sources)
             if key not in decompositions:
@@ -140,8 +139,6 @@ def _calls(program: Program, place: torch.device, slots: list[Any], outputs: lis
                 yield _Call(decompositions[key], structure.decomposition(op, _site(program, node, place)), sources)
             yield _Call(position, _part(op.part), (decompositions[key],))
         else:
-            if isinstance(op, Broadcast | Reshape | Cast) and node.inputs[0] in numbers:
-                numbers[position] = elementwise.number_in(numbers[node.inputs[0]], spec.dtype)
             site = _site(program, node, place, spec)._replace(
                 scalars=tuple(numbers.get(source) for source in node.inputs)
             )
@@ -218,6 +215,7 @@ def home(dtype: DType, place: torch.device) -> torch.device:
 
 def lacks(program: Program, place: torch.device) -> list[Lack]:
     found = []
+    numbers = uniform_numbers(program)
     for position, node in enumerate(program.nodes):
         if isinstance(node.op, Input):
             continue
@@ -229,7 +227,13 @@ def lacks(program: Program, place: torch.device) -> list[Lack]:
         strange = [
             spec.dtype for spec in (*specs, program.specs[position]) if spec.dtype in _NOT_ON.get(place.type, ())
         ]
-        reason = f"{place.type} has no {strange[0]}" if strange else _tried(node.op, specs, place)
+        if strange:
+            reason: str | None = f"{place.type} has no {strange[0]}"
+        elif isinstance(node.op, Binary) and node.op.fn == "power" and KIND[specs[0].dtype] == "complex":
+            whole = whole_exponent(numbers.get(node.inputs[1]))
+            reason = None if whole is not None else "torch's complex powers are not NumPy's at zeros and infinities"
+        else:
+            reason = _tried(node.op, specs, place)
         if reason is not None:
             found.append(Lack(position, reason))
     return found

@@ -168,12 +168,32 @@ def _sortable(x: torch.Tensor, dtype: DType) -> torch.Tensor:
 def scan(op: Scan, site: Site) -> Step:
     axis, dtype = op.axis, site.dtype
     match op.fn:
+        case "sum" if KIND[dtype] == "complex":
+            return lambda x: torch.view_as_complex(_running_sum(torch.view_as_real(x), axis))
+        case "sum" if KIND[dtype] == "float":
+            return lambda x: _running_sum(x, axis)
         case "sum":
             return lambda x: torch.cumsum(x, axis, dtype=x.dtype)
+        case "prod" if KIND[dtype] == "complex":
+            # torch begins with a complex 1, which makes NaN of everything infinite.
+            raise NotImplementedError
         case "prod":
             return lambda x: torch.cumprod(x, axis, dtype=x.dtype)
     running: Step = torch.cummax if op.fn == "max" else torch.cummin
     return lambda x: ordered(running(ordered(x, dtype), axis).values, dtype)
+
+
+def _running_sum(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """torch begins with 0, and 0 + -0 is 0: a sum of nothing but -0 is -0 in NumPy."""
+    total = torch.cumsum(x, axis, dtype=x.dtype)
+    if not x.shape[axis] or not _is_negative_zero(x.select(axis, 0)).any():
+        return total
+    so_far = torch.cumprod(_is_negative_zero(x).to(torch.uint8), axis, dtype=torch.uint8)
+    return torch.where(so_far.bool(), x, total)
+
+
+def _is_negative_zero(x: torch.Tensor) -> torch.Tensor:
+    return (x == 0) & torch.signbit(x)
 
 
 # Sorting and searching.

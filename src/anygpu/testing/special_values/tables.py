@@ -53,10 +53,10 @@ def _unary(dtype: DType, amount: Amount) -> Iterator[Case]:
     functions = [_unary_function(fn, dtype) for fn in UNARY if is_defined(fn, dtype)]
     values = special_values(dtype)
     yield from making.as_arrays(functions, values)
-    yield from making.as_constant_arrays(functions, np.tile(values, -(-300 // len(values))))
-    few = values if amount == "all" else few_values(dtype)
-    yield from making.only_constants(functions, few)
-    yield from making.as_scalars(functions, few)
+    if _is_looked_at(dtype, amount):
+        yield from making.as_constant_arrays(functions, np.tile(values, -(-300 // len(values))))
+        yield from making.only_constants(functions, values if amount == "all" else few_values(dtype)[:4])
+        yield from making.as_scalars(functions, values if amount == "all" else few_values(dtype))
 
 
 def _binary_function(fn: BinaryFunction, dtype: DType) -> Function:
@@ -68,7 +68,7 @@ def _binary_function(fn: BinaryFunction, dtype: DType) -> Function:
 
 def _root_or_power(x: Values, y: Values) -> Values:
     """NumPy takes the square root for one exponent for all, and the power for one for each; here they differ."""
-    return np.asarray((y == 0.5) & ((x == 0) | np.isinf(x)))
+    return np.asarray((y == 0.5) & ((np.abs(x) < np.finfo(x.dtype).tiny) | np.isinf(x)))
 
 
 def _binary(dtype: DType, amount: Amount) -> Iterator[Case]:
@@ -79,29 +79,40 @@ def _binary(dtype: DType, amount: Amount) -> Iterator[Case]:
     values, few = pair_values(dtype), few_values(dtype)
     x, y = pairs(values, values)
     yield from making.as_arrays(functions, x, y)
-    yield from making.one_scalar(functions, values, values if amount == "all" else few)
-    yield from making.one_constant(functions, values, values if _worth_all(dtype, amount) else few)
-    yield from making.only_constants(functions, *pairs(few, few))
-    if amount == "all":
+    if _is_looked_at(dtype, amount):
+        every = amount == "all"
+        yield from making.one_scalar(functions, values, values if every else few)
+        yield from making.one_constant(
+            functions, values, (few if KIND[dtype] == "complex" else values) if every else few[:4]
+        )
+        yield from making.only_constants(functions, *pairs(*2 * (few[: 8 if every else 3],)))
         yield from making.as_constant_arrays(functions, x, y)
     if negative_powers:
         # NumPy raises for a negative exponent.
         power = [_binary_function("power", dtype)]
         yield from making.as_arrays(power, *pairs(values, values[values >= 0]))
         for exponent in few[few >= 0]:
-            writer = Writer(values)
-            position = writer.repeated(writer.constant(np.asarray(exponent)), values.shape)
-            writer.want(power[0], (writer.arguments[0], position), (values, np.broadcast_to(exponent, values.shape)))
-            yield writer.case("constants")
+            yield _with_constant(power[0], values, exponent)
+    if KIND[dtype] == "complex":
+        # NumPy multiplies out what is whole.
+        for exponent in np.array([0, 1, 2, 3, 5, -1, -2], dtype):
+            yield _with_constant(_binary_function("power", dtype), values, exponent)
     if KIND[dtype] == "float":
         exponents = np.array([0, 1, -1, 3, -10, 24, -24, 100, -130, 127, 128, 1023, 2000, -2100, 2**31 - 1, -(2**31)])
         scale = Function(Binary("ldexp"), "ldexp", dtype, "exact", np.ldexp)
         yield from making.as_arrays([scale], *pairs(values, exponents.astype(np.int32)))
 
 
-def _worth_all(dtype: DType, amount: Amount) -> bool:
-    """Whether a constant of each value is worth a kernel: there are no others than in a pair's wider sister."""
-    return amount == "all" and KIND[dtype] != "complex"
+def _with_constant(function: Function, x: Values, number: Values) -> Case:
+    writer = Writer(x)
+    position = writer.repeated(writer.constant(np.asarray(number)), x.shape)
+    writer.want(function, (writer.arguments[0], position), (x, np.broadcast_to(number, x.shape)))
+    return writer.case("constants")
+
+
+def _is_looked_at(dtype: DType, amount: Amount) -> bool:
+    """Whether a type is looked at in every form, which costs most of the time."""
+    return amount == "all" or dtype in ("int32", "float32")
 
 
 def _casts(dtype: DType, amount: Amount) -> Iterator[Case]:
@@ -112,9 +123,9 @@ def _casts(dtype: DType, amount: Amount) -> Iterator[Case]:
     ]  # fmt: skip
     values = special_values(dtype)
     yield from making.as_arrays(functions, values)
-    yield from making.only_constants(functions, few_values(dtype))
-    if amount == "all":
-        yield from making.as_scalars(functions, values)
+    if _is_looked_at(dtype, amount):
+        yield from making.only_constants(functions, few_values(dtype))
+        yield from making.as_scalars(functions, values if amount == "all" else few_values(dtype))
         yield from making.as_constant_arrays(functions, np.tile(values, -(-300 // len(values))))
 
 
@@ -149,34 +160,38 @@ def _selections(dtype: DType) -> Iterator[Case]:
 
 def _lines(dtype: DType) -> Iterator[Case]:
     """Reductions and scans along short lines of every pair, and along long ones that are equal but for one element."""
-    for values, names in ((summands(dtype), ("sum", "prod")), (pair_values(dtype), ("max", "min"))):
-        short = np.stack(pairs(values, values), axis=1)
-        few = values[:: -(-len(values) // 10)]
-        fill, odd = pairs(few, few)
+    for kind in ("sum", "prod", "max"):
+        values = pair_values(dtype) if kind == "max" else summands(dtype)
+        fill, odd = pairs(*2 * (_many(values, kind),))
         long = np.repeat(fill[:, None], 300, axis=1)
         long[:, 137] = odd
-        for lines in (short, long):
-            functions = [*_reductions(dtype, names), *_scans(dtype, names)]
-            yield from making.as_arrays(functions, lines)
-        whole = short.reshape(-1) if names[0] == "max" else values
-        yield from making.as_arrays([each._replace(op=Reduce(each.op.fn, (0,)))  # type: ignore[attr-defined]
-                                     for each in _reductions(dtype, names)], whole)  # fmt: skip
+        for lines in (np.stack(pairs(values, values), axis=1), long):
+            yield from making.as_arrays([*_reductions(dtype, kind), *_scans(dtype, kind)], lines)
     rows = np.stack(pairs(pair_values(dtype), few_values(dtype)), axis=1)
     yield from making.as_arrays(
         [
-            Function(Sort(1), "sort", dtype, "exact", lambda x: np.sort(x, axis=1, kind="stable"), moves=True),
+            Function(Sort(1), "sort", dtype, "exact", lambda x: np.sort(x, axis=1, kind="stable")),
             Function(Argsort(1), "argsort", dtype, "exact", lambda x: np.argsort(x, axis=1, kind="stable")),
         ],
         rows,
     )
 
 
-def _reductions(dtype: DType, names: tuple[str, str]) -> list[Function]:
-    if dtype == "bool":
-        functions = ("any", "all") if names[0] == "sum" else ("max", "min", "argmax", "argmin")
-    else:
-        functions = names if names[0] == "sum" else ("max", "min", "argmax", "argmin")
-    return [_line(Reduce(fn, (1,)), f"reduce {fn}", fn, dtype, _reduced(fn)) for fn in functions]  # type: ignore[arg-type]
+def _many(values: Values, kind: str) -> Values:
+    """Those of which many give the same in every order: of numbers multiplied a part may overflow or underflow."""
+    some = values[:: -(-len(values) // 10)]
+    if kind != "prod" or values.dtype.kind not in "fc":
+        return some
+    steady = [1, -1] if values.dtype.kind == "c" else [0, 1, -1, np.inf, -np.inf]
+    return values[np.isin(values, steady) | (np.isnan(values) & (values.dtype.kind == "f"))]
+
+
+def _reductions(dtype: DType, kind: str) -> list[Function]:
+    names = {"sum": ("any",), "prod": ("all",)} if dtype == "bool" else {"sum": ("sum",), "prod": ("prod",)}
+    return [
+        _line(Reduce(fn, (1,)), f"reduce {fn}", fn, dtype, _reduced(fn))  # type: ignore[arg-type]
+        for fn in names.get(kind, ("max", "min", "argmax", "argmin"))
+    ]
 
 
 def _reduced(fn: str) -> Any:
@@ -187,9 +202,10 @@ def _reduced(fn: str) -> Any:
     return reduced
 
 
-def _scans(dtype: DType, names: tuple[str, str]) -> list[Function]:
+def _scans(dtype: DType, kind: str) -> list[Function]:
     if dtype == "bool":
         return []
+    names = ("max", "min") if kind == "max" else (kind,)
     return [_line(Scan(fn, 1), f"scan {fn}", fn, dtype, scan_reference(fn)) for fn in names]  # type: ignore[arg-type]
 
 

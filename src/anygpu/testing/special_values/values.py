@@ -27,19 +27,22 @@ def special_values(dtype: DType) -> Values:
             return _whole(dtype)
         case "float":
             return _floats(dtype)
-    return _complex(dtype, _floats(REAL_PART[dtype])[:18:2])
+    parts = np.array([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, -0.5, 2.5, 1.5, -3, 30.25], REAL_PART[dtype])
+    return _complex(dtype, parts)
 
 
 def few_values(dtype: DType) -> Values:
-    """Those that compilers fold most eagerly, for what costs a kernel each, or a square of them."""
+    """Those that compilers fold most eagerly, the first ones most: for what costs a kernel each, or for each pair."""
     match KIND[dtype]:
         case "signed" | "unsigned":
             limits = np.iinfo(dtype)
-            numbers = [0, 1, 2, 3, 8 * ITEMSIZE[dtype] - 1, 8 * ITEMSIZE[dtype], limits.max]
-            return np.array(numbers + [-1, -2, limits.min] * (KIND[dtype] == "signed"), dtype)
+            signed = KIND[dtype] == "signed"
+            numbers = [0, -1 if signed else limits.max, 8 * ITEMSIZE[dtype], limits.min if signed else 1]
+            numbers += [-2, limits.max, 1] if signed else []
+            return np.array([*numbers, 2, 3, 8 * ITEMSIZE[dtype] - 1], dtype)
         case "float":
             facts = np.finfo(dtype)
-            return np.array([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 0.5, 2, -3, facts.max, facts.tiny], dtype)
+            return np.array([0.0, -0.0, np.inf, np.nan, -1, 1, -np.inf, 0.5, 2, -3, facts.max, facts.tiny], dtype)
         case "complex":
             return _complex(dtype, np.array([0.0, -0.0, 1, np.inf, np.nan], REAL_PART[dtype]))
     return special_values(dtype)
