@@ -100,6 +100,22 @@ def test_only_what_nobody_else_can_have_written_is_read(tmp_path: Path) -> None:
         assert read_file(path) is None
 
 
+@posix
+def test_the_folder_of_our_own_is_closed_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANYGPU_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = cache_folder()
+    assert folder.is_relative_to(tmp_path)
+    folder.mkdir(parents=True)
+    folder.chmod(0o775)
+    folder.parent.chmod(0o775)
+    write_file(folder / "file", b"content")
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert folder.parent.stat().st_mode & 0o777 == 0o775, "that one is not ours"
+    assert read_file(folder / "file") == b"content"
+
+
 def test_a_file_has_so_many_bytes_at_most(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_file(path, bytes(100))

@@ -136,3 +136,8 @@ def _make_folder(path: Path) -> None:
         missing.append(missing[-1].parent)
     for each in reversed(missing):
         each.mkdir(mode=0o700, exist_ok=True)
+    if hasattr(os, "geteuid") and not os.environ.get("ANYGPU_CACHE_DIR") and path.is_relative_to(cache_folder()):
+        # Ours by its name. Where the user's group may write by default, an earlier version has let it.
+        facts = path.stat()
+        if facts.st_uid == os.geteuid() and facts.st_mode & 0o022:
+            path.chmod(stat.S_IMODE(facts.st_mode) & ~0o022)
