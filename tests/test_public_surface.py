@@ -75,6 +75,7 @@ def test_the_exported_names() -> None:
         "QuotaExceeded",
         "Receipt",
         "Result",
+        "ResultMismatch",
         "Runtime",
         "RuntimeClosed",
         "Store",

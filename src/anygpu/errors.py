@@ -39,6 +39,9 @@
     ├── InvalidTensorFile           a file that is no safetensors, or a broken one (also a ValueError)
     └── InvalidOption               an argument of ours that makes no sense (also a ValueError)
 
+    UserWarning
+    └── ResultMismatch              a device gave something else than NumPy; the function stays on NumPy
+
 A user's own bug is never wrapped: it is raised unchanged. Errors carry what a program needs as fields, and a
 message that says what happened, to what, and what to do next. They can be pickled, because they cross processes.
 """
@@ -71,7 +74,7 @@ def name_of(error: BaseException) -> str:
     return str(type.__dict__["__name__"].__get__(type(error)))
 
 
-def _rebuild(cls: type[AnyGPUError], message: str, fields: dict[str, Any]) -> AnyGPUError:
+def _rebuild(cls: type[Exception], message: str, fields: dict[str, Any]) -> Exception:
     error = cls.__new__(cls, message)
     Exception.__init__(error, message)
     error.__dict__.update(fields)
@@ -521,6 +524,53 @@ class InvalidTensorFile(AnyGPUError, ValueError):
         self.path = path
         self.why = why
         super().__init__(f"{path} cannot be read: {why.rstrip('.')}. {advice}".rstrip())
+
+
+class ResultMismatch(UserWarning):
+    """A device gave something else than NumPy, beyond the published tolerances. The function stays on NumPy.
+
+    It is a warning, since the call returned what NumPy computed; `check="always"` with `fallback="raise"` raises it.
+    """
+
+    task: str
+    device: str
+    #: Where the first difference is, and both values there, as text.
+    index: tuple[int, ...]
+    expected: str
+    got: str
+    #: Makes a report.
+    command: str
+
+    def __init__(
+        self,
+        task: str,
+        device: str,
+        sentence: str,
+        *,
+        index: tuple[int, ...],
+        expected: str,
+        got: str,
+        command: str,
+        before_use: bool = True,
+    ) -> None:
+        self.task = task
+        self.device = device
+        self.index = index
+        self.expected = expected
+        self.got = got
+        self.command = command
+        before = (
+            "No such result was returned."
+            if before_use
+            else "It agreed before, so results since the last check may be wrong."
+        )
+        super().__init__(
+            f"{device} disagrees with NumPy on {task}: {sentence}. {before} The function stays on NumPy in this "
+            f"process. Run `{command}` to write a report."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), str(self), dict(self.__dict__)))
 
 
 class InvalidOption(AnyGPUError, ValueError):

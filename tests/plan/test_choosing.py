@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.plan.choosing import EARLY_SHARE, Cell, Choice
+from anygpu.plan.sampling import calls_between_samples
 
 Times = Callable[[int], dict[str, float]]
 
@@ -55,6 +57,8 @@ def simulate(
         choice = cell.choose()
         assert choice == cell.choose(), "asking changes nothing"
         name = choice.candidate
+        if choice.checks is not None:
+            cell.begin_sample(choice.checks)
         if fails(name, number):
             cell.failed(name, "it failed")
             name = cell.choose().candidate
@@ -99,13 +103,72 @@ def test_what_is_predicted_to_be_hopeless_is_never_tried() -> None:
     assert set(story.went) == {"numpy"}
 
 
-def test_a_long_call_need_not_run_at_home_first_if_that_is_hopeless() -> None:
+def test_a_first_call_runs_at_home_however_hopeless_that_is() -> None:
     cell = Cell("numpy")
     cell.consider({"numpy": 10.0, "gpu": 0.1})
+    assert cell.choose().candidate == "numpy"
+
+
+def trusted() -> Cell:
+    cell = Cell("numpy")
+    cell.consider({"numpy": 1.0, "gpu": 0.1})
+    cell.measured("numpy", 1.0)
+    cell.begin_trial("gpu")
+    cell.tried("gpu", 0.1)
+    for _ in range(3):
+        cell.measured("gpu", 0.1)
+    return cell
+
+
+def test_a_device_whose_results_were_not_compared_gets_no_call() -> None:
+    cell = Cell("numpy")
+    cell.consider({"numpy": 1.0, "gpu": 0.1})
+    cell.measured("numpy", 1.0)
+    for _ in range(5):  # as if somebody had sent calls there all the same
+        cell.measured("gpu", 0.1)
+    assert cell.choose().candidate == "numpy"
+    assert cell.choose({"numpy": 9.0}).candidate == "numpy"
+    assert not cell.may_run("gpu")
+    assert Cell(None).checked is False, "who rules NumPy out has asked for the device"
+
+
+def test_a_device_that_was_opened_again_is_compared_again() -> None:
+    cell = trusted()
     assert cell.choose().candidate == "gpu"
-    assert "predicted to take 100 ms there, and 10 s on numpy" in cell.choose().sentence
-    cell.consider({"numpy": 10.0, "gpu": 0.1}, {"gpu": 5.0})
-    assert cell.choose().candidate == "numpy", "opening it and compiling take too long for one call"
+    cell.distrust("gpu")
+    assert cell.choose().candidate == "numpy"
+    cell.measured("numpy", 1.0)
+    assert cell.to_try() == "gpu"
+    cell.begin_trial("gpu")
+    cell.tried("gpu", 0.1)
+    assert cell.choose().candidate == "gpu"
+
+
+def test_a_device_that_was_wrong_pins_the_function_to_its_home() -> None:
+    cell = trusted()
+    cell.pin("gpu was wrong.")
+    assert cell.choose() == Choice("numpy", "pinned", "gpu was wrong.")
+    assert cell.to_try() is None
+
+
+def test_samples_come_within_the_stated_bound_and_cost_at_most_a_hundredth() -> None:
+    cell = trusted()
+    cell.copying = 0.01
+    samples: list[int] = []
+    for number in range(20_000):
+        choice = cell.choose()
+        if choice.checks is not None:
+            assert choice.candidate == "numpy"
+            assert choice.checks == "gpu"
+            cell.begin_sample(choice.checks)
+            samples.append(number)
+        cell.measured(choice.candidate, {"numpy": 1.0, "gpu": 0.1}[choice.candidate])
+    bound = calls_between_samples(1.0, 0.1, 0.01)
+    assert samples[0] <= bound == 1010
+    assert max(b - a for a, b in itertools.pairwise(samples)) <= calls_between_samples(1.0, 0.1, 0.01, samples=99) + 1
+    extra = len(samples) * (1.0 - 0.1 + 0.01 + 0.1)
+    assert extra <= 0.0101 * 20_000 * 0.1
+    assert calls_between_samples(0.1, 0.1, 0.0) == 100, "never more often, however cheap"
 
 
 def test_a_short_call_runs_at_home_first_whatever_is_predicted() -> None:

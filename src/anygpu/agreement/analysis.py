@@ -20,7 +20,10 @@ from anygpu.program.costs import last_uses
 from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
+from anygpu.program.independence import cut, independent_cuts
 
+#: Elements of a piece.
+_PIECE = 1 << 16
 #: What an analysis may hold at a time.
 MOST_BYTES = 2 << 30
 
@@ -46,7 +49,49 @@ class Analysis(NamedTuple):
 
 
 def analyse(program: Program, inputs: Sequence[Values], *, most_bytes: int = MOST_BYTES) -> Analysis:
-    """How far two right answers may lie apart in every element of every output, and what NumPy would warn of."""
+    """How far two right answers may lie apart in every element of every output, and what NumPy would warn of.
+
+    Large programs are analysed in pieces along an axis that is independent, which stay in the processor's cache.
+    """
+    largest = max(spec.size for spec in program.specs)
+    if largest > _PIECE:
+        found = _in_pieces(program, inputs, most_bytes)
+        if found is not None:
+            return found
+    return _analyse(program, inputs, most_bytes)
+
+
+def _in_pieces(program: Program, inputs: Sequence[Values], most_bytes: int) -> Analysis | None:
+    """`None` where it cannot be cut, or would do most of the work again for every piece."""
+    ways = independent_cuts(program)
+    if not ways or None in ways[0].outputs:
+        return None
+    way = ways[0]
+    whole = sum(spec.size for spec, axis in zip(program.inputs, way.inputs, strict=True) if axis is None)
+    if whole > _PIECE:
+        return None
+    largest = max(spec.size for spec in program.specs)
+    length = max(1, way.length * _PIECE // largest)
+    bounds: list[Bound] = [None] * len(program.outputs)
+    flags: set[Flag] = set()
+    for start in range(0, way.length, length):
+        stop = min(start + length, way.length)
+        given = [
+            each if axis is None else each[(slice(None),) * axis + (slice(start, stop),)]
+            for each, axis in zip(inputs, way.inputs, strict=True)
+        ]
+        found = _analyse(cut(program, way, start, stop), given, most_bytes)
+        flags |= found.flags
+        for number, (bound, axis) in enumerate(zip(found.bounds, way.outputs, strict=True)):
+            if bound is not None and axis is not None:
+                known = bounds[number]
+                if known is None:
+                    known = bounds[number] = np.zeros(program.results[number].shape)
+                known[(slice(None),) * axis + (slice(start, stop),)] = bound
+    return Analysis(bounds, frozenset(flags))
+
+
+def _analyse(program: Program, inputs: Sequence[Values], most_bytes: int) -> Analysis:
     program = with_references(program, None)
     values: list[Any] = [None] * len(program.nodes)
     bounds: list[Bound] = [None] * len(program.nodes)

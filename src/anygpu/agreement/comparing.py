@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from anygpu.agreement.analysis import MOVEMENT, Flag, TooLarge, analyse
-from anygpu.agreement.elementwise import Bound, Values, filled, magnitude_apart
+from anygpu.agreement.elementwise import Bound, Values, filled, magnitude_apart, wide
 from anygpu.agreement.tolerances import tolerance_of
 from anygpu.array.structure import flatten
 from anygpu.program import primitives as p
@@ -24,6 +24,9 @@ Verdict = Literal["agree", "differ", "undecided"]
 SIDES = 2.0
 #: The share of elements that may be undecided and different. Near a tie a few are; of more nothing is known.
 MOST_UNDECIDED = 0.01
+
+#: In epsilons: a difference that was right before is taken for granted up to this.
+MOST_USUAL = 64.0
 
 #: Turns what a program gives into what the function returns.
 Rebuild = Callable[[Sequence[Any]], Any]
@@ -51,14 +54,24 @@ class Judgement(NamedTuple):
     why: str = ""
     #: What NumPy would warn of; `None` where the program was not analysed.
     flags: frozenset[Flag] | None = None
+    #: For each array and number of the return value the largest relative difference that was right.
+    usual: tuple[float, ...] = ()
 
 
 def judge(
-    program: Program, inputs: Sequence[Values], expected: Any, results: Sequence[Values], rebuild: Rebuild
+    program: Program,
+    inputs: Sequence[Values],
+    expected: Any,
+    results: Sequence[Values],
+    rebuild: Rebuild,
+    *,
+    usual: Sequence[float] = (),
 ) -> Judgement:
     """Compare what the function returned on NumPy with what the device's results make of it.
 
     `expected` may be anything that the function returns; `inputs` are the program's, as they were before the call.
+    `usual` comes from an earlier judgement of the same program: what differs by little more than it did then is not
+    analysed again.
     """
     got = rebuild(results)
     wanted, structure = flatten(expected)
@@ -73,13 +86,14 @@ def judge(
     quick = flatten(
         rebuild([np.broadcast_to(q, spec.shape) for q, spec in zip(_quick(program), program.results, strict=True)])
     )[0]
+    seen = tuple(usual) if len(usual) == len(wanted) else (0.0,) * len(wanted)
     doubtful = [
         number
         for number, (one, another, q) in enumerate(zip(wanted, leaves, quick, strict=True))
-        if not _is_within(one, another, q)
+        if not _is_within(one, another, q, seen[number])
     ]
     if not doubtful:
-        return Judgement("agree")
+        return Judgement("agree", usual=seen)
     try:
         bounds, flags = analyse(program, inputs)
     except TooLarge:
@@ -93,7 +107,20 @@ def judge(
                 # A user's kernel is checked against its reference by itself, with a tolerance of its own.
                 found = Judgement("undecided", why="it has a kernel of the user's own that is less exact than NumPy")
             return found._replace(flags=flags)
-    return Judgement("agree", flags=flags)
+    return Judgement("agree", flags=flags, usual=tuple(map(_relative, wanted, leaves)))
+
+
+def _relative(one: Any, other: Any) -> float:
+    """The largest relative difference, as far as it is small enough to be taken for granted later."""
+    if not _has_values(one):
+        return 0.0
+    one, other = np.asarray(one), np.asarray(other)
+    if one.dtype.kind not in "fc" or not one.size:
+        return 0.0
+    with np.errstate(all="ignore"):
+        size = np.abs(wide(one))
+        found = np.max(magnitude_apart(one, other) / size, where=(size > 0) & np.isfinite(size), initial=0.0)
+    return float(min(2 * found, MOST_USUAL * np.finfo(one.dtype).eps))
 
 
 def layout(array: Values) -> tuple[int, ...]:
@@ -122,14 +149,14 @@ def _equal(one: Any, other: Any) -> Any:
     return agree
 
 
-def _is_within(one: Any, other: Any, relative: Any) -> bool:
-    """Whether it surely agrees: `relative` is no more than the analysis would allow."""
+def _is_within(one: Any, other: Any, relative: Any, usual: float) -> bool:
+    """Whether it surely agrees: `relative` is no more than the analysis would allow, `usual` what it has allowed."""
     if not _has_values(one):
         return _same(one, other)
     one, other = np.asarray(one), np.asarray(other)
     if one.dtype.kind not in "fc" or not np.size(relative):
         return bool(np.array_equal(one, other))
-    tolerance = float(np.asarray(relative).flat[0])
+    tolerance = max(float(np.asarray(relative).flat[0]), usual)
     with np.errstate(all="ignore"):
         if _is_only_moved(relative):
             return bool((_equal(one, other) & _same_sign(one, other)).all())

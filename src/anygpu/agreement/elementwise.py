@@ -69,11 +69,18 @@ def settled(
     `uncertain` says where an input had a bound, or finite inputs gave infinity: a NaN or infinity is sure elsewhere.
     """
     size = magnitude(v)
-    finite = np.isfinite(size)
     tiny = smallest(dtype)
+    largest = float(np.finfo(REAL_PART.get(dtype, dtype)).max)
+    # Most results are neither large nor small: NaN fails both comparisons.
+    if size.size and np.max(size) + np.max(bound) <= largest:
+        small = size < tiny
+        if not small.any():
+            return or_none(bound)
+        return or_none(np.where(small & ((size > 0) | underflows), bound + tiny, bound))
+    finite = np.isfinite(size)
     bound = np.where(np.isnan(bound), np.inf, bound)
     bound = np.where((size < tiny) & ((size > 0) | underflows), bound + tiny, bound)
-    bound = np.where(size + bound > float(np.finfo(REAL_PART.get(dtype, dtype)).max), np.inf, bound)
+    bound = np.where(size + bound > largest, np.inf, bound)
     return or_none(np.where(finite, bound, np.where(uncertain, np.inf, 0.0)))
 
 
@@ -214,11 +221,14 @@ def binary(op: p.Binary, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bo
     if fn == "nextafter":
         return None if exact else or_none(np.where(bx + by > 0, np.inf, 0.0))
     a, b, size = wide(x), wide(y), magnitude(v)
-    carried = _carried_by_two(fn, a, b, wide(v), bx, by)
-    bound = np.where((bx > 0) | (by > 0), carried, 0.0) + _added(fn, dtype, a, b, v)
-    finite = np.isfinite(a) & np.isfinite(b)
-    pole = (y == 0) if fn in ("divide", "floor_divide", "power") else False
-    uncertain = (bx > 0) | (by > 0) | (np.isinf(size) & finite & ~np.asarray(pole))
+    carried = _carried_by_two(fn, a, b, wide(v), bx, by) if not exact else bx
+    added = _added(fn, dtype, a, b, v)
+    bound = added if exact else np.where((bx > 0) | (by > 0), carried, 0.0) + added
+    uncertain: Any = True
+    if not np.isfinite(np.max(size, initial=0.0)):
+        finite = np.isfinite(a) & np.isfinite(b)
+        pole = (y == 0) if fn in ("divide", "floor_divide", "power") else False
+        uncertain = (bx > 0) | (by > 0) | (np.isinf(size) & finite & ~np.asarray(pole))
     underflows = (size == 0) & (x != 0) & (y != 0) if fn in ("multiply", "divide", "power") else False
     return settled(v, bound, dtype, uncertain=uncertain, underflows=underflows)
 

@@ -1,10 +1,12 @@
 """Where the next call of one function with one kind of arguments goes, learnt from the calls before it.
 
 A cell is a small state machine without clocks or devices: it is told what calls took, and answers where the next one
-should run and what should be tried in the background meanwhile. It keeps three promises:
+should run and what should be tried in the background meanwhile. It keeps four promises:
 
 - **Do no harm.** The home (where the arguments are: NumPy for NumPy arrays) is measured first and is what everything
   else must beat. What exploring costs the caller never exceeds a share of what the calls themselves take.
+- **Agreement before trust.** A candidate gets real calls once its results agreed with NumPy's in the background, and
+  every so often a call is a sample that compares them again. One disagreement pins all calls to the home.
 - **Nobody waits for a compiler.** A candidate is first compiled and run in the background, on a copy of the arguments.
   That time is rough, because the machine was busy with the calls as well; so a candidate that looks good gets two real
   calls, and these decide.
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from anygpu.plan.sampling import calls_between_samples
 from anygpu.units import readable_seconds
 
 #: How many real calls a candidate has before its time counts as known.
@@ -29,9 +32,6 @@ MARGIN = 0.95
 CONTENTION = 2.0
 #: A prediction without history may be wrong by this factor; what it rules out by more is not tried.
 DOUBT = 2.0
-#: Without any measurement another candidate is believed only if it is so much faster than a home that takes so long.
-BELIEVED_GAIN = 3.0
-BELIEVED_SECONDS = 0.25
 #: What exploring may cost, as a share of what calls have taken: generous while a function is new, small later.
 EARLY_CALLS = 12
 EARLY_SHARE = 0.5
@@ -48,13 +48,28 @@ NEARLY = 1.3
 #: What recording costs in any case, with the first look at the program for every device.
 RECORDING = 3e-3
 
-Kind = Literal["home", "known", "dose", "believed", "only"]
+#: sample: a call at home that checks a device. pinned: a device was wrong. untried: the first of several devices that
+#: were asked for, when none of them was measured.
+Kind = Literal["home", "known", "dose", "sample", "pinned", "untried", "only"]
 
 
 class Track:
     """How one candidate has done."""
 
-    __slots__ = ("due", "failures", "interval", "recent", "rough", "suspended", "trying", "why_failed", "won")
+    __slots__ = (
+        "agreed",
+        "due",
+        "failures",
+        "interval",
+        "recent",
+        "rough",
+        "samples",
+        "suspended",
+        "trying",
+        "unchecked",
+        "why_failed",
+        "won",
+    )
 
     def __init__(self) -> None:
         #: Seconds of the last real calls, the newest last.
@@ -69,6 +84,11 @@ class Track:
         self.failures = 0
         self.suspended = False
         self.why_failed = ""
+        #: Whether its results have been compared with NumPy's and agreed.
+        self.agreed = False
+        #: Calls since then, and how often they were compared again.
+        self.unchecked = 0
+        self.samples = 0
 
     @property
     def estimate(self) -> float | None:
@@ -99,12 +119,20 @@ class Choice(NamedTuple):
     kind: Kind
     #: One sentence: why.
     sentence: str
+    #: For a sample: the device that it checks.
+    checks: str | None = None
 
 
 class Cell:
     """One function with one kind of arguments."""
 
-    def __init__(self, home: str | None) -> None:
+    def __init__(self, home: str | None, *, checked: bool = True) -> None:
+        #: Whether candidates have to agree with NumPy first. Without a home the caller has asked for a device.
+        self.checked = checked and home is not None
+        #: Seconds to copy the inputs and results of a sample.
+        self.copying = 0.0
+        #: Why every call stays at home.
+        self.pinned: str | None = None
         #: Where calls go unless something else proves better; `None` when the caller has ruled it out.
         self.home = home
         self.tracks: dict[str, Track] = {} if home is None else {home: Track()}
@@ -139,6 +167,7 @@ class Cell:
             # It was away, and what it took long ago says little about now.
             track.recent.clear()
         track.add(seconds)
+        track.unchecked += 1
         track.failures, track.suspended = 0, False
         self.calls += 1
         self.seconds += seconds
@@ -155,11 +184,13 @@ class Cell:
             self.seconds += seconds
 
     def tried(self, candidate: str, seconds: float) -> None:
-        """A background run of it took so long, beside whatever else the machine was doing."""
+        """A background run of it took so long, beside whatever else the machine was doing; its results agreed."""
         track = self.tracks.get(candidate)
         if track is None:
             return
         track.trying = False
+        track.agreed = True
+        track.unchecked = 0
         track.rough = seconds
         track.suspended = False
         best = self._best_known(without=candidate)
@@ -184,6 +215,32 @@ class Cell:
         if self._current == candidate:
             best = self._best_known(without=candidate)
             self._current = best[0] if best else self.home
+
+    def distrust(self, candidate: str) -> None:
+        """What agreed is not what would run now: another program, or a device that was opened again."""
+        track = self.tracks.get(candidate)
+        if track is None or not track.agreed:
+            return
+        track.agreed = False
+        track.samples = 0
+        track.rough = None
+        track.recent.clear()
+        track.due = self.calls
+        if self._current == candidate:
+            best = self._best_known(without=candidate)
+            self._current = best[0] if best else self.home
+
+    def pin(self, why: str) -> None:
+        """A device was wrong: calls stay at home from now on."""
+        self.pinned = why
+        self._current = self.home
+
+    def begin_sample(self, candidate: str) -> None:
+        """A call at home is about to be compared with what this one computes."""
+        track = self.tracks.get(candidate)
+        if track is not None:
+            track.unchecked = 0
+            track.samples += 1
 
     def spend(self, seconds: float) -> None:
         """Something was done in the caller's time only to find out."""
@@ -220,12 +277,17 @@ class Cell:
 
         Pure: asked twice it answers the same.
         """
-        if self.home is not None and not self.tracks[self.home].recent:
-            return self._before_anything()
+        if self.home is not None:
+            if self.pinned is not None:
+                return Choice(self.home, "pinned", self.pinned)
+            if not self.tracks[self.home].recent:
+                return Choice(self.home, "home", f"the first call is measured on {self.home}.")
         best = self._best_known()
         for name in self._by_promise():
             track = self.tracks[name]
             if name == self.home or track.suspended or track.known or track.trying or track.rough is None:
+                continue
+            if not self._is_trusted(name):
                 continue
             if waiting and waiting.get(name):
                 continue
@@ -238,6 +300,8 @@ class Cell:
         if best is None:
             return self._without_measurement()
         name = self._current_or(best)
+        if self.home is not None and self._is_due_for_a_sample(name):
+            return Choice(self.home, "sample", f"this call checks {name}, which runs most of them.", checks=name)
         if waiting and waiting.get(name):
             return self._soonest(name, waiting)
         return self._again(name) or self._known(name)
@@ -247,7 +311,7 @@ class Cell:
         finish = {
             name: (track.estimate or 0.0) + waiting.get(name, 0.0)
             for name, track in self.tracks.items()
-            if track.recent and not track.suspended
+            if track.recent and not track.suspended and self._is_trusted(name)
         }
         name = min(finish, key=lambda each: (finish[each], each != current))
         if name == current:
@@ -264,26 +328,12 @@ class Cell:
         for name, track in self.tracks.items():
             if name == current or track.suspended or track.trying or self.calls < track.due or not track.known:
                 continue
+            if not self._is_trusted(name):
+                continue
             theirs = track.estimate or 0.0
             if theirs < mine * NEARLY and self.affords(max(0.0, theirs - mine)):
                 return Choice(name, "dose", f"{name} was nearly as good; this call measures it again.")
         return None
-
-    def _before_anything(self) -> Choice:
-        home = self.home
-        assert home is not None
-        at_home = self.expected.get(home)
-        if at_home is not None and at_home >= BELIEVED_SECONDS:
-            for name in self._by_promise():
-                first = self.expected.get(name, float("inf")) + self.once.get(name, 0.0)
-                if name != home and not self.tracks[name].suspended and first * BELIEVED_GAIN <= at_home:
-                    return Choice(
-                        name,
-                        "believed",
-                        f"the first call is predicted to take {readable_seconds(first)} there, and "
-                        f"{readable_seconds(at_home)} on {home}.",
-                    )
-        return Choice(home, "home", f"the first call is measured on {home}.")
 
     def _without_measurement(self) -> Choice:
         """The caller has ruled the home out, so something must be first."""
@@ -292,7 +342,7 @@ class Cell:
             return Choice(names[0], "only", f"{names[0]} is the only device that was allowed.")
         expected = self.expected.get(names[0])
         predicted = f": it is predicted to take {readable_seconds(expected)}" if expected is not None else ""
-        return Choice(names[0], "believed", f"{names[0]} comes first{predicted}.")
+        return Choice(names[0], "untried", f"{names[0]} comes first{predicted}.")
 
     def _known(self, name: str) -> Choice:
         track = self.tracks[name]
@@ -313,7 +363,7 @@ class Cell:
 
     def to_try(self) -> str | None:
         """What should be tried in the background now; one at a time, the most promising first."""
-        if self.trying:
+        if self.trying or self.pinned is not None:
             return None
         best = self._best_known()
         if best is None:
@@ -356,7 +406,26 @@ class Cell:
             return track.estimate
         return self.expected.get(candidate)
 
+    def may_run(self, candidate: str) -> bool:
+        """Whether a call may go there although it was not chosen: it works, and was compared."""
+        track = self.tracks.get(candidate)
+        return track is not None and not track.suspended and self._is_trusted(candidate)
+
     # -- inside
+
+    def _is_trusted(self, name: str) -> bool:
+        """Whether it may have real calls. NumPy and the home need not agree with anything."""
+        return not self.checked or name in (self.home, "numpy") or self.tracks[name].agreed
+
+    def _is_due_for_a_sample(self, name: str) -> bool:
+        if not self.checked or name in (self.home, "numpy"):
+            return False
+        track, home = self.tracks[name], self.tracks[self.home].estimate if self.home is not None else None
+        if home is None or not track.known:
+            return False
+        return track.unchecked >= calls_between_samples(
+            home, track.estimate or 0.0, self.copying, samples=track.samples
+        )
 
     def _may_be_better(self, name: str, best: float) -> bool:
         track = self.tracks[name]
@@ -402,6 +471,7 @@ class Cell:
             (track.estimate, name)
             for name, track in self.tracks.items()
             if name != without and track.recent and not track.suspended and (track.known or name == self.home)
+            if self._is_trusted(name)
         ]
         if not known:
             return None

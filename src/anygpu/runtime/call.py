@@ -49,6 +49,11 @@ class Call:
             found[array.device] = found.get(array.device, 0) + array.nbytes
         return found
 
+    def inputs(self) -> list[Any]:
+        """What the program takes, from this call."""
+        assert self.state.traced is not None
+        return self.state.traced.inputs(self.arguments, self.keywords)
+
     def record(self, seconds: float | None = None) -> None:
         """Make a program of the function, in so many seconds, or find out that there is none."""
         state = self.state

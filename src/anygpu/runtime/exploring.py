@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,14 +11,15 @@ import numpy as np
 from anygpu.errors import AnyGPUError, name_of, text_of
 from anygpu.plan.choosing import DOUBT, Cell
 from anygpu.runtime.call import Call
+from anygpu.runtime.checking import compared, learn_flags, pin
 from anygpu.runtime.planner import Planner
-from anygpu.runtime.state import State, lacking
+from anygpu.runtime.state import COPIED_PER_SECOND, State, lacking
+from anygpu.runtime.trust import Sample, peculiarity, sample_of
 from anygpu.runtime.values import as_arguments
 from anygpu.runtime.ways import carry_out
+from anygpu.units import readable_seconds
 from anygpu.workers.opening import default_budget
 
-#: Copying the arguments for a trial.
-_COPIED_PER_SECOND = 4e9
 #: Runs of a trial: the first compiles and fills caches, the best of the others counts.
 _RUNS = 3
 #: A trial that takes longer than this is not repeated.
@@ -31,29 +32,54 @@ _CALIBRATION_BYTES = 256 << 20
 _LOOK = 6e-5 * 20
 
 
-def explore(call: Call) -> None:
-    """After a call: start a trial if there is something to try and it may cost what it costs."""
+def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None:
+    """After a call: start a trial if there is something to try and it may cost what it costs.
+
+    `value` is what the function returned on NumPy, if it ran there; `checks` the device that it is to be compared with.
+    """
     planner, state, cell = call.planner, call.state, call.state.cell
     if state.traced is None or not state.considered:
         planner.wake()
-        state.be_quiet(_quiet_calls(call))
+        _stay_quiet(call)
+        return
+    if value is not None and not _is_ordinary(call, value):
+        _stay_quiet(call)
+        return
+    if checks is not None and value is not None:
+        sample = _sample(call, value)
+        planner.background.submit(partial(_check_again, planner, state, call.function, checks, sample))
         return
     if not state.refined:
         if not state.refining:
             state.refining = True
             planner.background.submit(partial(_refine, planner, state))
         if cell.home == "numpy":
-            state.be_quiet(_calls_in(cell, _LOOK))
+            state.be_quiet(_calls_in(cell, _LOOK), "other devices are being looked at in the background.")
         return
     with planner.lock:
         name = cell.to_try()
         if name is None:
             _be_quiet_at_home(state, _calls_in(cell, _LOOK) if cell.trying else cell.next_look - cell.calls)
             return
-    _start_trial(call, name)
+    _start_trial(call, name, value)
 
 
-def _start_trial(call: Call, name: str) -> None:
+def _is_ordinary(call: Call, value: Any) -> bool:
+    """Whether a device could return the like of it. If not, the function is none that can be recorded."""
+    state = call.state
+    if state.ours:
+        return True
+    inputs = call.inputs()
+    why = peculiarity(value, inputs)
+    if why is None:
+        state.trust.see(inputs, value)
+        return True
+    with call.planner.lock:
+        state.refuse(why)
+    return False
+
+
+def _start_trial(call: Call, name: str, value: Any) -> None:
     planner, state, cell = call.planner, call.state, call.state.cell
     devices = state.facts[name].way.devices
     machine = planner.machine()
@@ -62,7 +88,8 @@ def _start_trial(call: Call, name: str) -> None:
             _be_quiet_at_home(state, _QUIET // 4)
         return
     bytes_in = sum(spec.nbytes for spec in state.program.inputs)
-    cost = bytes_in / _COPIED_PER_SECOND
+    bytes_out = sum(spec.nbytes for spec in state.program.results)
+    cost = (bytes_in + bytes_out) / COPIED_PER_SECOND
     if state.ours and cell.home is not None:
         cost += planner.reading(cell.home, bytes_in)
     if cell.home is not None and not cell.affords(cost):
@@ -70,50 +97,54 @@ def _start_trial(call: Call, name: str) -> None:
             _be_quiet_at_home(state, cell.calls_until_affordable(cost))
         return
     begin = planner.clock()
-    copies = _copied(call)
+    sample = _sample(call, value)
     with planner.lock:
         cell.spend(planner.clock() - begin)
         cell.begin_trial(name)
-    planner.background.submit(partial(_try_out, planner, state, name, copies))
+    planner.background.submit(partial(_try_out, planner, state, call.function, name, sample))
+
+
+def _sample(call: Call, value: Any) -> Sample:
+    """The program's inputs as they are now, and what NumPy returned for them."""
+    traced = call.state.traced
+    assert traced is not None
+    inputs = as_arguments(call.inputs(), traced.program, None)
+    return sample_of(traced, inputs, value, ours=call.state.ours or value is None)
 
 
 def _be_quiet_at_home(state: State, calls: int) -> None:
     """Nothing has to be asked for so many calls, if they go home anyway."""
-    if state.cell.home == "numpy" and state.cell.choose().candidate == "numpy":
-        state.be_quiet(min(calls, _QUIET))
+    choice = state.cell.choose()
+    if state.cell.home == "numpy" and choice.candidate == "numpy" and choice.checks is None:
+        state.be_quiet(min(calls, _QUIET), choice.sentence)
 
 
-def _quiet_calls(call: Call) -> int:
-    """How many calls may go by before recording could be affordable, or devices be known."""
-    cell, planner = call.state.cell, call.planner
-    if cell.home != "numpy" or (call.state.ours and call.state.traced is None):
+def _stay_quiet(call: Call) -> None:
+    """How many calls may go by before recording could be affordable, or devices be known; and why they stay."""
+    state, cell, planner = call.state, call.state.cell, call.planner
+    if cell.home != "numpy" or (state.ours and state.traced is None):
         # Before it is recorded, a function of anygpu's own arrays may write to them.
-        return 0
-    if call.state.not_recorded is not None:
-        return _VERY_QUIET
+        return
     seconds = cell.estimate("numpy") or 0.0
-    if seconds <= planner.floor:
-        return _VERY_QUIET
-    if not planner.awake:
-        return _calls_in(cell, max(_LOOK, planner.until_worth_looking))
-    if call.state.traced is not None:
-        return 0
-    cost = call.state.recording
-    return 0 if cell.affords(cost) else min(_QUIET, cell.calls_until_affordable(cost))
+    if cell.pinned is not None:
+        state.be_quiet(_VERY_QUIET, cell.pinned)
+    elif state.not_recorded is not None:
+        state.be_quiet(_VERY_QUIET, state.why_not_recorded)
+    elif seconds <= planner.floor:
+        takes, floor = readable_seconds(seconds), readable_seconds(planner.floor)
+        state.be_quiet(_VERY_QUIET, f"calls take {takes} there, and no device answers in less than {floor}.")
+    elif not planner.awake:
+        calls = _calls_in(cell, max(_LOOK, planner.until_worth_looking))
+        state.be_quiet(calls, f"calls take {readable_seconds(seconds)} there, and no devices are known yet.")
+    elif state.traced is None and not cell.affords(state.recording):
+        calls = min(_QUIET, cell.calls_until_affordable(state.recording))
+        state.be_quiet(calls, f"calls take {readable_seconds(seconds)} there, too little yet to pay for recording it.")
 
 
 def _calls_in(cell: Cell, seconds: float) -> int:
     """How many calls at home fit into so many seconds."""
     each = cell.estimate(cell.home) if cell.home is not None else None
     return min(_QUIET, int(seconds / each)) if each else 0
-
-
-def _copied(call: Call) -> list[Any]:
-    """The program's inputs as they are now: the caller may write to its arrays before the trial has begun."""
-    traced = call.state.traced
-    assert traced is not None
-    values = traced.inputs(call.arguments, call.keywords)
-    return [np.array(each) for each in as_arguments(values, traced.program, None)]
 
 
 def _refine(planner: Planner, state: State) -> None:
@@ -141,34 +172,93 @@ def _refine(planner: Planner, state: State) -> None:
         state.refining, state.refined = False, True
 
 
-def _try_out(planner: Planner, state: State, name: str, values: Sequence[Any]) -> None:
+def _try_out(planner: Planner, state: State, function: Callable[..., Any], name: str, sample: Sample) -> None:
+    """Run it there, compare what comes out with NumPy's, and only then let real calls go there."""
     cell = state.cell
     facts = state.facts.get(name)
     if facts is None:
         return
-    devices = facts.way.devices
-    find = planner.worker_of(state.options)
+    program, devices = sample.traced.program, facts.way.devices
     try:
         with planner.trying(devices):
             for device in devices:
-                lack = lacking(planner, device, state.program, state.options) if device != "numpy" else None
+                lack = lacking(planner, device, program, state.options) if device != "numpy" else None
                 if lack is not None:
                     with planner.lock:
                         cell.failed(name, lack)
                     return
+            workers = [planner.worker(device, state.options) for device in devices]
+            find = dict(zip(devices, workers, strict=True)).__getitem__
             best = float("inf")
+            first: list[Any] = []
             for number in range(_RUNS):
                 if planner.background.closed:
                     return
                 begin = planner.clock()
-                carry_out(facts.way, state.program, values, find, timeout=state.options.timeout)
+                ran = carry_out(facts.way, program, sample.inputs, find, timeout=state.options.timeout)
                 seconds = planner.clock() - begin
+                first = first or ran.results
                 if number:
                     best = min(best, seconds)
                     if seconds > _LONG or seconds > DOUBT * 2 * (cell.estimate(cell.home or name) or seconds):
                         break
+        # What compiling gave, and what runs later: the same bits need no second look.
+        runs = [ran.results] if _same_bits(first, ran.results) else [first, ran.results]
+        if cell.checked and not _agrees(planner, state, function, name, sample, *runs):
+            return
+        learn_flags(state, sample)
         with planner.lock:
+            state.trust.agree(program.key, facts.way, workers)
             cell.tried(name, best)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:
             cell.failed(name, f"{name} failed in a trial: {name_of(error)}: {text_of(error)}")
+
+
+def _same_bits(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(one, other, strict=True))
+
+
+def _agrees(
+    planner: Planner,
+    state: State,
+    function: Callable[..., Any],
+    name: str,
+    sample: Sample,
+    *runs: list[Any],
+    before_use: bool = True,
+) -> bool:
+    """Whether what the device gave is what NumPy gave; one that is wrong is not used for this function again."""
+    program = sample.traced.program.key
+    for results in runs:
+        judgement = compared(sample, results, state.trust.usual.get(program, ()) if not before_use else ())
+        if judgement.difference is not None:
+            with planner.lock:
+                state.cell.failed(name, f"{name} disagreed with NumPy: {judgement.difference.sentence}.")
+            pin(planner, state, name, function, sample, judgement.difference, before_use=before_use)
+            return False
+        if judgement.verdict == "undecided" and before_use:
+            with planner.lock:
+                state.cell.failed(name, f"{name} cannot be compared with NumPy: {judgement.why}.")
+            return False
+        if judgement.usual and before_use:
+            if len(state.trust.usual) > 64:
+                state.trust.usual.clear()
+            before = state.trust.usual.get(program, judgement.usual)
+            state.trust.usual[program] = tuple(map(max, before, judgement.usual))
+    return True
+
+
+def _check_again(planner: Planner, state: State, function: Callable[..., Any], name: str, sample: Sample) -> None:
+    """A sample: the device computes what a call has just computed on NumPy."""
+    facts = state.facts.get(name)
+    if facts is None or planner.background.closed:
+        return
+    try:
+        with planner.trying(()):
+            find = planner.worker_of(state.options)
+            ran = carry_out(facts.way, sample.traced.program, sample.inputs, find, timeout=state.options.timeout)
+        _agrees(planner, state, function, name, sample, ran.results, before_use=False)
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
+        with planner.lock:
+            state.cell.failed(name, f"{name} failed in a sample: {name_of(error)}: {text_of(error)}")

@@ -134,10 +134,11 @@ def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure
 
 def _next_best(state: State, task: Task) -> str:
     left = [name for name in task.devices if name not in task.given_up]
-    known = [name for name in left if name in state.facts and not state.cell.tracks[name].suspended]
+    known = [name for name in left if name in state.facts and state.cell.may_run(name)]
     if known:
         return min(known, key=lambda name: state.cell.estimate(name) or float("inf"))
-    return left[0]
+    # What has not been compared yet is not where a call may end up by chance.
+    return "numpy" if state.cell.checked and "numpy" in left else left[0]
 
 
 def _smaller(state: State, name: str, failure: AnyGPUError) -> Chunks | None:

@@ -178,9 +178,9 @@ class Offloaded(Calls, Generic[P, R]):
             end = _clock()
             state.quiet -= 1
             state.unheard += end - ready
-            _set_last((state, begin, ready, end))
+            _set_last((state.said, begin, ready, end))
             if _listening():
-                publish((state, begin, ready, end))
+                publish((state.said, begin, ready, end))
             return value
         if state is None and self._may_begin_at_home and _may_begin_small(key, arguments, keywords):
             # Nothing is thought about before it is known to pay.
@@ -189,7 +189,7 @@ class Offloaded(Calls, Generic[P, R]):
             end = _clock()
             early = Early(self._task, end - ready)
             known.remember_new(key, early)
-            publish((early, begin, ready, end))
+            publish((early.said, begin, ready, end))
             return value
         placed: R = self._place(key, arguments, keywords)[0]
         return placed

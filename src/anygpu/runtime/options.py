@@ -16,11 +16,14 @@ from anygpu.workers.worker import Home
 #: raise: before any work is done elsewhere; warn: say so, once for each cause and line; allow: the receipt says it.
 Fallback = Literal["raise", "warn", "allow"]
 Precision = Literal["float32"]
+#: off: devices are not compared with NumPy. sample: before the first result, and every so often. always: every result.
+Check = Literal["off", "sample", "always"]
 #: What becomes of a result with a NaN in it.
 NaNs = Literal["allow", "raise"]
 
 DEVICE = "ANYGPU_DEVICE"
 FALLBACK = "ANYGPU_FALLBACK"
+CHECK = "ANYGPU_CHECK"
 PRECISION = "ANYGPU_PRECISION"
 MIN_MEMORY = "ANYGPU_MIN_MEMORY"
 MAX_LOAD = "ANYGPU_MAX_LOAD"
@@ -34,6 +37,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     precision: Precision | None = None
     isolation: Home | None = None
     timeout: float | None = None
+    check: Check = "sample"
     #: For opaque tasks: the engine whose own arrays the function takes.
     engine: str | None = None
 
@@ -58,6 +62,8 @@ class CallOptions(TypedDict, total=False):
     isolation: Home | None
     #: Seconds after which a worker in a child is killed and `DeviceHung` is raised.
     timeout: float | None
+    #: How results of devices are compared with NumPy's: "off", "sample" or "always".
+    check: Check | None
     #: For opaque tasks: the engine whose own arrays the function takes, such as "torch".
     engine: str | None
 
@@ -97,6 +103,7 @@ def options(**given: Unpack[CallOptions]) -> Options:
         precision=None if precision is None else _one_of("precision", precision, get_args(Precision)),
         isolation=None if isolation is None else _one_of("isolation", isolation, get_args(Home)),
         timeout=timeout,
+        check=_one_of("check", given.get("check") or os.environ.get(CHECK) or "sample", get_args(Check)),
         engine=engine,
     )
 

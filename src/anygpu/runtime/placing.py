@@ -15,6 +15,7 @@ from anygpu.runtime.collecting import publish
 from anygpu.runtime.mending import Life, mend, next_choice, refusal, task_for
 from anygpu.runtime.running import run_at
 from anygpu.runtime.state import LARGE, State, no_device
+from anygpu.runtime.trust import code_of
 from anygpu.runtime.values import largest_of
 from anygpu.tasks.machine import Requeue, Started
 
@@ -24,8 +25,6 @@ _VERY_LARGE = 1 << 24
 _AT_FIRST = 0.03
 #: Calls with anygpu's own arrays on the host before that is done for them.
 _CALLS_BEFORE_RECORDING = 2
-#: A first call that is predicted to take so long at home may wait for a look at the machine.
-_WORTH_LOOKING = 1.0
 
 
 def explain(call: Call) -> Plan:
@@ -45,10 +44,15 @@ def explain(call: Call) -> Plan:
 def place(call: Call) -> tuple[Any, Receipt]:
     """The value, and what happened."""
     timer = PhaseTimer(call.planner.clock)
+    owed, call.state.owed = call.state.owed, None
+    if owed is not None:
+        raise owed
     with timer.phase("plan"):
         call.planner.seconds += call.state.hear()
         learn(call, timer)
         choice = choose(call)
+        if choice.checks is not None:
+            call.state.cell.begin_sample(choice.checks)
     outcome = _until_it_ran(call, choice, timer)
     publish(outcome[1])
     return outcome
@@ -77,7 +81,7 @@ def learn(call: Call, timer: PhaseTimer) -> None:
         _require_what_was_asked_for(call)
     if state.traced is None or state.settled_for_numpy is not None:
         return
-    if planner.awake or cell.home != "numpy" or _is_hopeless_at_home(call):
+    if planner.awake or cell.home != "numpy":
         call.consider()
         if cell.home is None:
             _require_that_it_can(call)
@@ -98,13 +102,6 @@ def _seconds_for_recording(call: Call) -> float | None:
         # Once it is recorded it can run on NumPy's arrays, which takes a part of what lazy ones take.
         return _AT_FIRST if cell.calls >= _CALLS_BEFORE_RECORDING else 0.0
     return cell.allowance if awake and (cell.estimate(cell.home) or 0.0) > call.planner.floor else 0.0
-
-
-def _is_hopeless_at_home(call: Call) -> bool:
-    """Whether the first call would take so long at home that looking for devices is worth waiting for."""
-    if call.state.cell.calls:
-        return False
-    return call.planner.expected(call.state.program, call.planner.numpy)[1] >= _WORTH_LOOKING
 
 
 def _require_what_was_asked_for(call: Call) -> None:
@@ -150,9 +147,12 @@ def choose(call: Call, waiting: Mapping[str, float] | None = None) -> Choice:
     if state.settled_for_numpy is not None:
         return Choice("numpy", "only", f"nothing else can run it: {state.settled_for_numpy}")
     with call.planner.lock:
+        pinned = call.planner.pinned.get(code_of(call.function)) if call.planner.pinned else None
+        if pinned is not None and state.cell.pinned is None:
+            state.pin(pinned)
         choice = state.cell.choose(state.waiting(call.planner.waiting()) if waiting is None else waiting)
-    if state.not_recorded is not None and choice.candidate == "numpy":
-        return choice._replace(sentence=f"it cannot be recorded as a program: {state.not_recorded.rstrip('.')}.")
+    if state.not_recorded is not None and choice.candidate == "numpy" and choice.kind != "pinned":
+        return choice._replace(sentence=state.why_not_recorded)
     return choice
 
 

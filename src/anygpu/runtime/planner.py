@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from anygpu.plan.predicting import Expected, predict
 from anygpu.program.graph import Program
 from anygpu.runtime.background import Background
 from anygpu.runtime.calibrating import calibrate, recalled, remember
+from anygpu.runtime.mismatches import Mismatch
 from anygpu.runtime.options import Options
 from anygpu.runtime.places import Places, places
 from anygpu.workers.worker import Worker
@@ -30,6 +32,8 @@ _LOOKING = 0.05
 _CALIBRATION_SECONDS = 2.0
 #: Assumed for a device that is busy with a trial: nobody knows when it will be done.
 _TRIAL_SECONDS = 1.0
+#: Disagreements that are remembered.
+_MISMATCHES = 100
 #: Before anything is known: no device answers sooner.
 _FLOOR = 5e-5
 
@@ -59,6 +63,9 @@ class Planner:
         self._calibrations: dict[str, Calibration] = {}
         self._in_flight: dict[str, float] = {}
         self._trials: set[str] = set()
+        #: By the code of a function: why it stays on NumPy.
+        self.pinned: dict[Hashable, str] = {}
+        self._mismatches: deque[Mismatch] = deque(maxlen=_MISMATCHES)
 
     # -- devices
 
@@ -156,6 +163,20 @@ class Planner:
         if self.is_open(device.id) or self.places.home(device.id) == "process":
             return True
         return self.seconds >= self.calibration(device).open
+
+    # -- devices that were wrong
+
+    def disagreed(self, found: Mismatch, code: Hashable) -> bool:
+        """Pin the function to NumPy; whether that is news."""
+        with self.lock:
+            self._mismatches.append(found)
+            is_news = code not in self.pinned
+            self.pinned.setdefault(code, found.reason)
+        return is_news
+
+    def mismatches(self) -> tuple[Mismatch, ...]:
+        """The last disagreements with NumPy, the latest last."""
+        return tuple(self._mismatches)
 
     # -- what is going on
 

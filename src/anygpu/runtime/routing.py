@@ -73,7 +73,7 @@ class Routing:
             name = job.forced.candidate
             return Route(lane_of(name), self.seconds(state, name), job.forced, 0.0)
         found = self._route(job, waiting)
-        if now:
+        if now and (found.choice is None or found.choice.checks is None):
             found = self._routes[state] = found._replace(until=now + _MOMENT)
         return found
 
@@ -96,6 +96,8 @@ class Routing:
                 if seconds > 0:
                     busy[name] = seconds
         choice = choose(job.call, busy)
+        if choice.checks is not None:
+            state.cell.begin_sample(choice.checks)
         return Route(lane_of(choice.candidate), self.seconds(state, choice.candidate), choice, 0.0)
 
     def others(self, job: Job, lane: Lane) -> list[str]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from anygpu.array.array import Array
 from anygpu.array.expression import Value
@@ -12,12 +16,15 @@ from anygpu.plan.choosing import Choice
 from anygpu.plan.chunking import corrected
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
 from anygpu.runtime.call import Call
+from anygpu.runtime.checking import compared, judge_returned, pin
 from anygpu.runtime.collecting import numpy_receipt
 from anygpu.runtime.exploring import explore
 from anygpu.runtime.state import Facts, State
+from anygpu.runtime.trust import Sample, sample_of
 from anygpu.runtime.values import as_arguments, as_ours, ours_among
+from anygpu.runtime.warned import Filters, is_finite, is_shown, loud, modes_now, warns
 from anygpu.runtime.ways import InPieces, Whole, carry_out
-from anygpu.workers.worker import Ran
+from anygpu.workers.worker import Ran, Worker
 
 
 def as_it_is(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()) -> tuple[Any, Receipt]:
@@ -32,10 +39,9 @@ def as_it_is(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Atte
             with planner.lock:
                 cell.measured("numpy", took)
                 planner.seconds += took
-                # For the calls after this one, of which nothing is thought.
-                state.reason = cell.choose().sentence
+            state.trust.heard = Filters.now()
             if call.lasting:
-                explore(call)
+                explore(call, value, checks=choice.checks)
     return value, numpy_receipt(state.task, choice.sentence, timer.finish(), predicted, attempts)
 
 
@@ -57,16 +63,26 @@ def on_device(
         return _lazily(call, choice, timer, attempts)
     facts = state.facts[name]
     predicted = cell.estimate(name)
-    keep = state.ours and isinstance(facts.way, Whole)
-    values = traced.inputs(call.arguments, call.keywords)
-    worker_of = planner.worker_of(state.options)
+    keep = state.ours and isinstance(facts.way, Whole) and state.options.check != "always"
+    values = call.inputs()
+    workers = [planner.worker(device, state.options) for device in facts.way.devices]
+    modes = modes_now()
+    why = _why_not_there(call, name, values, workers, modes)
+    if why is not None:
+        return _at_home_instead(call, why, timer, attempts)
     begin = planner.clock()
     with planner.using(facts.way.devices, predicted or 0.0):
         # A worker of another home does not know the arrays of this one.
         resident = name if keep and state.options.isolation is None else None
         given = as_arguments(values, state.program, resident)
         ran = carry_out(
-            facts.way, state.program, given, worker_of, keep=keep, timeout=call.timeout, between=call.between
+            facts.way,
+            state.program,
+            given,
+            dict(zip(facts.way.devices, workers, strict=True)).__getitem__,
+            keep=keep,
+            timeout=call.timeout,
+            between=call.between,
         )
     if keep:
         place = planner.places.find(name, isolation=state.options.isolation)
@@ -76,9 +92,17 @@ def on_device(
         ]
     else:
         results = ran.results
+        if state.options.check == "always":
+            wrong = _always_checked(call, name, results, given)
+            if wrong is not None:
+                return _at_home_instead(call, wrong, timer, attempts)
+        elif not state.ours and warns(modes) and _needs_numpys_word(call, results, given):
+            return _after_numpy(call, name, results, given, timer, attempts)
     value = traced.rebuild(results)
     if state.ours and not keep:
         value = as_ours(value)
+    elif not state.ours:
+        value = state.trust.in_order(values, value)
     took = planner.clock() - begin - ran.phases.compile
     if keep and cell.home == "numpy":
         # Whoever looks at the result pays for the way back; at home nobody does.
@@ -111,6 +135,98 @@ def on_device(
         unknown=unknown,
     )
     return value, receipt
+
+
+def _is_automatic(call: Call, name: str) -> bool:
+    """Whether the caller has left it to anygpu where it runs. What runs where its arguments are was asked for."""
+    return call.state.cell.home not in (None, name)
+
+
+def _why_not_there(
+    call: Call, name: str, values: Sequence[Any], workers: Sequence[Worker], modes: Mapping[str, str]
+) -> str | None:
+    """Why a call that was chosen for a device has to run at home all the same."""
+    state, cell = call.state, call.state.cell
+    if not _is_automatic(call, name):
+        return None
+    found = loud(modes)
+    if found is not None and cell.home == "numpy":
+        return found
+    if cell.checked and not state.trust.agreed(state.program.key, state.facts[name].way, workers):
+        with call.planner.lock:
+            cell.distrust(name)
+        return f"{name} has not been compared with NumPy since it was opened or the function was recorded."
+    if state.ours or cell.home != "numpy":
+        return None
+    if not state.trust.knows_order(values):
+        return "arguments that lie so in memory are new here, and NumPy decides how the result lies."
+    flags = state.trust.flags
+    if flags and warns(modes) and is_shown(flags, _module_of(call), state.trust.heard):
+        flag = min(flags)
+        return f'NumPy warns of "{flag.kind} encountered in {flag.operation}" here, and the warning filters show it.'
+    return None
+
+
+def _module_of(call: Call) -> str:
+    return str(getattr(call.function, "__module__", None) or "")
+
+
+def _at_home_instead(call: Call, why: str, timer: PhaseTimer, attempts: tuple[Attempt, ...]) -> tuple[Any, Receipt]:
+    home = call.state.cell.home or "numpy"
+    return run_at(call, Choice(home, "home", why), timer, attempts)
+
+
+def _needs_numpys_word(call: Call, results: Sequence[Any], given: Sequence[Any]) -> bool:
+    """Whether NumPy might warn of this result, or raise, and its user has not seen that yet."""
+    state = call.state
+    if not state.may_warn or is_finite(results):
+        return False
+    trust = state.trust
+    if call.state.cell.home is None and loud(modes_now()) is not None:
+        return True
+    if trust.flags:
+        # Known to warn. Where it would be shown again, an automatic call has not come here.
+        return state.cell.home is None and is_shown(trust.flags, _module_of(call), trust.heard)
+    return not (trust.carries_quietly and not is_finite(given))
+
+
+def _after_numpy(
+    call: Call,
+    name: str,
+    results: Sequence[Any],
+    given: Sequence[Any],
+    timer: PhaseTimer,
+    attempts: tuple[Attempt, ...],
+) -> tuple[Any, Receipt]:
+    """A result with NaN or infinity, computed again on NumPy, which warns or raises at the user's own line."""
+    state = call.state
+    assert state.traced is not None
+    why = f"the result of {name} is not finite; NumPy computes it again to warn as it always does."
+    value, receipt = as_it_is(call, Choice("numpy", "home", why), timer, attempts)
+    state.trust.heard = Filters.now()
+    sample = sample_of(state.traced, given, value, ours=False)
+    call.planner.background.submit(
+        partial(judge_returned, call.planner, state, name, call.function, sample, list(results))
+    )
+    return value, receipt
+
+
+def _always_checked(call: Call, name: str, results: Sequence[Any], given: Sequence[Any]) -> str | None:
+    """Compare this very result with NumPy's. Why NumPy's has to be returned, or `None`."""
+    state = call.state
+    assert state.traced is not None
+    arrays = [np.asarray(each) for each in given]
+    expected = None if state.ours else state.at_home(call.function)(*call.arguments, **call.keywords)
+    sample = Sample(state.traced, arrays, expected, state.ours)
+    judgement = compared(sample, results)
+    if judgement.verdict == "agree":
+        return None
+    if judgement.difference is None:
+        return f"{name} cannot be compared with NumPy here: {judgement.why}."
+    found = pin(call.planner, state, name, call.function, sample, judgement.difference, before_use=True)
+    if state.options.fallback == "raise" and state.cell.home is None:
+        raise found.warning()
+    return found.reason
 
 
 def receipt_of(
@@ -158,7 +274,7 @@ def _lazily(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attem
         for array in ours_among((value,), {}):
             array.compute()
     phases = timer.finish()
-    why = "the function was called with arrays on the device, which does not count"
+    why = "not measured: the function ran eagerly on device arrays"
     with call.planner.lock:
         state.cell.measured(choice.candidate, phases.run)
         call.planner.seconds += phases.run

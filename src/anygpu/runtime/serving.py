@@ -245,7 +245,7 @@ class Serving:
         state.quiet -= 1
         state.unheard += end - begin
         waited = max(0.0, time.monotonic() - job.submitted - (end - begin))
-        reason, predicted, name = state.reason, state.predicted, state.task
+        name, reason, predicted = state.said
 
         def receipt() -> Receipt:
             return numpy_receipt(name, reason, Phases(queue=waited, run=end - begin), predicted)

@@ -22,13 +22,19 @@ from anygpu.program.graph import Program
 from anygpu.receipts import HostOperation
 from anygpu.runtime.options import Options
 from anygpu.runtime.planner import Planner
+from anygpu.runtime.trust import Trust
 from anygpu.runtime.values import narrowing, on_numpy
+from anygpu.runtime.warned import may_warn
 from anygpu.runtime.ways import InParts, InPieces, Way, Whole
 from anygpu.units import readable_bytes, readable_seconds
 from anygpu.workers.opening import default_budget
 
 #: Of a device's free memory: the rest is for what others do there, and for what allocators round up.
 _USABLE = 0.8
+
+
+#: Copying the arguments and results of a call.
+COPIED_PER_SECOND = 4e9
 
 
 class Facts(NamedTuple):
@@ -53,17 +59,23 @@ LARGE = 1 << 20
 _SHORT, _MIDDLING = 2e-5, 2e-4
 
 
+class Said(NamedTuple):
+    """Why quiet calls stay where they are. Never changed: a receipt that is made later says what was so then."""
+
+    task: str
+    reason: str
+    predicted: float | None
+
+
 class Early:
     """Calls of a kind so new that nothing is known of it: they run as they are, and only their time is kept."""
 
-    __slots__ = ("_granted", "_seconds", "quiet", "task", "unheard")
+    __slots__ = ("_granted", "_seconds", "quiet", "said", "unheard")
 
-    reason = "it is new, and its first calls are measured on numpy."
-    predicted = None
     as_it_is = True
 
     def __init__(self, task: str, seconds: float) -> None:
-        self.task = task
+        self.said = Said(task, "it is new, and its first calls are measured on numpy.", None)
         self.quiet = self._granted = 1024 if seconds < _SHORT else 4 if seconds < _MIDDLING else 0
         self.unheard = 0.0
         self._seconds = seconds
@@ -83,7 +95,9 @@ class State:
         #: Whether the function runs on NumPy exactly as it is; else as `at_home` gives it.
         self.as_it_is = options.precision is None and not ours
         self.options = options
-        self.cell = Cell(home)
+        self.cell = Cell(home, checked=options.check != "off")
+        #: What was compared with NumPy, and what NumPy's results look like.
+        self.trust = Trust()
         #: Whether anygpu's own arrays are among the arguments.
         self.ours = ours
         #: Calls for which nothing has to be asked: they go home.
@@ -104,8 +118,11 @@ class State:
         #: Whether calibrations and two devices at once have been looked at.
         self.refined = False
         self.refining = False
-        #: Why the last call went home; what quiet calls have in their receipts.
-        self.reason = ""
+        #: What quiet calls have in their receipts.
+        self.said = Said(task, "", None)
+        #: A warning that a filter has made an error of, for the next call to raise.
+        self.owed: Warning | None = None
+        self._may_warn: tuple[Program, bool] | None = None
         #: Set when nothing that was asked for can run it, and running on NumPy is allowed.
         self.settled_for_numpy: str | None = None
         #: Host operations that the user has been told of.
@@ -120,14 +137,21 @@ class State:
         at_home = function if self.options.precision is None else narrowing(function)
         return on_numpy(at_home) if self.ours else at_home
 
-    @property
-    def predicted(self) -> float | None:
-        """For a call at home."""
-        return self.cell.estimate(self.cell.home) if self.cell.home is not None else None
-
-    def be_quiet(self, calls: int) -> None:
-        """So many calls may go home from now on without anything being asked."""
+    def be_quiet(self, calls: int, why: str) -> None:
+        """So many calls may go home from now on without anything being asked, and why."""
+        predicted = self.cell.estimate(self.cell.home) if self.cell.home is not None else None
+        self.said = Said(self.task, why, predicted)
         self.quiet = self._granted = max(0, calls)
+
+    def pin(self, why: str) -> None:
+        """A device was wrong: calls stay on NumPy."""
+        self.cell.pin(why)
+        self.said = self.said._replace(reason=why)
+
+    def refuse(self, why: str) -> None:
+        """A device could not return what the function does: it stays on NumPy, as one that cannot be recorded."""
+        self.not_recorded = why
+        self.forget_program()
 
     def hear(self) -> float:
         """Tell the cell of the calls that went by quietly; what they took together."""
@@ -140,6 +164,19 @@ class State:
     def recorded(self) -> bool:
         """Whether recording has been tried, with or without success."""
         return self.traced is not None or self.not_recorded is not None
+
+    @property
+    def may_warn(self) -> bool:
+        """Whether a NaN or an infinity in a result may be news to the user; asked once for each program."""
+        program = self.program
+        if self._may_warn is None or self._may_warn[0] is not program:
+            self._may_warn = program, may_warn(program, getattr(self.traced, "quiet_lines", frozenset()))
+        return self._may_warn[1]
+
+    @property
+    def why_not_recorded(self) -> str:
+        """For receipts."""
+        return f"it cannot be recorded as a program: {str(self.not_recorded).rstrip('.')}."
 
     @property
     def program(self) -> Program:
@@ -256,6 +293,9 @@ class State:
 
     def _tell_cell(self) -> None:
         facts = self.facts.items()
+        moved = sum(spec.nbytes for spec in (*self.program.inputs, *self.program.results))
+        # Copied once by the caller; read four times in the background, to be compared.
+        self.cell.copying = 5 * moved / COPIED_PER_SECOND
         self.cell.consider({name: each.seconds for name, each in facts}, {name: each.once for name, each in facts})
 
     def plan(self, reason: str, chosen: str) -> Plan:

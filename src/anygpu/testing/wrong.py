@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.verification import Values
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.runtime.places import Places
+from anygpu.runtime.places import Places, places
 from anygpu.workers.worker import Argument, Home, Ran, Worker
 
 #: Says of a program and the number of its run on this worker whether its result is to be spoilt.
@@ -67,24 +68,24 @@ class Wrong:
 
 
 class WrongPlaces(Places):
-    """Places of which one device is wrong."""
+    """NumPy, and one more device of this machine that is wrong when `when` says so."""
 
     def __init__(self, device: str, when: When, *, seed: int = 0) -> None:
         super().__init__()
-        self.device = device
-        self.when = when
-        self.rng = random.Random(seed)
-        self.workers: list[Wrong] = []
+        self._names = ("numpy", device)
+        self.wrong = Wrong(places.worker(device), when, random.Random(seed))
+
+    def devices(self) -> list[Device]:
+        return [device for device in places.devices() if device.id in self._names]
+
+    def unavailable(self) -> list[Unavailable]:
+        return []
 
     def worker(self, device_id: str, *, isolation: Home | None = None) -> Worker:
-        found = super().worker(device_id, isolation=isolation)
-        if device_id != self.device:
-            return found
-        for known in self.workers:
-            if known.inner is found:
-                return known
-        self.workers.append(Wrong(found, self.when, self.rng))
-        return self.workers[-1]
+        return self.wrong if device_id == self._names[1] else places.worker(device_id, isolation=isolation)
+
+    def is_open(self, device_id: str) -> bool:
+        return True
 
 
 def real_values(spec: Spec, rng: np.random.Generator, *, spread: float) -> Values:

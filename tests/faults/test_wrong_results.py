@@ -1,0 +1,168 @@
+"""A device that is wrong in one element: noticed before its first result is returned, or by the next sample."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anygpu as ag
+from anygpu.errors import ResultMismatch
+from anygpu.program.graph import Program
+from anygpu.runtime.mismatches import kept
+from anygpu.runtime.offloading import Offloaded
+from anygpu.runtime.options import options
+from anygpu.runtime.planner import Planner
+from anygpu.runtime.state import State
+from anygpu.testing.wrong import WrongPlaces
+
+
+def chain(x: Any) -> Any:
+    """Sixty passes over memory in NumPy, one in a fused kernel."""
+    for _ in range(20):
+        x = np.maximum(x * 1.01 + 0.5, -2.0)
+    return x
+
+
+class Watched:
+    def __init__(self, when: Callable[[Program, int], bool], function: Any = chain, **given: Any) -> None:
+        self.planner = Planner(known=WrongPlaces("opencl:0", when))
+        self.planner.seconds = 1.0
+        self.planner.wake()
+        assert self.planner.settle(60)
+        self.function: Offloaded[..., Any] = Offloaded(function, options(**given), lambda: self.planner)
+        self.wrong = self.planner.places.wrong  # type: ignore[attr-defined]
+        self.receipts: list[ag.Receipt] = []
+        self.warned: list[Warning] = []
+
+    def call(self, *arguments: Any) -> Any:
+        with warnings.catch_warnings(record=True) as caught, ag.collect_receipts() as collected:
+            warnings.simplefilter("always")
+            value = self.function(*arguments)
+            assert self.planner.settle(60)
+        self.warned += [each.message for each in caught if isinstance(each.message, Warning)]
+        self.receipts += collected
+        return value
+
+    @property
+    def state(self) -> State:
+        (state,) = self.function._known.states.values()
+        assert isinstance(state, State)
+        return state
+
+
+def numbers(seed: int = 0, size: int = 900_000) -> Any:
+    return np.random.default_rng(seed).normal(size=size).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
+
+
+def test_a_wrong_device_never_gets_a_call_and_its_user_is_told_once() -> None:
+    watched = Watched(lambda program, run: len(program) > 20)
+    x = numbers()
+    expected = chain(x)
+    for _ in range(60):
+        np.testing.assert_array_equal(watched.call(x), expected, strict=True)
+    assert {receipt.device for receipt in watched.receipts} == {"numpy"}
+    assert watched.wrong.spoilt >= 1
+    (warning,) = [each for each in watched.warned if isinstance(each, ResultMismatch)]
+    assert warning.device == "opencl:0"
+    assert warning.task == "chain"
+    assert len(warning.index) == 1
+    assert "No such result was returned" in str(warning)
+    (found,) = watched.planner.mismatches()
+    assert warning.command == f"anygpu report {found.id}"
+    assert found.before_use
+    assert [each.id for each in kept()] == [found.id]
+    assert "opencl:0 disagreed with NumPy" in watched.receipts[-1].reason
+    assert watched.function.explain(x).chosen == "numpy"
+    # Other shapes of the same function stay at home too.
+    watched.call(numbers(size=700_000))
+    for _ in range(10):
+        watched.call(numbers(size=700_000))
+    assert {receipt.device for receipt in watched.receipts} == {"numpy"}
+
+
+def test_a_device_that_turns_wrong_is_found_by_the_next_sample() -> None:
+    wrong = False
+    watched = Watched(lambda program, run: wrong and len(program) > 20)
+    x = numbers()
+    expected = chain(x)
+    while [receipt.device for receipt in watched.receipts[-3:]] != ["opencl:0"] * 3:
+        assert len(watched.receipts) < 400
+        watched.call(x)
+    cell = watched.state.cell
+    # As if most calls until the next sample had been made.
+    wrong = True
+    cell.tracks["opencl:0"].unchecked = 10**6
+    sampled = watched.call(x)
+    np.testing.assert_array_equal(sampled, expected)
+    assert "checks opencl:0" in watched.receipts[-1].reason
+    (found,) = watched.planner.mismatches()
+    assert not found.before_use
+    assert "may be wrong" in str(watched.warned[-1])
+    for _ in range(5):
+        np.testing.assert_array_equal(watched.call(x), expected)
+    assert watched.receipts[-1].device == "numpy"
+    assert watched.receipts[-1].reason == found.reason
+
+
+def test_with_check_always_every_result_is_compared_first() -> None:
+    watched = Watched(lambda program, run: len(program) > 20, check="always", on="opencl:0")
+    x = numbers()
+    np.testing.assert_array_equal(watched.call(x), chain(x))
+    assert [type(each) for each in watched.warned] == [ResultMismatch]
+    assert watched.receipts[-1].device == "numpy"
+    strict = Watched(lambda program, run: len(program) > 20, check="always", on="opencl:0", fallback="raise")
+    with pytest.raises(ResultMismatch, match="disagrees with NumPy"):
+        strict.call(x)
+    right = Watched(lambda program, run: False, check="always", on="opencl:0")
+    np.testing.assert_allclose(right.call(x), chain(x), rtol=1e-5)
+    assert right.receipts[-1].device == "opencl:0"
+
+
+def test_with_check_off_nothing_is_compared() -> None:
+    watched = Watched(lambda program, run: len(program) > 20, check="off")
+    x = numbers()
+    while [receipt.device for receipt in watched.receipts[-3:]] != ["opencl:0"] * 3:
+        assert len(watched.receipts) < 400
+        watched.call(x)
+    assert watched.planner.mismatches() == ()
+
+
+def test_a_worker_that_was_replaced_is_compared_before_it_is_used() -> None:
+    watched = Watched(lambda program, run: False)
+    x = numbers()
+    while [receipt.device for receipt in watched.receipts[-3:]] != ["opencl:0"] * 3:
+        assert len(watched.receipts) < 400
+        watched.call(x)
+    inner = watched.wrong.inner
+
+    class Later:
+        generation = inner.generation + 1
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+    watched.wrong.inner = Later()
+    watched.wrong.when = lambda program, run: len(program) > 20
+    for _ in range(20):
+        np.testing.assert_array_equal(watched.call(x), chain(x))
+    assert len(watched.planner.mismatches()) == 1
+    assert watched.planner.mismatches()[0].before_use
+
+
+def test_a_warning_that_is_an_error_is_raised_by_the_next_call() -> None:
+    watched = Watched(lambda program, run: len(program) > 20)
+    x = numbers()
+    with pytest.raises(ResultMismatch):  # noqa: PT012
+        for _ in range(400):
+            watched.function(x)
+            assert watched.planner.settle(60)
+    np.testing.assert_array_equal(watched.function(x), chain(x))
