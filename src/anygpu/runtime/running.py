@@ -158,7 +158,7 @@ def _why_not_there(
         return f"{name} has not been compared with NumPy since it was opened or the function was recorded."
     if state.ours or cell.home != "numpy":
         return None
-    if not state.trust.knows_order(values):
+    if cell.checked and not state.trust.knows_order(values):
         return "arguments that lie so in memory are new here, and NumPy decides how the result lies."
     flags = state.trust.flags
     if flags and warns(modes) and is_shown(flags, _module_of(call), state.trust.heard):
