@@ -40,8 +40,10 @@ _MOST_PARTS = 256
 #: Longer strings and integers of more bits are known by a hash.
 _LONG_STRING, _LONG_INTEGER = 128, 128
 
-#: In a key, before what is known by its type alone.
-BY_TYPE = "by type alone"
+
+class ByType:
+    """In a key, before what is known by its type alone."""
+
 
 Parts = list[Any]
 _Describe = Callable[[Any, Parts, frozenset[type]], None]
@@ -88,7 +90,7 @@ def told_apart(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str | No
         return None
     named = [(f"number {number + 1}", each) for number, each in enumerate(arguments)]
     for name, each in (*named, *((repr(name), each) for name, each in keywords.items())):
-        if any(part is BY_TYPE for part in signature((each,), {})):
+        if any(part is ByType for part in signature((each,), {})):
             return f"its argument {name} is a {type(each).__name__}, which anygpu cannot look into"
     return None
 
@@ -98,17 +100,16 @@ def function_key(function: Callable[..., Any]) -> Hashable:
 
     Closures and methods that are made again and again have one code. What they capture is read at each call.
     """
-    if isinstance(function, FunctionType):
-        return _code_key(function) if PROGRAMS_READ_AGAIN else token_of(function)
-    if isinstance(function, MethodType):
-        return _pair(function_key(function.__func__), _object_key(function.__self__))
-    if isinstance(function, type | BuiltinFunctionType):
-        return token_of(function)
-    if isinstance(function, np.ufunc | type(np.dot)):
+    kind = type(function)  # and not isinstance: an object may say of itself that it is a function
+    if kind is FunctionType:
+        return _code_key(function) if PROGRAMS_READ_AGAIN else token_of(function)  # type: ignore[arg-type]
+    if kind is MethodType:
+        return _pair(function_key(function.__func__), _object_key(function.__self__))  # type: ignore[attr-defined]
+    if kind is np.ufunc or kind is type(np.dot):
         name = function.__name__
         return (np, name) if getattr(np, name, None) is function else None
-    by_class = type(function).__call__
-    if isinstance(by_class, FunctionType):
+    by_class = kind.__call__
+    if type(by_class) is FunctionType and not issubclass(kind, type):
         return _pair(_object_key(function), function_key(by_class))
     return token_of(function)
 
@@ -179,7 +180,7 @@ def _long_scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> No
 
 def _dtype(value: np.dtype[Any], parts: Parts, lifted: frozenset[type]) -> None:
     # Others may hold objects of the user's, or have no hash.
-    parts += (np.dtype, value.str) if value.kind in "?biufcmMSU" and not value.metadata else (BY_TYPE, np.dtype)
+    parts += (np.dtype, value.str) if value.kind in "?biufcmMSU" and not value.metadata else (ByType, np.dtype)
 
 
 def _slice(value: slice, parts: Parts, lifted: frozenset[type]) -> None:
@@ -200,7 +201,7 @@ def _sequence(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
 
 def _elements(values: Collection[Any], parts: Parts, lifted: frozenset[type]) -> None:
     if len(parts) + len(values) > _MOST_PARTS:
-        parts.append(BY_TYPE)
+        parts.append(ByType)
         return
     for each in values:
         # As in `describe`, for speed.
@@ -221,7 +222,7 @@ def _dict(value: dict[Any, Any], parts: Parts, lifted: frozenset[type]) -> None:
 
 def _items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type]) -> None:
     if len(parts) + len(values) > _MOST_PARTS:
-        parts.append(BY_TYPE)
+        parts.append(ByType)
         return
     try:
         for name, each in values.items():
@@ -238,7 +239,7 @@ def _items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type]) -> Non
             else:
                 (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
     except RuntimeError:  # another thread adds to it
-        parts.append(BY_TYPE)
+        parts.append(ByType)
 
 
 def _function(value: FunctionType, parts: Parts, lifted: frozenset[type]) -> None:
@@ -255,12 +256,12 @@ def _builtin_function(value: BuiltinFunctionType, parts: Parts, lifted: frozense
     if isinstance(value.__self__, ModuleType):
         parts += (BuiltinFunctionType, token_of(value))
     else:  # a method of an object, made anew each time that it is asked for
-        parts += (BY_TYPE, BuiltinFunctionType)
+        parts += (ByType, BuiltinFunctionType)
 
 
 def _numpys_function(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
     name = value.__name__
-    parts += (type(value), name) if getattr(np, name, None) is value else (BY_TYPE, type(value))
+    parts += (type(value), name) if getattr(np, name, None) is value else (ByType, type(value))
 
 
 BUILTIN: dict[type, _Describe] = {
@@ -358,7 +359,7 @@ def _whole(kind: type, token: int) -> _Describe:
 
     def describe_object(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
         which = None if can_change else token_of(value)
-        parts += (BY_TYPE, token) if which is None else (token, which)
+        parts += (ByType, token) if which is None else (token, which)
 
     return describe_object
 
@@ -372,7 +373,7 @@ def _dataclass(kind: type, token: int, whole: _Describe) -> _Describe:
         begin = len(parts)
         parts += (token, len(attributes))
         if begin > _MOST_PARTS:
-            parts.append(BY_TYPE)
+            parts.append(ByType)
             return
         try:
             for name in fields if len(attributes) <= count else (*fields, *attributes):
