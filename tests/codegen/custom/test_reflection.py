@@ -335,3 +335,17 @@ def node_of(found: Reflected) -> Custom:
         groups=(1, 1, 1),
         shapes=tuple((1,) for each in found.parameters if each.role != "input"),
     )
+
+
+@pytest.mark.parametrize(
+    ("lines", "nbytes"),
+    [
+        ("__local float t[64];", 256),
+        ("volatile __local float t[64], u;", 260),
+        ("const __local float4 t[2][4]; __local struct { char c; double d; } s[3];", 128 + 48),
+        ("__local float t[64]; __local float *p = t; __local float q[(uchar)300];", 256),
+    ],
+)
+def test_the_memory_of_a_group_is_counted_however_it_is_declared(lines: str, nbytes: int) -> None:
+    source = f"__kernel void f(__global float* a) {{ {lines} a[0] = 1; }}"
+    assert reflect(source, title="f", language="opencl").group_memory == nbytes

@@ -26,6 +26,7 @@ EMPTY_BYTES = 128
 #: Bytes of arrays of a group's invocations that are their own; OpenCL on processors keeps them on a thread's stack.
 PRIVATE_BYTES = 1 << 20
 _MOST_GROUPS = (1 << 32) - 1
+_MOST_ELEMENTS = (1 << 32) - 1
 
 
 class Launch(msgspec.Struct):
@@ -156,6 +157,8 @@ def refusal(op: Custom, inputs: tuple[Spec, ...], target: Target) -> str | None:
             return (
                 f"{name} has {spec.nbytes:,} bytes, and a kernel sees {target.binding_bytes:,} at most on this device"
             )
+        if spec.size > _MOST_ELEMENTS:
+            return f"{name} has {spec.size:,} elements, and a kernel counts {_MOST_ELEMENTS:,} at most"
         if op.language == "wgsl" and spec.dtype == "float16" and not target.has("f16"):
             return "this device has no f16"
     if is_folded(op, target):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -153,5 +154,7 @@ def group_memory(text: Text) -> int:
         while start and text.is_specifier(text.tokens[start - 1]):
             start -= 1
         if not start or text.begins_statement(start):
-            total += sum(variable.nbytes for _, variable, _ in text.declared(start, text.next_mark(start, ";")))
+            # A pointer, or a length that is not understood: checks refuse it, and compilers have a count of their own.
+            with contextlib.suppress(Unreadable):
+                total += sum(variable.nbytes for _, variable, _ in text.declared(start, text.next_mark(start, ";")))
     return total
