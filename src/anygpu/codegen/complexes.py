@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Literal as OneOf
 
+from anygpu.codegen.elementwise import MadeBy, apart, as_written
 from anygpu.codegen.form import Apply, Choose, Expr, Literal, Name
 from anygpu.codegen.target import ComputeType
 from anygpu.errors import InvalidProgram
@@ -49,9 +50,12 @@ def unary(fn: UnaryFunction, x: Pair, name: Namer) -> tuple[Expr, ...]:
     return re.expr, im.expr
 
 
-def binary(fn: BinaryFunction, x: Pair, y: Pair, name: Namer) -> tuple[Expr, ...]:
+def binary(fn: BinaryFunction, x: Pair, y: Pair, name: Namer, made_by: MadeBy = as_written) -> tuple[Expr, ...]:
     """One truth value of comparisons, else two components."""
     keep = _keeper(name)
+    if fn in ("add", "subtract"):
+        parts = [apart(fn, (one, other), made_by) for one, other in zip(x, y, strict=True)]
+        x, y = (parts[0][0], parts[1][0]), (parts[0][1], parts[1][1])
     a, b, c, d = _Real(x[0]), _Real(x[1]), _Real(y[0]), _Real(y[1])
     match fn:
         case "add":
@@ -112,7 +116,8 @@ class _Real:
         return other if isinstance(other, _Real) else _Real(Literal(float(other), self.type))
 
     def apply(self, fn: str, *others: _Real | float) -> _Real:
-        return _Real(Apply(fn, (self.expr, *(self._lifted(each).expr for each in others)), self.type))
+        operands = apart(fn, (self.expr, *(self._lifted(each).expr for each in others)), as_written)
+        return _Real(Apply(fn, operands, self.type))
 
     def test(self, fn: str, *others: _Real | float) -> _Real:
         return _Real(Apply(fn, (self.expr, *(self._lifted(each).expr for each in others)), "bool"))
@@ -289,14 +294,9 @@ def _exp(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 
 
 def _expm1(a: _Real, b: _Real, keep: _Keep) -> _Complex:
-    rest, scale = _shifted(a, keep, both_signs=False)
-    growth = keep("growth", rest.apply("exp"))
-    cosine, sine = _turn(a, b, keep)
-    # Near 1, exp(a) cos(b) - 1 = expm1(a) cos(b) - (1 - cos(b)), and the last is twice the square of a sine.
+    """As NumPy computes it: exp(a) cos(b) - 1 = expm1(a) cos(b) - (1 - cos(b)), the last twice the square of a sine."""
     half_sine = keep("half_sine", (0.5 * b).apply("sin"))
-    near = a.apply("expm1") * cosine - 2 * half_sine * half_sine
-    far = growth * cosine * scale - 1
-    return (abs(a) > 1).choose(far, near), b.equals(0).choose(b, growth * sine * scale)
+    return a.apply("expm1") * b.apply("cos") - 2 * half_sine * half_sine, a.apply("exp") * b.apply("sin")
 
 
 def _exp2(a: _Real, b: _Real, keep: _Keep) -> _Complex:
@@ -422,7 +422,7 @@ def _power(x: _Complex, y: _Complex, keep: _Keep) -> _Complex:
 
 
 #: The largest whole power that is taken by products: about as many operations as the logarithm and the exponential.
-_WHOLE_LIMIT = 32
+WHOLE_LIMIT = 32
 
 
 def _whole_literal(y: Pair) -> int | None:
@@ -431,7 +431,7 @@ def _whole_literal(y: Pair) -> int | None:
     if not isinstance(re, Literal) or not isinstance(im, Literal) or im.value != 0:
         return None
     value = float(re.value)
-    return int(value) if abs(value) <= _WHOLE_LIMIT and value.is_integer() else None
+    return int(value) if abs(value) <= WHOLE_LIMIT and value.is_integer() else None
 
 
 def _power_by_products(a: _Real, b: _Real, whole: int, keep: _Keep) -> _Complex:
@@ -529,7 +529,8 @@ def _mirrored(hyperbolic: _Formula) -> _Formula:
 
 def _cos(a: _Real, b: _Real, keep: _Keep) -> _Complex:
     re, im = _cosh(b, a, keep)
-    return re, -im
+    re, im = keep("cosine_real", re), keep("cosine_imag", im)
+    return re, (re.test("isnan") & im.equals(0)).choose(re.literal(0.0), -im)
 
 
 _FORMULAS: dict[UnaryFunction, _Formula] = {

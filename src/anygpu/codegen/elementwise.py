@@ -30,8 +30,9 @@ _BY_BITS = frozenset((*_TESTS, *_WHOLE, "negative", "abs", "copysign", "minimum"
 MadeBy = Callable[[Expr], Apply | None]
 
 
-def made_by_nothing(value: Expr) -> Apply | None:
-    return None
+def as_written(value: Expr) -> Apply | None:
+    """What is known without looking at definitions of names."""
+    return value if isinstance(value, Apply) else None
 
 
 def narrowed(value: Expr, dtype: DType) -> Expr:
@@ -40,9 +41,9 @@ def narrowed(value: Expr, dtype: DType) -> Expr:
     return value if fn is None else Apply(fn, (value,), value.type)
 
 
-def unary(fn: UnaryFunction, dtype: DType, x: Expr, made_by: MadeBy = made_by_nothing) -> Expr:
+def unary(fn: UnaryFunction, dtype: DType, x: Expr, made_by: MadeBy = as_written) -> Expr:
     type = x.type
-    (x,) = _apart(fn, (x,), made_by)
+    (x,) = apart(fn, (x,), made_by)
     if fn in _TESTS:
         return Apply(fn, (x,), "bool")
     if fn == "exponent":
@@ -58,9 +59,9 @@ def unary(fn: UnaryFunction, dtype: DType, x: Expr, made_by: MadeBy = made_by_no
     return result if exact else narrowed(result, dtype)
 
 
-def binary(fn: BinaryFunction, dtype: DType, x: Expr, y: Expr, made_by: MadeBy = made_by_nothing) -> Expr:
+def binary(fn: BinaryFunction, dtype: DType, x: Expr, y: Expr, made_by: MadeBy = as_written) -> Expr:
     known = _known_power(dtype, x, y, made_by) if fn == "power" and isinstance(y, Literal) else None
-    x, y = _apart(fn, (x, y), made_by)
+    x, y = apart(fn, (x, y), made_by)
     if fn in COMPARISONS:
         return Apply(fn, (x, y), "bool")
     if fn == "nextafter" and dtype in ("float16", "bfloat16"):
@@ -78,7 +79,7 @@ def _known_power(dtype: DType, x: Expr, exponent: Literal, made_by: MadeBy) -> E
     if not isinstance(x, Name):
         return None
     type, value = x.type, exponent.value
-    squared = Apply("multiply", _apart("multiply", (x, x), made_by), type)
+    squared = Apply("multiply", apart("multiply", (x, x), made_by), type)
     match value:
         case 1:
             return x
@@ -90,14 +91,14 @@ def _known_power(dtype: DType, x: Expr, exponent: Literal, made_by: MadeBy) -> E
         return None
     match value:
         case -1:
-            return Apply("divide", _apart("divide", (Literal(1.0, type), x), made_by), type)
+            return Apply("divide", apart("divide", (Literal(1.0, type), x), made_by), type)
         case 0.5:
-            root: Expr = Apply("abs", (Apply("sqrt", _apart("sqrt", (x,), made_by), type),), type)
+            root: Expr = Apply("abs", (Apply("sqrt", apart("sqrt", (x,), made_by), type),), type)
             return Choose(Apply("isinf", (x,), "bool"), Apply("abs", (x,), type), root)
     return None
 
 
-def _apart(fn: str, operands: tuple[Expr, ...], made_by: MadeBy) -> tuple[Expr, ...]:
+def apart(fn: str, operands: tuple[Expr, ...], made_by: MadeBy) -> tuple[Expr, ...]:
     """Operands that a compiler cannot combine with what they were made of.
 
     Shader compilers do algebra with real numbers: `(x + y) - x` becomes y, `x + 1 == x` false, `x * (1 / x)` 1 and

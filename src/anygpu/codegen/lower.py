@@ -306,7 +306,7 @@ class Lowering:
             case Binary():
                 if KIND[dtype] == "complex":
                     x, y = operands
-                    return complexes.binary(op.fn, (x[0], x[1]), (y[0], y[1]), name)
+                    return complexes.binary(op.fn, (x[0], x[1]), (y[0], y[1]), name, self._made_by)
                 if op.fn == "power" and KIND[dtype] == "signed":
                     self._refuse_negative(node, operands[1][0])
                 return (elementwise.binary(op.fn, dtype, operands[0][0], operands[1][0], self._made_by),)

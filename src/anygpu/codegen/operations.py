@@ -17,7 +17,7 @@ from anygpu.codegen.lower import Lowering, Value
 from anygpu.codegen.target import ComputeType
 from anygpu.codegen.templates import fourier, scan, scatter, search, sort
 from anygpu.codegen.templates.stages import Stage, Stages, Temporary, fill
-from anygpu.codegen.types import STORED, components, compute_type
+from anygpu.codegen.types import NARROWED, STORED, components, compute_type
 from anygpu.codegen.workshop import Workshop, body_of
 from anygpu.program.dtypes import ITEMSIZE, DType
 from anygpu.program.primitives import Argsort, Fourier, Scan, Scatter, Search, Sort, product
@@ -122,7 +122,9 @@ def _scan(workshop: Workshop, node: int, op: Scan) -> tuple[Stages, Ends]:
     spec = workshop.program.specs[source]
     types = carried(spec.dtype)
     rows, length = spec.size // spec.shape[op.axis], spec.shape[op.axis]
-    described = scan.stages(workshop.target, rows, length, op.fn, types, name=f"scan_{node}")
+    # As in NumPy, what overflows a narrow type on the way stays infinite.
+    narrow = NARROWED.get(spec.dtype) if spec.dtype in ("float16", "bfloat16") else None
+    described = scan.stages(workshop.target, rows, length, op.fn, types, name=f"scan_{node}", narrowed=narrow)
     return described, _row_ends(workshop, node, source, op.axis, types, types)
 
 

@@ -39,7 +39,8 @@ def identity(fn: ReduceFunction, dtype: DType) -> tuple[Expr, ...] | None:
     if fn == "all":
         return (Literal(True, type),)
     if fn == "prod":
-        return (Literal(1, type), Literal(0, type))[: components(dtype)]
+        # The imaginary part decides about signs of zeros, and no compiler may leave it out.
+        return (Literal(1, type), Literal(0, type, given=True))[: components(dtype)]
     if KIND[dtype] == "complex" or fn in ("argmax", "argmin"):
         return None
     if type == "bool":
@@ -67,6 +68,9 @@ def finished(fn: ReduceFunction, dtype: DType, state: tuple[Expr, ...]) -> tuple
     """The result, as a value of the result's type."""
     if fn in ("argmax", "argmin"):
         return (Apply("cast_i64", (state[-1],), "i64"),)
+    if fn == "sum" and state[0].type in ("f32", "f64"):
+        # A sum begins with 0, whatever a compiler makes of that: it is never -0.
+        state = tuple(Apply("add", (each, Literal(0.0, each.type, given=True)), each.type) for each in state)
     if fn in ("sum", "prod"):
         return tuple(narrowed(each, dtype) if dtype not in ("complex64", "complex128") else each for each in state)
     return state

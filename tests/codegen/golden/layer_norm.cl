@@ -33,8 +33,9 @@ void add_0(__global const float *restrict input_a, __global const float *restric
             sum_1 = sum_1 + input_a_value;
         }
     }
+    const float result_1 = sum_1 + 0.0f;
     float sum_3 = 0.0f;
-    const float divide_4 = sum_1 / 1023.0f;
+    const float divide_4 = result_1 / 1023.0f;
     {
         float8 sum_3_strips[4] = {(float8)(0.0f), (float8)(0.0f), (float8)(0.0f), (float8)(0.0f)};
         int strip_1 = 0;
@@ -67,7 +68,8 @@ void add_0(__global const float *restrict input_a, __global const float *restric
             sum_3 = sum_3 + multiply_6;
         }
     }
-    const float divide_7 = sum_3 / 1023.0f;
+    const float result_3 = sum_3 + 0.0f;
+    const float divide_7 = result_3 / 1023.0f;
     const float add_8 = divide_7 + 1e-05f;
     const float sqrt_9 = sqrt(add_8);
     for (int strip_10 = 0; strip_10 < 127; strip_10 += 1) {

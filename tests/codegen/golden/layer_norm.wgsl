@@ -45,8 +45,9 @@ fn add_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_i
     }
     sum_1 = folded_sum_1[0];
     workgroupBarrier();
+    let result_1 = sum_1 + bitcast<f32>(0x0u ^ zero);
     var sum_2 = 0.0f;
-    let divide_4 = sum_1 / 1023.0f;
+    let divide_4 = result_1 / 1023.0f;
     for (var column_1 = lane; column_1 < 1023; column_1 += 64) {
         let input_a_value_2 = input_a[row * 1023 + column_1];
         let subtract_5 = input_a_value_2 - divide_4;
@@ -65,7 +66,8 @@ fn add_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_i
     }
     sum_2 = folded_sum_2[0];
     workgroupBarrier();
-    let divide_7 = sum_2 / 1023.0f;
+    let result_2 = sum_2 + bitcast<f32>(0x0u ^ zero);
+    let divide_7 = result_2 / 1023.0f;
     let add_8 = divide_7 + 1e-05f;
     let sqrt_9 = sqrt_f32(bitcast<f32>(bitcast<u32>(add_8) ^ zero));
     for (var column_10 = lane; column_10 < 1023; column_10 += 64) {

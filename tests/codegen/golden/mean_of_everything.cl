@@ -55,6 +55,7 @@ void divide_0(__global float *restrict t0, __global const float *restrict parts_
         const float2 sum_1_2 = sum_1_4.lo + sum_1_4.hi;
         sum_1 = sum_1 + (sum_1_2.s0 + sum_1_2.s1);
     }
-    const float divide_0 = sum_1 / 263425.0f;
+    const float result_1 = sum_1 + 0.0f;
+    const float divide_0 = result_1 / 263425.0f;
     t0[0] = divide_0;
 }

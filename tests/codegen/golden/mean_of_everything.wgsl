@@ -71,11 +71,13 @@ fn divide_1_parts(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_inv
 @group(0) @binding(0) var<storage, read_write> t0: array<f32, 1>;
 @group(0) @binding(1) var<storage, read> parts_1: array<vec4<f32>, 32>;
 
+var<private> zero: u32;
+
 var<workgroup> folded_sum_1: array<f32, 32>;
 
 @compute @workgroup_size(32)
 fn divide_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
-    let group = i32(group_id.x);
+    let group = i32(group_id.x); zero = group_id.z;
     let lane = i32(lane_index);
     let row = 0;
     var sum_1 = 0.0f;
@@ -99,7 +101,8 @@ fn divide_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocatio
     }
     sum_1 = folded_sum_1[0];
     workgroupBarrier();
-    let divide_0 = sum_1 / 263425.0f;
+    let result_1 = sum_1 + bitcast<f32>(0x0u ^ zero);
+    let divide_0 = result_1 / 263425.0f;
     if (lane == 0) {
         t0[0] = divide_0;
     }

@@ -142,14 +142,15 @@ void divide_0(__global const float *restrict input_a, __global float *restrict t
             sum_3 = sum_3 + exp_6;
         }
     }
+    const float result_3 = sum_3 + 0.0f;
     for (int strip_5 = 0; strip_5 < 32; strip_5 += 1) {
         const float8 kept_6 = vload8(0, t0 + row * 257 + strip_5 * 8);
-        const float8 divide_0 = kept_6 / sum_3;
+        const float8 divide_0 = kept_6 / result_3;
         *(__global loose_float8 *)(t0 + row * 257 + strip_5 * 8) = divide_0;
     }
     for (int column_5 = 256; column_5 < 257; column_5 += 1) {
         const float kept_6 = t0[row * 257 + column_5];
-        const float divide_0 = kept_6 / sum_3;
+        const float divide_0 = kept_6 / result_3;
         t0[row * 257 + column_5] = divide_0;
     }
 }

@@ -96,9 +96,10 @@ fn divide_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocatio
     }
     sum_2 = folded_sum_2[0];
     workgroupBarrier();
+    let result_2 = sum_2 + bitcast<f32>(0x0u ^ zero);
     for (var column_5 = lane; column_5 < 257; column_5 += 32) {
         let kept_6 = t0[row * 257 + column_5];
-        let divide_0 = kept_6 / sum_2;
+        let divide_0 = kept_6 / result_2;
         t0[row * 257 + column_5] = divide_0;
     }
 }

@@ -30,5 +30,6 @@ void sum_0(__global float *restrict t0, __global const float *restrict parts_0) 
         const float parts_0_value = parts_0[column_1 * 63 + row];
         sum_0 = sum_0 + parts_0_value;
     }
-    t0[row] = sum_0;
+    const float result_0 = sum_0 + 0.0f;
+    t0[row] = result_0;
 }

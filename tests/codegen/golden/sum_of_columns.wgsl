@@ -23,9 +23,11 @@ fn sum_0_parts(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invoca
 @group(0) @binding(0) var<storage, read_write> t0: array<f32, 63>;
 @group(0) @binding(1) var<storage, read> parts_0: array<f32, 1008>;
 
+var<private> zero: u32;
+
 @compute @workgroup_size(64)
 fn sum_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_index) lane_index: u32) {
-    let group = i32(group_id.x);
+    let group = i32(group_id.x); zero = group_id.z;
     let lane = i32(lane_index);
     let row = lane;
     if (row >= 63) {
@@ -36,5 +38,6 @@ fn sum_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_i
         let parts_0_value = parts_0[column_1 * 63 + row];
         sum_0 = sum_0 + parts_0_value;
     }
-    t0[row] = sum_0;
+    let result_0 = sum_0 + bitcast<f32>(0x0u ^ zero);
+    t0[row] = result_0;
 }

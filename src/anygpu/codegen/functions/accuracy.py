@@ -146,9 +146,11 @@ def reference(name: str, points: tuple[Values, ...]) -> Values:
 def _near(name: str, trial: Trial, results: Values, points: tuple[Values, ...]) -> Values:
     precise = reference(name, points)
     wanted = precise.astype(results.dtype)
-    special = (wanted == results) | (np.isnan(wanted) & np.isnan(results))
+    same_sign = (np.signbit(wanted) == np.signbit(results)) | (wanted != 0)
+    special = ((wanted == results) & same_sign) | (np.isnan(wanted) & np.isnan(results))
     allowed = LIMIT[trial.type] * np.finfo(results.dtype).eps * np.maximum(np.abs(precise), 1.0)
-    near: Values = np.where(np.isfinite(wanted), np.abs(results - precise) <= allowed, special)
+    rounded = np.isfinite(wanted) & (points[0] != 0)
+    near: Values = np.where(rounded, np.abs(results - precise) <= allowed, special)
     return near
 
 

@@ -37,6 +37,7 @@ def stages(
     sink: Sink | None = None,
     sizes: Sizes | None = None,
     name: str = "scan",
+    narrowed: str | None = None,
 ) -> Stages:
     """The inclusive scan by `fn`, one of "sum", "prod", "max", "min", of a real or complex (two components) number.
 
@@ -48,7 +49,7 @@ def stages(
     each = struct_bytes(components)
     fitted = fitting(target, sizes or starting_sizes(target), each, each)
     plan = layout(rows, length, fitted)
-    combine, calls = combine_text(target.dialect, fn, components, segmented=segmented)
+    combine, calls = combine_text(target.dialect, fn, components, segmented=segmented, narrowed=narrowed)
     calls = {**calls, **source.calls}
     values = {
         **plan.values(rows, length),
@@ -98,6 +99,7 @@ def stages(
         sink=to_buffers(carries, inner),
         sizes=sizes,
         name=f"{name}_of_totals",
+        narrowed=narrowed,
     )
     scanning = Stage(
         name=name,

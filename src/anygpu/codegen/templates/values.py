@@ -94,9 +94,16 @@ def arithmetic(dialect: Dialect, operator: str, component: ComputeType, a: str, 
 
 
 def combine_text(
-    dialect: Dialect, fn: str, components: Sequence[ComputeType], *, segmented: bool = False
+    dialect: Dialect,
+    fn: str,
+    components: Sequence[ComputeType],
+    *,
+    segmented: bool = False,
+    narrowed: str | None = None,
 ) -> tuple[str, Calls]:
     """The function `combine(a, b)` for "sum", "prod", "max" or "min" (NaN wins), and the library functions it calls.
+
+    `narrowed` is what brings a number back into its own type after each step, as "round_f16".
 
     One component is a real number, two are a complex number. Segmented, the first component is a flag (u32): where `b`
     has it, something new begins and `a` does not count.
@@ -116,6 +123,9 @@ def combine_text(
             arithmetic(dialect, _OPERATORS[fn], carried(component), f"a.{name}", f"b.{name}")
             for name, component in zip(names, number, strict=True)
         ]
+        if narrowed is not None:
+            calls[narrowed] = (narrowed, number[0])
+            parts = [f"${{{narrowed}}}({part})" for part in parts]
     else:
         parts = [_chosen(fn, carried(number[0]), names[0], calls)]
     body.append(f"return {made(dialect, [*(['a.part_0'] if segmented else []), *parts])};")
