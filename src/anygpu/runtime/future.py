@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures
 import contextlib
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
@@ -13,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from anygpu.receipts import Receipt
-from anygpu.runtime.waiting import Waiters, Waiting, here
+from anygpu.runtime.waiting import Waiters, Waiting
 
 #: Tasks that were awaited and are done are told to their loop so many at a time, so that it can do other things.
 _AT_A_TIME = 32
@@ -28,6 +30,16 @@ def _call_back(function: Callable[[Any], object], future: Future) -> None:
         _log.exception("the callback %r of a task raised an error", function)
 
 
+class _Lock(_thread.RLock):  # type: ignore[misc]
+    """Instead of a `threading.Condition`, whose `with` can be interrupted between taking its lock and having it."""
+
+    def notify_all(self) -> None:
+        """Those who wait are called back instead."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return False
+
+
 class Future(concurrent.futures.Future[Any]):
     """The result of a task, some day: `future.result()`, or `await future`.
 
@@ -37,6 +49,7 @@ class Future(concurrent.futures.Future[Any]):
 
     def __init__(self, cancel: Callable[[Future], bool], awaited: Callable[[Future, bool], None] | None = None) -> None:
         super().__init__()
+        self._condition = _Lock()  # type: ignore[assignment]
         self._cancel_task = cancel
         self._tell_awaited = awaited
         self._waiters = Waiters(self)
@@ -58,18 +71,36 @@ class Future(concurrent.futures.Future[Any]):
     def result(self, timeout: float | None = None) -> Any:
         if self._hurry is not None:
             self._hurry()
-        if here.seat is None or self.done():
-            return super().result(timeout)
-        with Waiting(self):
-            return super().result(timeout)
+        self._wait(timeout)
+        return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if self._hurry is not None:
             self._hurry()
-        if here.seat is None or self.done():
-            return super().exception(timeout)
-        with Waiting(self):
-            return super().exception(timeout)
+        self._wait(timeout)
+        return super().exception(0)
+
+    def _wait(self, timeout: float | None) -> None:
+        """Until it is done; raises `TimeoutError` when that takes longer."""
+        if self.done():
+            return
+        # A lock of C and nothing else, so that Ctrl-C leaves nothing behind that a lane's thread would wait for.
+        sleeper = threading.Lock()
+        sleeper.acquire()
+
+        def wake(_: object) -> None:
+            sleeper.release()
+
+        super().add_done_callback(wake)
+        try:
+            with Waiting(self):
+                if not sleeper.acquire(
+                    timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+                ):
+                    raise TimeoutError
+        finally:
+            with contextlib.suppress(ValueError), self._condition:
+                self._done_callbacks.remove(wake)  # type: ignore[attr-defined]
 
     def wait(self) -> None:
         """Until it is done, whatever its end is."""

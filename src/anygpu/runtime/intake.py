@@ -9,15 +9,18 @@ its turn: a thousand tasks that are submitted at once hold it up for what a thou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from anygpu.interrupts import uninterrupted
 from anygpu.receipts import Receipt
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.options import TaskOptions
@@ -26,6 +29,10 @@ _log = logging.getLogger(__name__)
 
 #: A loop that has not had its turn after so many seconds is not waited for.
 _TURN = 0.05
+
+
+#: When to look at what is here: at once, when the loop has had its turn, or never again.
+_Ring = Literal["now", "in a moment", "over"]
 
 
 class Parcel(msgspec.Struct):
@@ -49,10 +56,7 @@ class Intake:
         self._let_in = let_in
         self._items: deque[Job | Parcel] = deque()
         self._calls: deque[Callable[[], None]] = deque()
-        self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._rung = self._promised = False
-        #: Set when the loop has had its turn.
-        self._turned = threading.Event()
+        self._bell: queue.SimpleQueue[_Ring] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
@@ -62,35 +66,34 @@ class Intake:
     def put(self, job: Job) -> None:
         """Never waits."""
         self._items.append(job)
-        self._ring()
+        self._ring("now")
 
     def put_soon(self, parcel: Parcel, loop: asyncio.AbstractEventLoop) -> None:
         """Never waits, and nothing is done before the loop has had its turn."""
         self._items.append(parcel)
-        if not self._rung:
-            self._promised = True
-            self._turned.clear()
-            loop.call_soon(self._turned.set)
-            self._ring()
+        loop.call_soon(self._bell.put, "now")
+        self._ring("in a moment")
 
     def call(self, tell: Callable[[], None]) -> None:
         """Let our thread tell something, from one that must not wait. In the order in which they came."""
         self._calls.append(tell)
-        self._ring()
+        self._ring("now")
 
     def hurry(self) -> None:
         """Somebody holds the loop up to wait for what is here."""
-        self._turned.set()
+        self._bell.put("now")
 
-    def _ring(self) -> None:
-        if not self._rung:
-            self._rung = True
+    def _ring(self, when: _Ring) -> None:
+        self._bell.put(when)
+        if self._thread is None:
+            uninterrupted(self._start)
+
+    def _start(self) -> None:
+        with self._starting:
             if self._thread is None:
-                with self._starting:
-                    if self._thread is None:
-                        self._thread = threading.Thread(target=self._watch, name="anygpu-intake", daemon=True)
-                        self._thread.start()
-            self._bell.put(True)
+                thread = threading.Thread(target=self._watch, name="anygpu-intake", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def take(self) -> Iterator[Job | Parcel]:
         """Everything that is here; called with the queue's lock held."""
@@ -101,25 +104,30 @@ class Intake:
         """Let the thread end, and wait for that."""
         thread = self._thread
         if thread is not None:
-            self._bell.put(False)
+            self._bell.put("over")
             if thread is not threading.current_thread():
                 thread.join(5)
 
     def end(self) -> None:
         """Let the thread end, without waiting for it."""
         if self._thread is not None:
-            self._bell.put(False)
+            self._bell.put("over")
 
     def _watch(self) -> None:
-        while self._bell.get():
-            if self._promised:
+        while (ring := self._bell.get()) != "over":
+            if not self._items and not self._calls:
+                continue
+            if ring == "in a moment":
                 # Not for long: the loop may be held up by somebody who waits for this very task, or be closed.
-                self._promised = False
-                self._turned.wait(_TURN)
-            self._rung = False
+                until = time.monotonic() + _TURN
+                with contextlib.suppress(queue.Empty):
+                    while ring == "in a moment":
+                        ring = self._bell.get(timeout=max(0.0, until - time.monotonic()))
             try:
                 while self._calls:
                     self._calls.popleft()()
                 self._let_in()
             except BaseException:  # noqa: BLE001 - a task of one caller must not keep out those of the others
                 _log.exception("a task could not be let into the queue")
+            if ring == "over":
+                return

@@ -61,7 +61,8 @@ class Planner:
         self._machine: Machine | None = None
         self._looking = self._ready = False
         self._calibrations: dict[str, Calibration] = {}
-        self._in_flight: dict[str, float] = {}
+        #: By call, the devices that it uses and the seconds that it is expected to take.
+        self._in_flight: dict[object, tuple[tuple[str, ...], float]] = {}
         self._trials: set[str] = set()
         #: By the code of a function: why it stays on NumPy.
         self.pinned: dict[Hashable, str] = {}
@@ -185,7 +186,10 @@ class Planner:
         if not self._in_flight and not self._trials:
             return _NOTHING
         with self.lock:
-            busy = dict(self._in_flight)
+            busy: dict[str, float] = {}
+            for devices, seconds in list(self._in_flight.values()):
+                for device in devices:
+                    busy[device] = busy.get(device, 0.0) + seconds
             for device in self._trials:
                 busy[device] = busy.get(device, 0.0) + _TRIAL_SECONDS
         return busy
@@ -193,19 +197,13 @@ class Planner:
     @contextlib.contextmanager
     def using(self, devices: tuple[str, ...], seconds: float) -> Iterator[None]:
         """A call that is expected to take so long is under way."""
-        with self.lock:
-            for device in devices:
-                self._in_flight[device] = self._in_flight.get(device, 0.0) + seconds
+        call = object()
         try:
+            self._in_flight[call] = (devices, seconds)
             yield
         finally:
-            with self.lock:
-                for device in devices:
-                    left = self._in_flight.get(device, 0.0) - seconds
-                    if left > 1e-9:
-                        self._in_flight[device] = left
-                    else:
-                        self._in_flight.pop(device, None)
+            # In one step, which no interrupt can come before.
+            self._in_flight.pop(call, None)
 
     @contextlib.contextmanager
     def trying(self, devices: tuple[str, ...]) -> Iterator[None]:

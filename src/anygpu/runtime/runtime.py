@@ -138,7 +138,7 @@ class Runtime:
     @property
     def waiting(self) -> int:
         """Tasks that wait for a device."""
-        return len(self._queue)
+        return self._scheduler.waiting
 
     @property
     def limit(self) -> int:

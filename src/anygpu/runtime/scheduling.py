@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from anygpu.errors import DeadlineExceeded, RuntimeClosed
+from anygpu.interrupts import may_be_interrupted, uninterrupted
 from anygpu.runtime.deadlines import Deadlines
 from anygpu.runtime.future import Future
 from anygpu.runtime.health import Health, health_of
@@ -77,27 +78,43 @@ class Scheduler:
                 self._take_in()
             return
         job = self._make_job(parcel)
-        if self.lock.acquire(blocking=False):
+        if may_be_interrupted():
+            # One step, and what it leads to is done on other threads; only where it may be refused is that waited for.
+            self._check_open()
+            if beyond or self._queue.surely_takes(job, len(self._intake)):
+                self._intake.put(job)
+                if self._ended:  # closed meanwhile
+                    self.cancel(future)
+            else:
+                uninterrupted(lambda: self._put_now(job, again=False))
+        elif self.lock.acquire(blocking=False):
             try:
-                self._let_in()
-                self._check_open()
-                self._admit(job, again=beyond)
+                self._put_now(job, again=beyond)
             finally:
                 self.lock.release()
         else:
             self._check_open()
             if not beyond:
                 self._queue.check(job, len(self._intake))
-            self._jobs[future] = job
             self._intake.put(job)
             if self._ended:  # closed meanwhile
                 self.cancel(future)
+
+    def _put_now(self, job: Job, *, again: bool) -> None:
+        with self.lock:
+            self._let_in()
+            self._check_open()
+            self._admit(job, again=again)
 
     # -- the whole
 
     @property
     def open_tasks(self) -> int:
-        return len(self._jobs)
+        return len(self._jobs) + len(self._intake)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue) + len(self._intake)
 
     @property
     def state(self) -> str:
@@ -105,6 +122,8 @@ class Scheduler:
 
     def health(self) -> Health:
         """What runs where, what waits, and what was lost; plain values."""
+        if self._intake:
+            uninterrupted(self._take_in)
         with self.lock:
             return health_of(
                 self._lanes.values(),
@@ -112,21 +131,29 @@ class Scheduler:
                 self._planner.places,
                 self._used,
                 closed=self._closed,
-                open_tasks=len(self._jobs),
+                open_tasks=self.open_tasks,
                 now=time.monotonic(),
             )
 
     def drain(self, timeout: float | None = None) -> bool:
         """Take no more tasks, and wait for those that were submitted; whether all were done in time."""
+        return uninterrupted(lambda: self._drain(timeout))
+
+    def _drain(self, timeout: float | None) -> bool:
         with self.lock:
             if self._closed is None:
                 self._closed = "being drained"
+            self._let_in()
             return self._settled.wait_for(self._is_idle, timeout)
 
     def close(self, timeout: float | None) -> None:
         """As `Runtime.close`."""
+        uninterrupted(lambda: self._close(timeout))
+
+    def _close(self, timeout: float | None) -> None:
         with self.lock:
             self._closed = self._closed if self._ended else "closed"
+            self._let_in()
         self._cancel_waiting()
         with self.lock:
             over = self._settled.wait_for(self._is_idle, timeout)
@@ -189,9 +216,14 @@ class Scheduler:
     def _let_in(self) -> None:
         """What came while the lock was taken, or from a loop. It was accepted then, and is not refused as too much."""
         for item in self._intake.take():
+            if item.future.cancelled():
+                continue
             if isinstance(item, Job):
-                if item.life.task.situation == "queued":
-                    self._admit(item, again=True)
+                if self._ended or self._closed == "closed":
+                    concurrent.futures.Future.cancel(item.future)
+                    item.future.set_running_or_notify_cancel()
+                    continue
+                self._admit(item, again=True)
                 continue
             if not item.future.set_running_or_notify_cancel():
                 continue
@@ -470,10 +502,16 @@ class Scheduler:
     # -- ends that come from outside
 
     def cancel(self, future: Future) -> bool:
+        return uninterrupted(lambda: self._cancel(future))
+
+    def _cancel(self, future: Future) -> bool:
         with self.lock:
             job = self._jobs.get(future)
-            if job is None and not future.done():  # on its way from a loop
-                return concurrent.futures.Future.cancel(future)
+            if job is None and not future.done():  # on its way into the queue
+                if not concurrent.futures.Future.cancel(future):
+                    return False
+                future.set_running_or_notify_cancel()
+                return True
             if job is None or future.done():
                 return future.cancelled()
             if job.life.task.situation != "queued" and not self._serving.can_stop(job):

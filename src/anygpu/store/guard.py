@@ -7,12 +7,18 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
+from anygpu.interrupts import may_be_interrupted, soon
+
 #: Something to do once the lock is held.
 Note = Callable[[], None]
 
 
 class Guard:
-    """A lock that is not taken twice by one thread. Whoever lets go of it first does what notes say."""
+    """A lock that is not taken twice by one thread. Whoever lets go of it first does what notes say.
+
+    Never `with guard:` in the main thread, where an interrupt could leave it taken: there `anygpu.interrupts` lets
+    another thread do it. Only what looks at one thing may take the plain lock instead: `with guard.lock:`.
+    """
 
     def __init__(self) -> None:
         self._notes: deque[Note] = deque()
@@ -20,15 +26,15 @@ class Guard:
 
     def anew(self) -> None:
         """Also in a process that was forked, where nobody is left to let go of it."""
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        self.lock.acquire()
         try:
             self._settle()
         except BaseException:
-            self._lock.release()
+            self.lock.release()
             raise
 
     def __exit__(
@@ -37,13 +43,25 @@ class Guard:
         try:
             self._settle()
         finally:
-            self._lock.release()
+            self.lock.release()
         self._look_again()
 
     def note(self, note: Note) -> None:
         """Do it now if nobody has the lock, and soon otherwise. Never waits."""
         self._notes.append(note)
-        self._look_again()
+        if not may_be_interrupted():
+            self._look_again()
+        if self._notes:
+            soon(self.settle)
+
+    @property
+    def has_notes(self) -> bool:
+        return bool(self._notes)
+
+    def settle(self) -> None:
+        """Do what notes say. Waits for the lock."""
+        with self:
+            pass
 
     def wait(self) -> None:
         """With the lock held: let go of it until something has changed."""
@@ -54,7 +72,7 @@ class Guard:
 
     def unlocked(self) -> _Unlocked:
         """With the lock held: `with guard.unlocked():` does something slow without it."""
-        return _Unlocked(self._lock)
+        return _Unlocked(self.lock)
 
     def _settle(self) -> None:
         while self._notes:
@@ -62,11 +80,11 @@ class Guard:
 
     def _look_again(self) -> None:
         # A note may have come between the last look and letting go.
-        while self._notes and self._lock.acquire(blocking=False):
+        while self._notes and self.lock.acquire(blocking=False):
             try:
                 self._settle()
             finally:
-                self._lock.release()
+                self.lock.release()
 
 
 class _Unlocked:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from anygpu.errors import AnyGPUError
+from anygpu.interrupts import whole
 
 if TYPE_CHECKING:
     from anygpu.store.store import Store
@@ -84,6 +85,7 @@ class Fetcher:
         self._busy = False
         self._thread: threading.Thread | None = None
 
+    @whole
     def fetch(self, entries: Sequence[Entry]) -> None:
         with self._changed:
             if self._over:
@@ -94,6 +96,7 @@ class Fetcher:
                 self._thread.start()
             self._changed.notify_all()
 
+    @whole
     def wait(self) -> None:
         """Until everything that was asked for is there, or could not be brought."""
         with self._changed:
@@ -116,6 +119,7 @@ class Fetcher:
         if not follower.gone and not follower.content.on_device and not follower.content.moving:
             self.fetch([follower])
 
+    @whole
     def close(self) -> None:
         with self._changed:
             self._over = True

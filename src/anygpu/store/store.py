@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -16,6 +17,7 @@ from anygpu.array.expression import Value
 from anygpu.array.place import place_for
 from anygpu.errors import InvalidOption, NotHeld
 from anygpu.hardware.verification import Values
+from anygpu.interrupts import uninterrupted, whole
 from anygpu.runtime.place import WorkerPlace
 from anygpu.store import policy, taking
 from anygpu.store.contents import Content, HostBytes
@@ -114,7 +116,12 @@ class Store:
         What is on the store's device already stays where it is; everything else is copied there. Equal content is
         kept once. In a shared store it is copied to shared memory as well, where other processes find it.
         """
-        hashing = self._hash if hash is None else hash
+        if not isinstance(array, Array):
+            array = taking.values_of(array)[0]  # by the caller's own thread: this may be code of a user
+        return self._put(name, array, owner, namespace, self._hash if hash is None else hash)
+
+    @whole
+    def _put(self, name: str, array: Any, owner: str, namespace: Path, hashing: bool) -> Tensor:
         tensor = self._putting.put(self._key(namespace, name), array, owner, hashing=hashing)
         if self._outside is not None:
             try:
@@ -124,6 +131,7 @@ class Store:
                 raise
         return tensor
 
+    @whole
     def _put_host(
         self, name: str, source: HostBytes, *, owner: str = "main", namespace: Path = "", told: str | None = None
     ) -> Tensor:
@@ -168,7 +176,7 @@ class Store:
     def get(self, name: str, *, namespace: Path = "") -> Tensor:
         """The tensor of that name; everybody gets the same one. Raises `UnknownTensor` with names that are like it."""
         key = self._key(namespace, name)
-        with self._guard:
+        with self._reading():
             return self._names.find(key).tensor
 
     def namespace(self, namespace: Path) -> Namespace:
@@ -182,7 +190,7 @@ class Store:
 
     def keys(self) -> list[tuple[str, ...]]:
         """Every tensor: its namespace, and its name last. In a shared store also those that only others have yet."""
-        with self._guard:
+        with self._reading():
             self._names.check_open()
             own = list(self._names.entries)
         return own if self._outside is None else list(dict.fromkeys((*own, *self._outside.keys())))
@@ -194,11 +202,12 @@ class Store:
         return len(self._names.entries)
 
     def __iter__(self) -> Iterator[Tensor]:
-        with self._guard:
+        with self._reading():
             return iter([entry.tensor for entry in self._names.entries.values()])
 
     # -- who holds them
 
+    @whole
     def share(self, name: str, with_: Iterable[Holder], *, namespace: Path = "") -> Tensor:
         """Each of them holds one reference from now on, however often it is shared with them.
 
@@ -218,6 +227,7 @@ class Store:
                         weakref.finalize(holder, _holder_is_gone, weakref.ref(self), entry, label).atexit = False
             return entry.tensor
 
+    @whole
     def lease(self, name: str, *, holder: Holder = "main", namespace: Path = "") -> Lease:
         """The tensor, on the device, where it stays until the lease is over."""
         label = label_of(holder)
@@ -234,6 +244,7 @@ class Store:
                 raise
             return lease
 
+    @whole
     def release(self, name: str, *, holder: Holder | None = None, namespace: Path = "") -> None:
         """Give up one's reference: the owner's, if nobody is named. The last one takes the tensor with it."""
         with self._guard:
@@ -246,6 +257,7 @@ class Store:
         if entry.gone and self._outside is not None:
             self._outside.withdraw(entry.key)
 
+    @whole
     def pin(self, name: str, *, namespace: Path = "") -> Tensor:
         """Keep it on the device until `unpin`. Pins are counted."""
         key = self._key(namespace, name)
@@ -259,6 +271,7 @@ class Store:
                 raise
             return entry.tensor
 
+    @whole
     def unpin(self, name: str, *, namespace: Path = "") -> None:
         with self._guard:
             entry = self._names.find(key_of(namespace, name))
@@ -283,6 +296,7 @@ class Store:
         tensor = self.get(name, namespace=namespace)
         return tensor.view(index, shape=shape, dtype=dtype, device=device, copy=copy)
 
+    @whole
     def synchronise(self, name: str, where: Literal["host", "device"], *, namespace: Path = "") -> Tensor:
         """Let the host, or the device, have what was written last. Nothing is copied if it has.
 
@@ -301,6 +315,7 @@ class Store:
             self._publish(entry)
         return entry.tensor
 
+    @whole
     def prefetch(self, names: str | Sequence[str], *, namespace: Path = "", wait: bool = False) -> None:
         """Bring tensors to the device, in this order, while the caller does something else.
 
@@ -313,6 +328,7 @@ class Store:
         if wait:
             self._fetcher.wait()
 
+    @whole
     def optimise(self) -> Report:
         """Share what is equal, and move or drop what was not used since the last time, as the mode has it."""
         self._names.check_open()
@@ -332,6 +348,7 @@ class Store:
             after=after,
         )
 
+    @whole
     def statistics(self) -> Statistics:
         """What there is now, where it is, and what was copied."""
         with self._guard:
@@ -340,6 +357,7 @@ class Store:
 
     # -- its end
 
+    @whole
     def close(self) -> None:
         """Let go of every tensor. May be called twice; leases that are left end with it."""
         self._fetcher.close()
@@ -369,6 +387,15 @@ class Store:
     # -- what tensors ask for
 
     def _value_of(self, entry: Entry) -> Value:
+        with self._reading():
+            there = None if entry.gone or self._names.closed else self._tiers.value_there(entry.content)
+        if there is not None:
+            self._fetcher.saw(entry, came_back=False)
+            return there
+        return self._brought(entry)
+
+    @whole
+    def _brought(self, entry: Entry) -> Value:
         with self._guard:
             if entry.gone and not self._names.closed and entry.is_viewed:
                 last = self._last_value(entry)
@@ -396,6 +423,7 @@ class Store:
             self._names.known(entry)
             self._tiers.bring(entry.content, ahead=True)
 
+    @whole
     def _on_host(self, entry: Entry) -> Values:
         with self._guard:
             content = self._still(entry)
@@ -405,6 +433,7 @@ class Store:
         shown.flags.writeable = False
         return shown
 
+    @whole
     def _write(self, entry: Entry, new: Value) -> None:
         """The entry's next version. It is computed now, and the old content goes unless others have it."""
         with self._guard:
@@ -417,20 +446,26 @@ class Store:
             self._names.replace(entry, self._tiers.resident(new))
 
     def _count(self, kind: CopyKind, nbytes: int) -> None:
-        with self._guard:
+        with self._reading():
             self._counters.copied(kind, nbytes)
 
     def _looked_at(self, entry: Entry, view: Value) -> None:
-        with self._guard:
+        with self._reading():
             if not entry.gone:
                 self._tiers.looked_at(entry.content, view)
 
     def _holders(self, entry: Entry) -> tuple[str, ...]:
-        with self._guard:
+        with self._reading():
             return tuple(sorted({*entry.holders, *entry.leases}))
 
     def _lease_is_over(self, entry: Entry, holder: str) -> None:
         self._guard.note(lambda: self._names.end_lease(entry, holder))
+
+    def _reading(self) -> threading.Lock:
+        """The lock, to look at one thing: wherever an interrupt comes, it is let go of, and nothing is half done."""
+        if self._guard.has_notes:
+            uninterrupted(self._guard.settle)
+        return self._guard.lock
 
     # -- with the lock held
 
@@ -455,7 +490,7 @@ class Store:
         """The name; what others have published under it since is here after this."""
         key = key_of(namespace, name)
         if self._outside is not None:
-            with self._guard:
+            with self._reading():
                 self._names.check_open()
                 here = key in self._names.entries
             found = self._outside.news(key, here=here)

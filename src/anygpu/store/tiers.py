@@ -172,6 +172,13 @@ class Tiers:
             self._counters.fetched_ahead += 1
         self.touch(content)
 
+    def value_there(self, content: Content) -> Value | None:
+        """What is on the device and has not just been brought there, so that nothing has to be done."""
+        if content.moving or content.closed or content.ahead or not content.on_device:
+            return None
+        self.touch(content)
+        return content.value
+
     def make_room(self, nbytes: int, *, but: Content | None = None, already: bool = True) -> None:
         """For so many more bytes on the device. Raises `OverBudget` if what cannot leave takes it all.
 

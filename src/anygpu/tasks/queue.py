@@ -217,6 +217,11 @@ class TaskQueue(Generic[T]):
         if line is not None:
             self._check_limits(line, item.nbytes)
 
+    def surely_takes(self, item: T, more: int = 0) -> bool:
+        """Whether `push` would refuse it for no reason, if `more` others came first. Needs no lock."""
+        line = self._lines.get(item.tenant)
+        return (line is None or not line.limited) and self._waiting + self._kept + more < self.most
+
     def check_room(self, more: int = 0) -> None:
         """Raises `QueueFull` if nothing could be pushed after `more` others. Needs no lock."""
         if self._waiting + more >= self.most:

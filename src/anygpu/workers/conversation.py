@@ -21,6 +21,7 @@ import msgspec
 
 from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, DevicePoisoned, InvalidOption
 from anygpu.hardware.verification import Values
+from anygpu.interrupts import Taken
 from anygpu.memory.resource import Block
 from anygpu.program import wire
 from anygpu.program.graph import Program
@@ -45,19 +46,22 @@ _TIDY_SECONDS = 15.0
 Expected = TypeVar("Expected", bound=Outcome)
 
 
-class _Held:
-    """A lock that was taken, and is let go of at the end of a `with` block."""
+class _Use(Taken):
+    """Nobody else talks to the child in this block."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_talk",)
 
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
+    def __init__(self, talk: Conversation, seconds: float | None) -> None:
+        super().__init__(talk._lock, seconds)
+        self._talk = talk
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    def __enter__(self) -> bool:
+        if not super().__enter__():
+            raise self._talk._busy(self._seconds)
+        if not self._talk.alive:
+            self._let_go()
+            raise self._talk._gone()
+        return True
 
 
 class _Abandoned(NamedTuple):
@@ -89,7 +93,7 @@ class Conversation:
         self.sent: dict[str, None] = {}
         self._device = device
         self._generation = generation
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         #: Why it is over.
         self._end: str | None = None
         _conversations.add(self)
@@ -264,17 +268,15 @@ class Conversation:
 
     def tidy(self) -> None:
         """Tell the child what is not needed any more, unless somebody is using it: then they do. Takes the lock."""
-        if not self._lock.acquire(False):
-            return
-        try:
+        with Taken(self._lock, 0) as taken:
+            if not taken:
+                return
             dropped, forgotten = tuple(self.dropped), self._forgotten()
             if self._end is None and (dropped or forgotten):
                 if self.link.send_if_free(calls.encode(Envelope(0, None, dropped, forgotten))):
                     self._told(dropped)
                 elif self.shared is not None:
                     self.shared.forgotten.extend(forgotten)
-        finally:
-            self._lock.release()
 
     def _told(self, dropped: Sequence[int]) -> None:
         for _ in dropped:
@@ -289,14 +291,12 @@ class Conversation:
 
     # -- life and death
 
-    def use(self, timeout: float | None = None) -> _Held:
-        """Around everything that is said to the child: takes the lock, which `with` lets go of."""
-        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
-            raise DeadlineExceeded(f"a task for {self._device}", timeout or 0.0, still_running=True)
-        if self._end is not None:
-            self._lock.release()
-            raise self._gone()
-        return _Held(self._lock)
+    def use(self, timeout: float | None = None) -> _Use:
+        """Around everything that is said to the child: `with` takes the lock, and lets go of it."""
+        return _Use(self, timeout)
+
+    def _busy(self, seconds: float) -> DeadlineExceeded:
+        return DeadlineExceeded(f"a task for {self._device}", seconds, still_running=True)
 
     def close(self) -> None:
         """Let the child end by itself, for a while. May be called twice; takes the lock."""
@@ -345,7 +345,7 @@ class Conversation:
 
     def forked(self) -> None:
         """In a process that was forked from the worker's own: the child is not ours."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._end = "it belongs to the process that this one was forked from"
         self.child.close()
 

@@ -76,13 +76,13 @@ class ThreadWorker:
 
     def supports(self, program: Program) -> list[Lack]:
         def ask() -> list[Lack]:
-            with self._use:
+            with self._lock, self._use:
                 return self._executor.supports(program)
 
         return self._lacks.get(program.key, ask)
 
     def prepare(self, program: Program) -> float:
-        with self._use:
+        with self._lock, self._use:
             return self._executor.prepare(program)
 
     def run(
@@ -99,7 +99,7 @@ class ThreadWorker:
         begin = time.perf_counter()
         given = check_arguments(program, arguments)
         checked = time.perf_counter()
-        with self._use:
+        with self._lock, self._use:
             entered = time.perf_counter()
             operands = [each if isinstance(each, np.ndarray) else self._own(each) for each in given]
             taken: list[Values] = []
@@ -144,31 +144,31 @@ class ThreadWorker:
         return self._executor.engine.download(handle.buffer)
 
     def upload(self, values: Values) -> LocalHandle:
-        with self._use:
+        with self._lock, self._use:
             resident = self._executor.upload(native_order(values))
             return LocalHandle(self, resident.buffer, resident.spec)
 
     def download(self, handle: Handle) -> Values:
         """May share memory with what is on the device, which nobody writes to."""
-        with self._use:
+        with self._lock, self._use:
             return self._executor.download(self._own(handle))
 
     def native(self, handle: Handle) -> Any:
-        with self._use:
+        with self._lock, self._use:
             return self._executor.engine.native(self._own(handle).buffer)
 
     def adopt(self, array: Any) -> LocalHandle:
-        with self._use:
+        with self._lock, self._use:
             engine = self._executor.engine
             buffer = engine.adopt(array, self.device)
             return LocalHandle(self, buffer, spec_of(engine.native(buffer)))
 
     def memory(self) -> Memory:
-        with self._use:
+        with self._lock, self._use:
             return self._executor.memory()
 
     def reclaim(self) -> int:
-        with self._use:
+        with self._lock, self._use:
             return self._executor.reclaim()
 
     def kill(self) -> None:
@@ -184,20 +184,15 @@ class ThreadWorker:
             self._executor.engine.close()
 
     def _enter(self) -> None:
-        self._lock.acquire()
         if self._end is not None:
-            self._lock.release()
             raise DeviceLost(self.device.id, detail=self._end, generation=self._generation)
 
     def _leave(self, error: BaseException | None) -> None:
-        try:
-            if isinstance(error, DeviceLost) and error.generation is None:
-                error.generation = self._generation
-                self._let_go("it was lost earlier")
-            elif isinstance(error, DevicePoisoned):
-                self._let_go("its context is broken")
-        finally:
-            self._lock.release()
+        if isinstance(error, DeviceLost) and error.generation is None:
+            error.generation = self._generation
+            self._let_go("it was lost earlier")
+        elif isinstance(error, DevicePoisoned):
+            self._let_go("its context is broken")
 
     def _own(self, handle: Handle) -> LocalHandle:
         if not isinstance(handle, LocalHandle):
@@ -213,7 +208,7 @@ class ThreadWorker:
 
 
 class _Use:
-    """Around every use of the device. One that is lost is let go of, so that it can be opened anew."""
+    """Around every use of the device, with its lock held. One that is lost is let go of, to be opened anew."""
 
     # A generator would cost more than a small array operation does.
 
