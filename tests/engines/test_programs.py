@@ -431,6 +431,7 @@ def test_torch_lets_go_of_values_after_their_last_use() -> None:
     executable = compile_program(
         Program([Node(Input((1000,), "float32")), *(Node(Unary("exp"), (n,)) for n in range(4))], [4]),
         torch.device("cpu"),
+        opened("torch")[1],
     )
     alive: list[int] = []
     made: list[weakref.ref[Any]] = []

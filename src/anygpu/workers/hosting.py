@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from anygpu.engines.numpy import lowering
@@ -10,7 +10,7 @@ from anygpu.engines.protocol import Buffer, Lack, ProgramEngine
 from anygpu.errors import Unsupported
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program
-from anygpu.program.primitives import Input
+from anygpu.program.primitives import Broadcast, Cast, Constant, Input, Reshape
 from anygpu.receipts import HostOperation
 
 
@@ -37,7 +37,7 @@ def run_with_host(
 
     def flush(needed: Sequence[int]) -> None:
         if waiting:
-            part, sources, results = _part(program, waiting, needed)
+            part, sources, results = _part(program, waiting, needed, reasons)
             executable = engine.compile(part, device)
             outputs = engine.execute(executable, [values[source] for source in sources])
             values.update(zip(results, outputs, strict=True))
@@ -67,8 +67,14 @@ def _needed_later(program: Program, part: Sequence[int], after: int) -> list[int
     return sorted(inside & needed)
 
 
-def _part(program: Program, part: Sequence[int], results: Sequence[int]) -> tuple[Program, list[int], list[int]]:
-    """The nodes of a part as a program of its own, with the values it takes and gives."""
+def _part(
+    program: Program, part: Sequence[int], results: Sequence[int], lacking: Collection[int]
+) -> tuple[Program, list[int], list[int]]:
+    """The nodes of a part as a program of its own, with the values it takes and gives.
+
+    Constants go along, wherever they stand: what is a number in the program stays one.
+    """
+    part = sorted({*part, *_constants_of(program, part, lacking)})
     inside = set(part)
     sources = sorted({source for position in part for source in program.nodes[position].inputs} - inside)
     numbers = {source: number for number, source in enumerate(sources)}
@@ -78,6 +84,19 @@ def _part(program: Program, part: Sequence[int], results: Sequence[int]) -> tupl
         numbers[position] = len(nodes)
         nodes.append(Node(op, tuple(numbers[source] for source in inputs)))
     return Program(nodes, [numbers[result] for result in results]), sources, list(results)
+
+
+def _constants_of(program: Program, part: Sequence[int], lacking: Collection[int]) -> set[int]:
+    """What the nodes take that is made of constants alone, by repeating and casting."""
+    found: set[int] = set()
+    for position in part:
+        for source in program.nodes[position].inputs:
+            chain = [source]
+            while isinstance(program.nodes[chain[-1]].op, Broadcast | Reshape | Cast):
+                chain.append(program.nodes[chain[-1]].inputs[0])
+            if isinstance(program.nodes[chain[-1]].op, Constant) and not any(each in lacking for each in chain):
+                found.update(chain)
+    return found
 
 
 def _hosted(program: Program, position: int, reason: str, moved: int) -> Hosted:

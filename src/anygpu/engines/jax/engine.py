@@ -19,7 +19,7 @@ from anygpu.engines.jax import lowering
 from anygpu.engines.jax.lowering import Executable
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.engines.recent import Recent
-from anygpu.errors import AnyGPUError, OutOfMemory
+from anygpu.errors import AnyGPUError, CannotCompile, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Kind, Unavailable, reasons_for, unknown_facts
 from anygpu.hardware.verification import Values, VerifiedType
@@ -46,7 +46,8 @@ class JaxEngine:
 
     def __init__(self) -> None:
         self._found: dict[str, Any] = {}
-        self._executables: Recent[Executable] = Recent()
+        #: What became of each program: a refusal is remembered like anything else.
+        self._executables: Recent[Executable | CannotCompile] = Recent()
         self._lacks: Recent[list[Lack]] = Recent()
 
     def discover(self) -> list[Device | Unavailable]:
@@ -80,7 +81,20 @@ class JaxEngine:
 
     def compile(self, program: Program, device: Device) -> Executable:
         place = self._found[device.id]
-        return self._executables.get((program.key, device.id), lambda: Executable(program, place))
+
+        def compiled() -> Executable | CannotCompile:
+            try:
+                return Executable(program, place, device)
+            except Exception as error:
+                # Tracing is jax's own code, and what it cannot do it says by errors of many kinds; none is the user's.
+                if isinstance(error, AnyGPUError) or self.classify(error, device) is not None:
+                    raise
+                return _refused(device, error)
+
+        made = self._executables.get((program.key, device.id), compiled)
+        if isinstance(made, CannotCompile):
+            raise made.with_traceback(None)
+        return made
 
     def upload(self, values: Values, device: Device) -> jax.Array:
         # jax may keep the memory that it is given, so it gets a copy that nobody else knows.
@@ -92,7 +106,14 @@ class JaxEngine:
         return np.asarray(buffer)
 
     def execute(self, executable: Executable, buffers: Sequence[jax.Array]) -> list[jax.Array]:
-        return executable.run(buffers)
+        try:
+            return executable.run(buffers)
+        except (RuntimeError, TypeError) as error:
+            if self.classify(error, executable.device) is not None:
+                raise
+            refused = _refused(executable.device, error)
+        # Outside of the block, so that the library's error does not keep the run's arrays.
+        raise refused
 
     def native(self, buffer: jax.Array) -> jax.Array:
         return buffer
@@ -143,6 +164,10 @@ class JaxEngine:
         self._executables.clear()
         self._lacks.clear()
         self._found.clear()
+
+
+def _refused(device: Device, error: Exception) -> CannotCompile:
+    return CannotCompile(device.id, f"{type(error).__name__}: {error}")
 
 
 def _devices_on(platform: str) -> list[Any]:

@@ -15,6 +15,7 @@ from anygpu.engines.jax import complex_numbers, elementwise, structure
 from anygpu.engines.jax.tracing import Complaint, Site
 from anygpu.engines.protocol import Lack
 from anygpu.engines.uniform import uniform_numbers, whole_exponent
+from anygpu.hardware.device import Device
 from anygpu.program.attending import Attend
 from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import KIND, DType
@@ -93,7 +94,8 @@ _MOVES = (Reshape, Permute, Broadcast, Slice, Flip, Windows, Iota)
 class Executable:
     """A compiled program. Its types are fixed when it is compiled, whatever jax is set to when it runs."""
 
-    def __init__(self, program: Program, place: Any) -> None:
+    def __init__(self, program: Program, place: Any, device: Device) -> None:
+        self.device = device
         self._complaints: list[Complaint] = []
         sharding = jax.sharding.SingleDeviceSharding(place)
         inputs = [jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype), sharding=sharding) for spec in program.inputs]

@@ -13,7 +13,7 @@ from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.engines.recent import Recent
 from anygpu.engines.torch import lowering
 from anygpu.engines.torch.lowering import Executable
-from anygpu.errors import AnyGPUError, DevicePoisoned, OutOfMemory
+from anygpu.errors import AnyGPUError, CannotCompile, DevicePoisoned, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
 from anygpu.hardware.device import Device, Unavailable, reasons_for, unknown_facts
@@ -27,6 +27,9 @@ _IS_ROCM = torch.version.hip is not None
 #: On the CPU torch leaves only words when memory runs out. They stand before the number of bytes.
 _WORDS_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 
+#: How torch says that it cannot do something. What NumPy would raise because of values, our own code raises likewise.
+_REFUSALS = (RuntimeError, NotImplementedError, TypeError)
+
 #: What DLPack calls memory of the host.
 _DLPACK_CPU = 1
 
@@ -37,7 +40,8 @@ class TorchEngine:
     name: ClassVar[str] = "torch"
 
     def __init__(self) -> None:
-        self._executables: Recent[Executable] = Recent()
+        #: What became of each program: a refusal is remembered like anything else.
+        self._executables: Recent[Executable | CannotCompile] = Recent()
         self._lacks: Recent[list[Lack]] = Recent()
 
     def discover(self) -> list[Device | Unavailable]:
@@ -71,7 +75,19 @@ class TorchEngine:
 
     def compile(self, program: Program, device: Device) -> Executable:
         place = torch.device(_place(device))
-        return self._executables.get((program.key, device.id), lambda: lowering.compile_program(program, place))
+
+        def compiled() -> Executable | CannotCompile:
+            try:
+                return lowering.compile_program(program, place, device)
+            except _REFUSALS as error:
+                if self.classify(error, device) is not None:
+                    raise
+                return _refused(device, error)
+
+        made = self._executables.get((program.key, device.id), compiled)
+        if isinstance(made, CannotCompile):
+            raise made.with_traceback(None)
+        return made
 
     def upload(self, values: Values, device: Device) -> torch.Tensor:
         # A copy whose memory nobody else knows: on the CPU that is all there is to do.
@@ -88,7 +104,14 @@ class TorchEngine:
         return np.asarray(buffer.detach().cpu().numpy())
 
     def execute(self, executable: Executable, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return executable.run(buffers)
+        try:
+            return executable.run(buffers)
+        except _REFUSALS as error:
+            if self.classify(error, executable.device) is not None:
+                raise
+            refused = _refused(executable.device, error)
+        # Outside of the block, so that the library's error does not keep the run's arrays.
+        raise refused
 
     def native(self, buffer: torch.Tensor) -> torch.Tensor:
         # In a broadcast many elements share one place in memory, which most consumers of DLPack do not expect.
@@ -133,6 +156,10 @@ class TorchEngine:
     def close(self) -> None:
         self._executables.clear()
         self._lacks.clear()
+
+
+def _refused(device: Device, error: Exception) -> CannotCompile:
+    return CannotCompile(device.id, f"{type(error).__name__}: {error}")
 
 
 def _runs_backwards(array: Any) -> bool:

@@ -15,6 +15,7 @@ from anygpu.engines.torch import attention, elementwise, structure
 from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH
 from anygpu.engines.torch.site import Site, Step
 from anygpu.engines.uniform import uniform_numbers, whole_exponent
+from anygpu.hardware.device import Device
 from anygpu.program.attending import Attend
 from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import KIND, DType
@@ -92,7 +93,10 @@ class _Call(NamedTuple):
 class Executable:
     """Calls in order over numbered slots. Inputs fill the first ones; constants are in their slots from the start."""
 
-    def __init__(self, slots: list[Any], calls: Sequence[_Call], outputs: Sequence[int], input_count: int) -> None:
+    def __init__(
+        self, device: Device, slots: list[Any], calls: Sequence[_Call], outputs: Sequence[int], input_count: int
+    ) -> None:
+        self.device = device
         self._slots = slots
         self._calls = tuple(calls)
         self._outputs = tuple(outputs)
@@ -109,12 +113,12 @@ class Executable:
         return [values[output] for output in self._outputs]
 
 
-def compile_program(program: Program, place: torch.device) -> Executable:
+def compile_program(program: Program, place: torch.device, device: Device) -> Executable:
     program = with_references(program, None)
     slots: list[Any] = [None] * len(program.nodes)
     outputs: list[int] = []
     calls = list(_calls(program, place, slots, outputs))
-    return Executable(slots, _with_releases(calls, outputs), outputs, program.input_count)
+    return Executable(device, slots, _with_releases(calls, outputs), outputs, program.input_count)
 
 
 def _calls(program: Program, place: torch.device, slots: list[Any], outputs: list[int]) -> Iterator[_Call]:
