@@ -51,7 +51,8 @@ class Kernel:
     `source` is WGSL or OpenCL C; what it takes, in which types, and the size of its groups are read from it.
     `reference` is a NumPy function that means the same: it is called with the arrays that the kernel reads, in their
     order, and by name with those of its numbers that it takes. It returns the result, or a tuple of several, and leaves
-    its arguments alone. With it the kernel is checked at its first use, and runs on every other device.
+    its arguments alone. With it the kernel is checked at its first use, and runs on every other device. What it reads
+    beside its arguments stays as it is while the kernel is used; for other values make another kernel.
 
     :param name: what messages and receipts call it; the name of the function in the source otherwise.
     :param language: "wgsl" or "opencl", where the source leaves doubt.
