@@ -157,12 +157,13 @@ class _Writer:
             "a", "k", "2", "0.5", "-1", "3", "FACTOR", "COUNT", 'OPTIONS["gain"]', "HOLDER.weight", "HOLDER.scale",
             "len(x)", "x.ndim", "HOLDER.double", "sum(ITEMS)", 'HOLDER.options["deep"][0]', "len(mode)", "a + k",
             "min(a, 1.0)", "max(k, 1)", "abs(a)", "(1 if k > 1 else 2)", "x.shape[0]", "int(a)", "k % 3",
+            "y.sum()", "x[2]",
         )  # fmt: skip
 
     def atom(self) -> str:
         if self.chance(0.75):
             return self.rng.choice(self.arrays)
-        return self.one("TABLE", "HOLDER.table", "np.ones(6, np.float32)", "np.arange(6)", "y.sum()", "x[::-1]")
+        return self.one("TABLE", "HOLDER.table", "np.ones(6, np.float32)", "np.arange(6)", "x[::-1]")
 
     def array(self, depth: int = 2) -> str:
         if depth == 0:
@@ -185,7 +186,7 @@ class _Writer:
             case 8:
                 return f"{one} + ({self.atom()}).{self.one('sum', 'max', 'min')}()"
             case 9:
-                return f"helper({one}{self.one('', ', 3', ', k', ', limit=4', ', by=0')})"
+                return f"helper({one}{self.one('', ', 3', ', k + 1', ', limit=4', ', COUNT')})"
             case 10:
                 return f"{self.one('ADD', 'HOLDER.apply')}({one})"
             case 11:
@@ -219,15 +220,18 @@ class _Writer:
         return _indented(text)
 
     def new(self) -> str:
-        name = next(self.names)
-        return name
+        return next(self.names)
 
     def assign(self) -> str:
         expression = self.array()
         name = self.new()
+        self.own_now(name)
+        return f"{name} = ({expression}) + 0"
+
+    def own_now(self, name: str) -> None:
+        """From here on the name stands for an array of the function's own."""
         self.arrays.append(name)
         self.own.append(name)
-        return f"{name} = ({expression}) + 0"
 
     def statement(self, depth: int = 2) -> str:
         choice = self.rng.randrange(22 if depth else 10)
@@ -260,16 +264,16 @@ class _Writer:
             last = self.one("", "\nelse:\n    x = x + 1", "\nfinally:\n    x = x * 1")
             return f"try:\n    {risky}\nexcept {error}:\n    x = x - 0.5{last}"
         if choice == 16:
-            name = self.new()
-            self.arrays.append(name)
-            self.own.append(name)
-            return f"{name} = sum([{self.array(1)} for _ in range({self.one('2', 'k', 'len(mode) + 1')})]) + x * 0"
+            name, times = self.new(), self.one("2", "k", "len(mode) + 1")
+            text = f"{name} = sum([{self.array(1)} for _ in range({times})]) + x * 0"
+            self.own_now(name)
+            return text
         if choice == 17:
             inner, name = self.new(), self.new()
             text = f"def {inner}(v, by={self.scalar()}):\n    return v * by + {self.rng.choice(self.arrays)}\n"
-            self.arrays.append(name)
-            self.own.append(name)
-            return f"{text}{name} = {inner}({self.array(1)})"
+            text += f"{name} = {inner}({self.array(1)})"
+            self.own_now(name)
+            return text
         if choice == 18:
             test = self.one("k > 2", "a < -1", "len(y) == 3", "FACTOR == 4")
             return f"if {test}:\n    raise ValueError(f'no {{k}} {{x.shape}}')"
@@ -283,14 +287,12 @@ class _Writer:
             )  # fmt: skip
         if choice == 20:
             name, counter = self.new(), self.new()
-            self.arrays.append(name)
-            self.own.append(name)
             times = self.one("2", "k", "3")
             loop = f"while {counter} < {times}:\n    {name} += {self.atom()}\n    {counter} += 1"
+            self.own_now(name)
             return f"{name}, {counter} = x * 1, 0\n{loop}"
         name = self.new()
-        self.arrays.append(name)
-        self.own.append(name)
+        self.own_now(name)
         table = self.one('{"a": x, "b": y.sum()}', "dict(a=x, b=TABLE)", '{"a": x * 2, "b": a}')
         return f'{name} = {table}\n{name} = {name}["a"] * 1 + {name}["b"]'
 
@@ -348,7 +350,7 @@ def write(seed: int) -> Source:
     rng = random.Random(seed)
     writer = _Writer(rng)
     if rng.random() < 0.7:
-        first = "v = y * 1 if len(y) == 6 else x - 1"
+        first = "v = y.astype(np.float32) if len(y) == 6 else x - 1"
         writer.arrays.append("v")
         writer.own.append("v")
         body = [first]

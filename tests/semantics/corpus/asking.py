@@ -280,12 +280,12 @@ def iter_and_next(x):
     return first * 2, len(rest), next(iter([]), "none")
 
 
-@case(lambda n: (vector(n),))
+@case(lambda n: (vector(n),), either=True)
 def copies(x):
     return copy.copy(x) * 2, copy.deepcopy(x) + 1, copy.deepcopy({"a": [x]})["a"][0] - 1
 
 
-@case(lambda n: (vector(n),))
+@case(lambda n: (vector(n),), either=True)
 def copies_are_their_own(x):
     y = copy.copy(x)
     y[0] = 100
@@ -330,7 +330,7 @@ def asanyarray_and_atleast(x):
     return np.asanyarray(x) * 2, np.atleast_1d(x) * 2, np.atleast_2d(x) * 2, np.atleast_3d(x) * 1
 
 
-@case(lambda n: (vector(n),))
+@case(lambda n: (vector(n),), either=True)
 def require(x):
     return np.require(x, np.float32, ["C"]) * 2, np.require(x, requirements=["A", "W"]) + 1
 

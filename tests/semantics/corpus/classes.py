@@ -162,7 +162,7 @@ def callable_object_argument(layer, x):
     return layer(x), layer.scaled(x)
 
 
-@case(lambda n: (turn(n, layer(n), layer(n, Relu)), vector(n, 4)))
+@case(lambda n: (turn(n, layer(n), layer(n, Relu)), vector(n, 4)), either=True)
 def inheritance(layer, x):
     return layer.scaled(x), isinstance(layer, Relu), layer.plain(x), layer.by_class(x)
 

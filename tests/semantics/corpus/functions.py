@@ -285,7 +285,7 @@ def printed_values(x):
     return x * 2
 
 
-@case_of_state(stays_on_numpy="changes a")
+@case_of_state(stays_on_numpy="changes")
 def mutable_default():
     def function(x, seen=[]):  # noqa: B006
         seen.append(len(seen))
@@ -399,7 +399,7 @@ def closure_cell_changes():
     return World(function, lambda n: (vector(n),), change)
 
 
-@case_of_state(stays_on_numpy="changes a")
+@case_of_state(stays_on_numpy="changes")
 def closure_counts():
     count = 0
 
@@ -426,7 +426,7 @@ def closure_function_replaced():
     return World(function, lambda n: (vector(n),), change)
 
 
-@case_of_state(stays_on_numpy="changes a")
+@case_of_state(stays_on_numpy="changes")
 def appends_to_a_list_of_arrays():
     history = []
 

@@ -134,7 +134,7 @@ def global_list():
     return one(function, change)
 
 
-@case_of_state(stays_on_numpy="changes a")
+@case_of_state(stays_on_numpy="changes")
 def global_counter_of_the_function():
     _set(CALLS=0)
 
@@ -839,7 +839,7 @@ def an_outside_array_is_returned():
     return World(function, lambda n: (vector(n),), lambda n: held.__setitem__(0, n), seen=lambda: held)
 
 
-@case_of_state(stays_on_numpy="changes a")
+@case_of_state(stays_on_numpy="changes")
 def an_outside_dict_gets_an_array():
     held = {}
 
@@ -850,7 +850,7 @@ def an_outside_dict_gets_an_array():
     return World(function, lambda n: (vector(n),), seen=lambda: dict(held))
 
 
-@case_of_state(stays_on_numpy="changes a")
+@case_of_state(stays_on_numpy="changes")
 def an_attribute_is_set():
     class Holder:
         last = None
@@ -864,7 +864,7 @@ def an_attribute_is_set():
     return World(function, lambda n: (vector(n),), seen=lambda: holder.last)
 
 
-@case_of_state(stays_on_numpy="changes a")
+@case_of_state(stays_on_numpy="changes")
 def a_moving_average():
     class Average:
         def __init__(self):
@@ -930,7 +930,7 @@ def nan_in_state():
     return one(function, lambda n: _set(FACTOR=turn(n, float("nan"), 1.0, -0.0, 0.0)), undo=lambda: _set(FACTOR=2.0))
 
 
-@case_of_state()
+@case_of_state(either=True)
 def state_that_compares_equal():
     held = {"value": 1}
 
