@@ -1,8 +1,10 @@
 """Placement that moves between all engines on purpose, and what calls do under it beside what they do on NumPy.
 
 This file is the only one that reaches into the runtime. The call's own way is kept: signatures, recording, guards,
-programs, workers, results. Only these answers are other ones: a function may always be recorded; the next call goes
-to the next of the devices which can run the program, the host among them; nothing is tried in the background.
+programs, workers, results, and what NumPy's own calls teach about warnings and the order of memory. Only these answers
+are other ones: a function may always be recorded; the next call goes to the next of the devices which can run the
+program, the host among them; every device is believed without a comparison, so that a wrong result is seen here;
+nothing is tried in the background.
 """
 
 from __future__ import annotations
@@ -21,8 +23,11 @@ import numpy as np
 import anygpu as ag
 from anygpu.plan.choosing import Cell, Choice
 from anygpu.receipts import Receipt
-from anygpu.runtime import placing
+from anygpu.runtime import exploring, placing, running
+from anygpu.runtime.call import Call
+from anygpu.runtime.checking import learn_flags
 from anygpu.runtime.planner import default
+from anygpu.runtime.trust import Trust
 from tests.semantics.cases import CALLS, Case, World
 from tests.semantics.outcomes import Outcome, difference, outcome_of
 
@@ -44,6 +49,8 @@ class Placement:
         self.turn = 0
 
     def choose(self, cell: Cell, waiting: Mapping[str, float] | None = None) -> Choice:
+        if cell.pinned is not None:
+            return Choice("numpy", "pinned", cell.pinned)
         able = [name for name in cell.tracks if name == cell.home or name in cell.expected]
         able = [name for name in able if engine_of(name) in self.engines and "+" not in name] or ["numpy"]
         able.sort(key=lambda name: ENGINES.index(engine_of(name)))
@@ -65,17 +72,26 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
     with (
         mock.patch.object(Cell, "choose", lambda cell, waiting=None: placement.choose(cell, waiting)),
         mock.patch.object(Cell, "to_try", return_value=None),
+        mock.patch.object(Trust, "agreed", return_value=True),
+        mock.patch.object(running, "explore", _learn),
         mock.patch.object(placing, "_seconds_for_recording", return_value=None),
     ):
         yield placement
+
+
+def _learn(call: Call, value: Any = None, *, checks: str | None = None) -> None:
+    """After a call on NumPy: what a trial would learn beside whether the device is right."""
+    exploring.explore(call, value, checks=checks)
+    if value is not None and call.state.traced is not None and not call.state.ours:
+        learn_flags(call.state, exploring._sample(call, value))
 
 
 _PROBE = ag.record(lambda x: x + 1, np.zeros(1, np.float32))
 
 
 def offloaded(function: Callable[..., Any]) -> Any:
-    """As users do it; a wrong result is to be seen here, and not to be mended."""
-    return ag.offload(check="off")(function)
+    """As users do it."""
+    return ag.offload(function)
 
 
 @dataclass
