@@ -68,7 +68,8 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
             planner.worker(device.id).supports(_PROBE)
     missing = [name for name in engines if name not in {engine_of(each.id) for each in planner.machine().devices}]
     if missing:
-        raise RuntimeError(f"{', '.join(missing)} cannot be used here, and the corpus has to run everywhere.")
+        why = "; ".join(str(each.reason) for each in planner.machine().unavailable)
+        raise RuntimeError(f"{', '.join(missing)} cannot be used here, and the corpus runs everywhere: {why}")
     with (
         mock.patch.object(Cell, "choose", lambda cell, waiting=None: placement.choose(cell, waiting)),
         mock.patch.object(Cell, "to_try", return_value=None),

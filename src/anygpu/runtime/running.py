@@ -10,6 +10,7 @@ import numpy as np
 
 from anygpu.array.array import Array
 from anygpu.array.expression import Value
+from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Kind
 from anygpu.notices import ran_on_host
 from anygpu.plan.choosing import Choice
@@ -50,7 +51,16 @@ def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attemp
     name = choice.candidate
     if name == "numpy" and (call.state.traced is not None or not call.state.ours):
         return as_it_is(call, choice, timer, attempts)
-    return on_device(call, name, choice, timer, attempts)
+    try:
+        return on_device(call, name, choice, timer, attempts)
+    except AnyGPUError:
+        raise
+    except Exception as error:
+        # The program's own error, such as a position outside of its axis.
+        if call.state.cell.home != "numpy" or call.state.ours:
+            raise
+        kind = type(error).__name__
+    return _at_home_instead(call, f"{name} met a {kind}, which NumPy raises in its own words.", timer, attempts)
 
 
 def on_device(
