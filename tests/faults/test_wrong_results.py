@@ -11,11 +11,14 @@ import pytest
 
 import anygpu as ag
 from anygpu.errors import ResultMismatch
+from anygpu.plan.choosing import Choice
 from anygpu.program.graph import Program
+from anygpu.runtime import exploring
 from anygpu.runtime.mismatches import kept
 from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.options import options
 from anygpu.runtime.planner import Planner
+from anygpu.runtime.runtime import Runtime
 from anygpu.runtime.state import State
 from anygpu.testing.wrong import WrongPlaces
 
@@ -166,3 +169,65 @@ def test_a_warning_that_is_an_error_is_raised_by_the_next_call() -> None:
             watched.function(x)
             assert watched.planner.settle(60)
     np.testing.assert_array_equal(watched.function(x), chain(x))
+
+
+def small(x: Any) -> Any:
+    for _ in range(20):
+        x = np.maximum(x * 1.01 + 0.5, -2.0)
+    return x
+
+
+def submitted(places: WrongPlaces, rounds: int) -> tuple[list[ag.Receipt], Planner, list[Warning]]:
+    """Rounds of many small tasks, each as NumPy has it; calls one by one are taken to be slow, so that launches pay."""
+    receipts: list[ag.Receipt] = []
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        Runtime(known=places) as runtime,
+    ):
+        warnings.simplefilter("always")
+        planner = runtime._planner
+        x = numbers(size=64)
+        call = runtime._calls(small, {}).call((x,), {})
+        call.record()
+        call.consider()
+        state = call.state
+        state.cell.measured("numpy", 100.0)
+        assert exploring._is_ordinary(call, small(x))
+        state.refined = True
+        exploring._try_out(planner, state, small, "opencl:0", exploring._sample(call, small(x)))
+        for _ in range(5):
+            state.cell.measured("opencl:0", 1.0)
+        vars(state.cell)["choose"] = lambda waiting=None: (
+            Choice("opencl:0", "known", "a test wants it there.")
+            if state.cell.pinned is None
+            else Choice("numpy", "pinned", state.cell.pinned)
+        )
+        vars(state.cell)["to_try"] = lambda: None
+        for number in range(rounds):
+            given = [numbers(64 * number + each, 64) for each in range(64)]
+            futures = [runtime.submit(small, each) for each in given]
+            for each, future in zip(given, futures, strict=True):
+                np.testing.assert_allclose(future.result(60), small(each), rtol=1e-5)
+            assert planner.settle(60)
+            receipts += [future.receipt for future in futures if future.receipt is not None]
+        assert runtime.health().mismatches == planner.mismatches()
+        assert ("wrong: small on opencl:0" in str(runtime.health())) == bool(planner.mismatches())
+    return receipts, planner, [each.message for each in caught if isinstance(each.message, Warning)]
+
+
+def test_a_launch_that_is_wrong_is_never_used() -> None:
+    places = WrongPlaces("opencl:0", lambda program, run: len(program.inputs[0].shape) == 2)
+    receipts, planner, warned = submitted(places, 6)
+    assert places.wrong.spoilt >= 1
+    assert not any(receipt.how for receipt in receipts)
+    assert len(planner.mismatches()) == 1
+    assert [type(each) for each in warned] == [ResultMismatch]
+    assert "disagreed" in receipts[-1].reason
+
+
+def test_a_launch_that_is_right_is_used_once_it_was_compared() -> None:
+    receipts, planner, warned = submitted(WrongPlaces("opencl:0", lambda program, run: False), 8)
+    assert any("compared with NumPy before it is used" in receipt.reason for receipt in receipts)
+    assert any(receipt.how and "in one launch of" in receipt.how for receipt in receipts)
+    assert planner.mismatches() == ()
+    assert warned == []

@@ -15,6 +15,7 @@ from anygpu.program.graph import Program
 from anygpu.receipts import Receipt
 from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.planner import Planner
+from anygpu.runtime.runtime import Runtime
 from anygpu.runtime.warned import is_finite, may_warn
 from anygpu.testing.slowed import SlowedPlaces
 from tests.runtime.moved import moved
@@ -168,3 +169,17 @@ def test_finite_is_told_by_a_sum_that_may_overflow() -> None:
     assert is_finite([np.full(1000, 3e38, np.float32), np.arange(3)])
     assert not is_finite([np.array([1.0, np.nan])])
     assert not is_finite([np.array([np.inf, -np.inf])])
+
+
+def test_tasks_run_under_the_modes_of_whoever_submitted_them(planner: Planner) -> None:
+    with Runtime(known=planner.places) as runtime:
+        with np.errstate(divide="raise"):
+            future = runtime.submit(inverse, ZERO)
+            with pytest.raises(FloatingPointError):
+                future.result(30)
+            outcomes = list(runtime.map(inverse, [FINE, ZERO]))
+        assert [outcome.ok for outcome in outcomes] == [True, False]
+        with np.errstate(all="ignore"):
+            assert np.isinf(runtime.submit(inverse, ZERO).result(30)[1])
+        with pytest.raises(RuntimeWarning):
+            runtime.submit(inverse, ZERO).result(30)

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,7 @@ from anygpu.hardware.device import Device
 from anygpu.plan.batching import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.predicting import predict
+from anygpu.plan.sampling import calls_between_samples
 from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
 from anygpu.receipts import Phases
@@ -31,6 +32,7 @@ from anygpu.runtime.options import Options
 from anygpu.runtime.planner import Planner
 from anygpu.runtime.stacking import Marks, alike, as_given, covers, differing, rows_of, split, stack
 from anygpu.runtime.state import State, usable_bytes
+from anygpu.runtime.warned import is_finite
 from anygpu.runtime.ways import Whole
 from anygpu.workers.worker import Ran, Worker
 
@@ -42,6 +44,12 @@ _SMALL = 4 << 10
 _PER_CALL, _BYTES_PER_SECOND = 2e-6, 4e9
 #: What turned out to be too many bytes may be none later: with each launch that succeeds a little more is tried.
 _GROWING = 1.02
+#: A comparison that has not come to an end after so many launches that might have been is begun again.
+_PATIENCE = 256
+
+#: Whether a launch may be used.
+Standing = Literal["agreed", "compare", "wait"]
+
 #: After so many launches in a row that failed, calls run one by one for a while, for longer each time.
 _FAILURES, _LONGEST_REST = 3, 1 << 12
 
@@ -89,6 +97,8 @@ class Batched(NamedTuple):
     ran: Ran
     #: A call's share of it: seconds and bytes by the number of calls. Kernels and memory are those of the launch.
     share: Ran
+    #: Whether no result has a NaN or an infinity.
+    finite: bool
 
 
 class _Variant:
@@ -130,6 +140,12 @@ class _OnDevice:
         #: Launches in a row that failed, and how often it is not asked for therefore.
         self.failures = 0
         self.resting = 0
+        #: By size: the generation of the worker whose launches agreed with NumPy, launches since then, and samples.
+        self.agreed: dict[int, int] = {}
+        self.unchecked: dict[int, int] = {}
+        self.samples: dict[int, int] = {}
+        #: Sizes that are being compared, with how often they were asked for meanwhile.
+        self.comparing: dict[int, int] = {}
         self._predicted: dict[int, _Predicted] = {}
         #: When calls were last told to run one by one for want of a program: its size, what each misses by that, and
         #: how many had run so before.
@@ -305,6 +321,59 @@ class Batches:
         variants.append(_Variant(program, needed if len(variants) + 1 < MOST_VARIANTS or has_union else union))
         return variants[-1]
 
+    # -- agreement
+
+    def stands(self, batch: Batch, generation: int, home: float | None) -> Standing:
+        """Whether a launch may be used, has to be compared with NumPy first, or is being compared.
+
+        `home` is what one of its calls takes on NumPy.
+        """
+        table, size = batch.table, batch.size
+        with self._lock:
+            if size in table.comparing:
+                table.comparing[size] += 1
+                if table.comparing[size] <= _PATIENCE:
+                    return "wait"
+            elif table.agreed.get(size) == generation:
+                table.unchecked[size] = table.unchecked.get(size, 0) + 1
+                copying = size * table.variant.stacked_bytes / _BYTES_PER_SECOND
+                samples = table.samples.get(size, 0)
+                if home is None or table.unchecked[size] <= calls_between_samples(
+                    home * batch.taken, batch.seconds, copying, samples=samples
+                ):
+                    return "agreed"
+            table.comparing[size] = 0
+            return "compare"
+
+    def agreed(self, batch: Batch, generation: int) -> None:
+        """Every call of such a launch gave what it gives on NumPy."""
+        table, size = batch.table, batch.size
+        with self._lock:
+            table.comparing.pop(size, None)
+            table.samples[size] = table.samples.get(size, 0) + 1 if table.agreed.get(size) == generation else 0
+            table.agreed[size] = generation
+            table.unchecked[size] = 0
+
+    def disagreed(self, batch: Batch) -> None:
+        """It could not be compared, or was wrong: calls run one by one for a while."""
+        with self._lock:
+            batch.table.comparing.pop(batch.size, None)
+            batch.table.agreed.pop(batch.size, None)
+            batch.table.resting = _LONGEST_REST
+
+    def given(self, batch: Batch) -> list[Any]:
+        """What the launch takes: stacked, or the same for all calls."""
+        marks = batch.table.variant.marks
+        return [
+            stack(column, spec, batch.size) if mark else as_given(column[0], spec)
+            for column, spec, mark in zip(batch.columns, batch.traced.program.inputs, marks, strict=True)
+        ]
+
+    def launch(self, batch: Batch, worker: Worker, given: Sequence[Any]) -> list[Any]:
+        """The results alone, for a comparison."""
+        self._compile(batch.table, batch.size, batch.program, worker)
+        return worker.run(batch.program, given).results
+
     # -- running
 
     def run(self, batch: Batch, worker: Worker, timeout: float | None = None) -> Batched:
@@ -314,12 +383,7 @@ class Batches:
         try:
             self._compile(batch.table, batch.size, batch.program, worker)
             compiled = clock()
-            given = [
-                stack(column, spec, batch.size) if mark else as_given(column[0], spec)
-                for column, spec, mark in zip(
-                    batch.columns, batch.traced.program.inputs, batch.table.variant.marks, strict=True
-                )
-            ]
+            given = self.given(batch)
             stacked = clock()
             ran = worker.run(batch.program, given, timeout=timeout)
         except AnyGPUError as error:
@@ -343,7 +407,7 @@ class Batches:
             batch.table.succeeded(batch.size, end - compiled - ran.phases.compile)
             if batch.device in self._too_many:
                 self._too_many[batch.device] = int(self._too_many[batch.device] * _GROWING) + 1
-        return Batched(values, whole, _share(whole, batch.taken))
+        return Batched(values, whole, _share(whole, batch.taken), is_finite(ran.results))
 
     def _compile(self, table: _OnDevice, size: int, program: Program, worker: Worker) -> None:
         """Unless that worker has it. Sizes of its kernels are not looked for: calls are waiting."""

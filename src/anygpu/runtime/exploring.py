@@ -125,20 +125,26 @@ def _stay_quiet(call: Call) -> None:
     if cell.home != "numpy" or (state.ours and state.traced is None):
         # Before it is recorded, a function of anygpu's own arrays may write to them.
         return
-    seconds = cell.estimate("numpy") or 0.0
-    if cell.pinned is not None:
-        state.be_quiet(_VERY_QUIET, cell.pinned)
-    elif state.not_recorded is not None:
-        state.be_quiet(_VERY_QUIET, state.why_not_recorded)
-    elif seconds <= planner.floor:
-        takes, floor = readable_seconds(seconds), readable_seconds(planner.floor)
-        state.be_quiet(_VERY_QUIET, f"calls take {takes} there, and no device answers in less than {floor}.")
-    elif not planner.awake:
-        calls = _calls_in(cell, max(_LOOK, planner.until_worth_looking))
-        state.be_quiet(calls, f"calls take {readable_seconds(seconds)} there, and no devices are known yet.")
+    why = cell.pinned or why_not_elsewhere(planner, state)
+    if cell.pinned is not None or state.not_recorded is not None or (cell.estimate("numpy") or 0.0) <= planner.floor:
+        state.be_quiet(_VERY_QUIET, why)
+    elif not planner.awake and (state.traced is not None or not planner.ready_to_record):
+        state.be_quiet(_calls_in(cell, max(_LOOK, planner.until_worth_looking)), why)
     elif state.traced is None and not cell.affords(state.recording):
-        calls = min(_QUIET, cell.calls_until_affordable(state.recording))
-        state.be_quiet(calls, f"calls take {readable_seconds(seconds)} there, too little yet to pay for recording it.")
+        state.be_quiet(min(_QUIET, cell.calls_until_affordable(state.recording)), why)
+
+
+def why_not_elsewhere(planner: Planner, state: State) -> str:
+    """Why calls stay on NumPy before there is a program that could run elsewhere."""
+    seconds = state.cell.estimate("numpy") or 0.0
+    takes = readable_seconds(seconds)
+    if state.not_recorded is not None:
+        return state.why_not_recorded
+    if seconds <= planner.floor:
+        return f"calls take {takes} there, and no device answers in less than {readable_seconds(planner.floor)}."
+    if not planner.awake:
+        return f"calls take {takes} there, and no other devices are known yet."
+    return f"calls take {takes} there, too little yet to pay for recording it."
 
 
 def _calls_in(cell: Cell, seconds: float) -> int:

@@ -9,6 +9,7 @@ import msgspec
 
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
+from anygpu.runtime.mismatches import Mismatch
 from anygpu.runtime.places import Places
 from anygpu.runtime.recovery import Loss
 from anygpu.tasks.queue import TaskQueue
@@ -64,6 +65,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     tenants: tuple[TenantHealth, ...]
     #: The latest devices that were lost, and what was on them.
     losses: tuple[Loss, ...]
+    #: The latest results of devices that disagreed with NumPy; the functions stay on NumPy.
+    mismatches: tuple[Mismatch, ...] = ()
 
     def __str__(self) -> str:
         first = "ok" if self.ok else self.closed or "late"
@@ -77,6 +80,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
             used = f"{readable_seconds(tenant.seconds)} of device time, {readable_bytes(tenant.bytes)}"
             lines.append(f"  tenant {tenant.tenant}: {tenant.waiting} wait, {used}")
         lines += [f"  lost: {loss}" for loss in self.losses[-3:]]
+        lines += [
+            f"  wrong: {each.task} on {each.device}: {each.sentence}; {each.command}" for each in self.mismatches[-3:]
+        ]
         return "\n".join(lines)
 
 
@@ -89,6 +95,7 @@ def health_of(
     closed: str | None,
     open_tasks: int,
     now: float,
+    mismatches: tuple[Mismatch, ...] = (),
 ) -> Health:
     """Called with the runtime's lock held. `used` are the device seconds of each tenant."""
     each = tuple(_lane(lane, places, now) for lane in lanes if lane.name != PLANNING)
@@ -108,6 +115,7 @@ def health_of(
             for name in tenants
         ),
         losses=tuple(places.losses()),
+        mismatches=mismatches,
     )
 
 

@@ -47,6 +47,8 @@ class Parcel(msgspec.Struct):
     hearing: tuple[list[Receipt], ...]
     #: The user's own line where it was submitted.
     line: tuple[str, int]
+    #: NumPy's floating-point modes there, if they are not as usual.
+    modes: Any = None
 
 
 class Intake:

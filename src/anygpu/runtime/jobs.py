@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from anygpu.runtime.call import Call
 from anygpu.runtime.future import Future
 from anygpu.runtime.mending import Life
 from anygpu.runtime.options import NaNs
+from anygpu.runtime.warned import Modes
 
 
 class Job:
@@ -35,6 +36,7 @@ class Job:
         "lane",
         "life",
         "line",
+        "modes",
         "nan",
         "nbytes",
         "number",
@@ -46,6 +48,7 @@ class Job:
         "taken",
         "tenant",
         "until",
+        "witness",
     )
 
     def __init__(
@@ -64,13 +67,14 @@ class Job:
         nbytes: int,
         hearing: tuple[list[Receipt], ...],
         line: tuple[str, int],
+        modes: Modes | None = None,
     ) -> None:
         self.number = number
         self.call = call
         self.future = future
         self.life = life
         #: Jobs of one kind can become one launch. One that nobody will see again, or that must be alone, is its own.
-        self.kind: Hashable = call.state if call.lasting else self
+        self.kind: Hashable = call.state if call.lasting and modes is None else self
         self.priority = priority
         self.tenant = tenant
         self.submitted = submitted
@@ -84,6 +88,10 @@ class Job:
         self.hearing = hearing
         #: The user's own line where it was submitted.
         self.line = line
+        #: NumPy's floating-point modes where it was submitted, if they were not as usual.
+        self.modes = modes
+        #: Told what it returned, before its caller is, and whether it succeeded.
+        self.witness: Callable[[Any, bool], None] | None = None
         #: Seconds that were spent on recording it and looking at devices before it waited for one.
         self.planning = 0.0
         #: The lane that it waits for, and the seconds that it is expected to take there.

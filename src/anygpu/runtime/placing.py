@@ -12,6 +12,7 @@ from anygpu.plan.plan import Plan
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
 from anygpu.runtime.call import Call
 from anygpu.runtime.collecting import publish
+from anygpu.runtime.exploring import why_not_elsewhere
 from anygpu.runtime.mending import Life, mend, next_choice, refusal, task_for
 from anygpu.runtime.running import run_at
 from anygpu.runtime.state import LARGE, State, no_device
@@ -101,7 +102,8 @@ def _seconds_for_recording(call: Call) -> float | None:
     if call.state.ours:
         # Once it is recorded it can run on NumPy's arrays, which takes a part of what lazy ones take.
         return _AT_FIRST if cell.calls >= _CALLS_BEFORE_RECORDING else 0.0
-    return cell.allowance if awake and (cell.estimate(cell.home) or 0.0) > call.planner.floor else 0.0
+    ready = call.planner.ready_to_record
+    return cell.allowance if ready and (cell.estimate(cell.home) or 0.0) > call.planner.floor else 0.0
 
 
 def _require_what_was_asked_for(call: Call) -> None:
@@ -151,8 +153,8 @@ def choose(call: Call, waiting: Mapping[str, float] | None = None) -> Choice:
         if pinned is not None and state.cell.pinned is None:
             state.pin(pinned)
         choice = state.cell.choose(state.waiting(call.planner.waiting()) if waiting is None else waiting)
-    if state.not_recorded is not None and choice.candidate == "numpy" and choice.kind != "pinned":
-        return choice._replace(sentence=state.why_not_recorded)
+    if choice.candidate == "numpy" and choice.kind == "home" and state.traced is None and state.cell.calls:
+        return choice._replace(sentence=why_not_elsewhere(call.planner, state))
     return choice
 
 

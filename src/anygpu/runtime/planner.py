@@ -75,6 +75,11 @@ class Planner:
         """Whether the devices are known, and recording is ready."""
         return self._ready and self._machine is not None
 
+    @property
+    def ready_to_record(self) -> bool:
+        """Whether recording would not have to load its modules first."""
+        return self._ready
+
     def machine(self) -> Machine:
         """What there is; looks when nobody has looked before."""
         found = self._machine

@@ -138,6 +138,8 @@ class Routing:
             return min(there, _SHORT_ROW) if self.seconds(state, "numpy") < _SHORT_SECONDS else 1
         if not self._batching or state.ours or state.traced is None or job.choice is None:
             return 1
+        if state.options.check == "always":
+            return 1
         batches = self.batches_of(state)
         if batches.passed_over > 0:
             batches.passed_over -= 1

@@ -17,7 +17,7 @@ from anygpu.plan.choosing import Choice
 from anygpu.plan.chunking import corrected
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
 from anygpu.runtime.call import Call
-from anygpu.runtime.checking import compared, judge_returned, pin
+from anygpu.runtime.checking import compared, judge_returned, learn_flags, pin
 from anygpu.runtime.collecting import numpy_receipt
 from anygpu.runtime.exploring import explore
 from anygpu.runtime.state import Facts, State
@@ -107,7 +107,9 @@ def on_device(
             if wrong is not None:
                 return _at_home_instead(call, wrong, timer, attempts)
         elif not state.ours and warns(modes) and _needs_numpys_word(call, results, given):
-            return _after_numpy(call, name, results, given, timer, attempts)
+            if cell.home is not None:
+                return _after_numpy(call, name, results, given, timer, attempts)
+            hear_numpy(call)
     value = traced.rebuild(results)
     if state.ours and not keep:
         value = as_ours(value)
@@ -219,6 +221,22 @@ def _after_numpy(
         partial(judge_returned, call.planner, state, name, call.function, sample, list(results))
     )
     return value, receipt
+
+
+def hear_numpy(call: Call) -> None:
+    """For a device that was asked for: NumPy warns or raises as it always does, and the device's result stays."""
+    value = call.state.at_home(call.function)(*call.arguments, **call.keywords)
+    call.state.trust.heard = Filters.now()
+    learn_from(call, value)
+
+
+def learn_from(call: Call, value: Any) -> None:
+    """What NumPy warned of in a call that has just run there, found out in the background."""
+    state = call.state
+    assert state.traced is not None
+    given = as_arguments(call.inputs(), state.traced.program, None)
+    sample = sample_of(state.traced, given, value, ours=False)
+    call.planner.background.submit(partial(learn_flags, state, sample))
 
 
 def _always_checked(call: Call, name: str, results: Sequence[Any], given: Sequence[Any]) -> str | None:

@@ -32,6 +32,7 @@ from anygpu.runtime.routing import Routing
 from anygpu.runtime.scheduling import Scheduler
 from anygpu.runtime.signature import function_key
 from anygpu.runtime.values import bytes_of
+from anygpu.runtime.warned import Modes
 from anygpu.tasks.machine import Task
 from anygpu.tasks.queue import TaskQueue, check_priority
 from anygpu.tasks.tenants import Tenant
@@ -84,14 +85,15 @@ class Runtime:
         """
         future = Future(self._scheduler.cancel, self._scheduler.awaited)
         line = _callers_line()
-        self._scheduler.put(Parcel(future, function, arguments, given, time.monotonic(), listeners.get(), line))
+        modes = Modes.unusual()
+        self._scheduler.put(Parcel(future, function, arguments, given, time.monotonic(), listeners.get(), line, modes))
         return future
 
     def submit_beyond(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Future:
         """As `submit`, for a task that must not be refused: another one, which runs, waits for it."""
         future = Future(self._scheduler.cancel, self._scheduler.awaited)
         line = users_line()
-        parcel = Parcel(future, function, arguments, given, time.monotonic(), listeners.get(), line)
+        parcel = Parcel(future, function, arguments, given, time.monotonic(), listeners.get(), line, Modes.unusual())
         self._scheduler.put(parcel, beyond=True)
         return future
 
@@ -219,6 +221,7 @@ class Runtime:
             nbytes=bytes_of(arguments, keywords),
             hearing=parcel.hearing,
             line=parcel.line,
+            modes=parcel.modes,
         )
 
     def _calls(self, function: Callable[..., Any], given: CallOptions) -> Calls:

@@ -133,6 +133,7 @@ class Scheduler:
                 closed=self._closed,
                 open_tasks=self.open_tasks,
                 now=time.monotonic(),
+                mismatches=self._planner.mismatches(),
             )
 
     def drain(self, timeout: float | None = None) -> bool:

@@ -8,26 +8,30 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from anygpu.array.structure import flatten
 from anygpu.errors import AnyGPUError, DeadlineExceeded, Unsupported, name_of, text_of
 from anygpu.hardware.device import Kind
 from anygpu.notices import blame
 from anygpu.plan.choosing import Choice
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
-from anygpu.runtime.batches import Batch
+from anygpu.runtime.batches import Batch, Batched, Standing
 from anygpu.runtime.collecting import numpy_receipt
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
+from anygpu.runtime.launch_checking import LaunchCheck
 from anygpu.runtime.mending import mend, next_choice, one_line, refusal, task_for
 from anygpu.runtime.opaque import place_opaque
 from anygpu.runtime.placing import choose, learn
 from anygpu.runtime.planner import Planner
 from anygpu.runtime.routing import KindOfBatches, Routing, lane_of
-from anygpu.runtime.running import receipt_of, run_at
+from anygpu.runtime.running import as_it_is, hear_numpy, learn_from, receipt_of, run_at
 from anygpu.runtime.state import State
+from anygpu.runtime.warned import is_finite, is_shown
 from anygpu.runtime.ways import InPieces
 from anygpu.tasks.faults import fault_of
 from anygpu.tasks.machine import FINAL, Deliver, Failed, Finished, Refuse, Requeue, Started
@@ -38,6 +42,7 @@ _log = logging.getLogger(__name__)
 #: Tasks of a kind that are taken one by one after a batch was not worth it, although so many waited.
 _PASSED_OVER, _MANY = 64, 16
 _ALL_FREE: Mapping[str, float] = {}
+_NOTHING: AbstractContextManager[Any] = contextlib.nullcontext()
 _AT_HOME = Choice("numpy", "home", "")
 _STARTED_AT_HOME = Started("numpy", 0)
 #: The thread that knows whose time is over kills a worker; if it does not come to it, the worker does it itself.
@@ -195,7 +200,8 @@ class Serving:
             if not self._begin(job, choice, self._start(state, choice.candidate)):
                 return
             self._limit(job)
-            value, receipt = run_at(call, choice, timer, job.attempts)
+            with job.modes.hold() if job.modes is not None else _NOTHING:
+                value, receipt = run_at(call, choice, timer, job.attempts)
         except AnyGPUError as error:
             if choice is None or choice.candidate == "numpy" or job.life.task.situation == "queued":
                 self._fail(job, error)
@@ -236,7 +242,8 @@ class Serving:
         state, call, clock = job.call.state, job.call, self._planner.clock
         begin = clock()
         try:
-            value = state.at_home(call.function)(*call.arguments, **call.keywords)
+            with job.modes.hold() if job.modes is not None else _NOTHING:
+                value = state.at_home(call.function)(*call.arguments, **call.keywords)
         except BaseException as error:  # noqa: BLE001
             self._fail(job, error)
             del job, call
@@ -309,6 +316,13 @@ class Serving:
                 # If the device is gone, whoever runs there alone is told so, and that is mended.
                 with contextlib.suppress(AnyGPUError):
                     planned = batches.plan(len(rest), calls, device, self._planner, self._routing.max_latency)
+            if planned is not None:
+                standing = self._standing(planned, batches, first.call.state)
+                if standing == "compare":
+                    taken, rest = rest[: planned.taken], rest[planned.taken :]
+                    self._compare(taken, planned, batches)
+                    continue
+                planned = planned if standing == "agreed" else None
             if planned is None:
                 alone, *rest = rest
                 if len(rest) > _MANY:
@@ -319,6 +333,34 @@ class Serving:
                 return
             taken, rest = rest[: planned.taken], rest[planned.taken :]
             self._together(taken, planned, choice, batches)
+
+    def _standing(self, planned: Batch, batches: KindOfBatches, state: State) -> Standing:
+        """Whether the launch may be used now."""
+        if state.trust.flags and is_shown(state.trust.flags, "", state.trust.heard):
+            # NumPy has to warn, one call after the other.
+            return "wait"
+        if not state.cell.checked:
+            return "agreed"
+        with contextlib.suppress(AnyGPUError):
+            worker = self._planner.worker(planned.device, state.options)
+            home = state.cell.estimate("numpy") if state.cell.home == "numpy" else None
+            return batches.stands(planned, worker.generation, home)
+        return "wait"
+
+    def _compare(self, jobs: Sequence[Job], planned: Batch, batches: KindOfBatches) -> None:
+        """The calls run on NumPy, one by one; what they return is compared with what the launch gives."""
+        call = jobs[0].call
+        try:
+            check = LaunchCheck(self._planner, call.state, call.function, batches, planned)
+        except Exception:  # noqa: BLE001 - what cannot be copied cannot be compared
+            batches.disagreed(planned)
+            check = None
+        why = f"a launch of {len(jobs)} calls on {planned.device} is compared with NumPy before it is used."
+        for number, job in enumerate(jobs):
+            job.witness = partial(check.witness, number) if check is not None else None
+            job.alone()
+            job.forced = Choice("numpy", "sample", why)
+            self._host.put_back(job)
 
     def _together(self, jobs: Sequence[Job], planned: Batch, choice: Choice, batches: KindOfBatches) -> None:
         """One launch for all of them. If it fails nobody knows whose fault it was, so each goes on by itself."""
@@ -368,14 +410,63 @@ class Serving:
         )
         begun_with = set(map(id, running))
         told: list[tuple[Job, Any]] = []
+        values, again = self._as_numpy_has_them(jobs, planned, made)
+        for job in again:
+            if id(job) in begun_with and not self._is_heard(job):
+                begun_with.discard(id(job))
+                self._again_on_numpy(job, choice.candidate)
         with self._host.lock:
             # All at once: who submits meanwhile does not wait for it.
-            for job, value in zip(jobs, made.values, strict=True):
+            for job, value in zip(jobs, values, strict=True):
                 if id(job) in begun_with and self._settled(job, value, each):
                     told.append((job, value))
         for job, value in told:
             note = _BatchNote(launch, begun - job.submitted, job.attempts)
             self._tell(job, value, note.receipt)
+
+    def _as_numpy_has_them(self, jobs: Sequence[Job], planned: Batch, made: Batched) -> tuple[list[Any], list[Job]]:
+        """The values in memory as NumPy would have them, and the calls of which NumPy might warn."""
+        state = jobs[0].call.state
+        trust, automatic = state.trust, state.cell.home is not None
+        values: list[Any] = []
+        again: list[Job] = []
+        for number, (job, value) in enumerate(zip(jobs, made.values, strict=True)):
+            inputs = [column[number] for column in planned.columns]
+            is_new = not is_finite(flatten(value)[0]) if not made.finite and state.may_warn else False
+            if is_new and (trust.flags or (trust.carries_quietly and not is_finite(inputs))):
+                is_new = False
+            if is_new or (automatic and not trust.knows_order(inputs)):
+                again.append(job)
+            values.append(trust.in_order(inputs, value))
+        return values, again
+
+    def _is_heard(self, job: Job) -> bool:
+        """For a device that was asked for: NumPy has warned, and the device's result stays."""
+        if job.call.state.cell.home is not None:
+            return False
+        blame(job.line)
+        try:
+            hear_numpy(job.call)
+        except BaseException:  # noqa: BLE001 - raised again where the task is told
+            return False
+        return True
+
+    def _again_on_numpy(self, job: Job, device: str) -> None:
+        """It ran in a launch, and only NumPy can say what its user has to hear."""
+        blame(job.line)
+        begin = self._planner.clock()
+        timer = PhaseTimer(self._planner.clock)
+        timer.waited(max(0.0, time.monotonic() - job.submitted), job.planning)
+        why = f"the result of {device} is not finite, or lies in memory as no other did; NumPy computes it again."
+        try:
+            value, receipt = as_it_is(job.call, Choice("numpy", "home", why), timer, job.attempts)
+        except BaseException as error:  # noqa: BLE001 - the user's own
+            self._fail(job, error)
+            del job
+        else:
+            if job.call.state.traced is not None:
+                learn_from(job.call, value)
+            self._deliver(job, value, receipt, self._planner.clock() - begin)
 
     # -- ends
 
@@ -385,6 +476,9 @@ class Serving:
 
     def _settled(self, job: Job, value: Any, seconds: float) -> bool:
         """The device is done with it; whether its caller wants the value."""
+        if job.witness is not None:
+            job.witness(value, True)
+            job.witness = None
         try:
             job.check(value)
         except AnyGPUError as error:
@@ -415,6 +509,9 @@ class Serving:
 
         `seconds` is what it had of the device, else since it was taken.
         """
+        if job.witness is not None:
+            job.witness(None, False)
+            job.witness = None
         if self._is_over(job):
             return
         with self._host.lock:

@@ -16,6 +16,7 @@ from anygpu.program.graph import Program
 #: Modes that only NumPy can honour at the line where it happens.
 _LOUD = frozenset(("raise", "call", "print", "log"))
 _WATCHED = ("divide", "over", "invalid")
+_USUAL = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 #: Each occurrence is shown or raised.
 _EVERY_TIME = ("always", "all", "error")
 
@@ -35,6 +36,23 @@ class Filters(NamedTuple):
     def unchanged(self) -> bool:
         found: Any = warnings.filters
         return found is self.found and len(found) == self.length and (not found or found[0] is self.first)
+
+
+class Modes(NamedTuple):
+    """NumPy's floating-point modes, where they are not as usual."""
+
+    by_kind: dict[str, Any]
+    handler: Any
+
+    @classmethod
+    def unusual(cls) -> Modes | None:
+        """Those of this thread or task; `None` where they are what every thread begins with."""
+        found: Any = np.geterr()
+        return None if found == _USUAL else cls(found, np.geterrcall())
+
+    def hold(self) -> np.errstate:
+        """For a block that runs on another thread."""
+        return np.errstate(call=self.handler, **self.by_kind)
 
 
 def modes_now() -> Mapping[str, str]:
