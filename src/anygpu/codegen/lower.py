@@ -564,7 +564,7 @@ def cast(value: Value, source: DType, dtype: DType) -> Value:
     parts = value[: components(dtype)]
     result = tuple(elementwise.cast(part, part_of(source), part_of(dtype)) for part in parts)
     if components(dtype) == 2 and len(result) == 1:
-        return (*result, Literal(0, compute_type(dtype)))
+        return (*result, Literal(0, compute_type(dtype), given=True))
     return result
 
 
