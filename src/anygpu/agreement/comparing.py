@@ -22,7 +22,8 @@ Verdict = Literal["agree", "differ", "undecided"]
 
 #: Both NumPy and the device may be away from the exact result by the bound.
 SIDES = 2.0
-#: The share of elements that may be undecided and different. Near a tie a few are; of more nothing is known.
+#: The share of floats that may be undecided and different. Near a tie a few are; of more nothing is known. Whole
+#: numbers are undecided where a cast leaves their range, and there the device has to do as NumPy does.
 MOST_UNDECIDED = 0.01
 
 #: In epsilons: a difference that was right before is taken for granted up to this.
@@ -211,7 +212,8 @@ def _judged(number: int, one: Any, other: Any, bound: Any, *, moved: bool) -> Ju
         )
         found = Difference(number, index, one[index], other[index], float(allowed[index]), count, sentence)
         return Judgement("differ", found)
-    if np.count_nonzero(undecided) > MOST_UNDECIDED * undecided.size:
+    most = MOST_UNDECIDED * undecided.size if one.dtype.kind in "fc" else 0
+    if np.count_nonzero(undecided) > most:
         return Judgement("undecided", why="its values depend on ties, or on steps that rounding decides")
     return None
 

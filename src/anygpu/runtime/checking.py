@@ -10,13 +10,14 @@ import numpy as np
 
 from anygpu.agreement.analysis import Flag, flags_of
 from anygpu.agreement.comparing import Difference, Judgement, judge
+from anygpu.array.structure import flatten
 from anygpu.engines.numpy import lowering
 from anygpu.program.graph import Program
 from anygpu.runtime.mismatches import Mismatch, keep, mismatch, tell
 from anygpu.runtime.planner import Planner
 from anygpu.runtime.state import State
 from anygpu.runtime.trust import Sample, code_of
-from anygpu.runtime.warned import may_warn
+from anygpu.runtime.warned import is_finite, may_warn
 
 
 def compared(sample: Sample, results: Sequence[Any], usual: Sequence[float] = ()) -> Judgement:
@@ -46,8 +47,15 @@ def learn_flags(state: State, sample: Sample, known: frozenset[Flag] | None = No
     heard = frozenset(flag for flag in known or () if flag.line not in quiet)
     if heard:
         state.trust.flags |= heard
-    elif not all(np.isfinite(each).all() for each in sample.inputs if each.dtype.kind in "fc"):
-        state.trust.carries_quietly = True
+    elif known is not None and not is_finite([leaf for leaf in flatten(sample.expected)[0] if _is_number(leaf)]):
+        if is_finite(sample.inputs):
+            state.trust.makes_quietly = True
+        else:
+            state.trust.carries_quietly = True
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | np.generic | float | complex)
 
 
 def may_warn_at_all(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:

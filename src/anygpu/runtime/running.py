@@ -199,7 +199,7 @@ def _needs_numpys_word(call: Call, results: Sequence[Any], given: Sequence[Any])
     if trust.flags:
         # Known to warn. Where it would be shown again, an automatic call has not come here.
         return state.cell.home is None and is_shown(trust.flags, _module_of(call), trust.heard)
-    return not (trust.carries_quietly and not is_finite(given))
+    return not trust.is_usual(given)
 
 
 def _after_numpy(

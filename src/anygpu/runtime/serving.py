@@ -433,7 +433,7 @@ class Serving:
         for number, (job, value) in enumerate(zip(jobs, made.values, strict=True)):
             inputs = [column[number] for column in planned.columns]
             is_new = not is_finite(flatten(value)[0]) if not made.finite and state.may_warn else False
-            if is_new and (trust.flags or (trust.carries_quietly and not is_finite(inputs))):
+            if is_new and (trust.flags or trust.is_usual(inputs)):
                 is_new = False
             if is_new or (automatic and not trust.knows_order(inputs)):
                 again.append(job)

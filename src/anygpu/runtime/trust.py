@@ -11,7 +11,7 @@ from anygpu.agreement.analysis import Flag
 from anygpu.agreement.comparing import layout
 from anygpu.array.structure import flatten, unflatten
 from anygpu.array.tracing import Traced
-from anygpu.runtime.warned import Filters
+from anygpu.runtime.warned import Filters, is_finite
 from anygpu.runtime.ways import Way
 from anygpu.workers.worker import Worker
 
@@ -42,8 +42,9 @@ class Trust:
         self.usual: dict[str, tuple[float, ...]] = {}
         #: What NumPy was seen to warn of.
         self.flags: frozenset[Flag] = frozenset()
-        #: Whether inputs with NaN or infinity were seen to give such results without a warning.
+        #: Whether NumPy gave NaN or infinity without a warning: from inputs that have them, and from others.
         self.carries_quietly = False
+        self.makes_quietly = False
         #: The warning filters at the last call on NumPy.
         self.heard: Filters | None = None
 
@@ -57,6 +58,12 @@ class Trust:
         """Whether that is what would run now."""
         known = self._agreed.get((program, way.name))
         return known is not None and known == (way, tuple(worker.generation for worker in workers))
+
+    def is_usual(self, inputs: Sequence[Any]) -> bool:
+        """Whether NumPy has been seen to say nothing when such inputs gave a NaN or an infinity."""
+        if not (self.carries_quietly or self.makes_quietly):
+            return False
+        return self.makes_quietly if is_finite(inputs) else self.carries_quietly
 
     # -- the order of memory
 
@@ -117,9 +124,23 @@ def peculiarity(value: Any, inputs: Sequence[Any]) -> str | None:
             return "it returns an array that cannot be written to"
         if any(isinstance(each, np.ndarray) and np.may_share_memory(leaf, each) for each in inputs):
             return "it returns a view of its argument; return a copy instead"
+        if not _is_dense(leaf):
+            return "it returns a part of a larger array; return a copy instead"
         if any(leaf is not other and np.may_share_memory(leaf, other) for other in leaves[:number]):
             return "it returns two arrays that share memory; return copies instead"
     return None
+
+
+def _is_dense(array: Any) -> bool:
+    """Whether its elements fill its memory, in any order of the axes, forwards."""
+    if array.flags.forc or not array.size:
+        return True
+    step = array.itemsize
+    for stride, length in sorted((stride, n) for stride, n in zip(array.strides, array.shape, strict=True) if n > 1):
+        if stride != step:
+            return False
+        step *= length
+    return True
 
 
 def code_of(function: Callable[..., Any]) -> Hashable:

@@ -135,6 +135,10 @@ def may_warn(program: Program, quiet_lines: frozenset[tuple[str, int]] = frozens
             case p.Scatter(fn=fn):
                 if fn in ("add", "multiply"):
                     return True
+            case p.Constant(data=data, dtype=dtype):
+                # It may come from a warning that recording has already heard.
+                if not np.isfinite(np.frombuffer(data, dtype)).all():
+                    return True
             case p.Cast() | p.Contract() | p.Fourier() | p.Linear():
                 return True
     return False
