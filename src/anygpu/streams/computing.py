@@ -19,6 +19,7 @@ import numpy as np
 
 from anygpu.array.structure import flatten
 from anygpu.array.tracing import Traced, trace
+from anygpu.engines.numpy import lowering
 from anygpu.errors import AllocationError, AnyGPUError, DeviceLost, DevicePoisoned, InvalidOption, Unsupported, text_of
 from anygpu.hardware.device import Kind
 from anygpu.hardware.selection import select
@@ -34,6 +35,7 @@ from anygpu.runtime.planner import Planner
 from anygpu.runtime.state import first_choice, lacking, no_device
 from anygpu.runtime.values import narrowing
 from anygpu.runtime.ways import together
+from anygpu.streams.checking import ChunkCheck
 from anygpu.streams.recording import Stream, returned_by
 from anygpu.streams.sources import stretch_of
 from anygpu.units import readable_seconds
@@ -96,6 +98,7 @@ class Computing:
         self._options = stream.options
         self._home = stream.function if stream.options.precision is None else narrowing(stream.function)
         self._homes: dict[int, Program | None] = {}
+        self._check = ChunkCheck(planner, stream.function, stream.task, stream.options)
         self._tracks: dict[str, _Track] = {}
         self._considered = False
         self._over = False
@@ -185,9 +188,14 @@ class Computing:
                 begin = planner.clock()
                 if lack is not None:
                     raise Unsupported("way to do all of it", name, instead=lack)
+            given = stream.given(chunks, start, stop)
             with planner.using((name,), (track.rate or 0.0) * (stop - start)):
-                ran = self._on_device(name, piece, stream.given(chunks, start, stop))
+                ran = self._on_device(name, piece, given)
             results = ran.results
+            if name != "numpy":
+                ended = planner.clock()
+                results = self._compared(name, piece, chunks, given, ran, stop - start)
+                begin += planner.clock() - ended  # no part of what the device takes
             self._learn_memory(piece, ran)
             self._tell(ran)
         took = planner.clock() - begin - ran.phases.compile
@@ -202,6 +210,23 @@ class Computing:
         track.done += stop - start
         self._count(ran)
         return results
+
+    def _compared(
+        self, name: str, piece: Program, chunks: Sequence[Values], given: list[Any], ran: Ran, length: int
+    ) -> list[Values]:
+        """The device's results, or NumPy's where the device has to be compared with it."""
+        generation = self._planner.worker(name, self._options).generation
+        home, track = self._tracks.get("numpy"), self._tracks[name]
+        if not self._check.is_due(name, generation, length, (home.rate if home is not None else None, track.rate)):
+            return ran.results
+        if self._means_the_same(piece, length):
+            expected = self._at_home(chunks, piece)
+        else:
+            expected = [np.array(each) for each in lowering.run(piece, given)]
+        why = self._check.compare(name, generation, piece, length, given, expected, ran.results)
+        if why is not None:
+            track.failed = why
+        return expected
 
     def _on_device(self, name: str, piece: Program, given: list[Any]) -> Ran:
         worker = self._planner.worker(name, self._options)
@@ -275,7 +300,7 @@ class Computing:
             return min(open_ones, key=lambda name: self._expected(name, left))
         best = min(measured, key=lambda name: measured[name] or 0.0)
         rate = measured[best] or 0.0
-        if not self._considered and (self._planner.awake or left * rate > _WORTH_LOOKING):
+        if not self._considered and not self._check.pinned and (self._planner.awake or left * rate > _WORTH_LOOKING):
             self._considered = True
             self._planner.background.submit(partial(self._prepare, length))
         for name, track in self._tracks.items():
