@@ -59,7 +59,7 @@ EXAMPLES: list[AnyGPUError] = [
     CannotCompile("webgpu:0", "the kernel sum_0 does not compile"),
     MissingExtra("pyopencl", "opencl"),
     ValueNeeded("a.py:3"),
-    NotRecordable("score", "it asks for a value"),
+    NotRecordable("score", "it needs a concrete value"),
     KernelOutOfBounds("blur", "image", 4096, 4096),
     WrongKernel("blur", "out", (0, 3), 1.5, 1.25, differing=12),
     UnknownTensor("wieghts", "models", ["weights"]),

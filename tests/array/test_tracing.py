@@ -99,8 +99,10 @@ def test_single_precision_only_on_request() -> None:
 # What `offload` makes of a call
 
 
-def run(traced: Traced, *arguments: Any, **keywords: Any) -> Any:
-    return traced.rebuild(lowering.run(traced.program, traced.inputs(arguments, keywords)))
+def run(traced: Traced, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    given = traced.inputs(function, arguments, keywords)
+    assert given is not None, traced.changed(function, arguments, keywords)
+    return traced.rebuild(lowering.run(traced.program, given), given)
 
 
 def traced(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Traced:
@@ -123,13 +125,13 @@ def step(state: State, forces: dict[str, Any], *, dt: float) -> tuple[State, Any
 
 
 def test_nested_arguments_and_results_come_back_as_they_were() -> None:
-    state = State(np.zeros(4), np.ones(4), 0.0, "here")
+    state = State(np.zeros(4), np.ones(4), 0.0)
     forces = {"down": np.full(4, -9.81), "up": np.arange(4.0)}
     program = traced(step, state, forces, dt=0.5)
-    assert program.lifted
+    assert not program.by_value
     assert len(program.program.inputs) == 4 + 2  # dt, and time + dt
     for dt in (0.5, 0.25):
-        state, energy = run(program, state, forces, dt=dt)
+        state, energy = run(program, step, state, forces, dt=dt)
         expected, expected_energy = step(State(state.position, state.speed, 0.0), forces, dt=0.0)
         assert np.allclose(state.position, expected.position)
         assert type(energy) is type(expected_energy) is np.float64
@@ -143,10 +145,10 @@ def test_results_that_are_no_arrays_are_kept() -> None:
         return [x.sum(), None, {"n": n, "name": "text", "kind": x.dtype, "where": np.arange(n)}, (x.shape, 2.5)]
 
     program = traced(function, X, 3)
-    got, again, expected = run(program, X, 3), run(program, X, 3), function(X, 3)
+    got, again, expected = run(program, function, X, 3), run(program, function, X, 3), function(X, 3)
     assert repr(got) == repr(expected)
     got[2]["where"][:] = 7
-    assert repr(again) == repr(expected) == repr(run(program, X, 3))
+    assert repr(again) == repr(expected) == repr(run(program, function, X, 3))
 
 
 def test_arguments_may_be_returned_as_they_are_in_part_and_twice() -> None:
@@ -154,7 +156,7 @@ def test_arguments_may_be_returned_as_they_are_in_part_and_twice() -> None:
         z = y * 2
         return x, x[1:], x.T, z, z, y * 2
 
-    got = run(traced(function, X, W), X, W)
+    got = run(traced(function, X, W), function, X, W)
     for one, other in zip(got, function(X, W), strict=True):
         assert np.array_equal(one, other)
     assert got[3] is got[4]
@@ -162,8 +164,13 @@ def test_arguments_may_be_returned_as_they_are_in_part_and_twice() -> None:
 
 
 def test_arguments_that_are_not_used_are_not_moved() -> None:
-    program = traced(lambda x, y, z: z + 1, X, W, X)
-    assert program.inputs((X, W, X + 1), {})[0][0, 0] == X[0, 0] + 1
+    def function(x: Any, y: Any, z: Any) -> Any:
+        return z + 1
+
+    program = traced(function, X, W, X.copy())
+    given = program.inputs(function, (X, W, X + 1), {})
+    assert given is not None
+    assert given[0][0, 0] == X[0, 0] + 1
     assert len(program.program.inputs) == 1
 
 
@@ -174,34 +181,36 @@ def test_constants_that_the_function_makes_work_at_every_size() -> None:
 
     program = traced(function, X)
     assert len(program.program.inputs) == 3  # x, and two different large ones
-    for one, other in zip(run(program, X), function(X), strict=True):
+    for one, other in zip(run(program, function, X), function(X), strict=True):
         assert np.allclose(one, other)
-    first = run(program, X)
-    assert np.array_equal(first[0], run(program, X)[0])
+    first = run(program, function, X)
+    assert np.array_equal(first[0], run(program, function, X)[0])
 
 
 def test_our_arrays_are_arguments_too() -> None:
     program = traced(score, as_array(X), as_array(W))
     assert program.program.key == traced(score, X, W).program.key
-    assert program.inputs((X, W), {})[0] is X
+    given = program.inputs(score, (as_array(X), as_array(W)), {})
+    assert given is not None
+    assert np.array_equal(given[0], X)
 
 
 COUNTER = itertools.count()
 REFUSED: list[tuple[Callable[..., Any], str]] = [
-    (lambda x, w: x if x.sum() > 0 else -x, "it asks for a value"),
-    (lambda x, w: x[x > 0], "it asks for a value"),
-    (lambda x, w: x * next(COUNTER), "something else each time"),
-    (lambda x, w: (x, next(COUNTER)), "returns something else each time"),
-    (lambda x, w: np.zeros(5000) + next(COUNTER) + x.sum(), "other numbers each time"),
+    (lambda x, w: x if x.sum() > 0 else -x, "it needs a concrete value"),
+    (lambda x, w: x[x > 0], "it needs a concrete value"),
+    (lambda x, w: x * next(COUNTER), "cannot follow"),
+    (lambda x, w: (x, next(COUNTER)), "cannot follow"),
+    (lambda x, w: np.zeros(5000) + next(COUNTER) + x.sum(), "cannot follow"),
     (lambda x, w: np.add(x, 1, out=x), "writes to its argument number 1"),
     (lambda x, w: [w.fill(3), x][1], "writes to its argument number 2"),
     (lambda x, w: w.sort(), "writes to its argument number 2"),
     (lambda x, w: 3, "returns no array"),
-    (lambda x, w: [x, object()], "returns a object"),
+    (lambda x, w: [x * 2, object()], "returns a object"),
     (lambda x, w: np.may_share_memory(x, w), "np.may_share_memory does not work"),
     (lambda x, w: x.ctypes, "ctypes"),
-    (lambda x, w: memoryview(x), "TypeError"),
-    (lambda x, w: operator.index(x), "index"),
+    (lambda x, w: memoryview(x), "memoryview"),
+    (lambda x, w: operator.index(x), "integer"),
     (lambda x, w: x @ x, "do not fit"),
 ]
 
@@ -222,12 +231,12 @@ def test_what_is_no_program_says_why(number: int) -> None:
 
 def test_arguments_that_are_no_arrays_of_ours_are_named() -> None:
     for strange in (np.ma.masked_array(X), np.array(["text"]), np.array([object()]), X.astype(np.longdouble)):
-        made = trace(lambda x, y: x, (X, strange), {})
+        made = trace(lambda x, y: x * y, (X, strange), {})
         assert isinstance(made, NotTraceable)
         assert "argument number 2" in made.reason
 
 
-def test_the_functions_own_errors_come_out_unchanged() -> None:
+def test_the_functions_own_errors_are_told_and_not_raised() -> None:
     class Own(Exception):
         pass
 
@@ -237,26 +246,37 @@ def test_the_functions_own_errors_come_out_unchanged() -> None:
     def fails(x: Any, t: float) -> Any:
         return {"there": x}["missing"]
 
-    with pytest.raises(Own, match=r"\(7, 5\)") as caught:
-        trace(raises, (X, 2.0), {})
-    assert caught.traceback[-1].name == "raises"
-    with pytest.raises(KeyError):
-        trace(fails, (X, 2.0), {})
+    first, second = trace(raises, (X, 2.0), {}), trace(fails, (X, 2.0), {})
+    assert isinstance(first, NotTraceable)
+    assert isinstance(first.error, Own)
+    assert str(first.error) == "(7, 5)"
+    assert isinstance(second, NotTraceable)
+    assert isinstance(second.error, KeyError)
 
 
 def test_precision_narrows_numbers_too() -> None:
-    made = trace(lambda x, t: x * t, (X, 2.0), {}, precision="float32")
+    def function(x: Any, t: float) -> Any:
+        return x * t
+
+    made = trace(function, (X, 2.0), {}, precision="float32")
     assert isinstance(made, Traced)
     assert {spec.dtype for spec in made.program.specs} == {"float32"}
-    assert made.inputs((X, 0.1), {})[1].dtype == np.float32
+    given = made.inputs(function, (X, 0.1), {})
+    assert given is not None
+    assert given[1].dtype == np.float32
     with pytest.raises(ag.InvalidOption):
         trace(score, (X, W), {}, precision="float8")  # type: ignore[arg-type]
 
 
-def test_a_call_that_is_nested_otherwise_is_refused() -> None:
-    program = traced(lambda pair: pair[0] + pair[1], [X, X])
-    with pytest.raises(ag.InvalidOption, match="nested"):
-        program.inputs(([X, X, X],), {})
+def test_a_call_that_is_nested_otherwise_needs_another_program() -> None:
+    def function(pair: Any) -> Any:
+        return pair[0] + pair[1]
+
+    program = traced(function, [X, X.copy()])
+    assert program.inputs(function, ([X, X.copy(), X],), {}) is None
+    assert program.inputs(function, ((X, X.copy()),), {}) is None
+    assert program.inputs(function, ([X, X],), {}) is None
+    assert program.changed(function, ([X, X.copy(), X],), {}) == "its argument number 1"
 
 
 def test_a_deep_loop_over_a_number_is_recorded_with_its_value() -> None:
@@ -266,8 +286,8 @@ def test_a_deep_loop_over_a_number_is_recorded_with_its_value() -> None:
         return x
 
     program = traced(function, X, 1.0)
-    assert not program.lifted
-    assert np.allclose(run(program, X, 1.0), function(X, 1.0))
+    assert float in program.by_value
+    assert np.allclose(run(program, function, X, 1.0), function(X, 1.0))
 
 
 def test_the_way_to_the_program_and_back_is_short() -> None:
@@ -275,7 +295,7 @@ def test_the_way_to_the_program_and_back_is_short() -> None:
     results = lowering.run(program.program, [X, W])
     work = np.zeros(64)
     theirs = min(repeat(lambda: work + 1, number=2000, repeat=5))
-    assert min(repeat(lambda: program.inputs((X, W), {}), number=2000, repeat=5)) < 10 * theirs
+    assert min(repeat(lambda: program.inputs(score, (X, W), {}), number=2000, repeat=5)) < 20 * theirs
     assert min(repeat(lambda: program.rebuild(results), number=2000, repeat=5)) < 5 * theirs
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import pytest
 
 from anygpu.array.tracing import NotTraceable, Traced, trace
 from anygpu.engines.numpy import lowering
+from anygpu.program.graph import Program
 from tests.array.against_numpy import DTYPES, outcome, quiet, values
 
 #: NumPy's own types do not know that its functions take other numbers.
@@ -24,14 +25,31 @@ OPERATORS: tuple[Callable[[Any, Any], Any], ...] = (
 )
 
 
-def run(traced: Traced, *arguments: Any, **keywords: Any) -> Any:
-    return traced.rebuild(lowering.run(traced.program, traced.inputs(arguments, keywords)))
+class Recorded(NamedTuple):
+    """A program and the function that it was made of."""
+
+    function: Callable[..., Any]
+    traced: Traced
+
+    @property
+    def lifted(self) -> bool:
+        return float not in self.traced.by_value
+
+    @property
+    def program(self) -> Program:
+        return self.traced.program
 
 
-def traced(function: Callable[..., Any], *arguments: Any, lift: bool = True) -> Traced:
-    made = trace(function, arguments, {}, lift=lift)
+def run(recorded: Recorded, *arguments: Any) -> Any:
+    given = recorded.traced.inputs(recorded.function, arguments, {})
+    assert given is not None, recorded.traced.changed(recorded.function, arguments, {})
+    return recorded.traced.rebuild(lowering.run(recorded.program, given), given)
+
+
+def traced(function: Callable[..., Any], *arguments: Any, lift: bool = True) -> Recorded:
+    made = trace(function, arguments, {}, by_value=frozenset() if lift else frozenset((float, int)))
     assert isinstance(made, Traced), made
-    return made
+    return Recorded(function, made)
 
 
 def same(got: Any, expected: Any, what: object = None) -> None:
@@ -189,9 +207,9 @@ def test_the_key_does_not_depend_on_the_number_and_equal_numbers_are_one_input()
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x, t: x if t > 0 else -x,
+        lambda x, t: x * 2 if t > 0 else -x,
         lambda x, t: x * float(t),
-        lambda x, t: x[: int(t)],
+        lambda x, t: x[: int(t)] * 2,
         lambda x, t: x * math.sin(t),
         lambda x, t: x * len(f"{t:.3f}"),
         lambda x, t: x * len(str(t)),
@@ -200,7 +218,6 @@ def test_the_key_does_not_depend_on_the_number_and_equal_numbers_are_one_input()
         lambda x, t: x * {1.5: 3}.get(t, 1),
         lambda x, t: x * t.is_integer(),
         lambda x, t: x * t**0.5,
-        lambda x, t: x[:2] + np.array([t, 1.0]),
         lambda x, t: np.linspace(0, t, 5) + x,
         lambda x, t: [x, -x][t > 1],
         lambda x, t: x * np.quantile(np.arange(4.0), t / 10),
@@ -233,7 +250,7 @@ def test_numpys_own_floats_are_inputs_of_their_own_type() -> None:
         same(run(program, x, kind(0.75)), x * kind(0.75))
 
 
-def test_ints_and_bools_are_a_part_of_the_program() -> None:
+def test_bools_and_ints_that_decide_are_a_part_of_the_program() -> None:
     x = np.ones((3, 4))
     program = traced(lambda x, axis, flag, t: x.sum(axis=axis, keepdims=flag) * t, x, 1, True, 0.5)
     assert program.lifted
@@ -251,14 +268,13 @@ def test_numbers_may_be_nested_and_many_are_data() -> None:
     assert program.lifted
     same(run(program, x, {"a": [0.25, "text"], "b": 3.0}), x * 0.25 + 3.0)
     many = [0.5] * 100
-    assert not traced(lambda x, many: x * sum(many), x, many).lifted
+    recorded = traced(lambda x, many: x * sum(many), x, many)
+    assert recorded.traced.inputs(recorded.function, (x, [0.5] * 99 + [0.25]), {}) is None
 
 
-def test_pythons_errors_stay_pythons() -> None:
+def test_a_call_in_which_python_itself_fails_is_not_the_programs() -> None:
     x = np.ones(3)
     program = traced(lambda x, t: x * (1 / t), x, 2.0)
-    with pytest.raises(ZeroDivisionError):
-        program.inputs((x, 0.0), {})
+    assert program.traced.inputs(program.function, (x, 0.0), {}) is None
     program = traced(lambda x, t: x * t**3, x, 2.0)
-    with pytest.raises(OverflowError):
-        program.inputs((x, 1e200), {})
+    assert program.traced.inputs(program.function, (x, 1e200), {}) is None

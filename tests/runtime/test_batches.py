@@ -96,10 +96,11 @@ class Kind:
                 batch.table.times.measured(batch.size, 1.0, 1.0)
 
     def alone(self, call: Call) -> Any:
-        traced = call.state.traced
+        traced, values = call.state.traced, call.given()
         assert traced is not None
-        given = as_arguments(traced.inputs(call.arguments, call.keywords), traced.program, None)
-        return traced.rebuild(self.worker.run(traced.program, given).results)
+        assert values is not None
+        given = as_arguments(values, traced.program, None)
+        return traced.rebuild(self.worker.run(traced.program, given).results, values)
 
 
 def exact(draw: np.random.Generator, *shape: int) -> Any:
@@ -217,7 +218,7 @@ def test_one_bad_item_changes_no_other(planner: Planner, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_caller_owns_its_results(planner: Planner, device: str) -> None:
-    kind = Kind(planner, device, lambda x: (x * 2, x, x + 0))
+    kind = Kind(planner, device, lambda x: (x * 2, x + 1, x + 0))
     xs = [np.full(8, number, np.float32) for number in range(10)]
     values = kind.together(kind.calls([(x,) for x in xs])).values
     everything = [each for value in values for each in value]
@@ -339,9 +340,9 @@ def test_arrays_in_any_order_of_memory_are_stacked_right(planner: Planner) -> No
     kind = Kind(planner, "opencl:0", lambda x: x.T * 2)
     whole = np.arange(4 * 6 * 10, dtype=np.float32).reshape(4, 6, 10)
     orders = [
-        np.asfortranarray(whole[0]),
-        whole[1],
-        np.ascontiguousarray(whole[2].T).T,
+        whole[0],
+        np.repeat(whole[1], 2, axis=1)[:, ::2],
+        np.repeat(whole[2], 3, axis=0)[::3],
         np.ascontiguousarray(whole[3, :, ::-1])[:, ::-1],
     ]
     values = kind.together(kind.calls([(each,) for each in orders])).values
@@ -391,7 +392,9 @@ def test_a_function_whose_surroundings_changed_is_recorded_anew_first(planner: P
     kind = Kind(planner, "numpy", lambda x: x * surroundings["factor"])
     calls = kind.calls([(np.full(2, number, np.float32),) for number in range(4)])
     assert kind.plan(calls) is not None
-    surroundings["factor"] = 3.0
+    surroundings["factor"] = 3.0  # a number is an input
+    np.testing.assert_array_equal(kind.together(calls).values, [np.full(2, 3 * number) for number in range(4)])
+    surroundings["factor"] = np.float64(3.0)  # and another type another program
     assert kind.plan(calls) is None
     kind.record(calls[0])
     np.testing.assert_array_equal(kind.together(calls).values, [np.full(2, 3 * number) for number in range(4)])

@@ -113,24 +113,6 @@ def test_a_worker_in_this_process_cannot_be_killed_and_says_so(known: Places, mo
         assert known.generation("opencl:0") == before
 
 
-def test_a_task_that_is_late_while_it_is_recorded_and_then_fails(known: Places) -> None:
-    gate = Gate()
-
-    def wrong(x: Any) -> Any:
-        gate()
-        raise ValueError("nobody hears of it")
-
-    with Runtime(known=known) as runtime:
-        late = runtime.submit(wrong, np.ones(3), on="opencl", fallback="raise", deadline=0.05)
-        gate.wait()
-        assert isinstance(late.exception(PATIENCE), DeadlineExceeded)
-        gate.open()
-        x = np.ones(5, np.float32)
-        np.testing.assert_array_equal(
-            runtime.submit(twice, x, on="opencl", fallback="raise").result(PATIENCE), twice(x)
-        )
-
-
 def test_the_runtimes_own_deadline_holds_for_those_without(known: Places) -> None:
     with Runtime(known=known, deadline=0.02) as runtime, Held(runtime, deadline=PATIENCE):
         assert isinstance(runtime.submit(twice, 1).exception(PATIENCE), DeadlineExceeded)

@@ -187,23 +187,6 @@ def test_a_task_that_was_cancelled_and_is_late_before_its_piece_ends_is_cancelle
     pieces.gate.open()
 
 
-def test_a_task_that_is_cancelled_while_it_is_recorded_and_then_fails(runtime: Runtime) -> None:
-    gate = Gate()
-
-    def wrong(x: Any) -> Any:
-        gate()
-        raise Mine
-
-    future = runtime.submit(wrong, X, on="opencl", fallback="raise")
-    gate.wait()
-    assert future.cancel()
-    gate.open()
-    # Nobody hears of the error, and those who plan go on.
-    value = runtime.submit(twice, X, on="opencl", fallback="raise").result(PATIENCE)
-    np.testing.assert_array_equal(value, twice(X))
-    assert future.cancelled()
-
-
 # -- callbacks and those who wait
 
 

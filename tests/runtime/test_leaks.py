@@ -101,7 +101,7 @@ def test_the_check_finds_memory_that_grows() -> None:
 
 
 def test_the_check_finds_keys_that_hold_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signature, "_whole", lambda kind, token: lambda value, parts, lifted: parts.append(value))
+    monkeypatch.setattr(signature, "_whole", lambda token: lambda value, parts, lifted: parts.append(value))
     function = ag.offload(lambda x, thing: x)
 
     class Fresh:

@@ -251,7 +251,7 @@ def test_a_function_that_cannot_be_recorded() -> None:
     def function(x: Any) -> Any:
         return x + 1 if x.sum() > 0 else x - 1
 
-    with pytest.raises(ag.NotRecordable, match=r"asks for a value.*test_offloading\.py"):
+    with pytest.raises(ag.NotRecordable, match=r"needs a concrete value.*test_offloading\.py"):
         ag.run(function, X, on="opencl", fallback="raise")
     with pytest.warns(ag.DeviceFallback, match="cannot be recorded"):
         np.testing.assert_array_equal(ag.run(function, X, on="opencl").value, function(X))

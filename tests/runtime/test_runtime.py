@@ -272,7 +272,8 @@ class Believed:
         state.refined = True
         # As if it had been compared with NumPy.
         state.cell.checked = False
-        state.trust.see([x], function(x))
+        assert state.traced is not None
+        state.trust.see(state.traced, [x], function(x))
         for name, track in state.cell.tracks.items():
             if name in seconds:
                 for _ in range(5):

@@ -292,7 +292,7 @@ def test_what_depends_on_other_chunks_is_refused(function: Any) -> None:
 
 
 def test_what_cannot_be_recorded_is_refused() -> None:
-    with pytest.raises(InvalidOption, match=r"cannot be recorded as a program: it asks for a value .*per_chunk=True"):
+    with pytest.raises(InvalidOption, match=r"recorded as a program: it needs a concrete value .*per_chunk=True"):
         stream(lambda x: x * float(x[0, 0]), X)
     with pytest.raises(InvalidOption, match="cannot be recorded"):
         stream(lambda x: np.char.upper(x), np.array(["a", "b"]))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.array import recording
-from anygpu.array.array import Array, as_value
+from anygpu.array.array import Array, as_value, is_numpys
 from anygpu.array.expression import Value
 from anygpu.array.paper import Paper
 from anygpu.array.place import Place, place_for
@@ -133,7 +133,7 @@ def deliver(result: Array, out: Any) -> Any:
         return result
     if isinstance(out, tuple) and len(out) == 1:
         out = out[0]
-    if isinstance(out, np.ndarray):
+    if is_numpys(out):
         np.copyto(out, np.asarray(result), casting="same_kind")
         return out
     if not isinstance(out, Array):

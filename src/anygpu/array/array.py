@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from functools import cache
+from types import MethodType
 from typing import Any
 from weakref import ref
 
@@ -16,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.array import recording
-from anygpu.array.expression import Value, compute
+from anygpu.array.expression import Value, compute, recorder
 from anygpu.array.methods import NumpyMethods
-from anygpu.array.paper import Paper
+from anygpu.array.paper import Paper, Read
 from anygpu.array.place import Place, place_for, to_numpy_dtype
 from anygpu.array.recording import Operand, binary, dtype_name
 from anygpu.array.views import Shared, View, write
@@ -32,6 +33,23 @@ from anygpu.program.primitives import Reshape, Spec
 _later = cache(importlib.import_module)
 
 API_VERSION = "2024.12"
+
+
+class _OursOnly:
+    """A method that NumPy's arrays do not have, so a function that is being recorded finds none."""
+
+    def __init__(self, function: Any) -> None:
+        self.__wrapped__ = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self._name = name
+
+    def __get__(self, array: Any, owner: type[Any] | None = None) -> Any:
+        if array is None:
+            return self.__wrapped__
+        _ours_only(self._name)
+        return MethodType(self.__wrapped__, array)
 
 
 class Array(NumpyMethods):
@@ -68,6 +86,30 @@ class Array(NumpyMethods):
             self._stored.holder = ref(self)
         return self._stored
 
+    @property
+    def __class__(self) -> type[Any]:
+        """While a function is recorded, its arrays are what they stand for: NumPy's arrays, and NumPy's numbers."""
+        if recorder.get() is None:
+            return type(self)
+        return self._imitated
+
+    @__class__.setter
+    def __class__(self, kind: object) -> None:
+        raise TypeError("the class of an Array cannot be set.")
+
+    @property
+    def _imitated(self) -> type[Any]:
+        stored = self._stored
+        is_number = not stored.spec.shape and self._view is None and not isinstance(stored.buffer, Read)
+        kind: type[Any] = self.dtype.type if is_number else np.ndarray
+        return kind
+
+    def __getattr__(self, name: str) -> Any:
+        paper = recorder.get()
+        if paper is None or name.startswith("__") or not hasattr(self._imitated, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return _later("anygpu.array.imitation").attribute(self, name, paper)
+
     # Facts
 
     @property
@@ -96,7 +138,7 @@ class Array(NumpyMethods):
 
     @property
     def device(self) -> str:
-        return self._place.device
+        return self._place.device if recorder.get() is None else "cpu"
 
     @property
     def _place(self) -> Place:
@@ -105,6 +147,7 @@ class Array(NumpyMethods):
     @property
     def base(self) -> Array | None:
         """The array that this one is a view of, as NumPy has it."""
+        _ask_for(self, "it asks for the base of an array")
         return None if self._view is None else self._view.base
 
     def __len__(self) -> int:
@@ -113,6 +156,7 @@ class Array(NumpyMethods):
         return self.shape[0]
 
     def __repr__(self) -> str:
+        _ask_for(self, "it writes an array as text")
         about = f"shape={self.shape}, dtype={self.dtype.name}, device={self.device}"
         if not self._value.computed:
             return f"Array({about}, not computed yet)"
@@ -123,11 +167,13 @@ class Array(NumpyMethods):
 
     # Values
 
+    @_OursOnly
     def compute(self) -> Array:
         """Compute now, and leave the result on the device. Returns the array itself."""
         compute([self._value], self._place)
         return self
 
+    @_OursOnly
     def numpy(self) -> npt.NDArray[Any]:
         """The values as a NumPy array of their own, which may be written to."""
         return np.array(self)
@@ -135,12 +181,13 @@ class Array(NumpyMethods):
     @property
     def program(self) -> Program:
         """What is still to be computed for this array."""
+        _ours_only("program")
         from anygpu.array.expression import linearise
 
         return linearise([self._value])[0]
 
     def _host(self) -> npt.NDArray[Any]:
-        self.compute()
+        compute([self._value], self._place)
         return self._place.download(self._value.buffer)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -215,6 +262,9 @@ class Array(NumpyMethods):
         return format(self.item(), how) if not self.shape else format(str(self), how)
 
     def __hash__(self) -> int:
+        if recorder.get() is not None:
+            _ask_for(self, "it hashes a number", unless=np.ndarray)
+            raise TypeError("unhashable type: 'numpy.ndarray'")
         raise TypeError("an Array cannot be hashed: it can change. Use x.tobytes() or id(x) as the key.")
 
     # Devices and other libraries
@@ -243,13 +293,13 @@ class Array(NumpyMethods):
         return self._native().__dlpack__(**{name: wish for name, wish in wishes.items() if wish is not None})
 
     def _native(self) -> Any:
-        self.compute()
+        compute([self._value], self._place)
         return self._place.native(self._value.buffer)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", API_VERSION):
             raise ValueError(f"anygpu follows the Array API standard {API_VERSION}, not {api_version}.")
-        return importlib.import_module("anygpu")
+        return importlib.import_module("anygpu" if recorder.get() is None else "numpy")
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         ufuncs = _later("anygpu.array.numpy_ufuncs")
@@ -486,18 +536,38 @@ class Array(NumpyMethods):
 
     def copy(self, order: str = "C") -> Array:
         """The same values in an array of its own. Nothing is computed or copied before it must be."""
+        self._check_axes()
         return Array(_fresh(self._value))
+
+    def _check_axes(self) -> None:
+        """A copy of an array without axes is one again, and looks like a number here."""
+        if not self._stored.spec.shape:
+            _ask_for(self, "it copies an array without axes", unless=self.dtype.type)
 
     def astype(self, dtype: npt.DTypeLike, *, copy: bool = True) -> Array:
         name = dtype_name(dtype)
         if name == self._stored.spec.dtype and not copy:
             return self
+        self._check_axes()
         return Array(_fresh(recording.cast(self._value, name)))
 
 
 def _fresh(value: Value) -> Value:
     """Another holder's own handle on the same value: a reshape to the same shape, which no engine performs."""
     return recording.apply(Reshape(value.spec.shape), value, spec=value.spec)
+
+
+def _ours_only(name: str) -> None:
+    """NumPy's arrays have no such attribute, so a function that is being recorded finds none."""
+    if recorder.get() is not None:
+        raise AttributeError(f"'numpy.ndarray' object has no attribute {name!r}", name=name)
+
+
+def _ask_for(array: Array, what: str, unless: type[Any] | None = None) -> None:
+    """Only NumPy's own array knows, so a function that asks for it cannot be recorded."""
+    paper = recorder.get()
+    if paper is not None and array._imitated is not unless:
+        paper.stop(what)
 
 
 _PYTHON_NUMBERS = frozenset((bool, int, float, complex, Weak))
@@ -512,6 +582,11 @@ def _operand(other: object, array: Array) -> Operand | None:
     if isinstance(other, np.generic | np.ndarray | list | tuple):
         return as_value(np.asarray(other), array._place)
     return None
+
+
+def is_numpys(value: Any) -> bool:
+    """Whether it is an array of NumPy's own, and not one that only looks so because a function is recorded."""
+    return isinstance(value, np.ndarray) and not isinstance(value, Array)
 
 
 def as_value(values: npt.NDArray[Any], place: Place) -> Value:

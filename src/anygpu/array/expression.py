@@ -8,13 +8,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn, Protocol
 from weakref import ref
 
 import msgspec
 
 from anygpu.array.place import Buffer, Place
-from anygpu.program.graph import Line, Program, Recorder
+from anygpu.program.graph import Line, Program
+from anygpu.program.graph import Recorder as GraphRecorder
 from anygpu.program.primitives import (
     Binary,
     Broadcast,
@@ -77,11 +78,26 @@ class TakesTooLong(BaseException):
     """Recording takes longer than it may. No `Exception`, so that no function that is recorded catches it."""
 
 
+class Recorder(Protocol):
+    """Who is told of every operation while a function is recorded."""
+
+    def operation(self, line: Line | None) -> None:
+        """An operation was recorded on that line of the user's."""
+
+    def stop(self, reason: str) -> NoReturn:
+        """The function does something that cannot be recorded."""
+
+    def layout_of(self, position: int) -> Any:
+        """An array that lies in memory as that one does: the function depends on it now."""
+
+
 _until: ContextVar[float | None] = ContextVar("when recording must be over", default=None)
+#: Whoever records a function in this context. Set while the function runs: then its arrays look like NumPy's own.
+recorder: ContextVar[Recorder | None] = ContextVar("who records a function", default=None)
 
 
 @contextlib.contextmanager
-def recording_limited_to(seconds: float | None) -> Iterator[None]:
+def limited_to(seconds: float | None) -> Iterator[None]:
     """Raises `TakesTooLong` from the first operation that is recorded after so many seconds."""
     token = _until.set(None if seconds is None else time.perf_counter() + seconds)
     try:
@@ -91,12 +107,20 @@ def recording_limited_to(seconds: float | None) -> Iterator[None]:
 
 
 def users_line() -> Line | None:
-    """The nearest line outside of this package and of NumPy's dispatching. Every operation that is recorded asks."""
+    """The user's line on which an operation is recorded. Every operation asks."""
     until = _until.get()
     if until is not None and time.perf_counter() > until:
         raise TakesTooLong
     # The first three are this function, the recording one and the array's own method.
-    frame: FrameType | None = sys._getframe(3)
+    line = nearest_line(sys._getframe(3))
+    listening = recorder.get()
+    if listening is not None:
+        listening.operation(line)
+    return line
+
+
+def nearest_line(frame: FrameType | None) -> Line | None:
+    """The nearest line outside of this package and of NumPy's dispatching."""
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         if not name.startswith(_NOT_THE_USER):
@@ -114,19 +138,19 @@ def linearise(
     `inputs` are the program's first ones, needed or not.
     """
     order = _in_order(wanted)
-    recorder = Recorder()
+    graph = GraphRecorder()
     positions: dict[int, int] = {}
     given = {id(value) for value in inputs}
     leaves = [*inputs, *(value for value in order if value.op is None and id(value) not in given)]
     for leaf in leaves:
-        positions[id(leaf)] = recorder.input(leaf.spec)
+        positions[id(leaf)] = graph.input(leaf.spec)
     kept: dict[int, Value] = {}
     for value in order:
         if value.op is None:
             continue
         value.ordered = _is_ordered(value)
         sources = [positions[id(each)] for each in value.inputs]
-        position = recorder.add(value.op, *sources, spec=value.spec, line=value.line)
+        position = graph.add(value.op, *sources, spec=value.spec, line=value.line)
         positions[id(value)] = position
         if (
             keep_held
@@ -139,7 +163,7 @@ def linearise(
         kept.setdefault(id(value), value)
     # What is asked for twice is returned twice, in the order in which it was asked for.
     results = list(kept.values()) if keep_held else list(wanted)
-    return recorder.program([positions[id(value)] for value in results]), leaves, results
+    return graph.program([positions[id(value)] for value in results]), leaves, results
 
 
 _KEEP_ORDER = (Unary, Binary, Select, Cast, Reduce, Scan, Concatenate, Reshape)

@@ -56,7 +56,7 @@ def get(array: Array, key: Any) -> Array:
 def _is_element(key: Any, dimensions: int) -> bool:
     """Whether NumPy gives a number of its own for the key, and no view: there is an integer for each axis."""
     items = _as_tuple(key)
-    return len(items) == dimensions > 0 and not any(each is Ellipsis for each in items)
+    return len(items) == dimensions and not any(each is Ellipsis for each in items)
 
 
 def _leading(shape: Shape, key: slice) -> Slice:
@@ -67,7 +67,7 @@ def _leading(shape: Shape, key: slice) -> Slice:
 
 def put_at(array: Array, key: Any, new: Any) -> None:
     """`array[key] = new`, also when the array is a view or has some."""
-    if isinstance(new, bool | int | float | complex):
+    if not isinstance(new, Array) and isinstance(new, bool | int | float | complex):
         source = recording.constant(new, _checked_dtype(new, array))
     else:
         source = new._value if isinstance(new, Array) else as_value(np.asarray(new), array._place)
@@ -117,7 +117,7 @@ def _parse(array: Array, key: Any) -> Basic:
         if item is None:
             shape.append(1)
             continue
-        if isinstance(item, np.bool_ | bool):
+        if not isinstance(item, Array) and isinstance(item, np.bool_ | bool):
             picks[len(shape)] = np.zeros(int(item), np.int64)
             shape.append(1)
             continue
@@ -166,7 +166,7 @@ def _expanded(key: tuple[Any, ...], dimensions: int) -> list[Any]:
             items.append(bool(item))
         else:
             items.append(item)
-    used = sum(item is not None and item is not Ellipsis and not isinstance(item, bool | np.bool_) for item in items)
+    used = sum(not (item is None or item is Ellipsis or type(item) in (bool, np.bool_)) for item in items)
     if used > dimensions:
         raise IndexError(f"too many indices: the array has {dimensions} axes, and {used} are indexed.")
     rest: list[Any] = [slice(None)] * (dimensions - used)

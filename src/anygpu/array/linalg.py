@@ -501,7 +501,7 @@ def _inexact(x: Value) -> Value:
 
 def _scaled(s: Value, factor: Any, place: Place) -> Value:
     """Each of the largest singular values, times a number or times one for each matrix."""
-    if isinstance(factor, int | float):
+    if not isinstance(factor, Array) and isinstance(factor, int | float):
         return recording.binary("multiply", s, float(factor))
     return recording.binary("multiply", s, matrices.with_last_axis(as_array(factor, place)._value))
 

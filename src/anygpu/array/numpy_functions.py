@@ -151,7 +151,7 @@ def _hosted(arguments: Any) -> Any:
 
 
 def _returned(result: Any, place: Any) -> Any:
-    if isinstance(result, np.ndarray) and result.dtype.kind in "biufc":
+    if type(result) is not Array and isinstance(result, np.ndarray) and result.dtype.kind in "biufc":
         return as_array(result, place)
     if isinstance(result, tuple) and hasattr(result, "_fields"):
         return type(result)(*(_returned(each, place) for each in result))

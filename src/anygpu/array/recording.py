@@ -300,6 +300,8 @@ def binary(fn: BinaryFunction, one: Operand, other: Operand) -> Value:
 
 def _pair(fn: BinaryFunction, one: Operand, other: Operand) -> tuple[Value, Value]:
     """Two operands of one type and shape, by the shortest way that leads there."""
+    if fn == "power" and type(other) is Weak and other.is_whole:
+        other.needs_value()  # whether it is negative decides
     if fn == "power" and type(one) is Value and one.spec.dtype == "bool" and type(other) is int:
         one = cast(one, "int8")  # the one operator in which NumPy lets a Python integer bend to a bool
     if fn != "divide":

@@ -51,6 +51,11 @@ class View:
     def stale(self) -> bool:
         return self.version != self.shared.version
 
+    @property
+    def can_be_followed(self) -> bool:
+        """Whether NumPy makes the same view of the same base along the path."""
+        return (self.refusal is None or self.refusal is _DOUBT) and all(isinstance(op, _ON_HOST) for op in self.path)
+
     def look(self) -> Value:
         self.version = self.shared.version
         value = self.base._stored
@@ -124,6 +129,16 @@ def _on_numpy(op: Primitive, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         case Reshape(shape=shape):
             return np.reshape(x, shape, copy=False)
     return x
+
+
+_ON_HOST = (Slice, Flip, Permute, Reshape)
+
+
+def follow_on_host(path: tuple[Primitive, ...], base: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The view of a NumPy array that the path leads to; where NumPy makes a copy, that copy."""
+    for op in path:
+        base = base.reshape(op.shape) if isinstance(op, Reshape) else _on_numpy(op, base)
+    return base
 
 
 def _without_ones(shape: Shape) -> Shape:

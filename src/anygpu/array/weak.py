@@ -1,6 +1,6 @@
-"""Python's floats in a function that is being recorded: numbers whose values come later, and that stay Python's.
+"""Python's numbers in a function that is being recorded: their values come later, and they stay Python's.
 
-A float that is an argument must not become a part of the program, or each new value would need a new program. So the
+A number that is an argument must not become a part of the program, or each new value would need a new program. So the
 function gets a `Weak` in its place. Arithmetic on it with Python's numbers is remembered as an expression, and done by
 Python itself at each call; where it meets an array it becomes an input without axes, in the type of that array, as
 NumPy 2 has it (NEP 50). Whoever asks for its value is told that there is none yet.
@@ -21,7 +21,7 @@ from anygpu.program.dtypes import DType
 MAX_TEXT = 1500
 
 _NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
-_STRONG: dict[type[Any], DType] = {float: "float64", complex: "complex128", bool: "bool"}
+_STRONG: dict[type[Any], DType] = {int: "int64", float: "float64", complex: "complex128", bool: "bool"}
 
 
 class Recorder(Protocol):
@@ -74,6 +74,14 @@ class Weak:
     def strong(self) -> Value:
         """As NumPy's own scalar of the same kind, which adapts to nothing."""
         return self.value(_STRONG[self._kind])
+
+    @property
+    def is_whole(self) -> bool:
+        return self._kind is int
+
+    def needs_value(self) -> NoReturn:
+        """Something depends on the number that only its value decides."""
+        self._refuse()
 
     def _refuse(self) -> NoReturn:
         paper: Recorder = self._place
@@ -146,12 +154,15 @@ class Weak:
         return other // self, other % self
 
     def __pow__(self, other: Any, modulus: Any = None) -> Any:
-        # Only a whole exponent surely gives a real number: (-8.0) ** 0.5 is complex.
-        whole = isinstance(other, int) or (type(other) is float and other.is_integer())
+        if isinstance(other, np.ndarray | np.generic) or self._kind is int:
+            whole = type(other) is int and other >= 0
+        else:
+            # Only a whole exponent surely gives a real number: (-8.0) ** 0.5 is complex.
+            whole = type(other) is int or (type(other) is float and other.is_integer())
         return self._two("**", np.power, other, False, _arithmetic if whole and modulus is None else _unknown)
 
     def __rpow__(self, other: Any) -> Any:
-        positive = type(other) in (int, float) and other > 0
+        positive = (type(other) is float and other > 0) or (type(other) is int and other > 0 and self._kind is float)
         return self._two("**", np.power, other, True, _division if positive else _unknown)
 
     def __neg__(self) -> Weak:
@@ -163,7 +174,7 @@ class Weak:
     def __abs__(self) -> Weak:
         if self._kind is bool:
             self._refuse()
-        return self._new(f"abs({self._text})", float)
+        return self._new(f"abs({self._text})", int if self._kind is int else float)
 
     def _signed(self, sign: str) -> Weak:
         if self._kind is bool:
@@ -212,11 +223,11 @@ class Weak:
 
     @property
     def real(self) -> Weak:
-        return self if self._kind is float else self._new(f"{self._text}.real", float)
+        return self if self._kind in (float, int) else self._new(f"{self._text}.real", float)
 
     @property
     def imag(self) -> Weak:
-        return self._new(f"{self._text}.imag", float)
+        return self._new(f"{self._text}.imag", int if self._kind is int else float)
 
     def conjugate(self) -> Weak:
         return self._new(f"{self._text}.conjugate()", self._kind)
@@ -251,6 +262,11 @@ class Weak:
         self._refuse()
 
     def __int__(self) -> int:
+        self._refuse()
+
+    def __index__(self) -> int:
+        if self._kind not in (int, bool):
+            raise TypeError(f"'{self._kind.__name__}' object cannot be interpreted as an integer")
         self._refuse()
 
     def __complex__(self) -> complex:
@@ -299,7 +315,7 @@ def _written(number: Any) -> str:
 def _arithmetic(one: type, other: type) -> type | None:
     if complex in (one, other):
         return complex
-    return float if float in (one, other) else None  # whole numbers have bounds that their values decide about
+    return float if float in (one, other) else int
 
 
 def _division(one: type, other: type) -> type | None:
@@ -323,7 +339,9 @@ def _order(one: type, other: type) -> type | None:
 
 
 def _logic(one: type, other: type) -> type | None:
-    return bool if one is other is bool else None
+    if one is other is bool:
+        return bool
+    return int if {one, other} <= {bool, int} else None
 
 
 def evaluator(texts: Sequence[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:

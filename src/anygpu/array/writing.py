@@ -9,7 +9,7 @@ import numpy as np
 
 from anygpu.array import recording
 from anygpu.array.arguments import checked_index, counting, to_array
-from anygpu.array.array import Array, place_of
+from anygpu.array.array import Array, is_numpys, place_of
 from anygpu.array.expression import Value
 from anygpu.array.recording import apply, binary, broadcast, broadcast_shapes, cast, normal_axis, reshape, where
 from anygpu.array.views import write
@@ -26,7 +26,7 @@ def _target(array: Any, name: str) -> Array:
 
 def copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
     """Put values into an array, everywhere or where a mask is true."""
-    if isinstance(dst, np.ndarray):
+    if is_numpys(dst):
         mask = np.asarray(where) if isinstance(where, Array) else where
         np.copyto(dst, np.asarray(src), casting=casting, where=mask)
         return

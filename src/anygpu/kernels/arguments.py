@@ -71,7 +71,7 @@ def call_text(title: str, read: Sequence[Parameter], numbers: Sequence[Number]) 
 
 
 def _array(title: str, parameter: Parameter, value: Any) -> Any:
-    if isinstance(value, np.generic):
+    if not isinstance(value, Array) and isinstance(value, np.generic):
         value = np.asarray(value)
     if not isinstance(value, Array | np.ndarray):
         raise InvalidOption(

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from anygpu.array.tracing import Traced
+from anygpu.array.tracing import Given, Traced
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device
@@ -64,8 +64,8 @@ class Batch:
     program: Program
     #: The function that it is of.
     traced: Traced
-    #: For each input of the program its value in each call.
-    columns: Sequence[tuple[Any, ...]]
+    #: What the program takes for each call.
+    rows: Sequence[Given]
     #: Where what it takes is remembered.
     table: _OnDevice
 
@@ -259,7 +259,7 @@ class Batches:
         if traced is None or state.ours or len(calls) < 2 or facts is None or not isinstance(facts.way, Whole):
             return None
         found = planner.machine().device(device)
-        if found is None or not traced.unchanged():
+        if found is None:
             return None
         with planner.lock:
             known, calls_alone = state.cell.estimate(device), state.cell.calls
@@ -293,8 +293,7 @@ class Batches:
             plan = _weigh(table, len(rows), offer)
             if plan is None:
                 return None
-        columns = list(zip(*rows[: plan.taken], strict=True))
-        return Batch(plan, offer.device.id, table.variant.program(plan.size), traced, columns, table)
+        return Batch(plan, offer.device.id, table.variant.program(plan.size), traced, rows[: plan.taken], table)
 
     def _table(self, traced: Traced, device: str, needed: Marks) -> _OnDevice:
         """Of the variant for calls that differ in these inputs, or of another one that fits them nearly as well."""
@@ -366,7 +365,9 @@ class Batches:
         marks = batch.table.variant.marks
         return [
             stack(column, spec, batch.size) if mark else as_given(column[0], spec)
-            for column, spec, mark in zip(batch.columns, batch.traced.program.inputs, marks, strict=True)
+            for column, spec, mark in zip(
+                zip(*batch.rows, strict=True), batch.traced.program.inputs, marks, strict=True
+            )
         ]
 
     def launch(self, batch: Batch, worker: Worker, given: Sequence[Any]) -> list[Any]:
@@ -394,7 +395,7 @@ class Batches:
                     batch.table.failed()
             raise
         answered = clock()
-        values = split(batch.traced, ran.results, batch.taken)
+        values = split(batch.traced, ran.results, batch.rows)
         end = clock()
         phases = msgspec.structs.replace(
             ran.phases,

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from anygpu.array.tracing import NotTraceable, trace
+from anygpu.array.tracing import Given, NotTraceable, Traced, trace
 from anygpu.runtime.known import Known
 from anygpu.runtime.planner import Planner
 from anygpu.runtime.signature import signature
 from anygpu.runtime.state import State
 from anygpu.runtime.values import ours_among
+
+#: Programs of one function for one kind of arguments, for when something that decides changes back and forth.
+MOST_PROGRAMS = 4
+#: A function that needs another program more often than this stays on NumPy.
+MOST_RECORDINGS = 12
 
 
 class Call:
@@ -37,6 +42,7 @@ class Call:
         #: What is known of the function, with other arguments too.
         self._known = known
         self._key = key
+        self._given: tuple[Traced, Given] | None = None
         #: Seconds after which a worker that can be killed is.
         self.timeout = state.options.timeout
         #: Called between pieces; what it raises ends the call there.
@@ -49,16 +55,44 @@ class Call:
             found[array.device] = found.get(array.device, 0) + array.nbytes
         return found
 
-    def inputs(self) -> list[Any]:
-        """What the program takes, from this call."""
-        assert self.state.traced is not None
-        return self.state.traced.inputs(self.arguments, self.keywords)
+    def given(self) -> Given | None:
+        """What the program takes for this call; `None` when it is not the program of this call."""
+        traced = self.state.traced
+        if traced is None:
+            return None
+        if self._given is None or self._given[0] is not traced:
+            given = traced.inputs(self.function, self.arguments, self.keywords)
+            if given is None:
+                return None
+            self._given = traced, given
+        return self._given[1]
+
+    def find_program(self) -> bool:
+        """Whether one of the programs that are known is that of this call; it is the state's then."""
+        state = self.state
+        for traced in state.programs:
+            given = traced.inputs(self.function, self.arguments, self.keywords)
+            if given is not None:
+                if state.traced is None or traced.program.key != state.traced.program.key:
+                    state.considered = False
+                state.traced, self._given = traced, (traced, given)
+                return True
+        return False
 
     def record(self, seconds: float | None = None) -> None:
         """Make a program of the function, in so many seconds, or find out that there is none."""
         state = self.state
-        precision = state.options.precision
-        traced = trace(self.function, self.arguments, self.keywords, precision=precision, seconds=seconds)
+        precision, by_value = state.options.precision, frozenset[type]()
+        changed = None
+        if state.traced is not None:
+            changed = state.traced.changed(self.function, self.arguments, self.keywords)
+        traced = trace(
+            self.function, self.arguments, self.keywords, precision=precision, by_value=by_value, seconds=seconds
+        )
+        if isinstance(traced, Traced) and changed is not None and state.recordings >= MOST_RECORDINGS:
+            traced = NotTraceable(f"{changed} changes from call to call, and decides what it computes")
+        if isinstance(traced, NotTraceable) and traced.error is not None and state.cell.home is None:
+            raise traced.error
         if isinstance(traced, NotTraceable) and traced.for_now:
             state.recording = 2 * (seconds or 0.0)
             self._forget_program()
@@ -66,11 +100,12 @@ class Call:
             state.not_recorded = traced.reason
             self._forget_program()
         else:
-            deciding: frozenset[type] = frozenset() if traced.lifted else frozenset((float,))
-            if deciding:
-                self._known.decide(deciding)
+            if traced.by_value:
+                self._known.decide(traced.by_value)
                 state = self._for_these_values()
             state.traced, state.not_recorded = traced, None
+            state.recordings += 1
+            state.programs = [traced, *state.programs[: MOST_PROGRAMS - 1]]
         state.considered = state.refined = False
 
     def _for_these_values(self) -> State:

@@ -69,11 +69,15 @@ def _is_ordinary(call: Call, value: Any) -> bool:
     state = call.state
     if state.ours:
         return True
-    inputs = call.inputs()
-    why = peculiarity(value, inputs)
-    if why is None:
-        state.trust.see(inputs, value)
-        return True
+    inputs, traced = call.given(), state.traced
+    if inputs is None or traced is None:
+        why: str | None = "it changes what it depends on"
+    else:
+        why = peculiarity(traced, value, inputs)
+        if why is None:
+            state.trust.see(traced, inputs, value)
+            return True
+    assert why is not None
     with call.planner.lock:
         state.refuse(why)
     return False
@@ -106,9 +110,10 @@ def _start_trial(call: Call, name: str, value: Any) -> None:
 
 def _sample(call: Call, value: Any) -> Sample:
     """The program's inputs as they are now, and what NumPy returned for them."""
-    traced = call.state.traced
+    traced, given = call.state.traced, call.given()
     assert traced is not None
-    inputs = as_arguments(call.inputs(), traced.program, None)
+    assert given is not None
+    inputs = as_arguments(given, traced.program, None)
     return sample_of(traced, inputs, value, ours=call.state.ours or value is None)
 
 

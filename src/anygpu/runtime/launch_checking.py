@@ -30,7 +30,7 @@ class LaunchCheck:
         self._batch = batch
         #: Copies: callers may write to their arrays as soon as they have their results.
         self._given = [np.array(each) for each in batches.given(batch)]
-        self._rows = [[np.array(column[number]) for column in batch.columns] for number in range(batch.taken)]
+        self._rows = [[np.array(each) for each in row] for row in batch.rows]
         self._expected: dict[int, Any] = {}
         self._left = batch.taken
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class LaunchCheck:
     def witness(self, number: int, value: Any, succeeded: bool) -> None:
         """What one of the calls returned on NumPy, before its caller has it; or that it failed."""
         if succeeded:
-            leaves, structure = flatten(value)
+            leaves, structure = flatten(self._batch.traced.without_arguments(value))
             value = unflatten(structure, [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves])
         with self._lock:
             if succeeded:

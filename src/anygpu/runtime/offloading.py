@@ -24,7 +24,7 @@ from anygpu.runtime.opaque import explain_opaque, place_opaque
 from anygpu.runtime.options import CallOptions, Options, options
 from anygpu.runtime.placing import explain, place
 from anygpu.runtime.planner import Planner, allows_numpy, default
-from anygpu.runtime.signature import BUILTIN, function_key, signature, told_apart, way_of
+from anygpu.runtime.signature import BUILTIN, function_key, signature, way_of
 from anygpu.runtime.state import LARGE, Early, State
 from anygpu.runtime.values import home_of_ours, largest_of
 
@@ -85,10 +85,7 @@ class Calls:
 
     def _state(self, planner: Planner, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> State:
         options, ours = self._known.options, home_of_ours(arguments, keywords)
-        state = State(_name_of(self._function), options, _home(planner, options, ours), ours=ours is not None)
-        if options.engine is None:
-            state.not_recorded = told_apart(arguments, keywords)
-        return state
+        return State(_name_of(self._function), options, _home(planner, options, ours), ours=ours is not None)
 
     def _place(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
         call = self.call(arguments, keywords, key)

@@ -67,7 +67,7 @@ def learn(call: Call, timer: PhaseTimer) -> None:
     planner, state, cell = call.planner, call.state, call.state.cell
     if state.settled_for_numpy is not None:
         return
-    changed = state.traced is not None and not state.traced.unchanged()
+    changed = state.traced is not None and call.given() is None and not call.find_program()
     seconds = 0.0 if state.recorded else _seconds_for_recording(call)
     if changed or seconds is None or seconds >= state.recording:
         begin = planner.clock()

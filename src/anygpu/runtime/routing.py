@@ -135,7 +135,9 @@ class Routing:
             return 1
         state = job.call.state
         if lane.name == "numpy":
-            return min(there, _SHORT_ROW) if self.seconds(state, "numpy") < _SHORT_SECONDS else 1
+            # One is left for each other thread: tasks may wait for each other, however short they have been.
+            spare = there - lane.width + 1
+            return max(1, min(spare, _SHORT_ROW)) if self.seconds(state, "numpy") < _SHORT_SECONDS else 1
         if not self._batching or state.ours or state.traced is None or job.choice is None:
             return 1
         if state.options.check == "always":

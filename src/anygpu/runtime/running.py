@@ -74,7 +74,9 @@ def on_device(
     facts = state.facts[name]
     predicted = cell.estimate(name)
     keep = state.ours and isinstance(facts.way, Whole) and state.options.check != "always"
-    values = call.inputs()
+    values = call.given()
+    if values is None:  # another thread has recorded it anew for a call of its own
+        return as_it_is(call, choice, timer, attempts)
     workers = [planner.worker(device, state.options) for device in facts.way.devices]
     modes = modes_now()
     why = _why_not_there(call, name, values, workers, modes)
@@ -110,11 +112,11 @@ def on_device(
             if cell.home is not None:
                 return _after_numpy(call, name, results, given, timer, attempts)
             hear_numpy(call)
-    value = traced.rebuild(results)
+    value = traced.rebuild(results, values)
     if state.ours and not keep:
         value = as_ours(value)
     elif not state.ours:
-        value = state.trust.in_order(values, value)
+        value = state.trust.in_order(traced, values, value)
     took = planner.clock() - begin - ran.phases.compile
     if keep and cell.home == "numpy":
         # Whoever looks at the result pays for the way back; at home nobody does.
@@ -233,9 +235,10 @@ def hear_numpy(call: Call) -> None:
 def learn_from(call: Call, value: Any) -> None:
     """What NumPy warned of in a call that has just run there, found out in the background."""
     state = call.state
-    assert state.traced is not None
-    given = as_arguments(call.inputs(), state.traced.program, None)
-    sample = sample_of(state.traced, given, value, ours=False)
+    given = call.given()
+    if state.traced is None or given is None:
+        return
+    sample = sample_of(state.traced, as_arguments(given, state.traced.program, None), value, ours=False)
     call.planner.background.submit(partial(learn_flags, state, sample))
 
 
@@ -245,7 +248,7 @@ def _always_checked(call: Call, name: str, results: Sequence[Any], given: Sequen
     assert state.traced is not None
     arrays = [np.asarray(each) for each in given]
     expected = None if state.ours else state.at_home(call.function)(*call.arguments, **call.keywords)
-    sample = Sample(state.traced, arrays, expected, state.ours)
+    sample = Sample(state.traced, arrays, state.traced.without_arguments(expected), state.ours)
     judgement = compared(sample, results)
     if judgement.verdict == "agree":
         return None

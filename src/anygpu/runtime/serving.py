@@ -431,13 +431,13 @@ class Serving:
         values: list[Any] = []
         again: list[Job] = []
         for number, (job, value) in enumerate(zip(jobs, made.values, strict=True)):
-            inputs = [column[number] for column in planned.columns]
+            inputs = planned.rows[number]
             is_new = not is_finite(flatten(value)[0]) if not made.finite and state.may_warn else False
             if is_new and (trust.flags or trust.is_usual(inputs)):
                 is_new = False
             if is_new or (automatic and not trust.knows_order(inputs)):
                 again.append(job)
-            values.append(trust.in_order(inputs, value))
+            values.append(trust.in_order(planned.traced, inputs, value))
         return values, again
 
     def _is_heard(self, job: Job) -> bool:

@@ -1,8 +1,9 @@
 """Keys of calls: what calls of one function have in common, so that what one of them taught holds for the next.
 
-A key never holds an object of the user's. It is made of shapes, dtypes, tokens of classes, and values of immutable
-plain types in a form in which equal means the same type and the same bits: `0.0` is not `-0.0`, `1` is not `True`, and
-two moments in two time zones are two. Its length is bounded, whatever the arguments are. Made for speed.
+A key never holds an object of the user's: a recorded program reads everything again that it depends on, at each call.
+It is made of shapes, dtypes, tokens of classes, and values of immutable plain types in a form in which equal means the
+same type and the same bits: `0.0` is not `-0.0`, and `1` is not `True`. Its length is bounded, whatever the arguments
+are. Made for speed.
 """
 
 from __future__ import annotations
@@ -21,19 +22,16 @@ import numpy as np
 from anygpu.array.array import Array
 from anygpu.runtime.tokens import token_of
 
-#: Whether a recorded program reads everything again that it depends on, at each call, and notices what has changed.
-#: While it does not, objects and functions have to be told apart by identity, and what has none is not recorded.
-PROGRAMS_READ_AGAIN = False
-
 #: Types of numbers that become inputs of programs: their values are no part of a key, unless they turn out to decide
 #: what a function does.
-LIFTED: frozenset[type] = frozenset((float, np.float16, np.float32, np.float64))
+_FLOATS: frozenset[type] = frozenset((float, np.float16, np.float32, np.float64))
+_INTEGERS: frozenset[type] = frozenset(
+    (int, *(np.dtype(f"{sign}int{bits}").type for sign in ("", "u") for bits in (8, 16, 32, 64)))
+)
+LIFTED = _FLOATS | _INTEGERS
 
 #: Which of these types go together: what decides for Python's numbers decides for NumPy's.
-_FAMILIES: tuple[frozenset[type], ...] = (
-    frozenset((float, np.float16, np.float32, np.float64)),
-    frozenset((int, *(np.dtype(f"{sign}int{bits}").type for sign in ("", "u") for bits in (8, 16, 32, 64)))),
-)
+_FAMILIES = (_FLOATS, _INTEGERS)
 
 #: Parts of a key, after which nested containers are only known by their type.
 _MOST_PARTS = 256
@@ -84,17 +82,6 @@ def without(lifted: frozenset[type], deciding: Iterable[type]) -> frozenset[type
     return lifted.difference(*(family for family in _FAMILIES if family.intersection(deciding)), deciding)
 
 
-def told_apart(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str | None:
-    """`None`, or why a program of these arguments could be taken for that of others: a clause."""
-    if PROGRAMS_READ_AGAIN:
-        return None
-    named = [(f"number {number + 1}", each) for number, each in enumerate(arguments)]
-    for name, each in (*named, *((repr(name), each) for name, each in keywords.items())):
-        if any(part is ByType for part in signature((each,), {})):
-            return f"its argument {name} is a {type(each).__name__}, which anygpu cannot look into"
-    return None
-
-
 def function_key(function: Callable[..., Any]) -> Hashable:
     """What functions have in common that can share what is known of their calls; `None` when there is no telling.
 
@@ -102,15 +89,15 @@ def function_key(function: Callable[..., Any]) -> Hashable:
     """
     kind = type(function)  # and not isinstance: an object may say of itself that it is a function
     if kind is FunctionType:
-        return _code_key(function) if PROGRAMS_READ_AGAIN else token_of(function)  # type: ignore[arg-type]
+        return _code_key(function)  # type: ignore[arg-type]
     if kind is MethodType:
-        return _pair(function_key(function.__func__), _object_key(function.__self__))  # type: ignore[attr-defined]
+        return _pair(function_key(function.__func__), token_of(type(function.__self__)))  # type: ignore[attr-defined]
     if kind is np.ufunc or kind is type(np.dot):
         name = function.__name__
         return (np, name) if getattr(np, name, None) is function else None
     by_class = kind.__call__
     if type(by_class) is FunctionType and not issubclass(kind, type):
-        return _pair(_object_key(function), function_key(by_class))
+        return _pair(token_of(kind), function_key(by_class))
     return token_of(function)
 
 
@@ -132,10 +119,6 @@ def _captured(function: FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # it is not bound yet
             yield cell.cell_contents
-
-
-def _object_key(thing: Any) -> Hashable:
-    return token_of(type(thing) if PROGRAMS_READ_AGAIN else thing)
 
 
 def _pair(one: Hashable, other: Hashable) -> Hashable:
@@ -320,7 +303,7 @@ def _way_for(kind: type, token: int) -> _Describe:
         return lambda value, parts, lifted: parts.extend((token, token_of(value)))
     if issubclass(kind, enum.Enum):
         return lambda value, parts, lifted: _member(token, value, parts, lifted)
-    whole = _whole(kind, token)
+    whole = _whole(token)
     if dataclasses.is_dataclass(kind) and not issubclass(kind, tuple | list | dict):
         return _dataclass(kind, token, whole)
     take = _parts_of(kind)
@@ -351,17 +334,9 @@ def _member(token: int, value: enum.Enum, parts: Parts, lifted: frozenset[type])
     describe(value._value_ if name is None else name, parts, frozenset())
 
 
-def _whole(kind: type, token: int) -> _Describe:
-    """An object that nothing is known of: its class, and as long as it has to be, which one it is."""
-    if PROGRAMS_READ_AGAIN:
-        return lambda value, parts, lifted: parts.append(token)
-    can_change = kind.__hash__ is None
-
-    def describe_object(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
-        which = None if can_change else token_of(value)
-        parts += (ByType, token) if which is None else (token, which)
-
-    return describe_object
+def _whole(token: int) -> _Describe:
+    """An object that is not taken apart: its class is all that counts, as programs read what they depend on anew."""
+    return lambda value, parts, lifted: parts.append(token)
 
 
 def _dataclass(kind: type, token: int, whole: _Describe) -> _Describe:

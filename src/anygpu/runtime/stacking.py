@@ -13,7 +13,7 @@ import numpy as np
 
 from anygpu.array.array import Array
 from anygpu.array.place import to_numpy_dtype
-from anygpu.array.tracing import Traced
+from anygpu.array.tracing import Given, Traced
 from anygpu.hardware.verification import Values
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
@@ -26,19 +26,19 @@ Marks = tuple[bool, ...]
 _LARGE = 16 << 10
 
 
-def rows_of(traced: Traced, calls: Sequence[Call]) -> list[list[Any]]:
+def rows_of(traced: Traced, calls: Sequence[Call]) -> list[Given]:
     """Up to the first call that has none: its numbers may be such that the function itself would raise."""
-    rows: list[list[Any]] = []
+    rows: list[Given] = []
     inputs = traced.inputs
     for call in calls:
-        try:
-            rows.append(inputs(call.arguments, call.keywords))
-        except Exception:  # noqa: BLE001 - whatever it is, the call meets it again when it runs alone
+        given = inputs(call.function, call.arguments, call.keywords)
+        if given is None:
             break
+        rows.append(given)
     return rows
 
 
-def alike(program: Program, rows: list[list[Any]]) -> list[list[Any]]:
+def alike(program: Program, rows: list[Given]) -> list[Given]:
     """Up to the first call that does not fit, by its shape or because it has not the large array of the first two."""
     count = len(rows)
     if count < 2:
@@ -105,11 +105,11 @@ def as_given(value: Any, spec: Spec) -> Values:
     return np.asarray(np.asarray(value) if isinstance(value, Array) else value, to_numpy_dtype(spec.dtype))
 
 
-def split(traced: Traced, results: Sequence[Values], count: int) -> list[Any]:
-    """What each of the first so many calls returns."""
-    rebuild = traced.rebuild
+def split(traced: Traced, results: Sequence[Values], rows: Sequence[Given]) -> list[Any]:
+    """What each of the calls returns."""
+    count = len(rows)
     columns: list[list[Any]] = []
     for result in results:
         taken = result[:count]
         columns.append([row.copy() for row in taken] if result.ndim > 1 else list(taken))
-    return [rebuild(row) for row in zip(*columns, strict=True)]
+    return [traced.rebuild(made, given) for made, given in zip(zip(*columns, strict=True), rows, strict=True)]

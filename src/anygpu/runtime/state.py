@@ -107,6 +107,9 @@ class State:
         self._granted = 0
         self.traced: Traced | None = None
         self.not_recorded: str | None = None
+        #: All programs that are known, the newest first, and how often the function has been recorded.
+        self.programs: list[Traced] = []
+        self.recordings = 0
         #: What recording is expected to take: more, once it was given up.
         self.recording = RECORDING
         #: The class of operations that most of the program's work is of.
@@ -288,6 +291,7 @@ class State:
     def forget_program(self) -> None:
         """The function is no program any more: calls go home."""
         self.traced = None
+        self.programs = []
         self.facts = {}
         self.cell.consider({})
 

@@ -67,19 +67,25 @@ class Trust:
 
     # -- the order of memory
 
-    def see(self, inputs: Sequence[Any], value: Any) -> None:
+    def see(self, traced: Traced, inputs: Sequence[Any], value: Any) -> None:
         """The order in memory of what NumPy returned for arguments of such an order."""
         key = _order_of(inputs)
         if key not in self._layouts:
             if len(self._layouts) >= _MOST:
                 self._layouts.clear()
-            orders = tuple([layout(leaf) if type(leaf) is np.ndarray else () for leaf in flatten(value)[0]])
+            leaves = flatten(value)[0]
+            orders = tuple(
+                [
+                    layout(leaf) if type(leaf) is np.ndarray and is_own else ()
+                    for leaf, is_own in zip(leaves, traced.owns, strict=True)
+                ]
+            )
             self._layouts[key] = orders if any(orders) else None
 
     def knows_order(self, inputs: Sequence[Any]) -> bool:
         return _order_of(inputs) in self._layouts
 
-    def in_order(self, inputs: Sequence[Any], value: Any) -> Any:
+    def in_order(self, traced: Traced, inputs: Sequence[Any], value: Any) -> Any:
         """A device's result, in memory as NumPy would have it."""
         orders = self._layouts.get(_order_of(inputs))
         if orders is None:
@@ -108,7 +114,7 @@ def sample_of(traced: Traced, inputs: Sequence[Any], value: Any, *, ours: bool) 
     """Copies: the caller may write to its arrays before anything is compared."""
     if ours:
         return Sample(traced, [np.array(each) for each in inputs], None, True)
-    leaves, structure = flatten(value)
+    leaves, structure = flatten(traced.without_arguments(value))
     copied = [each.copy(order="K") if isinstance(each, np.ndarray) else each for each in leaves]
     # Two places of one array stay one.
     seen: dict[int, Any] = {}
@@ -116,9 +122,13 @@ def sample_of(traced: Traced, inputs: Sequence[Any], value: Any, *, ours: bool) 
     return Sample(traced, [np.array(each) for each in inputs], unflatten(structure, copied), False)
 
 
-def peculiarity(value: Any, inputs: Sequence[Any]) -> str | None:
+def peculiarity(traced: Traced, value: Any, inputs: Sequence[Any]) -> str | None:
     """Why a device cannot return the like of this: a clause that goes on after the function's name."""
-    leaves = [leaf for leaf in flatten(value)[0] if isinstance(leaf, np.ndarray)]
+    every, structure = flatten(value)
+    if structure != traced.returned:
+        return "it returns something else than when it was recorded"
+    # Arguments that are returned, and views, are made again as NumPy makes them.
+    leaves = [leaf for leaf, is_own in zip(every, traced.owns, strict=True) if is_own and isinstance(leaf, np.ndarray)]
     for number, leaf in enumerate(leaves):
         if not leaf.flags.writeable:
             return "it returns an array that cannot be written to"

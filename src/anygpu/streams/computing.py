@@ -263,7 +263,7 @@ class Computing:
             whole = stream.values[position]
             shapes.append(self._part_of(whole, number, 0, length))
         with contextlib.suppress(Exception):  # whatever it raises for a chunk, the program of the whole is right
-            found = trace(stream.function, tuple(shapes), {}, precision=self._options.precision)
+            found = trace(stream.function, tuple(shapes), {}, precision=self._options.precision, views=False)
             if isinstance(found, Traced) and self._uses_the_same(found, shapes):
                 is_plain = returned_by(found) == list(range(len(found.program.outputs)))
                 return found.program if is_plain else None
@@ -271,8 +271,8 @@ class Computing:
 
     def _uses_the_same(self, found: Traced, shapes: Sequence[Values]) -> bool:
         """Whether what it takes beside its arguments is what the whole takes."""
-        values = found.inputs(tuple(shapes), {})
-        if len(values) != len(self._stream.values):
+        values = found.inputs(self._stream.function, tuple(shapes), {})
+        if values is None or len(values) != len(self._stream.values):
             return False
         used = {position for position in self._stream.inputs if position is not None}
         return all(

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.array.place import to_numpy_dtype
-from anygpu.array.structure import flatten
 from anygpu.array.tracing import NotTraceable, Traced, trace
 from anygpu.errors import InvalidOption
 from anygpu.hardware.verification import Values
@@ -91,13 +90,16 @@ def recorded(
     task: str, function: Callable[..., Any], shapes: Sequence[Values], axis: int, length: int, options: Options
 ) -> Stream:
     """The function for whole arrays of these shapes; raises unless every stretch of the axis can be computed alone."""
-    traced = trace(function, tuple(shapes), {}, precision=options.precision)
+    traced = trace(function, tuple(shapes), {}, precision=options.precision, views=False)
+    if isinstance(traced, NotTraceable) and traced.error is not None:
+        raise traced.error
     if isinstance(traced, NotTraceable):
         raise InvalidOption(
             f"{task} cannot be streamed, because it cannot be recorded as a program: {traced.reason.rstrip('.')}. If "
             "every chunk can be computed without the others, say so with per_chunk=True: then it is called with each."
         )
-    values = traced.inputs(tuple(shapes), {})
+    values = traced.inputs(function, tuple(shapes), {})
+    assert values is not None
     inputs = tuple(next((n for n, value in enumerate(values) if value is shape), None) for shape in shapes)
     if length < 2:
         return Stream(task, function, options, traced, None, length, inputs, values)
@@ -118,20 +120,6 @@ def recorded(
     return Stream(task, function, options, traced, way, length, inputs, values)
 
 
-class _Mark:
-    """Stands for a result, to see where it goes."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def copy(self) -> _Mark:
-        return self
-
-    def item(self) -> _Mark:
-        return self
-
-
 def returned_by(traced: Traced) -> list[int | None]:
     """For each leaf of what the function returns: which result of the program it is; `None` for what is none."""
-    leaves = flatten(traced.rebuild([_Mark(number) for number in range(len(traced.program.outputs))]))[0]
-    return [leaf.number if isinstance(leaf, _Mark) else None for leaf in leaves]
+    return traced.results_returned

@@ -1,0 +1,582 @@
+"""What a function depends on, found from its code: a list of steps that reads all of it anew at every call.
+
+A recorded program is true for as long as everything that it depends on, and that is not an input of it, is the same.
+So everything that the code can reach by a name is found once: arguments, globals, closures, defaults, attributes,
+elements, and the same again for the functions of the user's own that it calls. Each is a `Capture`: the capture that it
+is found in, the step from there, and what has to be true of it. At every call the steps are taken again, from the
+function and the arguments of *that* call. No object of the user's is kept.
+
+Only known kinds of things are followed, and `Unknown` stands for all others: what the function does with one of them
+cannot be recorded.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import fractions
+import functools
+import hashlib
+import operator
+import types
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, cast
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+
+from anygpu.array.array import Array
+from anygpu.array.code import (
+    APPROVED_MODULES,
+    attribute_names,
+    global_names,
+    imported_names,
+    is_approved_function,
+    reaches_inside,
+)
+from anygpu.program.dtypes import DTYPES
+
+#: After so many captures the function depends on too much to look at all of it before every call.
+MAX_CAPTURES = 4000
+#: How far the search goes.
+MAX_DEPTH = 40
+
+Kind = Literal[
+    "array",  # an input
+    "number",  # an input without axes
+    "value",  # compared by type and bits
+    "identity",  # the same object, which never changes
+    "same",  # the same object as an earlier capture
+    "function",
+    "method",
+    "partial",
+    "container",
+    "object",
+    "class",
+    "module",
+    "member",  # a property, static method or class method
+    "wrapper",  # an offloaded function: the function itself is used
+    "unknown",
+]
+
+#: Where a call begins: its arguments, its keywords, the function.
+ARGUMENTS, KEYWORDS, FUNCTION = range(3)
+
+
+class Capture(NamedTuple):
+    """One thing that a function depends on."""
+
+    kind: Kind
+    #: The position of the capture that it is found in, and the step from there.
+    parent: int
+    read: Callable[[Any, Any], Any]
+    key: Any
+    #: What must be true of it.
+    test: Callable[[Any, Any], bool]
+    expected: Any
+    #: What the user calls it.
+    name: str
+
+
+class TooMuch(Exception):
+    """The function depends on more than can be looked at."""
+
+
+class Search:
+    """One walk over everything that a call can reach. `values` are alive only while it is recorded."""
+
+    def __init__(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self.captures: list[Capture] = []
+        self.values: list[Any] = []
+        #: For each capture its children: the step's name, the step's key and the child's position.
+        self.children: list[list[tuple[str, Any, int]]] = []
+        #: Every attribute that is named in the code that was reached.
+        self.names: set[str] = set()
+        #: Whether attributes are reached by names that are made while the code runs.
+        self.any_name = False
+        #: Where the members of classes are, by the class and the name.
+        self.members: dict[tuple[int, str], int] = {}
+        self.mro: dict[int, list[int]] = {}
+        self._known: dict[int, int] = {}
+        self._slots: dict[tuple[int, Any], int] = {}
+        #: Things whose attributes are looked at once their names are known.
+        self._named: list[tuple[int, int]] = []
+        self._looked: set[tuple[int, str]] = set()
+        #: Classes that no code can name, so that no code makes objects of them.
+        self._only_types: set[int] = set()
+        for position, root in ((ARGUMENTS, arguments), (KEYWORDS, keywords)):
+            facts = _container_facts(root)
+            self._record("container", -1, "root", position, root, _same_container, facts, "the number of its arguments")
+        for number, each in enumerate(arguments):
+            self._add(ARGUMENTS, "item", number, each, f"its argument number {number + 1}", 1)
+        for name, each in keywords.items():
+            self._add(KEYWORDS, "item", name, each, f"its argument {name}", 1)
+        #: Where the function itself is among the captures.
+        self.function = self._add(-1, "root", FUNCTION, function, _called(function), 0)
+        self._look_at_attributes()
+
+    # -- results
+
+    def is_argument(self, position: int) -> bool:
+        """Whether it was passed to the function, or is inside of something that was."""
+        while self.captures[position].parent >= 0:
+            position = self.captures[position].parent
+        return position in (ARGUMENTS, KEYWORDS)
+
+    def forget(self) -> None:
+        """Let go of everything that was found."""
+        self.values, self._known = [], {}
+
+    # -- the walk
+
+    def _look_at_attributes(self) -> None:
+        """Attributes are followed by name, and following them finds more code with more names: until there are none."""
+        done = -1
+        while done != (done := len(self.names) + len(self._named) + self.any_name - len(self._only_types)):
+            for position, depth in list(self._named):
+                self._look_into(position, depth)
+
+    def _record(
+        self,
+        kind: Kind,
+        parent: int,
+        step: str,
+        key: Any,
+        value: Any,
+        test: Callable[[Any, Any], bool],
+        expected: Any,
+        name: str,
+    ) -> int:
+        if len(self.captures) >= MAX_CAPTURES:
+            raise TooMuch
+        position = len(self.captures)
+        self.captures.append(Capture(kind, parent, _STEPS[step], key, test, expected, name))
+        self.values.append(value)
+        self.children.append([])
+        if parent >= 0:
+            self.children[parent].append((step, key, position))
+        return position
+
+    def _add(self, parent: int, step: str, key: Any, value: Any, name: str, depth: int) -> int:
+        """See a thing that was found, decide what it is, and go on from it."""
+
+        def new(kind: Kind, test: Callable[[Any, Any], bool], expected: Any) -> int:
+            return self._record(kind, parent, step, key, value, test, expected, name)
+
+        kind = type(value)
+        if kind in PLAIN or (isinstance(value, np.generic) and value.dtype.kind not in "OV"):
+            is_number = kind is float or kind is int or isinstance(value, np.floating | np.integer)
+            if is_number and not isinstance(value, np.timedelta64) and (kind in PLAIN or value.dtype.name in DTYPES):
+                return new("number", _is_of, kind)
+            return new("value", same_value, (kind, bits(value)))
+        if value is Ellipsis or value is NotImplemented:
+            return new("identity", operator.is_, value)
+        earlier = self._known.get(id(value))
+        if earlier is not None:
+            if step not in ("type", "mro"):
+                self._only_types.discard(earlier)
+            # The test needs all values that were read: it is done by whoever takes the steps.
+            return new("same", _always, earlier)
+        if depth > MAX_DEPTH:
+            return new("unknown", _is_of_ref, weak(kind))
+        if is_array(value):
+            position = new("array", _same_array, (kind, value.shape, value.dtype, is_in_order(value)))
+        elif kind is types.FunctionType:
+            position = self._add_function(value, new, name, depth)
+        elif is_approved_function(value) or is_immutable(value):
+            return new("identity", _is_ref, weak(value))
+        elif kind in VALUE_KINDS or (kind is frozenset and all(type(each) in PLAIN for each in value)):
+            return new("value", same_value, (kind, bits(value)))
+        elif isinstance(value, types.ModuleType):
+            position = self._add_module(value, new, depth)
+        elif kind in CONTAINERS or is_named_tuple(kind):
+            position = new("container", _same_container, _container_facts(value))
+            self._known[id(value)] = position
+            if isinstance(value, defaultdict):
+                self._add(position, "factory", None, value.default_factory, f"{name}.default_factory", depth + 1)
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for each, part in list(items):
+                self._add(position, "item", each, part, f"{name}[{each!r}]", depth + 1)
+        elif kind is types.MethodType:
+            position = new("method", _is_of, kind)
+            self._known[id(value)] = position
+            self._add(position, "self", None, value.__self__, "self", depth + 1)
+            self._add(position, "func", None, value.__func__, name, depth + 1)
+        elif kind is functools.partial:
+            position = new("partial", _is_of, kind)
+            self._known[id(value)] = position
+            self._add(position, "partial func", None, value.func, name, depth + 1)
+            self._add(position, "args", None, value.args, f"{name}.args", depth + 1)
+            self._add(position, "keywords", None, value.keywords, f"{name}.keywords", depth + 1)
+        elif kind in (property, staticmethod, classmethod, functools.cached_property):
+            position = new("member", _is_of, kind)
+            self._known[id(value)] = position
+            inner = {property: "fget", functools.cached_property: "func attribute"}.get(kind, "func")
+            self._add(position, inner, None, _STEPS[inner](value, None), name, depth + 1)
+            if kind is property and value.fset is not None:
+                self._add(position, "fset", None, value.fset, name, depth + 1)
+        elif _is_offloaded(value):
+            position = new("wrapper", _is_of_ref, weak(kind))
+            self._add(position, "wrapped", None, value.__wrapped__, name, depth + 1)
+        elif isinstance(value, type):
+            position = self._add_class(value, new, depth)
+            if step in ("type", "mro"):
+                self._only_types.add(position)
+        elif is_followable(kind):
+            position = new("object", _same_object, (weak(kind), _attribute_keys(value)))
+            self._known[id(value)] = position
+            self._add(position, "type", None, kind, kind.__name__, depth + 1)
+            self._named.append((position, depth))
+        else:
+            position = new("unknown", _is_of_ref, weak(kind))
+        self._known[id(value)] = position
+        return position
+
+    def _add_function(self, function: types.FunctionType, new: Callable[..., int], name: str, depth: int) -> int:
+        code = function.__code__
+        position = new("function", _same_code, code)
+        self._known[id(function)] = position
+        if reaches_inside(code) or not imported_names(code) <= APPROVED_MODULES:
+            capture = self.captures[position]
+            self.captures[position] = capture._replace(kind="unknown", name=name)
+            return position
+        for number, cell in enumerate(function.__closure__ or ()):
+            if (id(cell), "cell") in self._slots:
+                self.children[position].append(("cell", number, self._slots[id(cell), "cell"]))
+                continue
+            try:
+                value = cell.cell_contents
+            except ValueError:  # it is not bound yet
+                continue
+            self._slots[id(cell), "cell"] = len(self.captures)
+            self._add(position, "cell", number, value, code.co_freevars[number], depth + 1)
+        around = function.__globals__
+        absent = []
+        for each in sorted(global_names(code)):
+            if each not in around:
+                absent.append(each)
+            elif (id(around), each) in self._slots:
+                self.children[position].append(("global", each, self._slots[id(around), each]))
+            else:
+                self._slots[id(around), each] = len(self.captures)
+                self._add(position, "global", each, around[each], each, depth + 1)
+        if absent:
+            self._record(
+                "value", position, "globals", None, around, _are_absent, tuple(absent), f"the globals of {name}"
+            )
+        for number, default in enumerate(function.__defaults__ or ()):
+            self._add(position, "default", number, default, f"a default of {name}", depth + 1)
+        self._record(
+            "value", position, "defaults", None, None, _same_defaults, _defaults_facts(function), f"defaults of {name}"
+        )
+        for each, default in (function.__kwdefaults__ or {}).items():
+            self._add(position, "keyword default", each, default, f"a default of {name}", depth + 1)
+        found = attribute_names(code)
+        self.names |= found.names | (global_names(code) & {"type"})
+        self.any_name |= found.any_name
+        self._named.append((position, depth))
+        return position
+
+    def _add_module(self, module: types.ModuleType, new: Callable[..., int], depth: int) -> int:
+        if module.__name__ in APPROVED_MODULES:
+            return new("identity", _is_ref, weak(module))
+        if getattr(module, "__spec__", None) is not None and module.__name__.partition(".")[0] in _STANDARD:
+            return new("unknown", _is_of_ref, weak(type(module)))
+        if type(module) is not types.ModuleType or "__getattr__" in vars(module):
+            return new("unknown", _is_of_ref, weak(type(module)))
+        position = new("module", _is_ref, weak(module))
+        self._named.append((position, depth))
+        return position
+
+    def _add_class(self, kind: type[Any], new: Callable[..., int], depth: int) -> int:
+        if type(kind) not in _PLAIN_METACLASSES:
+            return new("unknown", _is_of_ref, weak(type(kind)))
+        position = new("class", _same_class, (weak(kind), len(vars(kind))))
+        self._known[id(kind)] = position
+        self.mro[id(kind)] = [position]
+        for number, base in enumerate(kind.__mro__[1:-1], 1):
+            if base.__module__ != "builtins":
+                self.mro[id(kind)].append(self._add(position, "mro", number, base, base.__name__, depth + 1))
+        self._named.append((position, depth))
+        return position
+
+    def _look_into(self, position: int, depth: int) -> None:
+        thing, capture = self.values[position], self.captures[position]
+        kind = capture.kind
+        attributes = vars(thing) if hasattr(thing, "__dict__") else {}
+        every = self.any_name and kind in ("object", "class")
+        for each, member in list(attributes.items()):
+            # Special methods of a class run without being named.
+            runs_unnamed = kind == "class" and is_special(each) and type(member) is types.FunctionType
+            if each in _MAKING and position in self._only_types and not self.names & {"type", "__class__"}:
+                continue
+            is_reached = every or each in self.names or runs_unnamed
+            if is_reached and (kind != "class" or each not in _BESIDES):
+                self._look_at(position, "attribute", each, member, depth)
+        if kind == "object":
+            for slot in slots_of(type(thing)):
+                if (every or slot in self.names) and hasattr(thing, slot):
+                    self._look_at(position, "slot", slot, getattr(thing, slot), depth)
+
+    def _look_at(self, position: int, step: str, name: str, value: Any, depth: int) -> None:
+        if (position, name) in self._looked:
+            return
+        self._looked.add((position, name))
+        label = f"{self.captures[position].name}.{name}"
+        found = self._add(position, step, name, value, label, depth + 1)
+        if self.captures[position].kind == "class":
+            self.members[id(self.values[position]), name] = found
+
+
+# What is followed, and what is taken as it is ------------------------------------------------------------------------
+
+#: Numbers and texts: compared by type and bits.
+PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
+
+VALUE_KINDS = frozenset(
+    (slice, range, datetime.date, datetime.timedelta, datetime.timezone, datetime.datetime, fractions.Fraction)
+)
+
+CONTAINERS: tuple[type[Any], ...] = (list, tuple, dict, OrderedDict, defaultdict)
+
+#: Methods that run without being named in code, and say nothing about what a function computes.
+_BESIDES = frozenset(("__del__", "__repr__", "__str__", "__init_subclass__", "__reduce__", "__doc__", "__module__"))
+
+#: Methods that run when an object is made.
+_MAKING = frozenset(("__init__", "__new__", "__post_init__"))
+
+_STANDARD = frozenset(__import__("sys").stdlib_module_names) - {"__main__"}
+
+_PLAIN_METACLASSES: tuple[type[Any], ...] = (type, type(Iterable))
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def is_named_tuple(kind: type[Any]) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields") and kind.__bases__ == (tuple,)
+
+
+def is_immutable(value: Any) -> bool:
+    """Whether it is itself and nothing else: an enum's member, a type of NumPy's, a bare sentinel."""
+    kind = type(value)
+    if kind is object or isinstance(value, np.dtype | enum.Enum | types.GenericAlias):
+        return True
+    if kind in (types.MemberDescriptorType, types.GetSetDescriptorType):
+        return True
+    if isinstance(value, BaseException):
+        return kind.__flags__ & _HEAP_TYPE != 0  # the others cannot be referred to weakly
+    if isinstance(value, type):
+        return isinstance(value, enum.EnumMeta) or value.__module__ in (
+            "builtins",
+            "numpy",
+            "collections",
+            "datetime",
+            "fractions",
+        )
+    return kind.__module__.startswith("anygpu.") and not _is_offloaded(value) and not isinstance(value, Array)
+
+
+def _look_for_tricks(kind: type[Any]) -> bool:
+    if type(kind) not in _PLAIN_METACLASSES:
+        return False
+    for cls in kind.__mro__[:-1]:
+        for name in ("__getattr__", "__getattribute__", "__delattr__", "__setattr__", "__del__", "__init_subclass__"):
+            member = vars(cls).get(name)
+            # A frozen dataclass has made its own, which only refuse.
+            generated = isinstance(member, types.FunctionType) and name in ("__setattr__", "__delattr__")
+            if member is not None and not (generated and hasattr(cls, "__dataclass_fields__")):
+                return False
+    try:
+        object.__new__(kind)
+    except TypeError:
+        return False
+    return True
+
+
+def is_followable(kind: type[Any]) -> bool:
+    """Whether objects of the class are what their attributes are: it is written in Python, without tricks."""
+    if kind is types.SimpleNamespace:
+        return True
+    known = _FOLLOWABLE.get(kind)
+    if known is None:
+        library = kind.__module__.partition(".")[0]
+        known = not issubclass(kind, type) and library not in _NOT_FOLLOWED and _look_for_tricks(kind)
+        _FOLLOWABLE[kind] = known
+    return known
+
+
+_FOLLOWABLE: WeakKeyDictionary[type[Any], bool] = WeakKeyDictionary()
+
+
+#: Libraries whose objects keep what they are in ways of their own.
+_NOT_FOLLOWED = frozenset(
+    ("anygpu", "numpy", "torch", "jax", "jaxlib", "pandas", "logging", "threading", "random", "os")
+)
+
+
+def is_array(value: Any) -> bool:
+    """Whether it can be an input of a program."""
+    if type(value) is np.ndarray or type(value) is np.memmap:
+        return value.dtype.isnative and value.dtype.name in DTYPES
+    return isinstance(value, Array)
+
+
+def is_in_order(array: Any) -> bool:
+    """Whether its axes lie in memory as in C order, so that what NumPy computes from it does too."""
+    if array.ndim < 2 or isinstance(array, Array) or array.flags.c_contiguous:
+        return True
+    steps = [abs(step) for step, length in zip(array.strides, array.shape, strict=True) if step and length > 1]
+    return all(one >= other for one, other in pairwise(steps))
+
+
+def _is_offloaded(thing: Any) -> bool:
+    """Whether it is a function of the user's in anygpu's hands: within a recording it is that function alone."""
+    return type(thing).__module__.startswith("anygpu.") and "__wrapped__" in getattr(thing, "__dict__", ())
+
+
+def is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def slots_of(kind: type[Any]) -> Iterator[str]:
+    """The attributes that a class keeps outside of `__dict__`, under the names that reach them."""
+    for cls in kind.__mro__[:-1]:
+        yield from (name for name, member in vars(cls).items() if type(member) is types.MemberDescriptorType)
+
+
+def _called(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+# Tests ---------------------------------------------------------------------------------------------------------------
+
+
+def bits(value: Any) -> Any:
+    """What tells a value from all others of its type, also 0.0 from -0.0 and NaN from nothing else."""
+    kind = type(value)
+    if kind in (int, str, bytes, bool, type(None)):
+        return value
+    if isinstance(value, np.generic):
+        return value.dtype.str, value.tobytes()
+    if kind is tuple or kind is frozenset:
+        return kind((type(each), bits(each)) for each in value)
+    return repr(value)
+
+
+def weak(value: Any) -> Callable[[], Any]:
+    """Finds the thing as long as it is alive, and does not keep it so; what nobody can refer to weakly is kept."""
+    try:
+        return ref(value)
+    except TypeError:
+        return lambda: value
+
+
+def _always(value: Any, expected: Any) -> bool:
+    return True
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    return type(value) is kind
+
+
+def _is_of_ref(value: Any, kind: Any) -> bool:
+    return type(value) is kind()
+
+
+def _is_ref(value: Any, known: Any) -> bool:
+    return value is known()
+
+
+def _same_class(value: Any, expected: Any) -> bool:
+    kind, count = expected
+    return value is kind() and len(vars(value)) == count
+
+
+def same_value(value: Any, expected: Any) -> bool:
+    kind, known = expected
+    return type(value) is kind and bits(value) == known
+
+
+def _same_array(value: Any, expected: Any) -> bool:
+    kind, shape, dtype, ordered = expected
+    if type(value) is not kind or value.shape != shape or (value.dtype is not dtype and value.dtype != dtype):
+        return False
+    return len(shape) < 2 or bool(is_in_order(value) is ordered)
+
+
+def _same_code(value: Any, code: Any) -> bool:
+    return type(value) is types.FunctionType and value.__code__ is code
+
+
+def _container_facts(value: Any) -> Any:
+    kind = type(value)
+    if isinstance(value, dict):
+        return kind, len(value), [(type(key), bits(key) if type(key) in PLAIN else id(key)) for key in value]
+    return kind, len(value), None
+
+
+def _same_container(value: Any, expected: Any) -> bool:
+    kind, length, keys = expected
+    if type(value) is not kind or len(value) != length:
+        return False
+    return keys is None or _container_facts(value)[2] == keys
+
+
+def _attribute_keys(value: Any) -> tuple[str, ...]:
+    return tuple(vars(value)) if hasattr(value, "__dict__") else ()
+
+
+def _same_object(value: Any, expected: Any) -> bool:
+    kind, keys = expected
+    return type(value) is kind() and _attribute_keys(value) == keys
+
+
+def _are_absent(around: Any, names: Any) -> bool:
+    return cast(bool, around.keys().isdisjoint(names))
+
+
+def _defaults_facts(function: Any) -> tuple[int, tuple[str, ...]]:
+    return len(function.__defaults__ or ()), tuple(function.__kwdefaults__ or ())
+
+
+def _same_defaults(function: Any, expected: Any) -> bool:
+    return bool(_defaults_facts(function) == expected)
+
+
+def digest(array: Any) -> bytes:
+    """Of the values of an array, which have become a part of a program."""
+    if isinstance(array, Array):  # it is replaced, not changed, when something is written to it
+        return id(array._value).to_bytes(8, "little")
+    return hashlib.blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=16).digest()
+
+
+_STEPS: dict[str, Callable[[Any, Any], Any]] = {
+    "root": lambda parent, key: parent[key],
+    "item": operator.getitem,
+    "global": lambda function, name: function.__globals__[name],
+    "globals": lambda function, _: function.__globals__,
+    "cell": lambda function, number: function.__closure__[number].cell_contents,
+    "default": lambda function, number: function.__defaults__[number],
+    "defaults": lambda function, _: function,
+    "keyword default": lambda function, name: function.__kwdefaults__[name],
+    "attribute": lambda thing, name: thing.__dict__[name],
+    "slot": getattr,
+    "type": lambda thing, _: type(thing),
+    "mro": lambda kind, number: kind.__mro__[number],
+    "self": lambda method, _: method.__self__,
+    "func": lambda method, _: method.__func__,
+    "fget": lambda member, _: member.fget,
+    "fset": lambda member, _: member.fset,
+    "func attribute": lambda member, _: member.func,
+    "partial func": lambda made, _: made.func,
+    "args": lambda made, _: made.args,
+    "keywords": lambda made, _: made.keywords,
+    "factory": lambda made, _: made.default_factory,
+    "wrapped": lambda thing, _: thing.__wrapped__,
+}
+
+#: What taking a step raises when the thing is not there any more.
+GONE = (KeyError, IndexError, AttributeError, ValueError, TypeError)

@@ -1,0 +1,194 @@
+"""What a function's code can reach, read from the code: global names, attributes, imports; and which code is known.
+
+Whatever is on the lists here gives the same result for the same arguments, and does nothing besides. Everything that is
+not on them is refused while a function is recorded.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+#: Modules whose functions compute and do nothing else, and whose constants stay what they are.
+APPROVED_MODULES = frozenset(
+    (
+        "__future__",
+        "numpy",
+        "numpy.fft",
+        "numpy.linalg",
+        "numpy.lib.stride_tricks",
+        "numpy.polynomial",
+        "numpy.typing",
+        "anygpu",
+        "anygpu.fft",
+        "anygpu.image",
+        "anygpu.linalg",
+        "anygpu.nn",
+        "abc",
+        "bisect",
+        "cmath",
+        "collections",
+        "collections.abc",
+        "contextlib",
+        "dataclasses",
+        "enum",
+        "fractions",
+        "functools",
+        "itertools",
+        "math",
+        "numbers",
+        "operator",
+        "types",
+        "typing",
+    )
+)
+
+APPROVED_BUILTINS = frozenset(
+    """
+    abs all any ascii bin bool bytearray bytes callable chr classmethod complex delattr dict divmod enumerate
+    filter float format frozenset getattr hasattr hex int isinstance issubclass iter len list map max min next
+    object oct ord pow property range repr reversed round set setattr slice sorted staticmethod str sum super
+    tuple type zip Ellipsis NotImplemented True False None __build_class__ __import__ __name__ __debug__
+""".split()  # noqa: SIM905
+) | frozenset(
+    name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, BaseException)
+)
+
+#: Functions of NumPy's that keep something, change something or touch files.
+_NUMPY_REFUSED = frozenset(
+    """
+    DataSource apply_along_axis from_dlpack frombuffer fromfile fromfunction fromiter frompyfunc fromregex
+    fromstring genfromtxt getbufsize info load loadtxt memmap printoptions save savetxt savez savez_compressed
+    set_printoptions setbufsize seterr seterrcall show_config show_runtime test vectorize
+""".split()  # noqa: SIM905
+)
+_REFUSED_FUNCTIONS = frozenset(id(getattr(np, name)) for name in _NUMPY_REFUSED if hasattr(np, name))
+
+#: Functions of approved modules that keep what they were called with, or hand out numbers that go on counting.
+_KEEPING = frozenset(
+    id(each) for each in (functools.lru_cache, functools.cache, functools.singledispatch, functools.total_ordering)
+)
+
+#: Attributes that lead from a function or object to what no name in its code leads to.
+_INSIDE = frozenset(
+    """
+    __dict__ __globals__ __closure__ __code__ __builtins__ __subclasses__ __getattribute__ __reduce__
+    __reduce_ex__ __mro__ __bases__ __defaults__ __kwdefaults__ f_locals f_globals f_back gi_frame cell_contents
+    mro __weakref__ __module__ __init_subclass__ __setstate__ __getstate__ tb_frame
+""".split()  # noqa: SIM905
+)
+
+#: With these, attributes are reached by names that are made while the code runs.
+_BY_ANY_NAME = frozenset(("attrgetter", "methodcaller", "asdict", "astuple", "replace", "fields"))
+
+
+class Attributes(NamedTuple):
+    names: frozenset[str]
+    any_name: bool
+
+
+def is_approved_function(value: Any) -> bool:
+    """Whether it is a function of Python's, NumPy's or anygpu's own that only computes."""
+    if id(value) in _REFUSED_FUNCTIONS or id(value) in _KEEPING:
+        return False
+    kind = type(value)
+    if kind is np.ufunc:
+        return _is_of_numpy(value)
+    if kind is types.BuiltinFunctionType:
+        owner = value.__self__
+        if owner is None or isinstance(owner, types.ModuleType):
+            module = value.__module__ or ""
+            if module == "builtins":
+                return value.__name__ in APPROVED_BUILTINS
+            return module.lstrip("_") in APPROVED_MODULES or is_numpys(module)
+        return isinstance(owner, type) and owner.__module__ == "builtins"
+    if kind in (types.MethodDescriptorType, types.WrapperDescriptorType):
+        return bool(value.__objclass__.__module__ == "builtins")
+    if isinstance(value, types.FunctionType) or kind.__name__ == "_ArrayFunctionDispatcher":
+        module = value.__module__ or ""
+        return module in APPROVED_MODULES or is_numpys(module) or module.startswith("anygpu.")
+    if isinstance(value, type):
+        return value.__module__ in APPROVED_MODULES or is_numpys(value.__module__)
+    return kind.__module__ in ("operator", "typing", "itertools") and callable(value) and kind.__module__ != "itertools"
+
+
+def is_numpys(module: str) -> bool:
+    return (module == "numpy" or module.startswith("numpy.")) and not module.startswith(
+        ("numpy.random", "numpy.testing")
+    )
+
+
+def _is_of_numpy(ufunc: np.ufunc) -> bool:
+    return getattr(np, ufunc.__name__, None) is ufunc or ufunc.__name__.startswith("_")
+
+
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code, and that of every function, lambda and class that is made in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from codes_in(constant)
+
+
+_GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"))
+_ATTRIBUTE = frozenset(
+    ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "LOAD_SUPER_ATTR", "LOAD_SUPER_METHOD", "IMPORT_FROM")
+)
+
+
+class _Facts(NamedTuple):
+    global_names: frozenset[str]
+    attributes: frozenset[str]
+    imports: frozenset[str]
+
+
+@functools.lru_cache(maxsize=4096)
+def _facts(code: types.CodeType) -> _Facts:
+    names: set[str] = set()
+    attributes: set[str] = set()
+    imports: set[str] = set()
+    for each in codes_in(code):
+        for instruction in dis.get_instructions(each):
+            if instruction.opname in _GLOBAL:
+                names.add(instruction.argval)
+            elif instruction.opname in _ATTRIBUTE:
+                attributes.add(instruction.argval)
+            elif instruction.opname == "IMPORT_NAME":
+                imports.add(instruction.argval or ".")
+            elif instruction.opname == "LOAD_BUILD_CLASS":
+                names.add("__build_class__")
+        # `getattr(x, "name")`, `hasattr(x, "name")`, and the keywords of class patterns.
+        for constant in each.co_consts:
+            texts = constant if isinstance(constant, tuple) else (constant,)
+            attributes.update(text for text in texts if isinstance(text, str) and text.isidentifier())
+    return _Facts(frozenset(names), frozenset(attributes), frozenset(imports))
+
+
+def global_names(code: types.CodeType) -> frozenset[str]:
+    """The global names that the code, and what is made in it, can ask for."""
+    return _facts(code).global_names
+
+
+def attribute_names(code: types.CodeType) -> Attributes:
+    facts = _facts(code)
+    return Attributes(facts.attributes, bool((facts.global_names | facts.attributes) & _BY_ANY_NAME))
+
+
+def imported_names(code: types.CodeType) -> frozenset[str]:
+    """The modules that are imported inside of the code."""
+    return _facts(code).imports
+
+
+def calls_super(code: types.CodeType) -> bool:
+    return "super" in _facts(code).global_names
+
+
+def reaches_inside(code: types.CodeType) -> bool:
+    """Whether the code looks into functions and objects in ways that cannot be followed."""
+    return bool(_facts(code).attributes & _INSIDE)
