@@ -425,13 +425,27 @@ class Array(NumpyMethods):
         return other // self, other % self
 
     def __pow__(self, other: object) -> Array:
-        return self._binary("power", other)
+        short = self._short_power(other)
+        return self._binary("power", other) if short is None else short
+
+    def _short_power(self, exponent: object) -> Array | None:
+        """The operator's own way for these exponents, as in NumPy: it is not the power at zeros and infinities."""
+        if not self.ndim or self.dtype.kind not in "fc":
+            return None
+        if type(exponent) is int and exponent == 2:
+            return self * self
+        if type(exponent) is int and exponent == -1:
+            return Array(recording.unary("reciprocal", self._value))
+        if type(exponent) is float and exponent == 0.5:
+            return Array(recording.unary("sqrt", self._value))
+        return None
 
     def __rpow__(self, other: object) -> Array:
         return self._swapped("power", other)
 
     def __ipow__(self, other: object) -> Array:
-        return self._in_place("power", other)
+        result = self**other
+        return result if result is NotImplemented else self._assign(result)
 
     def __and__(self, other: object) -> Array:
         return self._binary("bitwise_and", other)

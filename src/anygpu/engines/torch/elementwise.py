@@ -279,8 +279,9 @@ def _power(site: Site) -> Step:
             if whole is None:
                 raise NotImplementedError
             return lambda x, y: complex_numbers.power(x, whole)
-        if exponent is not None:
-            # torch knows short ways for 2, 3, 0.5 and their like when the exponent is a number.
+        if exponent is not None and exponent != -0.5:
+            # torch knows short ways for 2, 3, 0.5 and their like when the exponent is a number; the one for -0.5 is not
+            # the power of -0 and of -inf.
             return lambda x, y: torch.pow(x, exponent)
         plain: Step = torch.pow
         return plain
