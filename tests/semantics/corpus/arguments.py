@@ -108,7 +108,7 @@ CASES_OF_TYPES = {
 
 @case(lambda n: (vector(n, dtype=turn(n, *CASES_OF_TYPES.values())),))
 def integers_of_all_widths(x):
-    return x + x, x * 2, x // 3, x.sum(), x.max(), x > 3, -x
+    return x + x, x * 2, x.sum(), x > 3
 
 
 @case(lambda n: (vector(n, dtype=turn(n, np.float16, np.float32, np.float64)),))
@@ -143,7 +143,7 @@ def long_doubles(x):
 
 @case(lambda n: (vector(n), turn(n, *(kind(3) for kind in CASES_OF_TYPES.values()))), either=True)
 def numpy_scalars_of_all_widths(x, k):
-    return x * k, x.astype(np.int64) + k
+    return x * k
 
 
 @case(lambda n: (np.float32(n / 4), np.float64(n)), either=True)

@@ -142,7 +142,7 @@ def assign_by_a_mask(x):
     return y
 
 
-@case(lambda n: (vector(n),))
+@case(lambda n: (vector(n),), either=True)
 def augmented_assignment_by_a_mask(x):
     y = x.copy()
     y[x > 0] *= 2
@@ -181,7 +181,7 @@ def a_view_is_written_through(x):
     return y, row
 
 
-@case(lambda n: (matrix(n),))
+@case(lambda n: (matrix(n),), either=True)
 def a_transposed_view_is_written_through(x):
     y = x.copy()
     y.T[0] = 1
@@ -235,7 +235,7 @@ def assign_to_an_array_that_is_made_here(x):
     return out
 
 
-@case(lambda n: (matrix(n),))
+@case(lambda n: (matrix(n),), either=True)
 def assign_in_a_loop(x):
     out = np.zeros((3, 4), x.dtype)
     for i in range(3):
@@ -244,7 +244,7 @@ def assign_in_a_loop(x):
     return out
 
 
-@case(lambda n: (vector(n),))
+@case(lambda n: (vector(n),), either=True)
 def assign_with_another_type(x):
     y = np.zeros(6, np.int32)
     y[:] = x
