@@ -72,7 +72,12 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Array:
             f"shape-mismatch for sum: axes {of_x} of the shape {x.spec.shape} and axes {of_y} of the shape "
             f"{y.spec.shape} do not have the same lengths."
         )
-    return Array(_over_axes(x, of_x, y, of_y))
+    value = _over_axes(x, of_x, y, of_y)
+    if value.spec.shape:
+        return Array(value)
+    # NumPy reshapes a matrix here, so that this is an array without axes, and no number.
+    table = Array(recording.reshape(value, (1, 1)))
+    return attach(Array(recording.reshape(table._value, ())), table, (Reshape(()),))
 
 
 def dot(a: Any, b: Any) -> Array:

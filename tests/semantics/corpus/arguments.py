@@ -270,7 +270,7 @@ def a_list_of_numbers(values):
     return np.array(values) * 2, np.sum(values), sum(values)
 
 
-@case(lambda n: (vector(n, 3), [1.0, 2.0, n / 4]))
+@case(lambda n: (vector(n, 3), [1.0, 2.0, turn(n, 0.5, 3.0)]))
 def an_array_and_a_list_of_numbers(x, values):
     return x * values, np.dot(x, values), x + np.asarray(values, np.float32)
 

@@ -169,7 +169,7 @@ def products(x, v):
         np.outer(v, v),
         np.vdot(v, v),
         np.matmul(x, v),
-        np.tensordot(x, x),
+        np.tensordot(x, x, axes=([0], [0])),
         np.kron(v[:2], v[:2]),
     )
 
@@ -299,7 +299,7 @@ def creation(x):
     )  # fmt: skip
 
 
-@case(lambda n: (vector(n), n / 4))
+@case(lambda n: (vector(n), turn(n, 0.5, 2.0)))
 def creation_from_a_number(x, k):
     return np.full(6, k) + x, np.full_like(x, k) * x, np.array([k, k * 2]) * x[:2]
 
