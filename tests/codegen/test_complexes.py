@@ -227,6 +227,9 @@ def test_special_values_are_the_standards(fn: UnaryFunction, dtype: str) -> None
 def test_conjugates_have_conjugate_results(fn: UnaryFunction) -> None:
     """To the last bit, with infinities and NaN: the upper half of the plane is the mirror image of the lower."""
     x = np.concatenate([cross(dtype="complex64"), ordinary("complex64")])
+    if fn == "sin":
+        # Where there is no angle, NumPy's infinity is positive on both sides.
+        x = x[~np.isinf(x.imag) | np.isfinite(x.real)]
     got, mirrored = ours(fn, x), ours(fn, np.conj(x))
     np.testing.assert_array_equal(got.real, mirrored.real)
     if fn != "abs":

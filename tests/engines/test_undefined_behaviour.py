@@ -31,7 +31,7 @@ def numbers(dtype: str) -> tuple[Values, Values]:
 def assert_as_numpy(function: Callable[..., Any], *arguments: Values, on: str) -> None:
     with np.errstate(all="ignore"):
         wanted = np.asarray(function(*arguments))
-    got = np.asarray(ag.run(function, *arguments, on=on, fallback="raise").value)
+        got = np.asarray(ag.run(function, *arguments, on=on, fallback="raise").value)
     assert got.dtype == wanted.dtype
     if wanted.dtype.kind != "f":
         np.testing.assert_array_equal(got, wanted)
@@ -172,6 +172,6 @@ def test_angles_of_every_size(engine: str, function: Any, dtype: str) -> None:
     angles = np.concatenate([angles, -angles, [0.0, np.inf, np.nan, np.pi, 1e8, 1e9, 3e9]]).astype(dtype)
     with np.errstate(invalid="ignore"):
         wanted = function(angles)
-    got = ag.run(function, angles, on=engine, fallback="raise").value
+        got = ag.run(function, angles, on=engine, fallback="raise").value
     eps = 32 * float(np.finfo(dtype).eps)
     np.testing.assert_allclose(got, wanted, rtol=eps, atol=eps)

@@ -67,7 +67,12 @@ def binary(fn: BinaryFunction, x: Pair, y: Pair, name: Namer, made_by: MadeBy = 
         case "not_equal":
             return ((~(a.equals(c) & b.equals(d))).expr,)
     if fn == "power" and (whole := _whole_literal(y)) is not None:
-        re, im = _power_by_products(keep("real", a), keep("imag", b), whole, keep)
+        a, b = keep("real", a), keep("imag", b)
+        re, im = _power_by_products(a, b, whole, keep)
+        if whole:
+            # Of the four zeros NumPy makes one, or nothing.
+            from_zero, power = keep("from_zero", a.equals(0) & b.equals(0)), a.literal(0.0 if whole > 0 else math.nan)
+            re, im = from_zero.choose(power, re), from_zero.choose(power, im)
         return re.expr, im.expr
     a, b, c, d = keep("real", a), keep("imag", b), keep("other_real", c), keep("other_imag", d)
     match fn:
@@ -217,12 +222,6 @@ def _multiply(x: _Complex, y: _Complex) -> _Complex:
     return a * c - b * d, a * d + b * c
 
 
-def _square(x: _Complex) -> _Complex:
-    a, b = x
-    # (a - b)(a + b) cannot lose what a² and b² have in common.
-    return (a - b) * (a + b), 2 * a * b
-
-
 def _divide(x: _Complex, y: _Complex, keep: _Keep) -> _Complex:
     """Smith's method: both are turned by a right angle where that makes the divisor's real part the larger one."""
     (a, b), (c, d) = x, y
@@ -305,9 +304,13 @@ def _exp2(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 
 def _sinh(a: _Real, b: _Real, keep: _Keep) -> _Complex:
     rest, scale = _shifted(a, keep, both_signs=True)
-    lost = (a.test("isinf") | a.equals(0)) & ~b.test("isfinite")
+    one = a.literal(1.0)
+    # Of an infinite magnitude without an angle the real part is positive, which C leaves open.
+    infinite = keep("infinite", a.test("isinf"))
+    known = infinite.choose(one.with_sign_of(a), one)
+    lost = (infinite | a.equals(0)) & ~b.test("isfinite")
     return (
-        rest.apply("sinh") * lost.choose(a.literal(1.0), b.apply("cos")) * scale,
+        rest.apply("sinh") * lost.choose(known, b.apply("cos")) * scale,
         b.equals(0).choose(b, rest.apply("cosh") * b.apply("sin") * scale),
     )
 
@@ -435,21 +438,26 @@ def _whole_literal(y: Pair) -> int | None:
 
 
 def _power_by_products(a: _Real, b: _Real, whole: int, keep: _Keep) -> _Complex:
-    if whole == 0:
-        return a.literal(1.0), a.literal(0.0)
-    square: _Complex = a, b
-    if whole < 0:
-        re, im = _reciprocal(a, b, keep)
-        square = keep("inverse_real", re), keep("inverse_imag", im)
-    result: _Complex | None = None
-    rest = abs(whole)
+    """The products that NumPy takes, in its order: signs of zeros, infinities and NaN depend on it."""
+    x: _Complex = a, b
+    one: _Complex = a.literal(1.0), _Real(Literal(0.0, a.type, given=True))
+    match whole:
+        case 0:
+            return a.literal(1.0), a.literal(0.0)
+        case 1:
+            return x
+        case 2:
+            return _multiply(x, x)
+        case 3:
+            return _multiply(x, _kept("square", _multiply(x, x), keep))
+    result, square, rest = one, x, abs(whole)
     while True:
         if rest & 1:
-            result = square if result is None else _kept("power", _multiply(result, square), keep)
+            result = _kept("power", _multiply(result, square), keep)
         rest >>= 1
         if not rest:
-            return result if result is not None else square
-        square = _kept("square", _square(square), keep)
+            return result if whole > 0 else _divide(one, result, keep)
+        square = _kept("square", _multiply(square, square), keep)
 
 
 def _kept(hint: str, x: _Complex, keep: _Keep) -> _Complex:

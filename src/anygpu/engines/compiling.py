@@ -155,7 +155,7 @@ class Session:
         """Measured once for a device and its driver; after that it is on disk."""
         target = self.driver.target
         plan = accuracy.measurement(target) if target.dialect == "wgsl" else accuracy.race()
-        key = "\n".join(kernel.source for kernel in plan.kernels)
+        key = "\n".join([accuracy.JUDGED_BY, *(kernel.source for kernel in plan.kernels)])
         known = self.kept.record("functions", key, tuple[str, ...])
         if known is None:
             known = self._trials.trusted_functions(plan)

@@ -28,6 +28,9 @@ Values = npt.NDArray[Any]
 #: In eps, relative to max(|result|, 1): three quarters of the published tolerance, for there are other points too.
 LIMIT = {"f32": 24.0, "f64": 48.0}
 
+#: What measurements were judged by: those that were judged otherwise are made again.
+JUDGED_BY = "accuracy, infinities, NaN and signs of zeros"
+
 _GROUP_SIZE = 64
 _BINARY = ("power", "atan2")
 _NUMPY_NAME = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh"}

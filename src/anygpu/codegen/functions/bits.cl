@@ -49,6 +49,23 @@ static int exponent_N(T x) {
     return isfinite(x) ? exponent : 0;
 }
 
+//: N=f32 T=float U=uint I=int SHIFT=23 FIELD=0xff BIAS=127 SIGN=0x80000000u INFINITE=0x7f800000u MANTISSA=0x007fffffu
+//: N=f64 T=double U=ulong I=long SHIFT=52 FIELD=0x7ff BIAS=1023 SIGN=0x8000000000000000ul
+//:   INFINITE=0x7ff0000000000000ul MANTISSA=0x000ffffffffffffful
+
+// x * 2^n rounded once, to nearest even, also where the result is subnormal: PoCL's own rounds twice there.
+static T ldexp_N(T x, int n) {
+    const U bits = as_U(x);
+    const U significand = significand_N(x);
+    const I field = binary_exponent_N(x) + clamp(n, -8192, 8192) + BIAS;
+    const U distance = (U)clamp(1 - field, (I)1, (I)(SHIFT + 2));
+    const U odd = (significand >> distance) & 1;
+    const U subnormal = (significand + (((U)1 << (distance - 1)) - 1) + odd) >> distance;
+    const U normal = (significand & MANTISSA) | ((U)clamp(field, (I)1, (I)FIELD) << SHIFT);
+    const U result = field >= FIELD ? INFINITE : field <= 0 ? subnormal : normal;
+    return (bits & ~SIGN) == 0 || (bits & ~SIGN) >= INFINITE ? x : as_T(result | (bits & SIGN));
+}
+
 //: N=f32 T=float U=uint SIGN=0x80000000u
 //: N=f64 T=double U=ulong SIGN=0x8000000000000000ul
 
