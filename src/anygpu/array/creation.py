@@ -29,6 +29,7 @@ from anygpu.array.array import Array, as_value, place_of
 from anygpu.array.expression import Value
 from anygpu.array.manipulation import diagonal
 from anygpu.array.place import Place, place_for, to_numpy_dtype
+from anygpu.array.plain import require_plain
 from anygpu.array.recording import (
     apply,
     binary,
@@ -103,6 +104,7 @@ def asarray(
         return _converted(_imported(obj, place), dtype, place, None)
     if isinstance(obj, list | tuple) and holds_array(obj):
         return _converted(to_array(obj, place), dtype, place, None)
+    require_plain(obj, "asarray")
     return _from_host(np.asarray(obj, dtype=dtype), place)
 
 

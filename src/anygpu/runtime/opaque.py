@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.array import Array
+from anygpu.array.plain import require_plain
 from anygpu.array.structure import flatten, unflatten
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.selection import select
@@ -52,6 +53,7 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
             given: list[Any] = []
             for leaf in leaves:
                 if isinstance(leaf, np.ndarray | Array):
+                    require_plain(leaf, f"{state.task}, a function of {state.options.engine}'s arrays,")
                     values = np.asarray(leaf)
                     there += values.nbytes
                     given.append(worker.native(worker.upload(values)))

@@ -216,6 +216,9 @@ class Store:
         if isinstance(with_, str):
             raise InvalidOption(f'with_ is a list of holders: with_=["{with_}"].')
         holders = list(with_)
+        for holder in holders:
+            if not isinstance(holder, str):
+                weakref.ref(holder)  # raises for what nobody can tell when it is gone, before anybody holds anything
         key = self._key(namespace, name)
         with self._guard:
             entry = self._names.find(key)

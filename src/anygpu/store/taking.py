@@ -8,6 +8,7 @@ import numpy as np
 
 from anygpu.array.array import Array, as_array
 from anygpu.array.expression import Value, compute
+from anygpu.array.plain import require_plain
 from anygpu.array.recording import dtype_name
 from anygpu.hardware.verification import Values
 from anygpu.program.primitives import Permute, Reshape, Slice
@@ -22,6 +23,7 @@ def values_of(array: Any) -> tuple[Values, int]:
     if isinstance(array, Array):
         values = np.asarray(array)
         return values, 0 if getattr(array._place, "device", "").partition(":")[0] == "numpy" else values.nbytes
+    require_plain(array, "a store")
     if not isinstance(array, np.ndarray) and hasattr(array, "__dlpack__") and not hasattr(array, "__array__"):
         array = np.from_dlpack(array)
     values = np.asarray(array)

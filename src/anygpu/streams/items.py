@@ -17,9 +17,10 @@ from anygpu.runtime.offloading import Offloaded
 from anygpu.runtime.options import Options
 from anygpu.runtime.planner import Planner
 from anygpu.runtime.progress import Progress, showing
+from anygpu.streams.conflicts import check_apart
 from anygpu.streams.overlapping import Stages, overlap
 from anygpu.streams.sinks import Joined, Listed, Sink, ToFunction, sink_of
-from anygpu.streams.sources import Source
+from anygpu.streams.sources import InMemory, Source
 from anygpu.streams.streamed import (
     CHUNK_BYTES,
     IN_FLIGHT,
@@ -75,7 +76,8 @@ class Items:
             return None
 
         total = len(source) if hasattr(source, "__len__") else None
-        sinks: list[Sink] = [Listed()] if self._given is None else self._sinks(axis)
+        known = [InMemory(each) for each in source if type(each) is np.ndarray] if isinstance(source, list) else []
+        sinks: list[Sink] = [Listed()] if self._given is None else self._sinks(known)
         try:
             return self._go(read, sinks, axis, progress, total)
         finally:
@@ -104,11 +106,14 @@ class Items:
                 parts = tuple(each.read(axis, start, stop, None) for each in sources)
             return parts, start, stop
 
-        sinks: list[Sink] = [Joined(axis)] if self._given is None else self._sinks(axis)
+        sinks: list[Sink] = [Joined(axis)] if self._given is None else self._sinks(sources)
         return self._go(read, sinks, axis, progress, length)
 
-    def _sinks(self, axis: int) -> list[Sink]:
-        return [sink_of(each) for each in (self._given if self._several else (self._given,))]
+    def _sinks(self, sources: Sequence[Source]) -> list[Sink]:
+        sinks = [sink_of(each) for each in (self._given if self._several else (self._given,))]
+        # What a function makes of a chunk may be longer or shorter than that, so nothing is done in place.
+        check_apart(sinks, sources, [False] * len(sinks))
+        return sinks
 
     def _go(
         self,

@@ -16,7 +16,7 @@ from anygpu.streams.sources import Identity
 from anygpu.tensor_files.writing import sync_folder
 from anygpu.units import readable_bytes
 
-_VERSION = 1
+_VERSION = 2
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     #: Of the axis of the results that is cut, how much is in the files, and on the disk.
     done: int = 0
     length: int
+    #: From where to where each piece went, and a hash of its numbers in all the files.
+    pieces: tuple[tuple[int, int, str], ...] = ()
 
 
 def digest_of(arrays: Sequence[Any]) -> str:
@@ -50,14 +52,14 @@ def place_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.partial.json")
 
 
-def begun(now: Record, partials: Sequence[Path], place: Path) -> int:
-    """How far an earlier stream has come; 0 when there was none. Raises when it was another one."""
+def begun(now: Record, partials: Sequence[Path], place: Path) -> Record:
+    """What an earlier stream has left; `now` when there was none. Raises when it was another one."""
     try:
         data = place.read_bytes()
     except FileNotFoundError:
-        return 0
+        return now
     if not all(each.exists() for each in partials):
-        return 0
+        return now
     try:
         before = msgspec.json.decode(data, type=Record)
     except msgspec.DecodeError as error:
@@ -68,7 +70,17 @@ def begun(now: Record, partials: Sequence[Path], place: Path) -> int:
             f"the stream into {place.name.removesuffix('.partial.json')} cannot go on: {'; '.join(different)}. "
             f"{_anew(place, partials)}"
         )
-    return before.done
+    return before if _adds_up(before) else now
+
+
+def _adds_up(record: Record) -> bool:
+    """Whether its pieces follow each other from the beginning to where it says that it is."""
+    end = 0
+    for start, stop, _ in record.pieces:
+        if start != end or stop < start:
+            return False
+        end = stop
+    return end == record.done <= record.length
 
 
 def write_record(record: Record, place: Path) -> None:
@@ -109,7 +121,8 @@ def _differences_of(old: Identity, new: Identity) -> list[str]:
         return [f"{new.path} was {old.dtype}{list(old.shape)}, and is {new.dtype}{list(new.shape)} now"]
     if old.size != new.size:
         return [f"{new.path} had {readable_bytes(old.size)}, and has {readable_bytes(new.size)} now"]
-    return [f"{new.path} has been written to since"] if old.changed != new.changed else []
+    same = (old.changed, old.ends) == (new.changed, new.ends)
+    return [] if same else [f"{new.path} has been written to since"]
 
 
 def _anew(place: Path, partials: Sequence[Path]) -> str:

@@ -23,7 +23,7 @@ from anygpu.array.structure import Structure, flatten, unflatten
 from anygpu.errors import InvalidOption
 from anygpu.hardware.verification import Values
 from anygpu.program.primitives import Spec
-from anygpu.streams.sources import Source, stretch_of, stretch_of_map
+from anygpu.streams.sources import InFile, stretch_of, stretch_of_map
 from anygpu.tensor_files.stretches import Stretch, safetensors_header
 from anygpu.tensor_files.writing import sync_folder
 
@@ -137,12 +137,12 @@ class ToArray:
     def __init__(self, array: Values) -> None:
         if not array.flags.writeable:
             raise InvalidOption("the array for the results of a stream cannot be written to.")
-        self._array = array
+        self.array = self._array = array
         self._axis: int | None = None
         self._written = 0
         self._growing = False
         self._file: io.FileIO | None = None
-        self._stretch = stretch_of_map(array, writing=True)
+        self.stretch = self._stretch = stretch_of_map(array, writing=True)
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
         self._axis, self._growing = axis, spec is None
@@ -215,6 +215,23 @@ class ToFile:
         os.ftruncate(file.fileno(), whole)
         _write_all(file, memoryview(header), 0)
 
+    def part_of_earlier(self, spec: Spec, axis: int | None, start: int, stop: int) -> Values | None:
+        """What an earlier stream has written there; `None` if the file is not as such a stream leaves it."""
+        shape, dtype = spec.shape, to_numpy_dtype(spec.dtype)
+        header = self._header(shape, dtype)
+        stretch = Stretch(self.partial, len(header), shape, dtype)
+        try:
+            with self.partial.open("rb") as file:
+                if file.read(len(header)) != header or os.fstat(file.fileno()).st_size != len(header) + stretch.nbytes:
+                    return None
+        except OSError:
+            return None
+        source = InFile(stretch)
+        try:
+            return source.read(axis or 0, start, stop, None) if axis is not None else source.read_all()
+        finally:
+            source.close()
+
     def _header(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
         if self._tensor is not None:
             return safetensors_header(self._tensor, shape, dtype)
@@ -269,7 +286,10 @@ class ToZarr:
     """Into a zarr array, or into a new one in a folder."""
 
     def __init__(self, target: Any) -> None:
+        from anygpu.streams.zarr_arrays import folder_of
+
         self._target = target
+        self.folder = folder_of(target)
         self._array: Any = None
         self._axis: int | None = None
         self._partial: Path | None = None
@@ -345,16 +365,6 @@ def _of_path(text: str, *, resume: bool) -> Sink:
     if path.suffix == ".zarr":
         return ToZarr(path)
     raise InvalidOption(f'a stream writes to "….npy", "….zarr" or "….safetensors:name"; got {text!r}.')
-
-
-def reads_what_it_writes(sinks: list[Sink], sources: list[Source]) -> Path | None:
-    """A source that a sink would replace or change while it is read."""
-    read = {Path(each.path) for source in sources if (each := source.identity()) is not None}
-    for sink in sinks:
-        path = getattr(sink, "path", None)
-        if isinstance(path, Path) and path.resolve() in read:
-            return path
-    return None
 
 
 def write_stretch(file: io.FileIO, stretch: Stretch, axis: int | None, values: Any, start: int, stop: int) -> None:

@@ -7,6 +7,7 @@ would count as this process's memory, and nobody could say when they go.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import mmap
 import os
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from anygpu.array.plain import require_plain
 from anygpu.errors import InvalidOption
 from anygpu.hardware.verification import Values
 from anygpu.tensor_files.stretches import Stretch, in_npy, in_safetensors
@@ -28,6 +30,8 @@ _COMPARED = 64
 #: What lies between two pieces is read too if it is no more than this, which takes less time than another call.
 _SKIPPED = 16 << 10
 _SLAB = 1 << 20
+#: Bytes at both ends of a file that tell it from another one.
+_ENDS = 4096
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,8 +42,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     dtype: str
     size: int
-    #: In nanoseconds; of the file, or of the description where an array is many files.
+    #: In nanoseconds; of the file, or of the last one that was changed where an array is many files.
     changed: int
+    #: A hash of both ends of the file.
+    ends: str = ""
 
 
 class Source(Protocol):
@@ -76,7 +82,7 @@ class InFile:
     grain = None
 
     def __init__(self, stretch: Stretch, part: str = "") -> None:
-        self._stretch = stretch
+        self.stretch = self._stretch = stretch
         self._part = part
         self.shape = stretch.shape
         self.dtype = stretch.dtype.newbyteorder("=")
@@ -110,6 +116,11 @@ class InFile:
             values.byteswap(inplace=True)
         return values.T if stretch.fortran else values
 
+    def read_all(self) -> Values:
+        values: Values = np.empty(self.shape, self.dtype)
+        self._fill(values.reshape(-1).view(np.uint8).data, self._stretch.offset)
+        return values
+
     def _fill_from_slabs(self, wanted: Values, first: int, block: int) -> None:
         """Many short pieces with little between them: read that as well."""
         rows = max(1, _SLAB // block)
@@ -141,7 +152,16 @@ class InFile:
             dtype=stretch.dtype.str,
             size=stat.st_size,
             changed=stat.st_mtime_ns,
+            ends=self._ends(stat.st_size),
         )
+
+    def _ends(self, size: int) -> str:
+        found = hashlib.blake2b(digest_size=16)
+        for place in (0, max(0, size - _ENDS)):
+            data = bytearray(min(_ENDS, size))
+            self._fill(memoryview(data), place)
+            found.update(data)
+        return found.hexdigest()
 
     def close(self) -> None:
         self._file.close()
@@ -154,7 +174,7 @@ class InMemory:
     grain = None
 
     def __init__(self, array: Values) -> None:
-        self._array = array
+        self.array = self._array = array
         self.shape: tuple[int, ...] = array.shape
         self.dtype = array.dtype.newbyteorder("=")
         self.in_memory = array.dtype.isnative
@@ -186,14 +206,10 @@ def source_of(given: Any) -> Source | None:
         case (str() | os.PathLike() as path, str(name)) if str(path).endswith(_SAFETENSORS):
             return InFile(in_safetensors(_existing(os.fspath(path)), name), name)
         case np.ndarray():
+            require_plain(given, "a stream")
             stretch = stretch_of_map(given)
             if stretch is not None:
                 return InFile(stretch)
-            if type(given) not in (np.ndarray, np.memmap):
-                raise InvalidOption(
-                    f"a stream does not know what a {type(given).__name__} means beyond its numbers. Pass an ordinary "
-                    "array."
-                )
             return InMemory(np.asarray(given))
     if _is_zarr(given):
         from anygpu.streams.zarr_arrays import InZarr
@@ -201,6 +217,7 @@ def source_of(given: Any) -> Source | None:
         return InZarr(given)
     if hasattr(given, "shape") and hasattr(given, "dtype"):
         # Another library's array, or anygpu's own: one array, and not an iterable of its rows.
+        require_plain(given, "a stream")
         return InMemory(np.asarray(given))
     if isinstance(given, Iterable):
         return None

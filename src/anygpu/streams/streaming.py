@@ -29,11 +29,12 @@ from anygpu.runtime.planner import Planner, default
 from anygpu.runtime.progress import Progress, showing
 from anygpu.runtime.running import receipt_of
 from anygpu.streams.computing import Computing, Finished
+from anygpu.streams.conflicts import check_apart, in_place
 from anygpu.streams.items import Items
 from anygpu.streams.overlapping import Channel, Stages, overlap
 from anygpu.streams.recording import Stream, recorded, stand_in
 from anygpu.streams.resuming import Record, begun, digest_of, place_of, write_record
-from anygpu.streams.sinks import Collected, Sink, ToFile, reads_what_it_writes, sink_of
+from anygpu.streams.sinks import Collected, Sink, ToFile, sink_of
 from anygpu.streams.sources import Source, is_one_tensor, shortened, source_of
 from anygpu.streams.streamed import (
     CHUNK_BYTES,
@@ -184,12 +185,12 @@ class _Run:
         work = self._work
         sinks = self._sinks(sink, resume=resume)
         record = self._record(sinks) if resume else None
-        done = 0
+        before = [None if in_place(sinks, each) else each.identity() for each in self._sources]
         try:
             files = [each for each in sinks if isinstance(each, ToFile)]
             place = place_of(files[0].path) if record is not None else None
             if record is not None and place is not None:
-                done = begun(record, [each.partial for each in files], place)
+                record = self._verified(begun(record, [each.partial for each in files], place), record, files)
             for each, array in zip(sinks, self._returned, strict=True):
                 each.begin(array.spec, array.axis, self._length)
             # What the caller wants to have in memory is no part of what the stream holds.
@@ -200,7 +201,10 @@ class _Run:
             )
             self._clock.begin = time.perf_counter()
             with showing(progress, work.task, work.length) as advance:
-                self._go(sinks, record, place, done, advance)
+                self._go(sinks, record, place, advance)
+            for source, identity in zip(self._sources, before, strict=True):
+                if identity is not None and source.identity() != identity:
+                    raise InvalidOption(f"{identity.path} was written to while it was read. Run the stream again.")
             values = [each.finish() for each in sinks]
             if place is not None:
                 place.unlink(missing_ok=True)
@@ -216,14 +220,13 @@ class _Run:
         sinks: list[Sink],
         record: Record | None,
         place: Any,
-        done: int,
         advance: Callable[[int], None],
     ) -> None:
         work, stages, clock = self._work, Stages(), self._clock
         buffers = [[self._buffer(each) for each in self._sources] for _ in range(self._flying)]
         free: Channel[list[Values]] = Channel(stages, self._flying, buffers)
-        begin, length = done, work.length
-        first = True
+        begin, length = record.done if record is not None else 0, work.length
+        first = begin == 0
         recorded_at = float("-inf")
 
         def read() -> _Chunk | None:
@@ -248,8 +251,14 @@ class _Run:
             free.put(chunk.buffers)
 
         def write(finished: Finished) -> None:
-            nonlocal first, recorded_at
+            nonlocal first, recorded_at, record
             with clock.writing():
+                if record is not None:
+                    written = [
+                        finished.results[each.number] for each in self._returned if each.axis is not None or first
+                    ]
+                    piece = (finished.start, finished.stop, digest_of(written))
+                    record = msgspec.structs.replace(record, done=finished.stop, pieces=(*record.pieces, piece))
                 for each, array in zip(sinks, self._returned, strict=True):
                     if array.axis is not None or first:
                         each.write(finished.results[array.number], finished.start, finished.stop)
@@ -259,7 +268,7 @@ class _Run:
                     for each in sinks:
                         if isinstance(each, ToFile):
                             each.sync()
-                    write_record(msgspec.structs.replace(record, done=finished.stop), place)
+                    write_record(record, place)
                     recorded_at = now
             advance(finished.stop)
 
@@ -289,10 +298,20 @@ class _Run:
                 f"{work.task} returns {wanted} arrays, and there are {len(given)} sinks: pass one for each."
             )
         sinks = [sink_of(each, resume=resume) for each in given]
-        same = reads_what_it_writes(sinks, self._sources)
-        if same is not None:
-            raise InvalidOption(f"{same} is read and written by the same stream. Write to another file.")
+        check_apart(sinks, self._sources, [each.axis == self._axis for each in self._returned])
         return sinks
+
+    def _verified(self, before: Record, now: Record, files: Sequence[ToFile]) -> Record:
+        """What an earlier stream has left, if that is in the files still; else it begins anew."""
+        for number, (start, stop, digest) in enumerate(before.pieces):
+            there = [
+                file.part_of_earlier(array.spec, array.axis, start, stop)
+                for file, array in zip(files, self._returned, strict=True)
+                if array.axis is not None or number == 0
+            ]
+            if any(each is None for each in there) or digest_of(there) != digest:
+                return now
+        return before
 
     def _record(self, sinks: list[Sink]) -> Record:
         work = self._work

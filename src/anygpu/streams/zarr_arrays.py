@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,16 @@ def created(path: Path, spec: Spec, dtype: np.dtype[Any], axis: int | None, leng
     return _zarr().create_array(store=str(path), shape=spec.shape, chunks=tuple(chunks), dtype=dtype, overwrite=True)
 
 
+def folder_of(target: Any) -> str:
+    """Where it is, as one text: of an array, or of the folder in which one is to be made."""
+    place = str(target if isinstance(target, Path) else target.store_path)
+    return place if "://" in place and not place.startswith("file://") else str(_folder(place).resolve())
+
+
+def _folder(place: str) -> Path:
+    return Path(place.removeprefix("file://"))
+
+
 class InZarr:
     """In the chunks of a zarr array."""
 
@@ -47,6 +58,7 @@ class InZarr:
         if not hasattr(array, "shape") or not hasattr(array, "chunks"):
             raise InvalidOption(f"{array!r} is no zarr array, but a group of them: pass one of its arrays.")
         self._array = array
+        self.folder = folder_of(array)
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.dtype = np.dtype(array.dtype).newbyteorder("=")
         self.grain: tuple[int, ...] | None = tuple(array.chunks)
@@ -63,14 +75,16 @@ class InZarr:
         described = [each for each in (folder / "zarr.json", folder / ".zarray") if each.is_file()]
         if not described:
             return None
-        stat = described[0].stat()
+        # What is in chunks is in files of their own.
+        stats = [each.stat() for each in folder.rglob("*") if each.is_file()]
         return Identity(
             path=str(folder.resolve()),
             part="zarr",
             shape=self.shape,
             dtype=np.dtype(self._array.dtype).str,
-            size=stat.st_size,
-            changed=stat.st_mtime_ns,
+            size=sum(each.st_size for each in stats),
+            changed=max(each.st_mtime_ns for each in stats),
+            ends=hashlib.blake2b(described[0].read_bytes(), digest_size=16).hexdigest(),
         )
 
     def close(self) -> None:
