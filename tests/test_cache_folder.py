@@ -288,7 +288,9 @@ print(ag.run(lambda x: x + 1, np.zeros(3, np.float32), on="opencl").value)
 
     expected = run()
     kinds = {each.name.rpartition("-")[0] for each in (tmp_path / "kernels").iterdir()}
-    assert kinds <= {"functions", "tuning", "kernel-compiled", "kernel-checked"}, "nothing that a driver would run"
+    assert kinds <= {"functions", "overwriting", "tuning", "kernel-compiled", "kernel-checked"}, (
+        "nothing that a driver would run"
+    )
     (tmp_path / "probes.json").write_bytes((tmp_path / "probes.json").read_bytes().replace(b"opencl:0", b"opencl:9"))
     for path in (tmp_path / "kernels").iterdir():
         path.unlink()
