@@ -225,6 +225,24 @@ def test_closures_that_are_mapped() -> None:
     check_that_nothing_stays(make_and_use, 1000)
 
 
+@pytest.mark.parametrize("on", ["opencl", "webgpu"])
+def test_closures_methods_and_arguments_of_programs_on_a_device(on: Any) -> None:
+    x = np.ones(3, np.float32)
+    refs: list[weakref.ref[Any]] = []
+    for number in range(40):
+        model = Model(number)
+        model.weight = model.weight.astype(np.float32)
+        function = closure(number)
+        refs += [weakref.ref(model), weakref.ref(function)]
+        for each in (model.plain, model.predict, model, lambda x, m=model: x * m.weight, function):
+            result = ag.run(each, x, on=on, fallback="raise")
+            np.testing.assert_array_equal(result.value, x + number if each is function else x * number)
+            assert result.receipt.device.startswith(on)
+        del model, function, each, result
+    gc.collect()
+    assert sum(each() is not None for each in refs) == 0
+
+
 @pytest.fixture
 def captured() -> Iterator[list[weakref.ref[Any]]]:
     yield []

@@ -30,15 +30,9 @@ class Known:
         self.states: OrderedDict[Hashable, State] = OrderedDict()
         self.new: OrderedDict[Hashable, Early] = OrderedDict()
 
-    @property
-    def by_value(self) -> frozenset[type]:
-        """Of float and int those whose values are a part of a key, and so may be of a program."""
-        return frozenset((float, int)) - self.lifted
-
-    def decide(self, types: frozenset[type]) -> bool:
-        """The values of such numbers decide what the function does; whether that is news."""
-        before, self.lifted = self.lifted, without(self.lifted, types)
-        return before != self.lifted
+    def decide(self, types: frozenset[type]) -> None:
+        """The values of such numbers decide what the function does."""
+        self.lifted = without(self.lifted, types)
 
     def remember(self, key: Hashable, state: State) -> None:
         self.new.pop(key, None)

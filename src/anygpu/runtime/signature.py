@@ -28,7 +28,8 @@ _FLOATS: frozenset[type] = frozenset((float, np.float16, np.float32, np.float64)
 _INTEGERS: frozenset[type] = frozenset(
     (int, *(np.dtype(f"{sign}int{bits}").type for sign in ("", "u") for bits in (8, 16, 32, 64)))
 )
-LIFTED = _FLOATS | _INTEGERS
+#: With these are those that have one value, so that nothing of it has to be said either.
+LIFTED = _FLOATS | _INTEGERS | {type(None), type(Ellipsis)}
 
 #: Which of these types go together: what decides for Python's numbers decides for NumPy's.
 _FAMILIES = (_FLOATS, _INTEGERS)
@@ -177,12 +178,9 @@ def _range(value: range, parts: Parts, lifted: frozenset[type]) -> None:
     parts += (range, (value.start, value.stop, value.step))
 
 
-def _sequence(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
-    parts += (type(value), len(value))
-    _elements(value, parts, lifted)
-
-
-def _elements(values: Collection[Any], parts: Parts, lifted: frozenset[type]) -> None:
+def _elements(values: Collection[Any], parts: Parts, lifted: frozenset[type], token: int | None = None) -> None:
+    """Of a tuple or list, or of what stands for an object of the class that has the token."""
+    parts += (token or type(values), len(values))
     if len(parts) + len(values) > _MOST_PARTS:
         parts.append(ByType)
         return
@@ -198,12 +196,8 @@ def _elements(values: Collection[Any], parts: Parts, lifted: frozenset[type]) ->
             (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
 
 
-def _dict(value: dict[Any, Any], parts: Parts, lifted: frozenset[type]) -> None:
-    parts += (dict, len(value))
-    _items(value, parts, lifted)
-
-
-def _items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type]) -> None:
+def _items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type], token: int | None = None) -> None:
+    parts += (token or dict, len(values))
     if len(parts) + len(values) > _MOST_PARTS:
         parts.append(ByType)
         return
@@ -257,9 +251,9 @@ BUILTIN: dict[type, _Describe] = {
     type(None): _by_kind,
     type(Ellipsis): _by_kind,
     type(NotImplemented): _by_kind,
-    tuple: _sequence,
-    list: _sequence,
-    dict: _dict,
+    tuple: _elements,
+    list: _elements,
+    dict: _items,
     slice: _slice,
     range: _range,
     FunctionType: _function,
@@ -315,11 +309,9 @@ def _way_for(kind: type, token: int) -> _Describe:
         if taken is None:
             whole(value, parts, lifted)
         elif isinstance(taken, dict):
-            parts += (token, len(taken))
-            _items(taken, parts, lifted)
+            _items(taken, parts, lifted, token)
         else:
-            parts += (token, len(taken))
-            _elements(taken, parts, lifted)
+            _elements(taken, parts, lifted, token)
 
     return describe_container
 
