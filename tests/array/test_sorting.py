@@ -311,3 +311,12 @@ def test_only_the_number_of_places_is_computed() -> None:
     for result in (*sorting.nonzero(x), sorting.unique(x), sorting.flatnonzero(x)):
         assert isinstance(result, Array)
         assert "not computed" in repr(result)
+
+
+def test_isin_is_exact_between_int64_and_uint64() -> None:
+    large, small = np.array([2**63, 2**63 - 1, 5], np.uint64), np.array([2**63 - 1, -(2**63), 5, -1])
+    for invert in (False, True):
+        got = np.isin(asarray(large), asarray(small), invert=invert)
+        assert np.array_equal(np.asarray(got), np.array([False, True, True]) != invert)
+        got = np.isin(asarray(small), asarray(large), invert=invert)
+        assert np.array_equal(np.asarray(got), np.array([True, False, True, False]) != invert)

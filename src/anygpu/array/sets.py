@@ -166,12 +166,22 @@ def isin(
 ) -> Array:
     """Whether each element is among the others."""
     array, others = arrays(element, test_elements)
-    values, line = same_dtype(array._value, reshape(others._value, (others.size,)))
     if others.size == 0:
         return Array(placed(filled(array.shape, invert, "bool"), array._place))
+    line, possible = reshape(others._value, (others.size,)), None
+    if {array._value.spec.dtype, line.spec.dtype} == {"int64", "uint64"}:
+        # They have no common type, so both become unsigned, and those that the other cannot have are left out.
+        is_signed = array._value.spec.dtype == "int64"
+        possible = compare("greater_equal" if is_signed else "less", array._value, 0 if is_signed else 2**63)
+        values, line = cast(array._value, "uint64"), cast(line, "uint64")
+    else:
+        values, line = same_dtype(array._value, line)
     ordered = apply(Sort(0), line)
     place = binary("minimum", apply(Search("left"), ordered, values), others.size - 1)
-    return Array(compare("not_equal" if invert else "equal", apply(Gather(0), ordered, place), values))
+    found = compare("equal", apply(Gather(0), ordered, place), values)
+    if possible is not None:
+        found = binary("bitwise_and", found, possible)
+    return Array(unary("invert", found) if invert else found)
 
 
 def _flat(x: Array, *, distinct: bool) -> Array:
