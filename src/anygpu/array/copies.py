@@ -182,7 +182,7 @@ class Copies:
         cells = tuple([self._cells.setdefault(id(cell), types.CellType()) for cell in closure])
         names = self._globals.get(id(function.__globals__))
         if names is None:
-            names = {"__name__": function.__globals__.get("__name__"), "__builtins__": self._builtins}
+            names = {"__name__": function.__globals__.get("__name__", ""), "__builtins__": self._builtins}
             self._globals[id(function.__globals__)] = names
         copied = types.FunctionType(function.__code__, names, function.__name__, None, cells)
         self._made[position] = copied

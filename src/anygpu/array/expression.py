@@ -122,7 +122,7 @@ def users_line() -> Line | None:
 def nearest_line(frame: FrameType | None) -> Line | None:
     """The nearest line outside of this package and of NumPy's dispatching."""
     while frame is not None:
-        name = frame.f_globals.get("__name__", "")
+        name = frame.f_globals.get("__name__") or ""
         if not name.startswith(_NOT_THE_USER):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
