@@ -23,7 +23,7 @@ import numpy as np
 import anygpu as ag
 from anygpu.plan.choosing import Cell, Choice
 from anygpu.receipts import Receipt
-from anygpu.runtime import exploring, placing, running
+from anygpu.runtime import exploring, places, placing, running
 from anygpu.runtime.call import Call
 from anygpu.runtime.checking import learn_flags
 from anygpu.runtime.planner import default
@@ -62,7 +62,8 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
     """Within the block calls of offloaded functions go to one engine after another."""
     placement = Placement(engines)
     planner = default()
-    planner._look()
+    with mock.patch.object(places, "LOOK_SECONDS", 180.0):  # however busy the machine is
+        planner._look()
     for device in planner.machine().devices:
         if engine_of(device.id) in engines and device.id != "numpy":
             planner.worker(device.id).supports(_PROBE)

@@ -107,7 +107,8 @@ class Array(NumpyMethods):
     def __getattr__(self, name: str) -> Any:
         paper = recorder.get()
         if paper is None or name.startswith("__") or not hasattr(self._imitated, name):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            shown = type(self).__name__ if paper is None else f"numpy.{self._imitated.__name__}"
+            raise AttributeError(f"{shown!r} object has no attribute {name!r}", name=name, obj=self)
         return _later("anygpu.array.imitation").attribute(self, name, paper)
 
     # Facts
@@ -218,7 +219,12 @@ class Array(NumpyMethods):
 
     def __bool__(self) -> bool:
         if self.size != 1:
-            raise ValueError("the truth of an array with several elements is ambiguous: use x.any() or x.all().")
+            raise ValueError(
+                "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
+                if self.size
+                else "The truth value of an empty array is ambiguous. Use `array.size > 0` to check that an array is "
+                "not empty."
+            )
         return bool(self._only("a bool"))
 
     def __int__(self) -> int:
@@ -348,7 +354,14 @@ class Array(NumpyMethods):
 
     def _in_place(self, fn: BinaryFunction, other: object) -> Array:
         result = self._binary(fn, other)
-        return result if result is NotImplemented else self._assign(result)
+        if result is NotImplemented or self._is_number:
+            return result
+        return self._assign(result)
+
+    @property
+    def _is_number(self) -> bool:
+        """Whether it stands for one of NumPy's numbers, which never change: `+=` gives another."""
+        return not self._stored.spec.shape and recorder.get() is not None and self._imitated is not np.ndarray
 
     def _assign(self, result: Array) -> Array:
         """`self op= other`: the array keeps its shape and type, as in NumPy."""

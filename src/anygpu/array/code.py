@@ -22,6 +22,7 @@ APPROVED_MODULES = frozenset(
         "numpy",
         "numpy.fft",
         "numpy.linalg",
+        "numpy.lib",
         "numpy.lib.stride_tricks",
         "numpy.polynomial",
         "numpy.typing",
@@ -63,8 +64,10 @@ APPROVED_BUILTINS = frozenset(
 #: Functions of NumPy's that keep something, change something or touch files.
 _NUMPY_REFUSED = frozenset(
     """
-    DataSource apply_along_axis from_dlpack frombuffer fromfile fromfunction fromiter frompyfunc fromregex
-    fromstring genfromtxt getbufsize info load loadtxt memmap printoptions save savetxt savez savez_compressed
+    DataSource apply_along_axis array2string array_repr array_str from_dlpack frombuffer fromfile fromfunction
+    fromiter frompyfunc fromregex
+    fromstring genfromtxt get_printoptions getbufsize geterr geterrcall info load loadtxt memmap printoptions save
+    savetxt savez savez_compressed
     set_printoptions setbufsize seterr seterrcall show_config show_runtime test vectorize
 """.split()  # noqa: SIM905
 )

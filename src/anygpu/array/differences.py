@@ -95,6 +95,8 @@ def gradient(f: Any, *varargs: Any, axis: int | Sequence[int] | None = None, edg
     """The slope along each axis, from both neighbours; at the edges from one side."""
     (array,) = arrays(f)
     axes = tuple(range(array.ndim)) if axis is None else _in_given_order(axis, array.ndim)
+    if array.dtype == np.bool_:
+        raise TypeError("gradient: bool values cannot be subtracted.")
     value = array._value if is_inexact(array._value.spec.dtype) else cast(array._value, "float64")
     spacings = _spacings(varargs, axes, array)
     if edge_order not in (1, 2):

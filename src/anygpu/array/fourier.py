@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from anygpu.array import recording
 from anygpu.array.array import Array, as_array
 from anygpu.array.expression import Value
@@ -148,6 +150,8 @@ def _transform(fn: FourierFunction, x: Value, n: int | None, axis: int, norm: No
     if length < 1:
         raise ValueError(f"Invalid number of FFT data points ({length}) specified.")
     scale = _scale(fn, length, norm)
+    if own == "float16" and scale != 1:
+        scale = float(np.float16(scale))  # NumPy rounds the factor to the type that it was given
     x = recording.cast(x, _input_dtype(fn, own))
     x = _resized(x, position, length // 2 + 1 if fn == "irfft" else length)
     x = recording.apply(Fourier(fn, position, length), x)

@@ -17,6 +17,8 @@ from anygpu.array.recording import normal_axis
 def angle(z: Any, deg: bool = False) -> Array:
     """The angle of complex numbers, from -π to π."""
     x = as_array(z)
+    if x.dtype.kind == "b":
+        x = x.astype(np.int64)
     result = ew.atan2(ew.imag(x), ew.real(x))
     return ew.rad2deg(result) if deg else result
 

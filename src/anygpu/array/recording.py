@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.expression import Value, is_portable, users_line
+from anygpu.array.expression import Value, is_portable, recorder, users_line
 from anygpu.array.place import Place
 from anygpu.array.weak import Weak
 from anygpu.errors import InvalidOption, InvalidProgram
@@ -302,8 +302,10 @@ def _pair(fn: BinaryFunction, one: Operand, other: Operand) -> tuple[Value, Valu
     """Two operands of one type and shape, by the shortest way that leads there."""
     if fn == "power" and type(other) is Weak and other.is_whole:
         other.needs_value()  # whether it is negative decides
-    if fn == "power" and type(one) is Value and one.spec.dtype == "bool" and type(other) is int:
-        one = cast(one, "int8")  # the one operator in which NumPy lets a Python integer bend to a bool
+    if fn == "power" and type(one) is Value and one.spec.dtype == "bool" and type(other) is int and other == 2:
+        one = cast(one, "int8")  # NumPy squares here, and the square of a bool is an int8
+    if fn == "power" and type(other) is Value and KIND[other.spec.dtype] == "signed":
+        _check_exponents(one, other)
     if fn != "divide":
         if type(one) is Value:
             if type(other) is Value:
@@ -315,6 +317,18 @@ def _pair(fn: BinaryFunction, one: Operand, other: Operand) -> tuple[Value, Valu
             return weak, other
     x, y = common(one, other, inexact=fn == "divide")
     return x, y
+
+
+def _check_exponents(one: Operand, exponents: Value) -> None:
+    """NumPy raises an error if one of the exponents of whole numbers is negative, so their values decide."""
+    listening = recorder.get()
+    if listening is None or isinstance(exponents.op, Constant) or type(one) in (float, complex):
+        return
+    if type(one) is Value and KIND[one.spec.dtype] in ("float", "complex"):
+        return
+    if type(one) is Weak and not one.is_whole:
+        return
+    listening.stop("it raises whole numbers to powers that may be negative, and then NumPy refuses them")
 
 
 #: What NumPy makes of arithmetic with truth values.

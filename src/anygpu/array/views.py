@@ -66,6 +66,8 @@ class View:
 
 def attach(array: Array, base: Array, path: tuple[Primitive, ...], refusal: str | None = None) -> Array:
     """Make `array`, whose value was computed along the path, a view of `base`, or of what that is a view of."""
+    if base._is_number and not array.shape:
+        return array  # a method of one of NumPy's numbers gives a number
     seen = base._view
     root, way = (base, path) if seen is None else (seen.base, seen.path + path)
     inherited = seen.refusal if seen is not None else None
