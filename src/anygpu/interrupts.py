@@ -45,7 +45,7 @@ def whole(method: Callable[P, T]) -> Callable[P, T]:
 def soon(call: Callable[[], object]) -> None:
     """On another thread, and nobody waits for it. It must not raise."""
     with contextlib.suppress(RuntimeError):  # the interpreter is about to end
-        _thread.start_new_thread(call, ())
+        _thread.start_new_thread(_run, (call,))
 
 
 class Taken:
@@ -80,6 +80,20 @@ class Taken:
             self._lock.release()
 
 
+def _run(call: Callable[[], object]) -> None:
+    try:
+        call()
+    finally:
+        _forget_this_thread()
+
+
+def _forget_this_thread() -> None:
+    """`threading.current_thread()` makes a stand-in for a thread of C, which would be listed for ever."""
+    stand_in = threading._active.get(_thread.get_ident())  # type: ignore[attr-defined]
+    if isinstance(stand_in, threading._DummyThread):
+        threading._active.pop(_thread.get_ident(), None)  # type: ignore[attr-defined]
+
+
 def _elsewhere(call: Callable[[], T]) -> T:
     done = _thread.allocate_lock()
     done.acquire()
@@ -93,6 +107,7 @@ def _elsewhere(call: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - it is the caller's
             errors.append(error)
         finally:
+            _forget_this_thread()
             done.release()
 
     try:

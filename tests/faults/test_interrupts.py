@@ -235,3 +235,13 @@ def test_closing_a_store() -> None:
             assert store.get("a").holders == ("main",)
 
     at_every_moment(work, check, least=20)
+
+
+def test_no_thread_stays(known: Places) -> None:
+    before = set(threading.enumerate())
+    with Store() as store:
+        for number in range(20):
+            store.put(str(number), X + number)
+    with Runtime(known=known) as runtime:
+        runtime.submit(np.sum, X).cancel()
+    assert not [each for each in threading.enumerate() if each not in before and "Dummy" in each.name]
