@@ -115,6 +115,11 @@ def frame() -> Any:
     return pandas.DataFrame({"a": X})
 
 
+def others(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Another one each time. They are made beforehand, as that takes longer than a call."""
+    return itertools.cycle([make() for _ in range(500)]).__next__
+
+
 def kinds() -> list[Calls]:
     model, numbers, table = Model(), itertools.count(), frame()
     return [
@@ -133,9 +138,9 @@ def kinds() -> list[Calls]:
         of("enum", with_something, X, Colour.RED),
         of("keywords", with_something, X, mode="other", axis=0),
         of(type(table).__name__, of_something, table),
-        changing(f"new {type(table).__name__}", with_something, frame),
+        changing(f"another {type(table).__name__}", with_something, others(frame)),
         of("object", of_something, model),
-        changing("new object", with_something, Model),
+        changing("another object", with_something, others(Model)),
         Calls("bound method", lambda: model.bare(X), lambda: model.offloaded(X)),
     ]
 

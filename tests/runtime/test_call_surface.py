@@ -490,6 +490,58 @@ def test_an_offloaded_function_calls_another() -> None:
         np.testing.assert_array_equal(outer(X), X * 2 + 1 + X * 3)
 
 
+# -- what is known is shared, and values never are
+
+
+class Layer:
+    def __init__(self, factor: float, shift: Any, mode: str) -> None:
+        self.factor, self.shift, self.mode = factor, shift, mode
+
+    def plain(self, x: Any) -> Any:
+        return x * self.factor + self.shift if self.mode == "add" else x - self.shift
+
+    @ag.offload
+    def offloaded(self, x: Any) -> Any:
+        return x * self.factor + self.shift if self.mode == "add" else x - self.shift
+
+
+def captured(layer: Layer) -> Any:
+    factor, shift, mode = layer.factor, layer.shift, layer.mode
+    return lambda x: x * factor + shift if mode == "add" else x - shift
+
+
+@pytest.mark.parametrize("on", ["opencl", "webgpu", None])
+def test_closures_methods_and_objects_of_one_code_get_their_own_values(on: Any) -> None:
+    x = np.arange(6, dtype=np.float32)
+    by_argument = ag.offload(on=on, fallback="allow")(lambda x, layer: layer.plain(x))
+    for number in range(12):
+        shift: Any = np.float32(number) if number % 3 else np.full(6, number, np.float32)
+        layer = Layer(number / 2, shift, "add" if number % 4 else "subtract")
+        expected = layer.plain(x)
+        for got in (
+            ag.run(layer.plain, x, on=on, fallback="allow").value,
+            ag.run(layer.offloaded, x, on=on, fallback="allow").value,
+            ag.run(captured(layer), x, on=on, fallback="allow").value,
+            ag.submit(captured(layer), x, on=on, fallback="allow").result(60),
+            layer.offloaded(x),
+            by_argument(x, layer),
+        ):
+            np.testing.assert_allclose(got, expected, rtol=1e-6)
+            assert got.dtype == expected.dtype
+
+
+@pytest.mark.parametrize("on", ["opencl", "webgpu"])
+def test_numbers_of_every_type_get_their_own_results(on: str) -> None:
+    x = np.arange(6, dtype=np.float32)
+    shifted = ag.offload(on=on, fallback="allow")(lambda x, n, times: np.roll(x, n) * times)
+    for n in (0, 1, 5, 1, True, np.int64(2)):
+        for times in (2, 3, True, 2.5, np.int32(2), np.float32(3), 2):
+            expected = np.roll(x, n) * times
+            got = shifted(x, n, times)
+            np.testing.assert_allclose(got, expected, rtol=1e-6)
+            assert got.dtype == expected.dtype, (n, times)
+
+
 # -- threads, errors, interrupts
 
 

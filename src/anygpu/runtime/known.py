@@ -28,7 +28,7 @@ class Known:
         #: By key, the latest last. Those of which only the time of a call is known are apart: arguments that are new
         #: with every call do not drive out what was learnt of others.
         self.states: OrderedDict[Hashable, State] = OrderedDict()
-        self.new: OrderedDict[Hashable, Early] = OrderedDict()
+        self.new: dict[Hashable, Early] = {}
 
     def decide(self, types: frozenset[type]) -> None:
         """The values of such numbers decide what the function does."""
@@ -46,9 +46,9 @@ class Known:
             self.states.move_to_end(key)
 
     def remember_new(self, key: Hashable, early: Early) -> None:
+        if len(self.new) >= _MOST_NEW:
+            self.new.clear()  # which costs less than to look for the oldest one
         self.new[key] = early
-        if len(self.new) > _MOST_NEW:
-            self.new.popitem(last=False)
 
 
 class KnownFunctions:

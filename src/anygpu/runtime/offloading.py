@@ -25,7 +25,7 @@ from anygpu.runtime.options import CallOptions, Options, options
 from anygpu.runtime.placing import explain, place
 from anygpu.runtime.planner import Planner, allows_numpy, default
 from anygpu.runtime.signature import BUILTIN, function_key, signature, way_of
-from anygpu.runtime.state import LARGE, Early, State
+from anygpu.runtime.state import LARGE, Early, State, said_of_new
 from anygpu.runtime.values import home_of_ours, largest_of
 
 P = ParamSpec("P")
@@ -118,7 +118,7 @@ class Offloaded(Calls, Generic[P, R]):
     """
 
     # What is in `__dict__` is copied by whoever wraps it in turn, so there is nothing of ours.
-    __slots__ = ("__dict__", "__weakref__", "_binds", "_may_begin_at_home", "_task")
+    __slots__ = ("__dict__", "__weakref__", "_binds", "_may_begin_at_home", "_new", "_task")
 
     __name__: str
     __qualname__: str
@@ -128,6 +128,7 @@ class Offloaded(Calls, Generic[P, R]):
         check_function(function)
         super().__init__(function, Known(options), planner)
         self._task = _name_of(function)
+        self._new = said_of_new(self._task)
         functools.update_wrapper(self, function)
         #: Whether the function becomes a method when it is an attribute of a class.
         self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
@@ -182,11 +183,13 @@ class Offloaded(Calls, Generic[P, R]):
         if state is None and self._may_begin_at_home and _may_begin_small(key, arguments, keywords):
             # Nothing is thought about before it is known to pay.
             ready = _clock()
-            value = function(*arguments, **keywords)
+            value = function(*arguments, **keywords) if keywords else function(*arguments)
             end = _clock()
-            early = Early(self._task, end - ready)
-            known.remember_new(key, early)
-            publish((early.said, begin, ready, end))
+            said = self._new
+            known.remember_new(key, Early(said, end - ready))
+            _set_last((said, begin, ready, end))
+            if _listening():
+                publish((said, begin, ready, end))
             return value
         placed: R = self._place(key, arguments, keywords)[0]
         return placed

@@ -67,6 +67,11 @@ class Said(NamedTuple):
     predicted: float | None
 
 
+def said_of_new(task: str) -> Said:
+    """What is said of calls of a kind that is new."""
+    return Said(task, "it is new, and its first calls are measured on numpy.", None)
+
+
 class Early:
     """Calls of a kind so new that nothing is known of it: they run as they are, and only their time is kept."""
 
@@ -74,8 +79,8 @@ class Early:
 
     as_it_is = True
 
-    def __init__(self, task: str, seconds: float) -> None:
-        self.said = Said(task, "it is new, and its first calls are measured on numpy.", None)
+    def __init__(self, said: Said, seconds: float) -> None:
+        self.said = said
         self.quiet = self._granted = 1024 if seconds < _SHORT else 4 if seconds < _MIDDLING else 0
         self.unheard = 0.0
         self._seconds = seconds
