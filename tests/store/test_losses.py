@@ -111,13 +111,13 @@ def test_a_process_that_was_forked_is_not_kept_waiting() -> None:
         store = Store(device="numpy", budget=1 << 16, host_budget=0, disk=True)
         for number in range(3):
             store.put(f"t{number}", np.full(1 << 14, number, np.float32))
-        store._guard._lock.acquire()  # as if another thread were at work
+        store._guard.lock.acquire()  # as if another thread were at work
         child = os.fork()
         if child == 0:
             assert float(store.get("t0")[0]) == 0
             store.close()
             os._exit(0)
-        store._guard._lock.release()
+        store._guard.lock.release()
         assert os.waitpid(child, 0)[1] == 0
         assert float(store.get("t1")[0]) == 1
         """
