@@ -259,6 +259,7 @@ class Search:
         for each in sorted(global_names(code)):
             if each not in around:
                 absent.append(each)
+                self._add_builtin(position, function, each)
             elif (id(around), each) in self._slots:
                 self.children[position].append(("global", each, self._slots[id(around), each]))
             else:
@@ -281,9 +282,17 @@ class Search:
         self._named.append((position, depth))
         return position
 
+    def _add_builtin(self, position: int, function: types.FunctionType, name: str) -> None:
+        known: dict[str, Any] = function.__builtins__  # type: ignore[attr-defined]
+        if name in known and (id(known), name) not in self._slots:
+            self._slots[id(known), name] = len(self.captures)
+            self._record("identity", position, "builtin", name, None, _is_ref, weak(known[name]), name)
+
     def _add_module(self, module: types.ModuleType, new: Callable[..., int], depth: int) -> int:
         if module.__name__ in APPROVED_MODULES:
-            return new("identity", _is_ref, weak(module))
+            position = new("identity", _is_ref, weak(module))
+            self._named.append((position, depth))
+            return position
         if getattr(module, "__spec__", None) is not None and module.__name__.partition(".")[0] in _STANDARD:
             return new("unknown", _is_of_ref, weak(type(module)))
         if type(module) is not types.ModuleType or "__getattr__" in vars(module):
@@ -307,6 +316,9 @@ class Search:
     def _look_into(self, position: int, depth: int) -> None:
         thing, capture = self.values[position], self.captures[position]
         kind = capture.kind
+        if kind == "identity":
+            self._look_into_approved(position, thing, depth)
+            return
         attributes = vars(thing) if hasattr(thing, "__dict__") else {}
         every = self.any_name and kind in ("object", "class")
         for each, member in list(attributes.items()):
@@ -327,6 +339,21 @@ class Search:
                     self._looked.add((position, slot))
                     label = f"{self.captures[position].name}.{slot}"
                     self._record("value", position, "itself", None, thing, _lacks, slot, label)
+
+    def _look_into_approved(self, position: int, module: types.ModuleType, depth: int) -> None:
+        """What a known module has under the names in the code: others may have put something else there."""
+        for name in self.names & vars(module).keys():
+            if (position, name) in self._looked:
+                continue
+            self._looked.add((position, name))
+            value, label = vars(module)[name], f"{module.__name__}.{name}"
+            if isinstance(value, types.ModuleType) and value.__name__ in APPROVED_MODULES:
+                self._add(position, "attribute", name, value, label, depth + 1)
+            elif type(value) in PLAIN:
+                known = type(value), bits(value)
+                self._record("value", position, "attribute", name, value, same_value, known, label)
+            else:
+                self._record("identity", position, "attribute", name, value, _is_ref, weak(value), label)
 
     def _look_at(self, position: int, step: str, name: str, value: Any, depth: int) -> None:
         if (position, name) in self._looked:
@@ -585,6 +612,7 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "keyword default": lambda function, name: function.__kwdefaults__[name],
     "attribute": lambda thing, name: thing.__dict__[name],
     "slot": getattr,
+    "builtin": lambda function, name: function.__builtins__[name],
     "itself": lambda thing, _: thing,
     "type": lambda thing, _: type(thing),
     "mro": lambda kind, number: kind.__mro__[number],
