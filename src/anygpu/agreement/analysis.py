@@ -43,7 +43,8 @@ class Flag(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    #: For each output.
+    #: For each output: what the program gives on NumPy, and how far two right answers may lie apart.
+    values: list[Values]
     bounds: list[Bound]
     flags: frozenset[Flag]
 
@@ -73,6 +74,7 @@ def _in_pieces(program: Program, inputs: Sequence[Values], most_bytes: int) -> A
     largest = max(spec.size for spec in program.specs)
     length = max(1, way.length * _PIECE // largest)
     bounds: list[Bound] = [None] * len(program.outputs)
+    values = [np.empty(spec.shape, spec.dtype) for spec in program.results]
     flags: set[Flag] = set()
     for start in range(0, way.length, length):
         stop = min(start + length, way.length)
@@ -83,12 +85,15 @@ def _in_pieces(program: Program, inputs: Sequence[Values], most_bytes: int) -> A
         found = _analyse(cut(program, way, start, stop), given, most_bytes)
         flags |= found.flags
         for number, (bound, axis) in enumerate(zip(found.bounds, way.outputs, strict=True)):
-            if bound is not None and axis is not None:
+            assert axis is not None
+            place = (slice(None),) * axis + (slice(start, stop),)
+            values[number][place] = found.values[number]
+            if bound is not None:
                 known = bounds[number]
                 if known is None:
                     known = bounds[number] = np.zeros(program.results[number].shape)
-                known[(slice(None),) * axis + (slice(start, stop),)] = bound
-    return Analysis(bounds, frozenset(flags))
+                known[place] = bound
+    return Analysis(list(values), bounds, frozenset(flags))
 
 
 def _analyse(program: Program, inputs: Sequence[Values], most_bytes: int) -> Analysis:
@@ -116,10 +121,11 @@ def _analyse(program: Program, inputs: Sequence[Values], most_bytes: int) -> Ana
             raise TooLarge
         for source in last_use[position]:
             held -= _bytes_of(values[source], bounds[source])
-            values[source] = None
             if source not in outputs:
+                values[source] = None
                 bounds[source] = None
-    return Analysis([bounds[output] for output in program.outputs], frozenset(flags))
+    found = [values[output] for output in program.outputs]
+    return Analysis(found, [bounds[output] for output in program.outputs], frozenset(flags))
 
 
 def flags_of(program: Program, inputs: Sequence[Values]) -> frozenset[Flag]:

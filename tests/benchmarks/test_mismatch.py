@@ -1,0 +1,23 @@
+"""Of functions for which a device is wrong in one element, none returns what the device gave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from anygpu.runtime.planner import Planner
+from anygpu.testing.wrong import WrongPlaces
+from benchmarks.mismatch import DEVICE, called
+
+
+def test_no_wrong_result_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = WrongPlaces(DEVICE, lambda program, run: True)
+    planner = Planner(known=places)
+    planner._look()
+    assert planner.machine().device(DEVICE) is not None
+    monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
+    tally = Counter(called(seed, planner, places.wrong) for seed in range(60))
+    assert not tally["MISSED"]
+    assert tally["found"] >= 50, tally
