@@ -96,6 +96,8 @@ class Search:
         self.names: set[str] = set()
         #: Whether attributes are reached by names that are made while the code runs.
         self.any_name = False
+        #: Why functions are unknown.
+        self.unfollowed: dict[int, str] = {}
         #: Where the members of classes are, by the class and the name.
         self.members: dict[tuple[int, str], int] = {}
         self.mro: dict[int, list[int]] = {}
@@ -240,9 +242,10 @@ class Search:
         code = function.__code__
         position = new("function", _same_code, code)
         self._known[id(function)] = position
-        if reaches_inside(code) or not imported_names(code) <= APPROVED_MODULES:
-            capture = self.captures[position]
-            self.captures[position] = capture._replace(kind="unknown", name=name)
+        why = _why_unfollowed(code, name)
+        if why is not None:
+            self.unfollowed[position] = why
+            self.captures[position] = self.captures[position]._replace(kind="unknown")
             return position
         for number, cell in enumerate(function.__closure__ or ()):
             if (id(cell), "cell") in self._slots:
@@ -489,6 +492,14 @@ def slots_of(kind: type[Any]) -> Iterator[str]:
     """The attributes that a class keeps outside of `__dict__`, under the names that reach them."""
     for cls in kind.__mro__[:-1]:
         yield from (name for name, member in vars(cls).items() if type(member) is types.MemberDescriptorType)
+
+
+def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
+    inside = reaches_inside(code)
+    if inside:
+        return f"{name} uses {inside[0]}, through which it reaches what anygpu cannot follow"
+    imports = sorted(imported_names(code) - APPROVED_MODULES)
+    return f"{name} imports {imports[0]} while it runs, which anygpu cannot follow" if imports else None
 
 
 def _called(function: Callable[..., Any]) -> str:

@@ -192,6 +192,6 @@ def calls_super(code: types.CodeType) -> bool:
     return "super" in _facts(code).global_names
 
 
-def reaches_inside(code: types.CodeType) -> bool:
-    """Whether the code looks into functions and objects in ways that cannot be followed."""
-    return bool(_facts(code).attributes & _INSIDE)
+def reaches_inside(code: types.CodeType) -> list[str]:
+    """The attributes by which the code looks into functions and objects in ways that cannot be followed."""
+    return sorted(_facts(code).attributes & _INSIDE)

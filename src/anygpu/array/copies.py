@@ -143,12 +143,7 @@ class Copies:
             case "member":
                 return value
             case "unknown":
-                name = capture.name
-                about = "" if isinstance(value, types.FunctionType) else f", a {type(value).__name__},"
-                reason = f"it uses {name}{about} which anygpu cannot follow"
-                if name.startswith("its argument"):
-                    reason = f"{name} is a {_description(value)}"
-                return Unfollowed(reason, self._refuse)
+                return Unfollowed(self._search.unfollowed.get(position) or _reason(capture.name, value), self._refuse)
 
     def _taken(self, value: Any) -> Any:
         if value is np:
@@ -371,9 +366,11 @@ def _content(cell: types.CellType) -> Any:
         return _UNSET
 
 
-def _description(value: Any) -> str:
+def _reason(name: str, value: Any) -> str:
     kind = type(value).__name__
-    return f"{kind} of {value.dtype}" if isinstance(value, np.ndarray) else kind
+    if name.startswith("its argument"):
+        return f"{name} is a {kind} of {value.dtype}" if isinstance(value, np.ndarray) else f"{name} is a {kind}"
+    return f"it uses {name}, a {kind}, which anygpu cannot follow"
 
 
 class _Names(types.ModuleType):

@@ -12,7 +12,7 @@ from anygpu.array.arguments import arrays, common_dtype, same_dtype, to_array
 from anygpu.array.array import Array
 from anygpu.array.expression import Value
 from anygpu.array.histograms import bincount, digitize, histogram, histogram2d, histogram_bin_edges, histogramdd
-from anygpu.array.manipulation import diagonal
+from anygpu.array.manipulation import diagonal, squeeze
 from anygpu.array.nan_reductions import (
     nanargmax,
     nanargmin,
@@ -134,11 +134,11 @@ def cov(
     if counts is None and strengths is None:
         middle = binary("divide", reduced("sum", samples, (1,), keepdims=True), count)
         centred = binary("subtract", samples, middle)
-        return Array(_squeezed(_products(centred, centred, float(max(count - correction, 0)))))
+        return squeeze(Array(_products(centred, centred, float(max(count - correction, 0)))))
     heavy = (
         binary("multiply", counts, strengths) if counts is not None and strengths is not None else counts or strengths
     )
-    return Array(_squeezed(_weighted_cov(samples, heavy, strengths, correction)))  # type: ignore[arg-type]
+    return squeeze(Array(_weighted_cov(samples, heavy, strengths, correction)))  # type: ignore[arg-type]
 
 
 def _cov_dtype(given: list[Array], dtype: npt.DTypeLike | None) -> DType:
@@ -185,10 +185,6 @@ def _products(one: Value, other: Value, freedom: float | Value) -> Value:
         other = unary("conj", other)
     one, other = same_dtype(one, other)
     return cast(binary("divide", apply(Contract((1,), (1,)), one, other), freedom), one.spec.dtype)
-
-
-def _squeezed(value: Value) -> Value:
-    return reshape(value, tuple(length for length in value.spec.shape if length != 1))
 
 
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: npt.DTypeLike | None = None) -> Array:
