@@ -372,6 +372,70 @@ def test_random_numbers_are_refused_and_their_sources_stay_as_they_were() -> Non
     assert drawn() == expected
 
 
+class Base:
+    count = 0
+    weights = W[0].copy()
+
+    def __init__(self, bias: float = 1.0) -> None:
+        self.bias = bias
+
+    def forward(self, x: Any) -> Any:
+        return x * self.bias + self.weights.sum()
+
+    @property
+    def numbered(self) -> int:
+        Base.count += 1
+        return Base.count
+
+    def counted(self, x: Any) -> Any:
+        type(self).count += 1
+        return x * type(self).count
+
+    @classmethod
+    def counted_by_class(cls, x: Any) -> Any:
+        cls.count += 1
+        return x * cls.count
+
+
+class Child(Base):
+    def forward(self, x: Any) -> Any:
+        return super().forward(x) - 1
+
+
+class Grandchild(Child):
+    def forward(self, x: Any) -> Any:
+        return super().forward(x) * 2
+
+
+def test_methods_of_base_classes_are_called_in_their_order() -> None:
+    thing = Grandchild(3.0)
+    for function in (thing.forward, lambda x: Grandchild(2.0).forward(x), lambda x: Child.forward(thing, x)):
+        assert np.allclose(run(traced(function), function, X), function(X))
+    kinds: Callable[[Any], Any] = lambda x: x * (isinstance(thing, Base) + 2 * (type(thing) is Grandchild))  # noqa: E731
+    assert np.array_equal(run(traced(kinds), kinds, X), X * 3)
+
+
+def test_what_is_changed_in_a_class_or_module_is_refused_and_not_seen() -> None:
+    thing = Grandchild()
+
+    def sets(x: Any) -> Any:
+        Base.count = 9
+        return x * 2
+
+    def sets_numpy(x: Any) -> Any:
+        np.seen = 1  # type: ignore[attr-defined]
+        return x * 2
+
+    def sets_math(x: Any) -> Any:
+        math.seen = 1  # type: ignore[attr-defined]
+        return x * 2
+
+    functions = (sets, sets_numpy, sets_math, thing.counted, thing.counted_by_class, lambda x: x * thing.numbered)
+    for function in functions:
+        assert isinstance(trace(function, (X,), {}), NotTraceable), function
+    assert (Base.count, hasattr(np, "seen"), hasattr(math, "seen")) == (0, False, False)
+
+
 def test_looking_whether_something_changed_costs_next_to_nothing() -> None:
     program = traced(FUNCTIONS["a function that is called"])
     work = np.zeros(64)

@@ -247,6 +247,13 @@ class Array(NumpyMethods):
             raise TypeError("only an array of integers without axes can be an index.")
         return int(self._only("an index"))
 
+    def __round__(self, digits: int | None = None) -> Any:
+        if self.shape or self._imitated is np.ndarray:
+            raise TypeError("type numpy.ndarray doesn't define __round__ method")
+        if digits is None:
+            return round(self._only("an int"))
+        return _later("anygpu.array.elementwise").round(self, digits)
+
     def __iter__(self) -> Iterator[Array]:
         if not self.shape:
             raise TypeError("an array without axes cannot be iterated over.")

@@ -35,6 +35,7 @@ from anygpu.array.code import (
     imported_names,
     is_approved_function,
     reaches_inside,
+    sets_attributes,
 )
 from anygpu.program.dtypes import DTYPES
 
@@ -96,6 +97,8 @@ class Search:
         self.names: set[str] = set()
         #: Whether attributes are reached by names that are made while the code runs.
         self.any_name = False
+        #: Whether some code sets attributes: of classes too, for all that is known.
+        self.sets_attributes = False
         #: Why functions are unknown.
         self.unfollowed: dict[int, str] = {}
         #: Where the members of classes are, by the class and the name.
@@ -171,7 +174,9 @@ class Search:
         if hides_its_class(kind):
             return new("unknown", _is_of_ref, weak(kind))
         if kind in PLAIN or (isinstance(value, np.generic) and value.dtype.kind not in "OV"):
-            is_number = kind is float or kind is int or isinstance(value, np.floating | np.integer)
+            # A default is rarely another one, and as a value it leaves a method what it is.
+            is_default = step in ("default", "keyword default")
+            is_number = not is_default and (kind in (float, int) or isinstance(value, np.floating | np.integer))
             if is_number and not isinstance(value, np.timedelta64) and (kind in PLAIN or value.dtype.name in DTYPES):
                 return new("number", _is_of, kind)
             return new("value", same_value, (kind, bits(value)))
@@ -282,6 +287,7 @@ class Search:
         found = attribute_names(code)
         self.names |= found.names | (global_names(code) & {"type"})
         self.any_name |= found.any_name
+        self.sets_attributes |= sets_attributes(code)
         self._named.append((position, depth))
         return position
 
@@ -329,7 +335,7 @@ class Search:
             runs_unnamed = kind == "class" and is_special(each) and type(member) is types.FunctionType
             if each in _MAKING and position in self._only_types and not self.names & {"type", "__class__"}:
                 continue
-            is_reached = every or each in self.names or runs_unnamed
+            is_reached = (every and not (kind == "class" and is_special(each))) or each in self.names or runs_unnamed
             if is_reached and (kind != "class" or each not in _BESIDES):
                 self._look_at(position, "attribute", each, member, depth)
         if kind == "object":

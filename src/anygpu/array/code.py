@@ -149,6 +149,7 @@ class _Facts(NamedTuple):
     global_names: frozenset[str]
     attributes: frozenset[str]
     imports: frozenset[str]
+    sets_attributes: bool
 
 
 @functools.lru_cache(maxsize=4096)
@@ -156,12 +157,14 @@ def _facts(code: types.CodeType) -> _Facts:
     names: set[str] = set()
     attributes: set[str] = set()
     imports: set[str] = set()
+    sets_attributes = False
     for each in codes_in(code):
         for instruction in dis.get_instructions(each):
             if instruction.opname in _GLOBAL:
                 names.add(instruction.argval)
             elif instruction.opname in _ATTRIBUTE:
                 attributes.add(instruction.argval)
+                sets_attributes |= instruction.opname in ("STORE_ATTR", "DELETE_ATTR")
             elif instruction.opname == "IMPORT_NAME":
                 imports.add(instruction.argval or ".")
             elif instruction.opname == "LOAD_BUILD_CLASS":
@@ -170,7 +173,7 @@ def _facts(code: types.CodeType) -> _Facts:
         for constant in each.co_consts:
             texts = constant if isinstance(constant, tuple) else (constant,)
             attributes.update(text for text in texts if isinstance(text, str) and text.isidentifier())
-    return _Facts(frozenset(names), frozenset(attributes), frozenset(imports))
+    return _Facts(frozenset(names), frozenset(attributes), frozenset(imports), sets_attributes)
 
 
 def global_names(code: types.CodeType) -> frozenset[str]:
@@ -186,6 +189,11 @@ def attribute_names(code: types.CodeType) -> Attributes:
 def imported_names(code: types.CodeType) -> frozenset[str]:
     """The modules that are imported inside of the code."""
     return _facts(code).imports
+
+
+def sets_attributes(code: types.CodeType) -> bool:
+    facts = _facts(code)
+    return facts.sets_attributes or bool(facts.global_names & {"setattr", "delattr"})
 
 
 def calls_super(code: types.CodeType) -> bool:

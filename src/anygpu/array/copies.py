@@ -30,6 +30,7 @@ from anygpu.array.code import (
     is_approved_function,
     is_numpys,
 )
+from anygpu.array.expression import recorder
 from anygpu.array.numpy_names import REPLACED, NumpyNames
 
 #: What is refused, and why: it raises.
@@ -47,6 +48,7 @@ class Copies:
         self._globals: dict[int, dict[str, Any]] = {}
         self._cells: dict[int, types.CellType] = {}
         self._classes: dict[int, type[Any]] = {}
+        self._made_classes: list[type[Any]] = []
         self._builtins = _Builtins(search, refuse).names
         self._closed: dict[int, bool] = {}
         #: What changes in a copy is kept from the user, so it must be noticed: its name, the copy, and what it was.
@@ -69,6 +71,8 @@ class Copies:
                     self._before.append((capture.name, _Slots(made, slots), slots))
         for names in self._globals.values():
             self._before.append(("a global name", names, names.copy()))
+        for made in self._made_classes:
+            self._before.append((f"the class {made.__name__}", vars(made), dict(vars(made))))
         self._cells_before = [(cell, _content(cell)) for cell in self._cells.values()]
         return function, arguments, keywords
 
@@ -81,7 +85,7 @@ class Copies:
                 copied = copied.now()
             if len(copied) != len(before):
                 return name
-            if isinstance(copied, dict):
+            if not isinstance(copied, list):
                 if list(copied) != list(before) or any(copied[key] is not before[key] for key in before):
                     return name
             elif any(one is not other for one, other in zip(copied, before, strict=True)):
@@ -184,7 +188,9 @@ class Copies:
         copied.__qualname__ = function.__qualname__
         copied.__module__ = function.__module__
         for number, child in self._children(position, "cell"):
-            cells[number].cell_contents = self.of(child)
+            # By this cell super() knows where to go on from: the class in which the method stands.
+            is_class = function.__code__.co_freevars[number] == "__class__"
+            cells[number].cell_contents = self._search.values[child] if is_class else self.of(child)
         for name, child in self._children(position, "global"):
             if name not in names:
                 names[name] = self.of(child)
@@ -249,7 +255,7 @@ class Copies:
         for cls in reversed(kind.__mro__[:-1]):
             for (owner, name), position in members.items():
                 if owner == id(cls):
-                    if name in found:
+                    if name in found and self._search.captures[found[name]].kind in ("function", "member"):
                         inherited.setdefault(name, []).append(found[name])
                     found[name] = position
         open_members = {name: position for name, position in found.items() if not self.is_closed(position)}
@@ -257,11 +263,12 @@ class Copies:
             calls_super(code) for code in self._codes(found.values())
         ):
             self._refuse(f"it uses {kind.__name__}, whose methods call those of its base classes")
-        if open_members and not issubclass(kind, BaseException):
+        if (open_members or self._search.sets_attributes) and not issubclass(kind, BaseException):
             made = _subclass(kind)
             self._classes[id(kind)] = made
             for name, position in open_members.items():
                 setattr(made, name, self._member(position))
+            self._made_classes.append(made)
         return self._classes[id(kind)]
 
     def _codes(self, positions: Any) -> Iterator[types.CodeType]:
@@ -300,7 +307,12 @@ class Copies:
             case "same":
                 return self.is_closed(capture.expected)
             case "function":
-                children = self._search.children[position]
+                names = value.__code__.co_freevars
+                children = [
+                    child
+                    for child in self._search.children[position]
+                    if not (child[0] == "cell" and names[child[1]] == "__class__")
+                ]
                 return not self._watched_builtins(value) and all(self.is_closed(child) for _, _, child in children)
             case "class":
                 return all(
@@ -374,7 +386,7 @@ def _reason(name: str, value: Any) -> str:
 
 
 class _Names(types.ModuleType):
-    """A module that is known: its attributes are looked at when they are asked for."""
+    """A module that is known: its attributes are looked at when they are asked for, and nobody sets them."""
 
     def __init__(self, module: types.ModuleType, taken: Callable[[str, Any], Any]) -> None:
         super().__init__(module.__name__)
@@ -382,6 +394,11 @@ class _Names(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         return self.__dict__["_taken"](f"{self.__name__}.{name}", getattr(self.__dict__["_module"], name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        paper = recorder.get()
+        if paper is not None:
+            paper.stop(f"it sets {self.__name__}.{name}")
 
 
 class _Builtins:
@@ -450,7 +467,7 @@ class _TypeOfRecording(type):
             kind = type(given[0])
             if kind.__module__.startswith("anygpu."):
                 cls._refuse("it asks for the type of an array with type(); isinstance() can be recorded")  # type: ignore[attr-defined]
-            return original(kind)
+            return kind
         return type(*given, **options)
 
 

@@ -133,3 +133,8 @@ class NumpyNames(types.ModuleType):
         value = getattr(np, name)
         found = REPLACED.get(id(value))
         return self.__dict__["_taken"](name, value) if found is None else found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        paper = recorder.get()
+        if paper is not None:
+            paper.stop(f"it sets np.{name}")

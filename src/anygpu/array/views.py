@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from anygpu.array.expression import Value, is_ordered
 from anygpu.array.recording import apply
-from anygpu.program.primitives import Flip, Permute, Primitive, Reshape, Shape, Slice, Update
+from anygpu.program.primitives import Flip, Permute, Primitive, Reshape, Shape, Slice, Unary, Update
 
 if TYPE_CHECKING:
     from anygpu.array.array import Array
@@ -54,7 +54,9 @@ class View:
     @property
     def can_be_followed(self) -> bool:
         """Whether NumPy makes the same view of the same base along the path."""
-        return (self.refusal is None or self.refusal is _DOUBT) and all(isinstance(op, _ON_HOST) for op in self.path)
+        parts = any(isinstance(op, Unary) for op in self.path)
+        known = self.refusal is None or self.refusal is _DOUBT or parts
+        return known and all(isinstance(op, _ON_HOST) for op in self.path)
 
     def look(self) -> Value:
         self.version = self.shared.version
@@ -130,10 +132,13 @@ def _on_numpy(op: Primitive, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             return x.transpose(axes)
         case Reshape(shape=shape):
             return np.reshape(x, shape, copy=False)
+        case Unary(fn=fn):
+            return x.real if fn == "real" else x.imag
     return x
 
 
-_ON_HOST = (Slice, Flip, Permute, Reshape)
+#: Of functions only the real and the imaginary part give views.
+_ON_HOST = (Slice, Flip, Permute, Reshape, Unary)
 
 
 def follow_on_host(path: tuple[Primitive, ...], base: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

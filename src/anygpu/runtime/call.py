@@ -82,7 +82,8 @@ class Call:
     def record(self, seconds: float | None = None) -> None:
         """Make a program of the function, in so many seconds, or find out that there is none."""
         state = self.state
-        precision, by_value = state.options.precision, frozenset[type]()
+        precision = state.options.precision
+        by_value = frozenset({float, int} - self._known.lifted)
         changed = None
         if state.traced is not None:
             changed = state.traced.changed(self.function, self.arguments, self.keywords)
