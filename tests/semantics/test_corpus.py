@@ -27,7 +27,8 @@ def test_a_function_does_what_it_does_on_numpy(placement: Placement, name: str) 
     for engine, count in found.calls.items():
         calls[engine] = calls.get(engine, 0) + count
     wrong = complaint(case, found)
-    if wrong is not None and name in KNOWN_FAILURES:
+    if name in KNOWN_FAILURES:
+        assert wrong is not None, f"{name} is right now: it is no known failure any more."
         pytest.xfail(KNOWN_FAILURES[name])
     assert wrong is None, wrong
 
@@ -37,4 +38,4 @@ def test_the_corpus_is_large_and_has_left_numpy() -> None:
     if sum(calls.values()) < 40 * len(CASES):
         return  # only a part of it has run
     for engine in ENGINES:
-        assert calls[engine] >= 1000, calls
+        assert calls[engine] >= 3000, calls

@@ -75,9 +75,13 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Array:
     value = _over_axes(x, of_x, y, of_y)
     if value.spec.shape:
         return Array(value)
-    # NumPy reshapes a matrix here, so that this is an array without axes, and no number.
-    table = Array(recording.reshape(value, (1, 1)))
-    return attach(Array(recording.reshape(table._value, ())), table, (Reshape(()),))
+    return without_axes(Array(value))  # NumPy reshapes a matrix here
+
+
+def without_axes(number: Array) -> Array:
+    """What is one of NumPy's numbers, as an array without axes: a view of an array with one."""
+    line = Array(recording.reshape(number._value, (1,)))
+    return attach(Array(recording.reshape(line._value, ())), line, (Reshape(()),))
 
 
 def dot(a: Any, b: Any) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 from anygpu.array.array import Array
 from anygpu.array.expression import recorder
 from anygpu.array.imitation import is_c_contiguous
+from anygpu.array.linear import without_axes
 from anygpu.array.weak import Weak
 
 
@@ -79,6 +80,8 @@ def _made(real: Callable[..., Any], always_copies: bool) -> Callable[..., Any]:
         if order == "C" and not _is_in_c_order(array):
             array = array.copy()
         made = _in_dtype(array, dtype, options.get("copy", True if always_copies else None))
+        if made._is_number:
+            made = without_axes(made)
         missing = options.get("ndmin", 0) - made.ndim
         return made.reshape((1,) * missing + made.shape) if missing > 0 else made
 
