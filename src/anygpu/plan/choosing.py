@@ -418,9 +418,10 @@ class Cell:
         return not self.checked or name in (self.home, "numpy") or self.tracks[name].agreed
 
     def _is_due_for_a_sample(self, name: str) -> bool:
-        if not self.checked or name in (self.home, "numpy"):
+        # Only a call on NumPy gives something to compare with.
+        if not self.checked or self.home != "numpy" or name == "numpy":
             return False
-        track, home = self.tracks[name], self.tracks[self.home].estimate if self.home is not None else None
+        track, home = self.tracks[name], self.tracks[self.home].estimate
         if home is None or not track.known:
             return False
         return track.unchecked >= calls_between_samples(
