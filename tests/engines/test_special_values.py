@@ -15,11 +15,15 @@ from anygpu.program.transforms import simplified
 from anygpu.runtime.places import places
 from anygpu.testing.special_values import Tally, cases, tally
 
+#: The types that are compiled in every run of the tests; the command has them all, and takes many minutes with XLA.
+COMPILED = ("int32", "uint8", "float32", "complex64")
+
 
 @pytest.mark.parametrize("engine", ["numpy", "torch", "jax"])
 def test_special_values_are_plain_numpys(engine: str) -> None:
     place = places.find(engine)
-    found = tally(cases("some"), lambda: place.worker)
+    chosen = (case for case in cases("some") if engine != "jax" or case.checks[0].dtype in COMPILED)
+    found = tally(chosen, lambda: place.worker)
     assert found.comparisons > 200_000
     assert not found.differences, "\n".join(map(str, found.differences[:20]))
 
