@@ -139,6 +139,8 @@ class Traced:
         texts = sketch.texts
         specs = self.program.inputs[len(first) : len(first) + len(texts)]
         self._numbers = [to_numpy_dtype(spec.dtype) for spec in specs]
+        # Those that are no inputs come last, and are computed only to see whether Python raises an error.
+        texts = [*texts, *(each for each in sketch.paper.risky if each not in texts)]
         self._evaluate = evaluator(texts) if texts else None
         self._fixed = sketch.fixed
         self._structure = sketch.structure

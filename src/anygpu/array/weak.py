@@ -104,7 +104,10 @@ class Weak:
         result = kind(self._kind, theirs)
         if result is None:
             self._refuse()
-        return self._new(f"({text} {sign} {self._text})" if swapped else f"({self._text} {sign} {text})", result)
+        whole = f"({text} {sign} {self._text})" if swapped else f"({self._text} {sign} {text})"
+        if sign in _MAY_RAISE:
+            self._place.risky[whole] = None
+        return self._new(whole, result)
 
     def _new(self, text: str, kind: type[Any]) -> Weak:
         if len(text) > MAX_TEXT:
@@ -350,6 +353,9 @@ def evaluator(texts: Sequence[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]
     made: Callable[[Sequence[Any]], tuple[Any, ...]] = eval(source, dict(_NAMES))
     return made
 
+
+#: Of these Python raises an error for some numbers, also where the result is not used.
+_MAY_RAISE = frozenset(("/", "//", "%", "**"))
 
 _NAMES = {"__builtins__": {}, "abs": abs, "complex": complex, "inf": float("inf"), "nan": float("nan")}
 

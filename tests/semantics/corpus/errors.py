@@ -217,6 +217,22 @@ def division_of_floats_by_zero(x, k):
     return x * (1.0 / k)
 
 
+@case(lambda n: (vector(n), turn(n, 2, 1, 0)))
+def a_division_whose_result_is_not_used(x, k):
+    unused = 10 // k
+    also = 1.5 % (k - 1)
+    return x * 2
+
+
+@case(lambda n: (vector(n), turn(n, 2, 1, 0)))
+def a_division_whose_error_is_caught(x, k):
+    try:
+        unused = 10 // k
+    except ZeroDivisionError:
+        return x * 3
+    return x * 2
+
+
 @case(lambda n: (vector(n), turn(n, 2.0, -1.0)))
 def root_of_a_negative_number(x, k):
     import math
