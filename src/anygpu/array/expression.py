@@ -84,6 +84,9 @@ class Recorder(Protocol):
     def operation(self, line: Line | None) -> None:
         """An operation was recorded on that line of the user's."""
 
+    #: Values of operations that may raise an error, whether they are used or not.
+    may_raise: list[Value]
+
     def stop(self, reason: str) -> NoReturn:
         """The function does something that cannot be recorded."""
 
@@ -194,6 +197,12 @@ def is_portable(value: Value) -> bool:
 def leaves_of(wanted: Sequence[Value]) -> list[Value]:
     """What the wanted values are made of in the end: those that are there already."""
     return [value for value in _in_order(wanted) if value.op is None]
+
+
+def are_needed(values: Sequence[Value], wanted: Sequence[Value]) -> bool:
+    """Whether all the values are computed on the way to the wanted ones."""
+    needed = {id(value) for value in _in_order(wanted)} if values else set()
+    return all(id(value) in needed for value in values)
 
 
 def _in_order(wanted: Sequence[Value]) -> list[Value]:

@@ -62,6 +62,7 @@ class Paper:
         self._error: ValueNeeded | None = None
         #: Whether a value was asked for that is there, of a number or of what comes from outside alone.
         self.asked_of_known = False
+        self.may_raise: list[Value] = []
         #: Expressions over numbers that Python may raise an error for, in the order in which they were met.
         self.risky: dict[str, None] = {}
         #: Lines whose operations NumPy does not warn of.

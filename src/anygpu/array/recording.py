@@ -27,9 +27,12 @@ from anygpu.program.primitives import (
     Broadcast,
     Cast,
     Constant,
+    Gather,
+    Linear,
     Permute,
     Primitive,
     Reshape,
+    Scatter,
     Select,
     Shape,
     Spec,
@@ -71,7 +74,25 @@ def apply(op: Primitive, *inputs: Value, spec: Spec | None = None) -> Value:
     """Record `op(*inputs)`."""
     if spec is None:
         spec = op.infer(*[each.spec for each in inputs])
-    return Value(op, inputs, spec, common_place(inputs), users_line())
+    value = Value(op, inputs, spec, common_place(inputs), users_line())
+    if type(op) in _MAY_RAISE:
+        _note_what_may_raise(value)
+    return value
+
+
+#: Primitives whose inputs' values decide whether NumPy raises an error, also where the result is not used.
+_MAY_RAISE = frozenset((Gather, Scatter, Linear))
+_RAISING = frozenset(("cholesky", "inv", "solve"))
+
+
+def _note_what_may_raise(value: Value) -> None:
+    listening = recorder.get()
+    if listening is None:
+        return
+    op = value.op
+    # Positions that are known were looked at.
+    if op.fn in _RAISING if isinstance(op, Linear) else not is_portable(value.inputs[1]):
+        listening.may_raise.append(value)
 
 
 def common_place(values: Sequence[Value]) -> Place | None:

@@ -13,7 +13,7 @@ import numpy as np
 from anygpu.array.array import Array
 from anygpu.array.captures import GONE, Capture, Search, TooMuch, bits, digest, is_in_order, same_value
 from anygpu.array.copies import Copies, Unfollowed, original
-from anygpu.array.expression import TakesTooLong, Value, leaves_of, limited_to, linearise
+from anygpu.array.expression import TakesTooLong, Value, are_needed, leaves_of, limited_to, linearise
 from anygpu.array.paper import Fixed, Lifted, Paper, Read, owner_of
 from anygpu.array.place import to_numpy_dtype
 from anygpu.array.recording import dtype_name
@@ -596,6 +596,8 @@ def _drawn(
         kept[where] = None
     if not any(leaf is not None and leaf.which is not None for leaf in leaves):
         return NotTraceable("it returns no array that it computes from its arguments")
+    if not are_needed(paper.may_raise, wanted):
+        return NotTraceable("it does not use what NumPy may raise an error for, such as an index or an inverse")
     others = leaves_of(wanted)
     for each in others:
         if not isinstance(each.buffer, Read | Lifted | Fixed):

@@ -325,6 +325,21 @@ def a_singular_matrix_sometimes(x):
     return np.linalg.solve(x, np.ones(3, np.float32))
 
 
+@case(lambda n: (matrix(n, 3, 3) * turn(n, 0, -1) + turn(n, 8, 0) * np.eye(3, dtype=np.float32),), either=True)
+def a_matrix_that_is_tried(x):
+    try:
+        np.linalg.cholesky(x)
+    except np.linalg.LinAlgError:
+        return x * 3
+    return x * 2
+
+
+@case(lambda n: (vector(n), np.array([0, 3 + n % 5], np.int32)), either=True)
+def an_index_that_is_tried(x, i):
+    x[i]
+    return x * 2
+
+
 @case(lambda n: (matrix(n),), raises=True)
 def a_matrix_that_is_not_square(x):
     return np.linalg.inv(x)

@@ -39,7 +39,7 @@ def edges(img):
 
 @case(lambda n: (np.stack([image(n), image(n + 1), image(n + 2)], axis=-1),))
 def grey(img):
-    return (img @ np.array([0.299, 0.587, 0.114])).astype(np.uint8), img[..., ::-1] + np.uint8(1)
+    return (img @ np.array([77, 150, 29]) >> 8).astype(np.uint8), img[..., ::-1] + np.uint8(1)
 
 
 @case(lambda n: (image(n), turn(n, 0.5, 2.2)))
