@@ -295,38 +295,36 @@ class Copies:
         """Whether it is the same among the copies: it leads to nothing that is an input, or can change."""
         known = self._closed.get(position)
         if known is None:
-            self._closed[position] = True  # what leads back to itself is decided by the rest
-            known = self._closed[position] = self._find_closed(position)
+            seen: set[int] = set()
+            left = [position]
+            while left and not self._is_open(left[-1]):
+                each = left.pop()
+                if each not in seen:
+                    seen.add(each)
+                    left += self._leads_to(each)
+            known = self._closed[position] = not left
         return known
 
-    def _find_closed(self, position: int) -> bool:
-        capture, value = self._search.captures[position], self._search.values[position]
-        match capture.kind:
-            case "value" | "identity":
-                return True
-            case "same":
-                return self.is_closed(capture.expected)
-            case "function":
-                names = value.__code__.co_freevars
-                children = [
-                    child
-                    for child in self._search.children[position]
-                    if not (child[0] == "cell" and names[child[1]] == "__class__")
-                ]
-                return not self._watched_builtins(value) and all(self.is_closed(child) for _, _, child in children)
-            case "class":
-                return all(
-                    self.is_closed(child)
-                    for (owner, _), child in self._search.members.items()
-                    if owner in {id(cls) for cls in value.__mro__}
-                )
-            case "member" | "wrapper":
-                return all(self.is_closed(child) for _, _, child in self._search.children[position])
-        return False
+    def _is_open(self, position: int) -> bool:
+        kind, value = self._search.captures[position].kind, self._search.values[position]
+        if kind == "function":
+            names = global_names(value.__code__).difference(value.__globals__)
+            return bool(names & _WATCHED) or not names <= APPROVED_BUILTINS
+        return kind not in ("value", "identity", "same", "class", "member", "wrapper")
 
-    def _watched_builtins(self, function: types.FunctionType) -> bool:
-        names = global_names(function.__code__).difference(function.__globals__)
-        return bool(names & _WATCHED) or not names <= APPROVED_BUILTINS
+    def _leads_to(self, position: int) -> list[int]:
+        capture, value = self._search.captures[position], self._search.values[position]
+        if capture.kind == "same":
+            return [capture.expected]
+        if capture.kind == "class":
+            bases = {id(cls) for cls in value.__mro__}
+            return [child for (owner, _), child in self._search.members.items() if owner in bases]
+        children = self._search.children[position]
+        if capture.kind == "function":
+            # A method that calls super() knows the class in which it stands, and does nothing else with it.
+            names = value.__code__.co_freevars
+            children = [each for each in children if not (each[0] == "cell" and names[each[1]] == "__class__")]
+        return [child for _, _, child in children]
 
 
 #: Builtins that are others in copies, so that whoever uses one is no different only as a copy.
