@@ -18,7 +18,8 @@ import pytest
 import anygpu as ag
 from anygpu.array.array import as_array
 from anygpu.array.captures import Search
-from anygpu.array.tracing import NotTraceable, Traced, trace
+from anygpu.array.traced import NotTraceable, Traced
+from anygpu.array.tracing import trace
 from anygpu.engines.numpy import lowering
 
 W = np.arange(15.0).reshape(5, 3)

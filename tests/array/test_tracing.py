@@ -15,7 +15,8 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.array import as_array
-from anygpu.array.tracing import NotTraceable, Traced, record, trace
+from anygpu.array.traced import NotTraceable, Traced
+from anygpu.array.tracing import record, trace
 from anygpu.engines.numpy import lowering
 from anygpu.program.primitives import Spec
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy
 import pytest
 
-from anygpu.array.tracing import NotTraceable, Traced, trace
+from anygpu.array.traced import NotTraceable, Traced
+from anygpu.array.tracing import trace
 from anygpu.engines.numpy import lowering
 from anygpu.program.graph import Program
 from tests.array.against_numpy import DTYPES, outcome, quiet, values

@@ -16,14 +16,12 @@ import datetime
 import enum
 import fractions
 import functools
-import hashlib
 import operator
 import types
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
-from typing import Any, Literal, NamedTuple, cast
-from weakref import WeakKeyDictionary, ref
+from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -36,6 +34,29 @@ from anygpu.array.code import (
     is_approved_function,
     reaches_inside,
     sets_attributes,
+)
+from anygpu.array.guards import (
+    PLAIN,
+    STEPS,
+    always,
+    are_absent,
+    attribute_keys,
+    bits,
+    container_facts,
+    defaults_facts,
+    is_in_order,
+    is_of,
+    is_of_ref,
+    is_ref,
+    lacks,
+    same_array,
+    same_class,
+    same_code,
+    same_container,
+    same_defaults,
+    same_object,
+    same_value,
+    weak,
 )
 from anygpu.program.dtypes import DTYPES
 
@@ -112,8 +133,8 @@ class Search:
         #: Classes that no code can name, so that no code makes objects of them.
         self._only_types: set[int] = set()
         for position, root in ((ARGUMENTS, arguments), (KEYWORDS, keywords)):
-            facts = _container_facts(root)
-            self._record("container", -1, "root", position, root, _same_container, facts, "the number of its arguments")
+            facts = container_facts(root)
+            self._record("container", -1, "root", position, root, same_container, facts, "the number of its arguments")
         for number, each in enumerate(arguments):
             self._add(ARGUMENTS, "item", number, each, f"its argument number {number + 1}", 1)
         for name, each in keywords.items():
@@ -157,7 +178,7 @@ class Search:
         if len(self.captures) >= MAX_CAPTURES:
             raise TooMuch
         position = len(self.captures)
-        self.captures.append(Capture(kind, parent, _STEPS[step], key, test, expected, name))
+        self.captures.append(Capture(kind, parent, STEPS[step], key, test, expected, name))
         self.values.append(value)
         self.children.append([])
         if parent >= 0:
@@ -172,13 +193,13 @@ class Search:
 
         kind = type(value)
         if hides_its_class(kind):
-            return new("unknown", _is_of_ref, weak(kind))
+            return new("unknown", is_of_ref, weak(kind))
         if kind in PLAIN or (isinstance(value, np.generic) and value.dtype.kind not in "OV"):
             # A default is rarely another one, and as a value it leaves a method what it is.
             is_default = step in ("default", "keyword default")
             is_number = not is_default and (kind in (float, int) or isinstance(value, np.floating | np.integer))
             if is_number and not isinstance(value, np.timedelta64) and (kind in PLAIN or value.dtype.name in DTYPES):
-                return new("number", _is_of, kind)
+                return new("number", is_of, kind)
             return new("value", same_value, (kind, bits(value)))
         if value is Ellipsis or value is NotImplemented:
             return new("identity", operator.is_, value)
@@ -187,21 +208,21 @@ class Search:
             if step not in ("type", "mro"):
                 self._only_types.discard(earlier)
             # The test needs all values that were read: it is done by whoever takes the steps.
-            return new("same", _always, earlier)
+            return new("same", always, earlier)
         if depth > MAX_DEPTH:
-            return new("unknown", _is_of_ref, weak(kind))
+            return new("unknown", is_of_ref, weak(kind))
         if is_array(value):
-            position = new("array", _same_array, (kind, value.shape, value.dtype, is_in_order(value)))
+            position = new("array", same_array, (kind, value.shape, value.dtype, is_in_order(value)))
         elif kind is types.FunctionType:
             position = self._add_function(value, new, name, depth)
         elif is_approved_function(value) or is_immutable(value):
-            return new("identity", _is_ref, weak(value))
+            return new("identity", is_ref, weak(value))
         elif kind in VALUE_KINDS or (kind is frozenset and all(type(each) in PLAIN for each in value)):
             return new("value", same_value, (kind, bits(value)))
         elif isinstance(value, types.ModuleType):
             position = self._add_module(value, new, depth)
         elif kind in CONTAINERS or is_named_tuple(kind):
-            position = new("container", _same_container, _container_facts(value))
+            position = new("container", same_container, container_facts(value))
             self._known[id(value)] = position
             if isinstance(value, defaultdict):
                 self._add(position, "factory", None, value.default_factory, f"{name}.default_factory", depth + 1)
@@ -209,43 +230,43 @@ class Search:
             for each, part in list(items):
                 self._add(position, "item", each, part, f"{name}[{each!r}]", depth + 1)
         elif kind is types.MethodType:
-            position = new("method", _is_of, kind)
+            position = new("method", is_of, kind)
             self._known[id(value)] = position
             self._add(position, "self", None, value.__self__, "self", depth + 1)
             self._add(position, "func", None, value.__func__, name, depth + 1)
         elif kind is functools.partial:
-            position = new("partial", _is_of, kind)
+            position = new("partial", is_of, kind)
             self._known[id(value)] = position
             self._add(position, "partial func", None, value.func, name, depth + 1)
             self._add(position, "args", None, value.args, f"{name}.args", depth + 1)
             self._add(position, "keywords", None, value.keywords, f"{name}.keywords", depth + 1)
         elif kind in (property, staticmethod, classmethod, functools.cached_property):
-            position = new("member", _is_of, kind)
+            position = new("member", is_of, kind)
             self._known[id(value)] = position
             inner = {property: "fget", functools.cached_property: "func attribute"}.get(kind, "func")
-            self._add(position, inner, None, _STEPS[inner](value, None), name, depth + 1)
+            self._add(position, inner, None, STEPS[inner](value, None), name, depth + 1)
             if kind is property and value.fset is not None:
                 self._add(position, "fset", None, value.fset, name, depth + 1)
         elif _is_offloaded(value):
-            position = new("wrapper", _is_of_ref, weak(kind))
+            position = new("wrapper", is_of_ref, weak(kind))
             self._add(position, "wrapped", None, value.__wrapped__, name, depth + 1)
         elif isinstance(value, type):
             position = self._add_class(value, new, depth)
             if step in ("type", "mro"):
                 self._only_types.add(position)
         elif is_followable(kind):
-            position = new("object", _same_object, (weak(kind), _attribute_keys(value)))
+            position = new("object", same_object, (weak(kind), attribute_keys(value)))
             self._known[id(value)] = position
             self._add(position, "type", None, kind, kind.__name__, depth + 1)
             self._named.append((position, depth))
         else:
-            position = new("unknown", _is_of_ref, weak(kind))
+            position = new("unknown", is_of_ref, weak(kind))
         self._known[id(value)] = position
         return position
 
     def _add_function(self, function: types.FunctionType, new: Callable[..., int], name: str, depth: int) -> int:
         code = function.__code__
-        position = new("function", _same_code, code)
+        position = new("function", same_code, code)
         self._known[id(function)] = position
         why = _why_unfollowed(code, name)
         if why is not None:
@@ -275,12 +296,12 @@ class Search:
                 self._add(position, "global", each, around[each], each, depth + 1)
         if absent:
             self._record(
-                "value", position, "globals", None, around, _are_absent, tuple(absent), f"the globals of {name}"
+                "value", position, "globals", None, around, are_absent, tuple(absent), f"the globals of {name}"
             )
         for number, default in enumerate(function.__defaults__ or ()):
             self._add(position, "default", number, default, f"a default of {name}", depth + 1)
         self._record(
-            "value", position, "defaults", None, None, _same_defaults, _defaults_facts(function), f"defaults of {name}"
+            "value", position, "defaults", None, None, same_defaults, defaults_facts(function), f"defaults of {name}"
         )
         for each, default in (function.__kwdefaults__ or {}).items():
             self._add(position, "keyword default", each, default, f"a default of {name}", depth + 1)
@@ -295,25 +316,25 @@ class Search:
         known: dict[str, Any] = function.__builtins__  # type: ignore[attr-defined]
         if name in known and (id(known), name) not in self._slots:
             self._slots[id(known), name] = len(self.captures)
-            self._record("identity", position, "builtin", name, None, _is_ref, weak(known[name]), name)
+            self._record("identity", position, "builtin", name, None, is_ref, weak(known[name]), name)
 
     def _add_module(self, module: types.ModuleType, new: Callable[..., int], depth: int) -> int:
         if module.__name__ in APPROVED_MODULES:
-            position = new("identity", _is_ref, weak(module))
+            position = new("identity", is_ref, weak(module))
             self._named.append((position, depth))
             return position
         if getattr(module, "__spec__", None) is not None and module.__name__.partition(".")[0] in _STANDARD:
-            return new("unknown", _is_of_ref, weak(type(module)))
+            return new("unknown", is_of_ref, weak(type(module)))
         if type(module) is not types.ModuleType or "__getattr__" in vars(module):
-            return new("unknown", _is_of_ref, weak(type(module)))
-        position = new("module", _is_ref, weak(module))
+            return new("unknown", is_of_ref, weak(type(module)))
+        position = new("module", is_ref, weak(module))
         self._named.append((position, depth))
         return position
 
     def _add_class(self, kind: type[Any], new: Callable[..., int], depth: int) -> int:
         if type(kind) not in _PLAIN_METACLASSES:
-            return new("unknown", _is_of_ref, weak(type(kind)))
-        position = new("class", _same_class, (weak(kind), len(vars(kind))))
+            return new("unknown", is_of_ref, weak(type(kind)))
+        position = new("class", same_class, (weak(kind), len(vars(kind))))
         self._known[id(kind)] = position
         self.mro[id(kind)] = [position]
         for number, base in enumerate(kind.__mro__[1:-1], 1):
@@ -347,7 +368,7 @@ class Search:
                 else:
                     self._looked.add((position, slot))
                     label = f"{self.captures[position].name}.{slot}"
-                    self._record("value", position, "itself", None, thing, _lacks, slot, label)
+                    self._record("value", position, "itself", None, thing, lacks, slot, label)
 
     def _look_into_approved(self, position: int, module: types.ModuleType, depth: int) -> None:
         """What a known module has under the names in the code: others may have put something else there."""
@@ -362,7 +383,7 @@ class Search:
                 known = type(value), bits(value)
                 self._record("value", position, "attribute", name, value, same_value, known, label)
             else:
-                self._record("identity", position, "attribute", name, value, _is_ref, weak(value), label)
+                self._record("identity", position, "attribute", name, value, is_ref, weak(value), label)
 
     def _look_at(self, position: int, step: str, name: str, value: Any, depth: int) -> None:
         if (position, name) in self._looked:
@@ -375,9 +396,6 @@ class Search:
 
 
 # What is followed, and what is taken as it is ------------------------------------------------------------------------
-
-#: Numbers and texts: compared by type and bits.
-PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
 VALUE_KINDS = frozenset(
     (slice, range, datetime.date, datetime.timedelta, datetime.timezone, datetime.datetime, fractions.Fraction)
@@ -477,14 +495,6 @@ def is_array(value: Any) -> bool:
     return isinstance(value, Array)
 
 
-def is_in_order(array: Any) -> bool:
-    """Whether its axes lie in memory as in C order, so that what NumPy computes from it does too."""
-    if array.ndim < 2 or isinstance(array, Array) or array.flags.c_contiguous:
-        return True
-    steps = [abs(step) for step, length in zip(array.strides, array.shape, strict=True) if step and length > 1]
-    return all(one >= other for one, other in pairwise(steps))
-
-
 def _is_offloaded(thing: Any) -> bool:
     """Whether it is a function of the user's in anygpu's hands: within a recording it is that function alone."""
     return type(thing).__module__.startswith("anygpu.") and "__wrapped__" in getattr(thing, "__dict__", ())
@@ -510,140 +520,3 @@ def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
 
 def _called(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
-
-
-# Tests ---------------------------------------------------------------------------------------------------------------
-
-
-def bits(value: Any) -> Any:
-    """What tells a value from all others of its type, also 0.0 from -0.0 and NaN from nothing else."""
-    kind = type(value)
-    if kind in (int, str, bytes, bool, type(None)):
-        return value
-    if isinstance(value, np.generic):
-        return value.dtype.str, value.tobytes()
-    if kind is tuple or kind is frozenset:
-        return kind((type(each), bits(each)) for each in value)
-    return repr(value)
-
-
-def weak(value: Any) -> Callable[[], Any]:
-    """Finds the thing as long as it is alive, and does not keep it so; what nobody can refer to weakly is kept."""
-    try:
-        return ref(value)
-    except TypeError:
-        return lambda: value
-
-
-def _always(value: Any, expected: Any) -> bool:
-    return True
-
-
-def _is_of(value: Any, kind: Any) -> bool:
-    return type(value) is kind
-
-
-def _is_of_ref(value: Any, kind: Any) -> bool:
-    return type(value) is kind()
-
-
-def _is_ref(value: Any, known: Any) -> bool:
-    return value is known()
-
-
-def _same_class(value: Any, expected: Any) -> bool:
-    kind, count = expected
-    return value is kind() and len(vars(value)) == count
-
-
-def same_value(value: Any, expected: Any) -> bool:
-    kind, known = expected
-    return type(value) is kind and bits(value) == known
-
-
-def _same_array(value: Any, expected: Any) -> bool:
-    kind, shape, dtype, ordered = expected
-    if type(value) is not kind or value.shape != shape or (value.dtype is not dtype and value.dtype != dtype):
-        return False
-    return len(shape) < 2 or bool(is_in_order(value) is ordered)
-
-
-def _same_code(value: Any, code: Any) -> bool:
-    return type(value) is types.FunctionType and value.__code__ is code
-
-
-def _container_facts(value: Any) -> Any:
-    kind = type(value)
-    if isinstance(value, dict):
-        return kind, len(value), [(type(key), bits(key) if type(key) in PLAIN else id(key)) for key in value]
-    return kind, len(value), None
-
-
-def _same_container(value: Any, expected: Any) -> bool:
-    kind, length, keys = expected
-    if type(value) is not kind or len(value) != length:
-        return False
-    return keys is None or _container_facts(value)[2] == keys
-
-
-def _attribute_keys(value: Any) -> tuple[str, ...]:
-    return tuple(vars(value)) if hasattr(value, "__dict__") else ()
-
-
-def _same_object(value: Any, expected: Any) -> bool:
-    kind, keys = expected
-    return type(value) is kind() and _attribute_keys(value) == keys
-
-
-def _lacks(thing: Any, name: Any) -> bool:
-    return not hasattr(thing, name)
-
-
-def _are_absent(around: Any, names: Any) -> bool:
-    return cast(bool, around.keys().isdisjoint(names))
-
-
-def _defaults_facts(function: Any) -> tuple[int, tuple[str, ...]]:
-    return len(function.__defaults__ or ()), tuple(function.__kwdefaults__ or ())
-
-
-def _same_defaults(function: Any, expected: Any) -> bool:
-    return bool(_defaults_facts(function) == expected)
-
-
-def digest(array: Any) -> bytes:
-    """Of the values of an array, which have become a part of a program."""
-    if isinstance(array, Array):  # it is replaced, not changed, when something is written to it
-        return id(array._value).to_bytes(8, "little")
-    return hashlib.blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=16).digest()
-
-
-_STEPS: dict[str, Callable[[Any, Any], Any]] = {
-    "root": lambda parent, key: parent[key],
-    "item": operator.getitem,
-    "global": lambda function, name: function.__globals__[name],
-    "globals": lambda function, _: function.__globals__,
-    "cell": lambda function, number: function.__closure__[number].cell_contents,
-    "default": lambda function, number: function.__defaults__[number],
-    "defaults": lambda function, _: function,
-    "keyword default": lambda function, name: function.__kwdefaults__[name],
-    "attribute": lambda thing, name: thing.__dict__[name],
-    "slot": getattr,
-    "builtin": lambda function, name: function.__builtins__[name],
-    "itself": lambda thing, _: thing,
-    "type": lambda thing, _: type(thing),
-    "mro": lambda kind, number: kind.__mro__[number],
-    "self": lambda method, _: method.__self__,
-    "func": lambda method, _: method.__func__,
-    "fget": lambda member, _: member.fget,
-    "fset": lambda member, _: member.fset,
-    "func attribute": lambda member, _: member.func,
-    "partial func": lambda made, _: made.func,
-    "args": lambda made, _: made.args,
-    "keywords": lambda made, _: made.keywords,
-    "factory": lambda made, _: made.default_factory,
-    "wrapped": lambda thing, _: thing.__wrapped__,
-}
-
-#: What taking a step raises when the thing is not there any more.
-GONE = (KeyError, IndexError, AttributeError, ValueError, TypeError)

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from anygpu.array.tracing import Given, Traced
+from anygpu.array.traced import Given, Traced
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device

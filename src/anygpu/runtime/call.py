@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from anygpu.array.tracing import Given, NotTraceable, Traced, trace
+from anygpu.array.traced import Given, NotTraceable, Traced
+from anygpu.array.tracing import trace
 from anygpu.runtime.known import Known
 from anygpu.runtime.planner import Planner
 from anygpu.runtime.signature import signature

@@ -13,7 +13,7 @@ import numpy as np
 
 from anygpu.array.array import Array
 from anygpu.array.place import to_numpy_dtype
-from anygpu.array.tracing import Given, Traced
+from anygpu.array.traced import Given, Traced
 from anygpu.hardware.verification import Values
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anygpu.array.tracing import Traced
+from anygpu.array.traced import Traced
 from anygpu.engines.tuning import budget as tuning_budget
 from anygpu.errors import DeviceLost, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device

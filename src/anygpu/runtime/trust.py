@@ -10,7 +10,7 @@ import numpy as np
 from anygpu.agreement.analysis import Flag
 from anygpu.agreement.comparing import layout
 from anygpu.array.structure import flatten, unflatten
-from anygpu.array.tracing import Traced
+from anygpu.array.traced import Traced
 from anygpu.runtime.warned import Filters, is_finite
 from anygpu.runtime.ways import Way
 from anygpu.workers.worker import Worker

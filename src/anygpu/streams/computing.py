@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.array.structure import flatten
-from anygpu.array.tracing import Traced, trace
+from anygpu.array.traced import Traced
+from anygpu.array.tracing import trace
 from anygpu.engines.numpy import lowering
 from anygpu.errors import AllocationError, AnyGPUError, DeviceLost, DevicePoisoned, InvalidOption, Unsupported, text_of
 from anygpu.hardware.device import Kind

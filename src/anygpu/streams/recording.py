@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.array.place import to_numpy_dtype
-from anygpu.array.tracing import NotTraceable, Traced, trace
+from anygpu.array.traced import NotTraceable, Traced
+from anygpu.array.tracing import trace
 from anygpu.errors import InvalidOption
 from anygpu.hardware.verification import Values
 from anygpu.program.graph import Program
