@@ -106,7 +106,7 @@ class Array(NumpyMethods):
 
     def __getattr__(self, name: str) -> Any:
         paper = recorder.get()
-        if paper is None or name.startswith("__") or not hasattr(self._imitated, name):
+        if paper is None or name.startswith("_") or not hasattr(self._imitated, name):
             shown = type(self).__name__ if paper is None else f"numpy.{self._imitated.__name__}"
             raise AttributeError(f"{shown!r} object has no attribute {name!r}", name=name, obj=self)
         return _later("anygpu.array.imitation").attribute(self, name, paper)
