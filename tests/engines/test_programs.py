@@ -114,8 +114,12 @@ def test_every_primitive_and_function_and_kind_of_type_on_jax() -> None:
 def test_every_primitive_and_function_and_kind_of_type_on_webgpu() -> None:
     """OpenCL has the same kernels in another dialect; compiling all of them takes minutes there: that is by hand."""
     reasons = check_engine_programs(*opened("webgpu"))
-    assert all(reason.startswith("anygpu has no kernel for ") for reason in reasons)
-    assert {reason.rpartition(" ")[2] for reason in reasons} <= set(get_args(LinearFunction))
+    linear = {reason for reason in reasons if reason.startswith("anygpu has no kernel for ")}
+    assert {reason.rpartition(" ")[2] for reason in linear} <= set(get_args(LinearFunction))
+    assert set(reasons) - linear <= {
+        "complex powers of infinities and NaN are NumPy's own",
+        "signs of zeros in complex products depend on their order",
+    }
 
 
 def test_a_fake_runs_programs_too() -> None:

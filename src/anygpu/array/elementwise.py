@@ -352,12 +352,14 @@ def clip(
     limits = [operand_of(each, place) for each in (lower, upper) if each is not None]
     if not limits:
         return _into(out, positive(array))
+    # Of equals the second is taken. A zero keeps its sign where the limits are the same along the last axis; otherwise
+    # it gets that of the limit: NumPy has two ways.
+    takes_limit = len(limits) == 2 and any(isinstance(each, Value) and each.spec.shape[-1:] > (1,) for each in limits)
     value, *bounds = recording.common(array._value, *limits)
-    # Of equals the second is taken: a zero keeps its sign, as in NumPy.
     if lower is not None:
-        value = binary("maximum", bounds[0], value)
+        value = binary("maximum", *((value, bounds[0]) if takes_limit else (bounds[0], value)))
     if upper is not None:
-        value = binary("minimum", bounds[-1], value)
+        value = binary("minimum", *((value, bounds[-1]) if takes_limit else (bounds[-1], value)))
     return _into(out, Array(value))
 
 

@@ -80,8 +80,11 @@ class Call:
                 return True
         return False
 
-    def record(self, seconds: float | None = None) -> None:
-        """Make a program of the function, in so many seconds, or find out that there is none."""
+    def record(self, seconds: float | None = None, *, raises: bool = False) -> None:
+        """Make a program of the function, in so many seconds, or find out that there is none.
+
+        With `raises` an error of the function itself is raised. Otherwise it is raised where the function runs.
+        """
         state = self.state
         precision = state.options.precision
         by_value = frozenset({float, int} - self._known.lifted)
@@ -93,7 +96,7 @@ class Call:
         )
         if isinstance(traced, Traced) and changed is not None and state.recordings >= MOST_RECORDINGS:
             traced = NotTraceable(f"{changed} changes from call to call, and decides what it computes")
-        if isinstance(traced, NotTraceable) and traced.error is not None and state.cell.home is None:
+        if isinstance(traced, NotTraceable) and traced.error is not None and (raises or state.cell.home is None):
             raise traced.error
         if isinstance(traced, NotTraceable) and traced.for_now:
             state.recording = 2 * (seconds or 0.0)

@@ -32,7 +32,7 @@ def explain(call: Call) -> Plan:
     """The plan of the next such call."""
     state = call.state
     if not state.recorded:
-        call.record()
+        call.record(raises=True)
         state = call.state
     _require_what_was_asked_for(call)
     if state.traced is not None:
