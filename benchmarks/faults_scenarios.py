@@ -38,16 +38,19 @@ PAUSE = 0.02
 PATIENCE = 120.0
 
 
-def smooth(x: Any) -> Any:
-    return np.maximum(x * ORDINARY + 0.25, -2.0) * 0.5
+# The engine with faults knows its tasks by a constant in their programs: a global number would be an input.
 
 
-def poisonous(x: Any) -> Any:
-    return np.maximum(x * POISON + 0.25, -2.0)
+def smooth(x: Any, mark: float = ORDINARY) -> Any:
+    return np.maximum(x * mark + 0.25, -2.0) * 0.5
 
 
-def endless(x: Any) -> Any:
-    return np.maximum(x * ENDLESS + 0.25, -2.0)
+def poisonous(x: Any, mark: float = POISON) -> Any:
+    return np.maximum(x * mark + 0.25, -2.0)
+
+
+def endless(x: Any, mark: float = ENDLESS) -> Any:
+    return np.maximum(x * mark + 0.25, -2.0)
 
 
 class Tally(msgspec.Struct, kw_only=True):

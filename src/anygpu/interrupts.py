@@ -97,13 +97,15 @@ def _forget_this_thread() -> None:
 def _elsewhere(call: Callable[[], T]) -> T:
     done = _thread.allocate_lock()
     done.acquire()
+    # Taken out of these lists by whoever uses it: the thread may live on for a moment, and must hold nothing then.
+    calls = [call]
     values: list[T] = []
     errors: list[BaseException] = []
     context = contextvars.copy_context()
 
     def run() -> None:
         try:
-            values.append(context.run(call))
+            values.append(context.run(calls.pop()))
         except BaseException as error:  # noqa: BLE001 - it is the caller's
             errors.append(error)
         finally:
@@ -114,10 +116,11 @@ def _elsewhere(call: Callable[[], T]) -> T:
         _thread.start_new_thread(run, ())
     except RuntimeError:  # the interpreter is about to end
         return call()
+    del call
     done.acquire()
     if errors:
         try:
             raise errors[0]
         finally:
             errors.clear()  # the traceback has this frame
-    return values[0]
+    return values.pop()

@@ -109,8 +109,9 @@ def bad_kernel(name: str) -> None:
         say(outcome(lambda: opened.values(lambda a: a - 3, np.ones(65, np.float32))))
         driver.build = build
         say(works(opened))
-        (result,) = opened.values(lambda a: a - 3, np.ones(65, np.float32))
-        say("works" if (result == -2).all() else "wrong")
+        # A refusal is remembered for its program, and for no other.
+        (result,) = opened.values(lambda a: a - 4, np.ones(65, np.float32))
+        say("works" if (result == -3).all() else "wrong")
 
 
 if __name__ == "__main__":

@@ -42,5 +42,5 @@ def test_a_result_larger_than_any_buffer_is_too_big(name: str) -> None:
 def test_a_kernel_that_does_not_compile_has_its_name_and_spoils_nothing(name: str) -> None:
     first, error, *after = seen("bad_kernel", name)
     assert first == ["works"]
-    assert error == ["InvalidProgram"]
+    assert error == ["CannotCompile"]
     assert after == [["works"], ["works"]]

@@ -239,6 +239,9 @@ class Checks:
         """After the store was closed and everybody has let go."""
         if self.engine_bytes() != self._before:
             gc.collect()
+            # What the main thread lets go of is let go of by another one, which no signal interrupts.
+            self.store._guard.settle()
+            gc.collect()
             left = self.engine_bytes() - self._before
             if left:
                 raise Wrong(f"{left} bytes are left on the device")

@@ -12,6 +12,7 @@ cannot be recorded.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import enum
 import fractions
@@ -213,10 +214,10 @@ class Search:
             return new("unknown", is_of_ref, weak(kind))
         if is_array(value):
             position = new("array", same_array, (kind, value.shape, value.dtype, is_in_order(value)))
-        elif kind is types.FunctionType:
-            position = self._add_function(value, new, name, depth)
         elif is_approved_function(value) or is_immutable(value):
             return new("identity", is_ref, weak(value))
+        elif kind is types.FunctionType:
+            position = self._add_function(value, new, name, depth)
         elif kind in VALUE_KINDS or (kind is frozenset and all(type(each) in PLAIN for each in value)):
             return new("value", same_value, (kind, bits(value)))
         elif isinstance(value, types.ModuleType):
@@ -350,7 +351,7 @@ class Search:
             self._look_into_approved(position, thing, depth)
             return
         attributes = vars(thing) if hasattr(thing, "__dict__") else {}
-        every = self.any_name and kind in ("object", "class")
+        every = (self.any_name and kind in ("object", "class")) or (kind == "object" and is_ours(type(thing)))
         for each, member in list(attributes.items()):
             # Special methods of a class run without being named.
             runs_unnamed = kind == "class" and is_special(each) and type(member) is types.FunctionType
@@ -438,7 +439,9 @@ def is_immutable(value: Any) -> bool:
             "datetime",
             "fractions",
         )
-    return kind.__module__.startswith("anygpu.") and not _is_offloaded(value) and not isinstance(value, Array)
+    if isinstance(value, Array) or _is_offloaded(value) or dataclasses.is_dataclass(kind):
+        return False
+    return kind.__module__.startswith("anygpu.")
 
 
 def _look_for_tricks(kind: type[Any]) -> bool:
@@ -467,6 +470,11 @@ def hides_its_class(kind: type[Any]) -> bool:
     )
 
 
+def is_ours(kind: type[Any]) -> bool:
+    """Whether it is a class of anygpu's that only holds arrays, such as quantised weights."""
+    return kind.__module__.startswith("anygpu.") and dataclasses.is_dataclass(kind)
+
+
 def is_followable(kind: type[Any]) -> bool:
     """Whether objects of the class are what their attributes are: it is written in Python, without tricks."""
     if kind is types.SimpleNamespace:
@@ -474,7 +482,8 @@ def is_followable(kind: type[Any]) -> bool:
     known = _FOLLOWABLE.get(kind)
     if known is None:
         library = kind.__module__.partition(".")[0]
-        known = not issubclass(kind, type) and library not in _NOT_FOLLOWED and _look_for_tricks(kind)
+        is_known = is_ours(kind) or library not in _NOT_FOLLOWED
+        known = not issubclass(kind, type) and is_known and _look_for_tricks(kind)
         _FOLLOWABLE[kind] = known
     return known
 

@@ -34,6 +34,7 @@ from anygpu.engines.recent import Recent
 from anygpu.engines.trials import Trials
 from anygpu.engines.tuning import Tuner, budget
 from anygpu.errors import (
+    AllocationError,
     AnyGPUError,
     CannotCompile,
     DeviceLost,
@@ -285,8 +286,11 @@ class Session:
         if self.kept.record("overwriting", key, bool):
             return True
         free = self.device.memory_free
-        if not self._trials.overwrites(plan, free // 4 if free is not None else None):
-            return False
+        try:
+            if not self._trials.overwrites(plan, free // 4 if free is not None else None):
+                return False
+        except (MemoryError, AllocationError):
+            return False  # there is no room to find out, and clearing needs none
         self.kept.put_record("overwriting", key, True)
         return True
 
