@@ -101,7 +101,8 @@ def test_the_encoder_agrees_with_torch(device: str, tokens: Tokens) -> None:
         assert found.ranking_int8 == found.ranking
     assert found.weight_bytes_int8 <= 0.27 * found.weight_bytes
     assert found.receipt.bytes_to_host == 0
-    assert found.receipt.bytes_to_device <= sum(each.nbytes for each in tokens)
+    # Beside the arrays a few numbers from outside, such as the epsilon of the norms.
+    assert found.receipt.bytes_to_device <= sum(each.nbytes for each in tokens) + 64
     assert told == [], "nothing of it ran on the host"
 
 
