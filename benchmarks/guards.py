@@ -36,6 +36,8 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "list of one number": lambda number: [2.5],
     "dict of one number": lambda number: {"gain": 2.5},
     "object with one attribute": lambda number: Thing(),
+    "class": lambda number: type(f"Made{number}", (), {}),
+    "module": lambda number: types.ModuleType(f"made{number}"),
     "dtype": lambda number: np.dtype("float32"),
     "unknown": lambda number: {number},
 }
