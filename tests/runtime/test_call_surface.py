@@ -6,6 +6,7 @@ import abc
 import asyncio
 import copy
 import functools
+import importlib
 import inspect
 import io
 import pickle
@@ -175,7 +176,7 @@ def test_processes_of_a_pool_call_it(start: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def cloudpickle() -> Any:
-    return pytest.importorskip("cloudpickle")
+    return importlib.import_module("cloudpickle")
 
 
 def test_cloudpickle_takes_functions_without_a_name(cloudpickle: Any) -> None:
