@@ -314,7 +314,7 @@ class Search:
         return position
 
     def _add_builtin(self, position: int, function: types.FunctionType, name: str) -> None:
-        known: dict[str, Any] = function.__builtins__  # type: ignore[attr-defined]
+        known: dict[str, Any] = function.__builtins__
         if name in known and (id(known), name) not in self._slots:
             self._slots[id(known), name] = len(self.captures)
             self._record("identity", position, "builtin", name, None, is_ref, weak(known[name]), name)
