@@ -21,7 +21,7 @@ import operator
 import types
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -314,7 +314,7 @@ class Search:
         return position
 
     def _add_builtin(self, position: int, function: types.FunctionType, name: str) -> None:
-        known: dict[str, Any] = function.__builtins__
+        known: dict[str, Any] = cast(Any, function).__builtins__
         if name in known and (id(known), name) not in self._slots:
             self._slots[id(known), name] = len(self.captures)
             self._record("identity", position, "builtin", name, None, is_ref, weak(known[name]), name)
