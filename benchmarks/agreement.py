@@ -20,12 +20,12 @@ from typing import Literal
 import msgspec
 
 from anygpu.engines.numpy import lowering
-from anygpu.notices import host_operations
+from anygpu.fallback_warnings import host_operations
 from anygpu.program.graph import Program
 from anygpu.program.independence import independent_cuts
 from anygpu.program.primitives import Linear, Primitive
 from anygpu.program.transforms import simplified
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing.laws import broken_by_cutting, broken_by_simplifying, broken_by_vmap
 from anygpu.testing.programs import WEIGHTS, disagreement, random_inputs, random_program
 from benchmarks.report import this_machine
@@ -98,7 +98,7 @@ def try_transform(what: What, seeds: range) -> Tally:
 def try_engines(names: tuple[str, ...], linear: bool, seeds: range) -> Tally:
     """Each program on every engine, and what it lacks on the host, as a user would have it."""
     tally = Tally()
-    places = Places()
+    places = DeviceRegistry()
     for seed in seeds:
         rng = random.Random(seed)
         program = random_program(rng, primitives=WITH_LINEAR if linear else WEIGHTS)

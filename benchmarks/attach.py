@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 import anygpu as ag
-from anygpu.store.between import open_shared
+from anygpu.store.shared_store import open_shared
 from benchmarks.report import Figure, options_parser, publish
 
 KEY = ("benchmark", "weights")

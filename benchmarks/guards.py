@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.traced import Traced
-from anygpu.array.tracing import trace
+from anygpu.array.trace.traced import Traced
+from anygpu.array.trace.tracing import trace
 from benchmarks.report import Figure, arguments, publish
 
 #: Captures of one kind in a function, so that one costs a part of it.

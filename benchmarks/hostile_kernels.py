@@ -38,10 +38,10 @@ from anygpu.errors import (
     WrongKernel,
 )
 from anygpu.kernels.samples import samples
-from anygpu.kernels.trying import trials
+from anygpu.kernels.sandbox import trials
 from anygpu.program.custom import Language
 from anygpu.program.primitives import Spec
-from anygpu.runtime.places import places
+from anygpu.residency.registry import places
 from benchmarks.hostile_sources import CORPUS, Good, Scopes, mutated, odd_length
 from benchmarks.report import Figure, options_parser, publish
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.engines.compiling import CompilingEngine
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.workers.thread import ThreadWorker
 from benchmarks.report import Figure, arguments, publish
 
@@ -28,7 +28,7 @@ def fifty_sums(x: Any) -> Any:
 
 
 def measure(engine_name: str) -> list[Figure]:
-    places = Places()
+    places = DeviceRegistry()
     # In this process: the way to a child is measured by benchmarks.worker.
     place = places.find(engine_name, isolation="thread")
     worker = place.worker

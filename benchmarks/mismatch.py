@@ -27,16 +27,16 @@ from anygpu.agreement.comparing import judge
 from anygpu.agreement.elementwise import filled
 from anygpu.engines.numpy import lowering
 from anygpu.errors import ResultMismatch
-from anygpu.hardware.verification import Values
-from anygpu.notices import host_operations
+from anygpu.fallback_warnings import host_operations
+from anygpu.hardware.verification import HostArray
+from anygpu.placement import explore
+from anygpu.placement.offload import Offloaded
+from anygpu.placement.options import options
+from anygpu.placement.planner import Planner
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.runtime import exploring
-from anygpu.runtime.offloading import Offloaded
-from anygpu.runtime.options import options
-from anygpu.runtime.places import Places
-from anygpu.runtime.planner import Planner
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing.programs import random_program
 from anygpu.testing.wrong import Wrong, WrongPlaces, real_values, spoil
 from benchmarks.report import this_machine
@@ -53,7 +53,7 @@ DTYPES: tuple[tuple[DType, ...], ...] = (
 )
 
 
-def case(seed: int) -> tuple[Program, list[Values]]:
+def case(seed: int) -> tuple[Program, list[HostArray]]:
     """A program, and inputs that are ordinary for most seeds and ill-conditioned for some."""
     rng = random.Random(seed)
     program = random_program(rng, dtypes=DTYPES[seed % len(DTYPES)])
@@ -62,14 +62,14 @@ def case(seed: int) -> tuple[Program, list[Values]]:
     return program, [real_values(spec, generator, spread=spread) for spec in program.inputs]
 
 
-def expected_of(program: Program, inputs: list[Values]) -> list[Values] | None:
+def expected_of(program: Program, inputs: list[HostArray]) -> list[HostArray] | None:
     try:
         return [np.array(each) for each in lowering.run(program, inputs)]
     except (ValueError, IndexError, np.linalg.LinAlgError):
         return None
 
 
-def wrong(seed: int, expected: list[Values], program: Program, inputs: list[Values]) -> str:
+def wrong(seed: int, expected: list[HostArray], program: Program, inputs: list[HostArray]) -> str:
     """What becomes of one spoilt element."""
     spoilt = spoil(expected, random.Random(seed))
     if all(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc") for a, b in zip(expected, spoilt, strict=True)):
@@ -93,7 +93,7 @@ def wrong(seed: int, expected: list[Values], program: Program, inputs: list[Valu
 
 
 def right(
-    seed: int, engine: str, places: Places, expected: list[Values], program: Program, inputs: list[Values]
+    seed: int, engine: str, places: DeviceRegistry, expected: list[HostArray], program: Program, inputs: list[HostArray]
 ) -> str:
     with host_operations():
         try:
@@ -159,11 +159,11 @@ def called(seed: int, planner: Planner, wrong: Wrong) -> str:
         state = call.state
         state.cell.measured("numpy", 1.0)
         state.refined = True
-        if not exploring._is_ordinary(call, expected):
+        if not explore._is_ordinary(call, expected):
             return "not recorded"
         wrong.rng = random.Random(seed)
         before = wrong.spoilt
-        exploring._try_out(planner, state, function, DEVICE, exploring._sample(call, expected))
+        explore._try_out(planner, state, function, DEVICE, explore._sample(call, expected))
         if wrong.spoilt == before:
             return "not run there"
         if state.cell.may_run(DEVICE):
@@ -189,7 +189,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tally: Counter[str] = Counter()
     complaints: list[str] = []
-    places = Places()
+    places = DeviceRegistry()
     begin = time.perf_counter()
     seed = arguments.first
     done = 0

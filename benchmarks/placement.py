@@ -291,7 +291,7 @@ def last_receipt() -> Any:
 
 def settle() -> None:
     """Wait until what was tried in the background has ended."""
-    from anygpu.runtime.planner import default
+    from anygpu.placement.planner import default
 
     if not default().settle(LONGEST_TRIALS):
         say(f"    trials in the background took longer than {LONGEST_TRIALS:g} s")
@@ -300,7 +300,7 @@ def settle() -> None:
 def calibrate() -> tuple[str, ...]:
     """Every verified device, opened and calibrated, as in a program that has run before; numpy comes first."""
     import anygpu as ag
-    from anygpu.runtime.planner import default
+    from anygpu.placement.planner import default
 
     devices = sorted(ag.devices(), key=lambda device: device.engine != "numpy")
     for device in devices:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 import anygpu as ag
-from anygpu.runtime.offloading import Offloaded
-from anygpu.runtime.options import options
-from anygpu.runtime.planner import Planner
+from anygpu.placement.offload import Offloaded
+from anygpu.placement.options import options
+from anygpu.placement.planner import Planner
 from anygpu.testing.slowed import SlowedPlaces
 from benchmarks.report import Figure, arguments, publish
 

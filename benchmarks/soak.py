@@ -58,8 +58,8 @@ class Soak:
         self.after: Held
 
     def run(self) -> None:
-        from anygpu.runtime.places import places
-        from anygpu.runtime.planner import default
+        from anygpu.placement.planner import default
+        from anygpu.residency.registry import places
         from anygpu.runtime.runtime import Runtime
 
         # Libraries that start threads when they are first used do it before anything is counted.

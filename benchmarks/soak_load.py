@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 import anygpu as ag
 from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, NotANumber, QueueFull
+from anygpu.residency.registry import places
 from anygpu.runtime.future import Future
-from anygpu.runtime.places import places
 from anygpu.runtime.runtime import Runtime
 from anygpu.testing.faults import FaultyPlaces
 from anygpu.testing.faulty_schedule import LOSSES, Kind

@@ -15,7 +15,7 @@ from collections import Counter
 
 import msgspec
 
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing.faults import SWIFTSHADER
 from anygpu.testing.special_values import Tally, cases, tally
 from benchmarks.report import options_parser, this_machine
@@ -56,7 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.adapter == "swiftshader":
         os.environ["VK_ICD_FILENAMES"] = str(SWIFTSHADER)
-    places = Places()
+    places = DeviceRegistry()
     place = places.find(options.engine)
     begin = time.perf_counter()
     wanted = (

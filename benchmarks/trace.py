@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import anygpu as ag
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.program.graph import Program
 from benchmarks.report import Figure, arguments, publish
 

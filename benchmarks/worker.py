@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.engines.catalogue import catalogue
 from anygpu.program.graph import Program
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.workers.worker import Worker
 from benchmarks.report import Figure, arguments, publish
 
@@ -54,7 +54,7 @@ def by_turns(sides: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
     return taken
 
 
-def measure(engine: str, places: Places) -> list[Figure]:
+def measure(engine: str, places: DeviceRegistry) -> list[Figure]:
     device = places.find(engine, isolation="process").device
     workers: dict[str, Worker] = {
         "process": places.worker(device, isolation="process"),
@@ -94,7 +94,7 @@ def measure(engine: str, places: Places) -> list[Figure]:
 
 def main() -> None:
     options = arguments(__doc__)
-    places = Places()
+    places = DeviceRegistry()
     engines = [entry.name for entry in catalogue() if entry.name in ("opencl", "webgpu")]
     try:
         publish([figure for name in engines for figure in measure(name, places)], options)

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from anygpu.cache_folder import cache_folder, decoded, read_file, sealed, unsealed, write_file
-from anygpu.engines.kept import Kept
+from anygpu.engines.disk_cache import DiskCache
+from anygpu.placement.calibrate import calibration_folder, recalled, remember
 from anygpu.plan.calibration import assumed
-from anygpu.runtime.calibrating import calibration_folder, recalled, remember
 from anygpu.testing import fake_device
-from anygpu.workers import remembered
+from anygpu.workers import probe_cache
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="owners, modes, links and pipes are POSIX's")
 
@@ -146,11 +146,11 @@ CALIBRATION_DEVICE = fake_device("webgpu:0", state="verified")
 
 
 def _write_probes(folder: Path) -> None:
-    remembered.remember(folder / "probes.json", {"webgpu": [CALIBRATION_DEVICE]}, {"webgpu": "print"}, now=1.0)
+    probe_cache.remember(folder / "probes.json", {"webgpu": [CALIBRATION_DEVICE]}, {"webgpu": "print"}, now=1.0)
 
 
 def _read_probes(folder: Path) -> bool:
-    return bool(remembered.recall(folder / "probes.json", {"webgpu": "print"}, now=2.0))
+    return bool(probe_cache.recall(folder / "probes.json", {"webgpu": "print"}, now=2.0))
 
 
 def _write_calibration(folder: Path) -> None:
@@ -162,11 +162,11 @@ def _read_calibration(folder: Path) -> bool:
 
 
 def _write_kept(folder: Path) -> None:
-    Kept(folder / "kernels", "stamp").put_record("tuning", "key", [1, 2, 3])
+    DiskCache(folder / "kernels", "stamp").put_record("tuning", "key", [1, 2, 3])
 
 
 def _read_kept(folder: Path) -> bool:
-    return Kept(folder / "kernels", "stamp").record("tuning", "key", list[int]) is not None
+    return DiskCache(folder / "kernels", "stamp").record("tuning", "key", list[int]) is not None
 
 
 KINDS = {

@@ -23,7 +23,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "pynvml": "hardware/nvidia.py",
     "psutil": ("hardware/host.py", "testing/"),
     "typer": "cli/",
-    "rich": ("cli/", "runtime/progress.py"),
+    "rich": ("cli/", "progress.py"),
     "zarr": "streams/zarr_arrays.py",
 }
 

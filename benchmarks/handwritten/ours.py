@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 import anygpu as ag
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.engines.compiling import CompilingEngine
-from anygpu.runtime.places import places
+from anygpu.residency.registry import places
 from benchmarks.handwritten.workloads import Values, Workload
 
 

@@ -65,29 +65,29 @@ from anygpu.errors import (
     ValueNeeded,
     WrongKernel,
 )
+from anygpu.fallback_warnings import DeviceFallback, HostFallback, host_operations
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.notices import DeviceFallback, HostFallback, host_operations
 from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
 
 if TYPE_CHECKING:
     from anygpu import fft, image, linalg, nn
-    from anygpu.array.tracing import record
-    from anygpu.hardware.case import Finding
+    from anygpu.array.trace.tracing import record
     from anygpu.hardware.diagnosis import Diagnosis
+    from anygpu.hardware.diagnosis_context import Finding
     from anygpu.kernels.kernel import Kernel
     from anygpu.namespace import *  # noqa: F403
+    from anygpu.placement.offload import Result
     from anygpu.plan.plan import Plan
     from anygpu.program.batching import vmap
     from anygpu.program.graph import Program
     from anygpu.runtime.future import Future
     from anygpu.runtime.health import Health
     from anygpu.runtime.mapping import Outcome
-    from anygpu.runtime.offloading import Result
     from anygpu.runtime.runtime import Runtime
     from anygpu.store.store import Store
     from anygpu.store.tensor import Tensor
-    from anygpu.streams.streamed import Streamed
+    from anygpu.streams.report import Streamed
     from anygpu.tasks.tenants import Tenant
 
 __array_api_version__ = "2024.12"
@@ -178,20 +178,20 @@ __all__ = [
 #: Names that are loaded when they are first used, and where they are.
 _LATER = {
     "Diagnosis": "anygpu.hardware.diagnosis",
-    "Finding": "anygpu.hardware.case",
+    "Finding": "anygpu.hardware.diagnosis_context",
     "Future": "anygpu.runtime.future",
     "Health": "anygpu.runtime.health",
     "Kernel": "anygpu.kernels.kernel",
     "Outcome": "anygpu.runtime.mapping",
     "Plan": "anygpu.plan.plan",
     "Program": "anygpu.program.graph",
-    "Result": "anygpu.runtime.offloading",
+    "Result": "anygpu.placement.offload",
     "Runtime": "anygpu.runtime.runtime",
     "Store": "anygpu.store.store",
-    "Streamed": "anygpu.streams.streamed",
+    "Streamed": "anygpu.streams.report",
     "Tenant": "anygpu.tasks.tenants",
     "Tensor": "anygpu.store.tensor",
-    "record": "anygpu.array.tracing",
+    "record": "anygpu.array.trace.tracing",
     "vmap": "anygpu.program.batching",
 }
 

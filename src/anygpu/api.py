@@ -14,14 +14,14 @@ from anygpu.hardware.selection import Power, prefer, require
 
 if TYPE_CHECKING:
     from anygpu.hardware.diagnosis import Diagnosis
+    from anygpu.placement.offload import Offloaded, Result
+    from anygpu.placement.options import CallOptions, TaskOptions
     from anygpu.plan.plan import Plan
+    from anygpu.progress import Progress
     from anygpu.receipts import Receipt
     from anygpu.runtime.future import Future
     from anygpu.runtime.mapping import Outcome
-    from anygpu.runtime.offloading import Offloaded, Result
-    from anygpu.runtime.options import CallOptions, TaskOptions
-    from anygpu.runtime.progress import Progress
-    from anygpu.streams.streamed import Streamed
+    from anygpu.streams.report import Streamed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +45,7 @@ def devices(
     `DeviceUnavailable` says why, device by device. What an earlier call found is used again as long as no driver and
     no library has changed; `refresh=True` looks anew.
     """
-    from anygpu.workers.look import look
+    from anygpu.workers.discovery import look
 
     preference = prefer(on, min_memory=min_memory, max_load=max_load, power=power)
     inventory = look(refresh=refresh, timeout=timeout)
@@ -54,7 +54,7 @@ def devices(
 
 def doctor(*, deep: bool = False, timeout: float = PROBE_SECONDS) -> Diagnosis:
     """Why is my GPU not used? Probes everything anew and explains, with the command that fixes each problem."""
-    from anygpu.workers.look import examine
+    from anygpu.workers.discovery import examine
 
     return examine(deep=deep, timeout=timeout)
 
@@ -79,7 +79,7 @@ def offload(function: Callable[P, R] | None = None, /, **options: Unpack[CallOpt
     `isolation="thread" | "process"`, `timeout=`. With `engine="torch"` (or `"jax"`) the function takes and returns that
     library's own arrays and is never looked into: an opaque task.
     """
-    from anygpu.runtime.offloading import decorated
+    from anygpu.placement.offload import decorated
 
     if function is None:
         return lambda later: decorated(later, options)
@@ -91,7 +91,7 @@ def run(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[Call
 
     Keywords of the function itself go into `functools.partial`.
     """
-    from anygpu.runtime.offloading import remembered, unwrapped
+    from anygpu.placement.offload import remembered, unwrapped
 
     function, arguments, keywords = unwrapped(function, arguments)
     return remembered(function, options).run(*arguments, **keywords)
@@ -170,7 +170,7 @@ def stream(
 
 def explain(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[CallOptions]) -> Plan:
     """Where `run(function, *arguments)` would run, and why; every other device with its prediction or its refusal."""
-    from anygpu.runtime.offloading import remembered, unwrapped
+    from anygpu.placement.offload import remembered, unwrapped
 
     function, arguments, keywords = unwrapped(function, arguments)
     return remembered(function, options).explain(*arguments, **keywords)
@@ -178,16 +178,16 @@ def explain(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[
 
 def last_receipt() -> Receipt | None:
     """What happened in the last call of an offloaded function, or of `run`, in this thread or asynchronous task."""
-    from anygpu.runtime import collecting
+    from anygpu.placement import receipt_log
 
-    return collecting.last_receipt()
+    return receipt_log.last_receipt()
 
 
 def collect_receipts() -> AbstractContextManager[list[Receipt]]:
     """`with collect_receipts() as collected:` has the receipt of every call inside the block, in order."""
-    from anygpu.runtime import collecting
+    from anygpu.placement import receipt_log
 
-    return collecting.collect_receipts()
+    return receipt_log.collect_receipts()
 
 
 def freeze_support() -> None:

@@ -1,6 +1,6 @@
 """`anygpu.fft`: Fourier transforms, as in the Array API standard and in `numpy.fft`."""
 
-from anygpu.array.fourier import (
+from anygpu.array.functions.fourier import (
     fft,
     fft2,
     fftfreq,

@@ -1,6 +1,6 @@
 """`anygpu.linalg`: linear algebra, as in the Array API standard and in `numpy.linalg`."""
 
-from anygpu.array.linalg import (
+from anygpu.array.functions.linalg import (
     EighResult,
     EigResult,
     LinAlgError,

@@ -22,9 +22,9 @@ from numpy import (
     uint64,
 )
 
-from anygpu.array import creation, elementwise, manipulation
-from anygpu.array.array import Array
-from anygpu.array.creation import (
+from anygpu.array.core.array import Array
+from anygpu.array.functions import creation, elementwise, manipulation
+from anygpu.array.functions.creation import (
     arange,
     asarray,
     empty,
@@ -41,8 +41,8 @@ from anygpu.array.creation import (
     zeros,
     zeros_like,
 )
-from anygpu.array.differences import diff
-from anygpu.array.elementwise import (
+from anygpu.array.functions.differences import diff
+from anygpu.array.functions.elementwise import (
     abs,
     acos,
     acosh,
@@ -110,16 +110,11 @@ from anygpu.array.elementwise import (
     tanh,
     trunc,
 )
-from anygpu.array.joining import (
+from anygpu.array.functions.joining import (
     concat,
     stack,
 )
-from anygpu.array.linear import (
-    matmul,
-    tensordot,
-    vecdot,
-)
-from anygpu.array.manipulation import (
+from anygpu.array.functions.manipulation import (
     broadcast_to,
     expand_dims,
     flip,
@@ -133,7 +128,12 @@ from anygpu.array.manipulation import (
     tile,
     unstack,
 )
-from anygpu.array.reductions import (
+from anygpu.array.functions.products import (
+    matmul,
+    tensordot,
+    vecdot,
+)
+from anygpu.array.functions.reductions import (
     all,
     any,
     argmax,
@@ -149,10 +149,10 @@ from anygpu.array.reductions import (
     sum,
     var,
 )
-from anygpu.array.selecting import nonzero, take, take_along_axis, where
-from anygpu.array.sets import unique_all, unique_counts, unique_inverse, unique_values
-from anygpu.array.sorting import argsort, searchsorted, sort
-from anygpu.array.types import (
+from anygpu.array.functions.selecting import nonzero, take, take_along_axis, where
+from anygpu.array.functions.sets import unique_all, unique_counts, unique_inverse, unique_values
+from anygpu.array.functions.sorting import argsort, searchsorted, sort
+from anygpu.array.functions.types import (
     __array_namespace_info__,
     astype,
     can_cast,

@@ -10,10 +10,10 @@ import pytest
 
 from anygpu.agreement.analysis import analyse, flags_of
 from anygpu.agreement.comparing import Judgement, judge, layout
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.engines.numpy import lowering
 from anygpu.program.graph import Program
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing.programs import random_program
 from anygpu.testing.wrong import real_values, spoil
 
@@ -49,7 +49,7 @@ def test_one_wrong_element_of_a_random_program_is_found(seed: int) -> None:
 
 @pytest.mark.parametrize("engine", ["torch", "opencl", "webgpu", "jax"])
 def test_right_answers_of_devices_on_real_inputs_are_not_called_wrong(engine: str) -> None:
-    places = Places()
+    places = DeviceRegistry()
     count = 10 if engine == "jax" else 25
     for seed in range(count):
         program = random_program(random.Random(seed), dtypes=("float32", "int32", "bool"))

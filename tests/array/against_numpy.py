@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 
-from anygpu.array.array import Array, as_array
+from anygpu.array.core.array import Array, as_array
 
 #: NumPy's own types do not know that its functions take other arrays.
 np: Any = numpy

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy
 
-from anygpu.array.array import Array
-from anygpu.array.creation import asarray
+from anygpu.array.core.array import Array
+from anygpu.array.functions.creation import asarray
 
 #: NumPy's own types do not know that its functions take other arrays.
 np: Any = numpy

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.array.array import as_array
-from anygpu.array.captures import Search
-from anygpu.array.traced import NotTraceable, Traced
-from anygpu.array.tracing import trace
+from anygpu.array.core.array import as_array
+from anygpu.array.trace.captures import Search
+from anygpu.array.trace.traced import NotTraceable, Traced
+from anygpu.array.trace.tracing import trace
 from anygpu.engines.numpy import lowering
 
 W = np.arange(15.0).reshape(5, 3)

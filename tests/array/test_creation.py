@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.array import creation, types
-from anygpu.array.array import Array
-from anygpu.array.creation import asarray, from_dlpack
+from anygpu.array.core.array import Array
+from anygpu.array.functions import creation, types
+from anygpu.array.functions.creation import asarray, from_dlpack
 from anygpu.program.primitives import Constant, Input
 from tests.array.agreement import KINDS, agree, check, np, numbers
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.array import elementwise
-from anygpu.array.array import Array, as_array
+from anygpu.array.core.array import Array, as_array
+from anygpu.array.functions import elementwise
 from tests.array.against_numpy import DTYPES, check, compare, np, quiet, values
 
 #: Those of the Array API standard 2024.12.

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anygpu.fft
-from anygpu.array import fourier
-from anygpu.array.array import Array, as_array
+from anygpu.array.core.array import Array, as_array
+from anygpu.array.functions import fourier
 
 Values = npt.NDArray[Any]
 TOLERANCE = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.array.array import Array, as_array
+from anygpu.array.core.array import Array, as_array
 
 SHAPE = (4, 5, 3)
 BASE = np.arange(60.0).reshape(SHAPE)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 import anygpu.linalg
-from anygpu.array import linalg
-from anygpu.array.array import Array, as_array
+from anygpu.array.core.array import Array, as_array
+from anygpu.array.functions import linalg
 
 Values = npt.NDArray[Any]
 reference: Any = np.linalg

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.array import bits, manipulation, padding
-from anygpu.array.array import Array
-from anygpu.array.creation import asarray
+from anygpu.array.core.array import Array
+from anygpu.array.functions import bits, manipulation, padding
+from anygpu.array.functions.creation import asarray
 from tests.array.agreement import KINDS, agree, check, np, numbers
 
 CUBE = numbers((2, 3, 4), "int32")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.array import reductions, statistics
-from anygpu.array.creation import asarray
+from anygpu.array.functions import reductions, statistics
+from anygpu.array.functions.creation import asarray
 from tests.array.agreement import KINDS, REALS, agree, check, np, numbers
 
 SAMPLES = [(), (7,), (3, 5), (2, 3, 4), (0,), (0, 3), (3, 0)]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.array import sorting
-from anygpu.array.array import Array
-from anygpu.array.creation import asarray
+from anygpu.array.core.array import Array
+from anygpu.array.functions import sorting
+from anygpu.array.functions.creation import asarray
 from tests.array.agreement import KINDS, REALS, agree, check, lazy, np, numbers
 
 SHAPES: list[Any] = [(), (1,), (7,), (3, 4), (2, 3, 4), (0,), (2, 0)]

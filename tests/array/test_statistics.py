@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.array import statistics
-from anygpu.array.creation import asarray
+from anygpu.array.functions import statistics
+from anygpu.array.functions.creation import asarray
 from tests.array.agreement import KINDS, REALS, agree, check, np, numbers
 
 METHODS = [

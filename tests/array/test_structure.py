@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from anygpu.array.structure import LEAF, flatten, unflatten
+from anygpu.array.core.structure import LEAF, flatten, unflatten
 
 A, B, C = np.zeros(1), np.ones(2), np.full(3, 2.0)
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.array.array import as_array
-from anygpu.array.traced import NotTraceable, Traced
-from anygpu.array.tracing import record, trace
+from anygpu.array.core.array import as_array
+from anygpu.array.trace.traced import NotTraceable, Traced
+from anygpu.array.trace.tracing import record, trace
 from anygpu.engines.numpy import lowering
 from anygpu.program.primitives import Spec
 

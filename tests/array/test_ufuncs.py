@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.array.array import as_array
-from anygpu.array.numpy_ufunc_methods import MAX_STEPS
-from anygpu.array.numpy_ufuncs import LINEAR, REFUSED, UFUNCS
-from anygpu.array.place import place_for
+from anygpu.array.core.array import as_array
+from anygpu.array.core.device import device_for
+from anygpu.array.functions.ufunc_methods import MAX_STEPS
+from anygpu.array.functions.ufuncs import LINEAR, REFUSED, UFUNCS
 from tests.array.against_numpy import DTYPES, check, compare, np, quiet, values
 
 ALL = sorted(
@@ -135,7 +135,7 @@ def test_a_copy_is_not_the_array_itself() -> None:
 def test_results_stay_on_the_place_of_their_operands() -> None:
     x = as_array(np.arange(3))
     for result in (np.isnan(x), np.isfinite(x), np.add.reduce(x[:0]), np.spacing(x), np.heaviside(x, 1)):
-        assert result._value.place is place_for(None)
+        assert result._value.place is device_for(None)
 
 
 class TestOptions:

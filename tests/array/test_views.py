@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from anygpu.array.array import Array, as_array
+from anygpu.array.core.array import Array, as_array
 
 BASE = np.arange(24.0).reshape(4, 6)
 

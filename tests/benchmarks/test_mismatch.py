@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anygpu.runtime.planner import Planner
+from anygpu.placement.planner import Planner
 from anygpu.testing.wrong import WrongPlaces
 from benchmarks.mismatch import DEVICE, called
 

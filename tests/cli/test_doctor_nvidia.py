@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anygpu.hardware import evidence, remedies
+from anygpu.hardware import evidence, fixes
 from anygpu.hardware.diagnosis import Diagnosis
 from tests.standins.nvidia import build_nvml, environment, hide_nvml, write_nvidia_smi
 
@@ -97,7 +97,7 @@ def anygpu(nvml: Path, tmp_path: Path) -> Anygpu:
 
 def vulkan_driver() -> str:
     """The command for this system; which one it is for which system is told in tests/hardware/test_diagnosis.py."""
-    return "→ " + remedies.install(evidence.gather(), "vulkan-nvidia", "nvidia", "vulkan-mesa")
+    return "→ " + fixes.install(evidence.gather(), "vulkan-nvidia", "nvidia", "vulkan-mesa")
 
 
 def only_software(cards: str) -> str:
@@ -149,7 +149,7 @@ def test_old_driver(anygpu: Anygpu) -> None:
     too_old = "But its driver serves CUDA up to 10.2 only, which is too old for any build of today."
     torch = "Problem: PyTorch cannot use your NVIDIA card: the installed build has no GPU support."
     jax = "Problem: JAX cannot use your NVIDIA card: it is installed without its CUDA plug-in."
-    driver = [f"→ {step}" for step in remedies.newest_driver(evidence.gather())]
+    driver = [f"→ {step}" for step in fixes.newest_driver(evidence.gather())]
     assert screen.exit_code == 1
     assert screen.titles == [torch, jax, only_software(TWO_CARDS)]
     cause, *fix = screen.below(torch)

@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from anygpu.agreement.comparing import Difference
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.cli import app
+from anygpu.placement.mismatches import FOLDER, Mismatch, keep, mismatch
 from anygpu.program.graph import Program
 from anygpu.program.wire import from_bytes
-from anygpu.runtime.mismatches import FOLDER, Mismatch, keep, mismatch
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.codegen.form import Apply, Call, Choose, Expr, Let, Literal, Load, Name, Position
 from anygpu.codegen.index import Atom, Index, Quotient, Remainder, Variable
+from anygpu.codegen.kernel_ir import Apply, Call, Choose, Expr, Let, Literal, Load, Name, Position
 from anygpu.codegen.target import ComputeType
 
 Values = npt.NDArray[Any]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.codegen.kernel import Kernel, Schedule
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target

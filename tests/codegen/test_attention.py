@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from anygpu.codegen.attending import decomposed, tilings_of
+from anygpu.codegen.attention import decomposed, tilings_of
 from anygpu.codegen.kernel import Schedule
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
 from anygpu.codegen.templates import attention
 from anygpu.codegen.templates.attention import Sizes
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Broadcast, Gather, Spec, Unary

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.codegen import complexes
-from anygpu.codegen.form import Apply, Expr, Literal, Name
+from anygpu.codegen.kernel_ir import Apply, Expr, Literal, Name
 from anygpu.codegen.target import ComputeType
 from anygpu.errors import InvalidProgram
 from anygpu.program.functions import BINARY, COMPARISONS, UNARY, BinaryFunction, UnaryFunction, is_defined

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.codegen.convolutions import Convolution, convolution_of
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target

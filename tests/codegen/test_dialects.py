@@ -8,7 +8,8 @@ from anygpu.codegen.dialects import printer
 from anygpu.codegen.dialects.opencl import OpenCLPrinter
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
-from anygpu.codegen.form import (
+from anygpu.codegen.index import variable
+from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,
     Buffer,
@@ -25,7 +26,6 @@ from anygpu.codegen.form import (
     Report,
     Store,
 )
-from anygpu.codegen.index import variable
 from anygpu.codegen.target import ComputeType, Target
 
 WGSL = Target(dialect="wgsl", features=("f64", "i64", "subgroups"), subgroup_size=8)

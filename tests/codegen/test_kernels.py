@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from anygpu.codegen.schedule import schedule
-from anygpu.engines.lacking import why_not
+from anygpu.engines.unsupported import why_not
 from anygpu.program.graph import Program
 from anygpu.testing.programs import programs
 from tests.codegen import golden

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anygpu.codegen.kernel import Binding, Kernel, Schedule, Slot
 from anygpu.codegen.lifetimes import shared_temporaries
 from anygpu.codegen.schedule import schedule
-from anygpu.engines.lacking import why_not
+from anygpu.engines.unsupported import why_not
 from anygpu.program.graph import Program
 from anygpu.testing.programs import programs
 from tests.codegen.planning import TARGETS, plan, slots_of, spec

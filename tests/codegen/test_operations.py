@@ -10,7 +10,7 @@ from anygpu.codegen.target import Target
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import ScatterFunction
 from anygpu.program.primitives import Scatter
-from anygpu.testing.sheet import Sheet, tame
+from anygpu.testing.sheet import ConformanceProgram, tame
 from tests.codegen.planning import CARD, PROCESSOR, TARGETS, check_schedule, names, plan, roles, spec
 
 every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
@@ -47,8 +47,8 @@ def test_a_long_sort_ends_in_its_result_and_leaves_its_input(target: Target) -> 
         assert output.slot in {each.slot for each in planned.kernels[-1].bindings if each.access != "read"}
 
 
-def _scatter(fn: ScatterFunction, dtype: DType) -> Sheet:
-    sheet = Sheet("scatter", tame(dtype, 65, 3), np.arange(40) % 65, tame(dtype, 40, 3))
+def _scatter(fn: ScatterFunction, dtype: DType) -> ConformanceProgram:
+    sheet = ConformanceProgram("scatter", tame(dtype, 65, 3), np.arange(40) % 65, tame(dtype, 40, 3))
     sheet.expect_of(Scatter(fn, 0), *sheet.given)
     return sheet
 

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.codegen.kernel import Schedule
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
-from anygpu.engines.lacking import why_not
+from anygpu.engines.unsupported import why_not
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Binary, Cast, Flip, Permute, Primitive, Reshape, Spec, Unary
 from anygpu.testing.programs import programs
-from anygpu.testing.sheet import Sheet
+from anygpu.testing.sheet import ConformanceProgram
 from tests.codegen.loops import most_rounds
 from tests.codegen.planning import (
     CARD,
@@ -90,7 +90,7 @@ def test_nothing_takes_no_kernel() -> None:
 
 
 def test_constants_are_slots_only_when_they_are_no_single_number() -> None:
-    sheet = Sheet("constants", np.ones(5, np.float32))
+    sheet = ConformanceProgram("constants", np.ones(5, np.float32))
     sheet.expect_of(Binary("add"), sheet.given[0], sheet.constant(np.array([1, 2, 4, 8, 16], np.float32)))
     assert roles(schedule(sheet.program, LEAST)) == ["constant", "input", "output"]
     assert roles(plan(lambda x: x * 2 + 1, spec(5))) == ["input", "output"]

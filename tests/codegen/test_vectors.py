@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.codegen.kernel import Schedule
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.codegen.target import Target
 from anygpu.engines.compiling import DeviceArray, Session
 from anygpu.engines.driver import Counters

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from anygpu import nn
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.codegen.schedule import schedule
 from anygpu.engines.compiling import Executable
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Broadcast, Spec
 from tests.engines.compiled import NAMES, Running, Values, running, spec_of

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.codegen.kernel import Kernel
 from anygpu.engines import compiling
 from anygpu.errors import CannotCompile, InvalidProgram, OutOfMemory

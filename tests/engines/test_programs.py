@@ -17,9 +17,9 @@ import pytest
 from anygpu.engines import catalogue
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.jax.complex_numbers import OTHERWISE
+from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy import lowering as reference
 from anygpu.engines.protocol import ProgramEngine
-from anygpu.engines.recent import Recent
 from anygpu.errors import OutOfMemory
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DType
@@ -409,7 +409,7 @@ def test_a_program_is_compiled_once_however_often_it_is_made(name: str) -> None:
 
 
 def test_the_oldest_is_forgotten_first() -> None:
-    recent: Recent[str] = Recent(2)
+    recent: LRUCache[str] = LRUCache(2)
     made: list[str] = []
 
     def make() -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anygpu import nn
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.program.graph import Recorder
 from anygpu.program.primitives import Binary, Broadcast, Cast, Constant, Contract, Iota, Reshape
 from tests.engines.compiled import NAMES, Running, Values, running, spec_of

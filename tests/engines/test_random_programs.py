@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from anygpu.engines.numpy import lowering
-from anygpu.notices import host_operations
-from anygpu.program.attending import Attend
+from anygpu.fallback_warnings import host_operations
+from anygpu.program.attention import Attend
 from anygpu.program.graph import Program
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing.programs import WEIGHTS, disagreement, random_inputs, random_program
 
 #: All but torch compile every program, so they get fewer.
@@ -26,7 +26,7 @@ FOUND = (15453, 169, 352, 460, 1231)
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_random_programs_agree_with_numpy(name: str) -> None:
-    place = Places().find(name)
+    place = DeviceRegistry().find(name)
     for seed in (*FOUND, *range(1_000_000, 1_000_000 + COUNTS[name])):
         rng = random.Random(seed)
         program = random_program(rng)
@@ -39,7 +39,7 @@ def test_random_programs_agree_with_numpy(name: str) -> None:
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_random_programs_with_attention_agree_with_numpy(name: str) -> None:
-    place = Places().find(name)
+    place = DeviceRegistry().find(name)
     seeds = iter(range(10_000))
     for _ in range(min(COUNTS[name], 20)):
         program = _with_attention(seeds)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.codegen.kernel import Kernel
 from anygpu.engines.driver import Clear, Command
 from anygpu.program.graph import Program

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from anygpu.codegen.kernel import Binding, Choice, Kernel, Schedule, Slot
-from anygpu.engines.kept import Kept
+from anygpu.engines.disk_cache import DiskCache
 from anygpu.engines.tuning import VARIABLE, Found, Tuner, budget
 from anygpu.errors import InvalidOption, InvalidProgram
 from anygpu.testing import ManualClock
@@ -53,8 +53,8 @@ class Device:
         return seconds
 
 
-def kept(folder: Path) -> Kept:
-    return Kept(folder, "this device")
+def kept(folder: Path) -> DiskCache:
+    return DiskCache(folder, "this device")
 
 
 def test_the_fastest_is_chosen_and_found_again_without_measuring(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from anygpu.store.store import Store
 
@@ -77,14 +77,14 @@ def _within_time(check: Callable[[], None]) -> None:
 
 
 @pytest.fixture(scope="module")
-def known() -> Iterator[Places]:
-    known = Places()
+def known() -> Iterator[DeviceRegistry]:
+    known = DeviceRegistry()
     yield known
     known.close()
 
 
 @pytest.fixture
-def runtime(known: Places) -> Iterator[Runtime]:
+def runtime(known: DeviceRegistry) -> Iterator[Runtime]:
     runtime = Runtime(known=known)
     yield runtime
     assert runtime.drain(PATIENCE)
@@ -106,7 +106,7 @@ def test_submit(runtime: Runtime) -> None:
     at_every_moment(lambda: runtime.submit(np.sum, X), check, least=20)
 
 
-def test_submit_to_a_tenant_with_a_limit(known: Places) -> None:
+def test_submit_to_a_tenant_with_a_limit(known: DeviceRegistry) -> None:
     with Runtime(known=known, tenants=[ag.Tenant(name="a", queued=500)]) as runtime:
 
         def check() -> None:
@@ -138,7 +138,7 @@ def test_map_and_cancel(runtime: Runtime) -> None:
     at_every_moment(work, check, least=50)
 
 
-def test_closing(known: Places) -> None:
+def test_closing(known: DeviceRegistry) -> None:
     made: list[Runtime] = []
 
     def work() -> None:
@@ -237,7 +237,7 @@ def test_closing_a_store() -> None:
     at_every_moment(work, check, least=20)
 
 
-def test_no_thread_stays(known: Places) -> None:
+def test_no_thread_stays(known: DeviceRegistry) -> None:
     before = set(threading.enumerate())
     with Store() as store:
         for number in range(20):

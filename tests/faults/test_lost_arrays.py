@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.placement.offload import Offloaded
+from anygpu.placement.options import options
+from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.runtime import recovery
-from anygpu.runtime.lasting import LastingPlace
-from anygpu.runtime.offloading import Offloaded
-from anygpu.runtime.options import options
-from anygpu.runtime.places import Places
-from anygpu.runtime.planner import Planner
-from anygpu.runtime.recovery import Evicted, Kept
+from anygpu.residency import lineage
+from anygpu.residency.lineage import Evicted, TrackedBuffer
+from anygpu.residency.recoverable import RecoverableDevice
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.workers.opening import MEMORY
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Argument, Ran
@@ -32,37 +32,37 @@ X = np.random.default_rng(6).normal(size=(300, 70)).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
-def known() -> Iterator[Places]:
-    known = Places()
+def known() -> Iterator[DeviceRegistry]:
+    known = DeviceRegistry()
     yield known
     known.close()
 
 
 @pytest.fixture(params=["opencl", "webgpu"])
-def place(request: pytest.FixtureRequest, known: Places) -> LastingPlace:
+def place(request: pytest.FixtureRequest, known: DeviceRegistry) -> RecoverableDevice:
     found = known.find(request.param)
-    assert isinstance(found, LastingPlace)
+    assert isinstance(found, RecoverableDevice)
     gc.collect()
     assert found._listed() == [], "an earlier test has left arrays"
     return found
 
 
 @pytest.fixture
-def opencl(known: Places) -> LastingPlace:
+def opencl(known: DeviceRegistry) -> RecoverableDevice:
     found = known.find("opencl")
-    assert isinstance(found, LastingPlace)
+    assert isinstance(found, RecoverableDevice)
     gc.collect()
     assert found._listed() == [], "an earlier test has left arrays"
     return found
 
 
-def worker_of(place: LastingPlace) -> ProcessWorker:
+def worker_of(place: RecoverableDevice) -> ProcessWorker:
     worker = place.worker
     assert isinstance(worker, ProcessWorker)
     return worker
 
 
-def kill(place: LastingPlace) -> None:
+def kill(place: RecoverableDevice) -> None:
     os.kill(worker_of(place).process_id, signal.SIGKILL)
 
 
@@ -70,9 +70,9 @@ def bits(array: ag.Array) -> bytes:
     return np.asarray(array).tobytes()
 
 
-def buffer_of(array: ag.Array) -> Kept:
+def buffer_of(array: ag.Array) -> TrackedBuffer:
     buffer = array._value.buffer
-    assert isinstance(buffer, Kept)
+    assert isinstance(buffer, TrackedBuffer)
     return buffer
 
 
@@ -93,21 +93,21 @@ class Deadly:
         return self._worker.run(program, arguments, **more)
 
 
-def through(place: LastingPlace, wrapped: Callable[[ProcessWorker], Deadly], patch: pytest.MonkeyPatch) -> None:
+def through(place: RecoverableDevice, wrapped: Callable[[ProcessWorker], Deadly], patch: pytest.MonkeyPatch) -> None:
     """From now on, let the place use its workers through others, until the end of the test."""
     find = place._find_worker
     patch.setattr(place, "_worker", wrapped(worker_of(place)))
     patch.setattr(place, "_find_worker", lambda: wrapped(find()))  # type: ignore[arg-type]
 
 
-def allow(place: LastingPlace, nbytes: int, patch: pytest.MonkeyPatch) -> None:
+def allow(place: RecoverableDevice, nbytes: int, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(place._copies, "_budget", nbytes)
 
 
 # -- what comes back
 
 
-def test_everything_comes_back_with_the_same_bits(place: LastingPlace, known: Places) -> None:
+def test_everything_comes_back_with_the_same_bits(place: RecoverableDevice, known: DeviceRegistry) -> None:
     x = ag.asarray(X, device=place)
     y = (np.tanh(x) * 2).compute()
     chain = y
@@ -135,7 +135,7 @@ def test_everything_comes_back_with_the_same_bits(place: LastingPlace, known: Pl
 
 
 def test_a_program_whose_worker_dies_under_it_is_run_again(
-    place: LastingPlace, monkeypatch: pytest.MonkeyPatch
+    place: RecoverableDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = ag.asarray(X, device=place)
     y = (x * 3).compute()
@@ -146,7 +146,9 @@ def test_a_program_whose_worker_dies_under_it_is_run_again(
     assert not deaths
 
 
-def test_a_program_that_kills_three_workers_is_given_up(opencl: LastingPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_kills_three_workers_is_given_up(
+    opencl: RecoverableDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = ag.asarray(X, device=opencl)
     deaths = list(range(10))
     through(opencl, lambda worker: Deadly(worker, deaths), monkeypatch)
@@ -155,7 +157,7 @@ def test_a_program_that_kills_three_workers_is_given_up(opencl: LastingPlace, mo
     assert len(deaths) == 7
 
 
-def test_results_of_one_program_are_computed_once(place: LastingPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_one_program_are_computed_once(place: RecoverableDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     x = ag.asarray(X, device=place)
     first = np.exp(x)
     second = (first + 1).compute()
@@ -175,7 +177,7 @@ def test_results_of_one_program_are_computed_once(place: LastingPlace, monkeypat
     assert len(ran) == 1
 
 
-def test_what_is_not_needed_is_not_left_on_the_device(opencl: LastingPlace) -> None:
+def test_what_is_not_needed_is_not_left_on_the_device(opencl: RecoverableDevice) -> None:
     x = ag.asarray(X, device=opencl)
     y = x
     for _ in range(10):
@@ -192,7 +194,7 @@ def test_what_is_not_needed_is_not_left_on_the_device(opencl: LastingPlace) -> N
     assert worker._next_handle == 12
 
 
-def test_many_threads_restore_an_array_once(opencl: LastingPlace) -> None:
+def test_many_threads_restore_an_array_once(opencl: RecoverableDevice) -> None:
     x = ag.asarray(X, device=opencl)
     y = (np.sin(x) + 2).compute()
     wanted = bits(y * 2)
@@ -214,7 +216,7 @@ def test_many_threads_restore_an_array_once(opencl: LastingPlace) -> None:
     assert worker_of(opencl)._next_handle == 1 + 2 + 6
 
 
-def test_the_child_dies_again_and_again_in_the_middle_of_work(opencl: LastingPlace) -> None:
+def test_the_child_dies_again_and_again_in_the_middle_of_work(opencl: RecoverableDevice) -> None:
     x = ag.asarray(X, device=opencl)
     generation = worker_of(opencl).generation
     over = threading.Event()
@@ -247,7 +249,7 @@ def test_the_child_dies_again_and_again_in_the_middle_of_work(opencl: LastingPla
 
 
 def test_arrays_that_a_call_left_on_the_device(
-    known: Places, opencl: LastingPlace, monkeypatch: pytest.MonkeyPatch
+    known: DeviceRegistry, opencl: RecoverableDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known, "devices", lambda: [known.find("numpy").facts, opencl.facts])
     monkeypatch.setattr(known, "unavailable", list)
@@ -273,7 +275,7 @@ def test_arrays_that_a_call_left_on_the_device(
 
 
 def test_an_array_whose_copy_was_dropped_is_named_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch, place: LastingPlace, known: Places
+    monkeypatch: pytest.MonkeyPatch, place: RecoverableDevice, known: DeviceRegistry
 ) -> None:
     allow(place, 2 * X.nbytes, monkeypatch)
     generation = worker_of(place).generation
@@ -290,7 +292,7 @@ def test_an_array_whose_copy_was_dropped_is_named_with_the_reason(
         text = str(caught.value)
         assert f"float32[300, 70] of {__file__}:{line}" in text
         assert "dropped" in text
-        assert recovery.MEMORY in text
+        assert lineage.MEMORY in text
         assert caught.value.device == place.device
         assert caught.value.generation == generation
     with pytest.raises(ag.DeviceLost, match=r"cannot be had again.*it was computed from"):
@@ -299,11 +301,11 @@ def test_an_array_whose_copy_was_dropped_is_named_with_the_reason(
     loss = known.losses()[-1]
     assert loss.restorable_from_copy == 2
     assert [each.nbytes for each in loss.lost] == [X.nbytes] * 2
-    assert all(recovery.MEMORY in each.reason for each in loss.lost)
+    assert all(lineage.MEMORY in each.reason for each in loss.lost)
 
 
 def test_without_memory_for_copies_only_what_is_made_of_nothing_comes_back(
-    monkeypatch: pytest.MonkeyPatch, opencl: LastingPlace
+    monkeypatch: pytest.MonkeyPatch, opencl: RecoverableDevice
 ) -> None:
     allow(opencl, 0, monkeypatch)
     lost = ag.asarray(X, device=opencl)
@@ -314,7 +316,9 @@ def test_without_memory_for_copies_only_what_is_made_of_nothing_comes_back(
         (lost + 1).compute()
 
 
-def test_what_is_waited_for_is_not_dropped_meanwhile(monkeypatch: pytest.MonkeyPatch, opencl: LastingPlace) -> None:
+def test_what_is_waited_for_is_not_dropped_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, opencl: RecoverableDevice
+) -> None:
     allow(opencl, 2 * X.nbytes, monkeypatch)
     x = ag.asarray(X, device=opencl)
     y = (x + 1).compute()
@@ -325,7 +329,7 @@ def test_what_is_waited_for_is_not_dropped_meanwhile(monkeypatch: pytest.MonkeyP
     del others
 
 
-def test_an_error_of_the_users_own_stays_one(opencl: LastingPlace) -> None:
+def test_an_error_of_the_users_own_stays_one(opencl: RecoverableDevice) -> None:
     x = ag.asarray(X, device=opencl)
     bad = ag.take(x, ag.asarray(np.array([1000]), device=opencl), axis=0)
     with pytest.raises(IndexError):
@@ -339,7 +343,7 @@ def test_an_error_of_the_users_own_stays_one(opencl: LastingPlace) -> None:
 # -- making room
 
 
-def test_arrays_make_room_and_come_back(place: LastingPlace, known: Places) -> None:
+def test_arrays_make_room_and_come_back(place: RecoverableDevice, known: DeviceRegistry) -> None:
     x = ag.asarray(X, device=place)
     y = (x * 2).compute()
     z = (x * 3).compute()
@@ -359,7 +363,7 @@ def test_arrays_make_room_and_come_back(place: LastingPlace, known: Places) -> N
     assert known.losses()[-1].lost == ()
 
 
-def test_an_array_in_use_does_not_leave(opencl: LastingPlace, known: Places) -> None:
+def test_an_array_in_use_does_not_leave(opencl: RecoverableDevice, known: DeviceRegistry) -> None:
     x = ag.asarray(X, device=opencl)
     handle = buffer_of(x).live()
     assert known.evict(opencl.device) == Evicted()
@@ -367,7 +371,7 @@ def test_an_array_in_use_does_not_leave(opencl: LastingPlace, known: Places) -> 
     assert known.evict(opencl.device) == Evicted(1, X.nbytes)
 
 
-def test_an_array_that_could_not_come_back_does_not_leave(opencl: LastingPlace, known: Places) -> None:
+def test_an_array_that_could_not_come_back_does_not_leave(opencl: RecoverableDevice, known: DeviceRegistry) -> None:
     wrong = ag.take(ag.asarray(X, device=opencl), ag.asarray(np.array([1000]), device=opencl), axis=0).compute()
     origin = buffer_of(wrong).origin
     origin.cut()
@@ -377,7 +381,7 @@ def test_an_array_that_could_not_come_back_does_not_leave(opencl: LastingPlace, 
 
 
 def test_what_has_left_stays_beyond_the_budget_for_copies(
-    monkeypatch: pytest.MonkeyPatch, opencl: LastingPlace, known: Places
+    monkeypatch: pytest.MonkeyPatch, opencl: RecoverableDevice, known: DeviceRegistry
 ) -> None:
     allow(opencl, X.nbytes, monkeypatch)
     arrays = [ag.asarray(X + number, device=opencl) for number in range(4)]
@@ -388,10 +392,12 @@ def test_what_has_left_stays_beyond_the_budget_for_copies(
     del more
 
 
-def test_more_arrays_than_the_budget_of_the_device_has_room_for(monkeypatch: pytest.MonkeyPatch, known: Places) -> None:
+def test_more_arrays_than_the_budget_of_the_device_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, known: DeviceRegistry
+) -> None:
     monkeypatch.setenv(MEMORY, "8MB")
     place = known.find("opencl")
-    assert isinstance(place, LastingPlace)
+    assert isinstance(place, RecoverableDevice)
     # The next one reads the variable when it opens.
     worker_of(place).close()
     large = np.ones(250_000, np.float32)
@@ -407,7 +413,7 @@ def test_more_arrays_than_the_budget_of_the_device_has_room_for(monkeypatch: pyt
     worker_of(place).close()
 
 
-def test_what_a_worker_keeps_for_later_is_given_back(place: LastingPlace, known: Places) -> None:
+def test_what_a_worker_keeps_for_later_is_given_back(place: RecoverableDevice, known: DeviceRegistry) -> None:
     x = ag.asarray(np.zeros(1_000_000, np.float32), device=place)
     (x + 1).compute()
     assert known.reclaim(place.device) >= x.nbytes
@@ -420,11 +426,11 @@ def test_what_a_worker_keeps_for_later_is_given_back(place: LastingPlace, known:
 # -- nothing is left over
 
 
-def work(place: LastingPlace, known: Places) -> list[weakref.ref[Any]]:
+def work(place: RecoverableDevice, known: DeviceRegistry) -> list[weakref.ref[Any]]:
     """Arrays that are made, lost, restored and evicted; what they were."""
     x = ag.asarray(np.ones(300_000, np.float32), device=place)
     y = (x + 1).compute()
-    for _ in range(recovery.DEPTH + 3):
+    for _ in range(lineage.DEPTH + 3):
         y = (y * 1).compute()
     seen: list[weakref.ref[Any]] = [
         weakref.ref(each) for array in (x, y) for each in (buffer_of(array), buffer_of(array).origin)
@@ -440,7 +446,7 @@ def work(place: LastingPlace, known: Places) -> list[weakref.ref[Any]]:
     return seen
 
 
-def left_over(place: LastingPlace, known: Places, seen: list[weakref.ref[Any]]) -> list[str]:
+def left_over(place: RecoverableDevice, known: DeviceRegistry, seen: list[weakref.ref[Any]]) -> list[str]:
     """What should not be there any more."""
     gc.collect()
     left = [f"{each()!r} is alive" for each in seen if each() is not None]
@@ -457,13 +463,13 @@ def left_over(place: LastingPlace, known: Places, seen: list[weakref.ref[Any]]) 
     return left
 
 
-def test_nothing_is_left_over(place: LastingPlace, known: Places) -> None:
+def test_nothing_is_left_over(place: RecoverableDevice, known: DeviceRegistry) -> None:
     seen = work(place, known)
     assert left_over(place, known, seen) == []
 
 
 @pytest.mark.parametrize("leak", ["copy", "array", "handle", "memory"])
-def test_that_check_would_find_a_leak(leak: str, opencl: LastingPlace, known: Places) -> None:
+def test_that_check_would_find_a_leak(leak: str, opencl: RecoverableDevice, known: DeviceRegistry) -> None:
     seen: list[weakref.ref[Any]] = []
     assert left_over(opencl, known, seen) == []
     x = ag.asarray(np.ones(300_000, np.float32), device=opencl)
@@ -487,7 +493,7 @@ def test_a_forked_process_has_its_arrays_on_a_child_of_its_own() -> None:
 import os
 import numpy as np
 import anygpu as ag
-from anygpu.runtime.places import places
+from anygpu.residency.registry import places
 x = ag.asarray(np.arange(1000, dtype=np.float32), device="opencl")
 y = (x + 1).compute()
 child = os.fork()

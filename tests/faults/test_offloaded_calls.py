@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu import notices
+from anygpu import fallback_warnings
 from anygpu.errors import DeviceHung, OutOfMemory
 from anygpu.hardware.device import Device, Unavailable
+from anygpu.placement.offload import Offloaded
+from anygpu.placement.options import Fallback, options
+from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.runtime.offloading import Offloaded
-from anygpu.runtime.options import Fallback, options
-from anygpu.runtime.places import Places, places
-from anygpu.runtime.planner import Planner
+from anygpu.residency.registry import DeviceRegistry, places
 from anygpu.workers.process import ProcessWorker
-from anygpu.workers.worker import Argument, Home, Ran, Worker
+from anygpu.workers.worker import Argument, Isolation, Ran, Worker
 
 
 def score(x: Any) -> Any:
@@ -33,7 +33,7 @@ X = np.linspace(-1, 1, 100_000).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def nothing_said() -> None:
-    notices.forget_what_was_said()
+    fallback_warnings.forget_what_was_said()
 
 
 class Failing:
@@ -57,7 +57,7 @@ class Failing:
         return self._worker.run(program, arguments, **more)
 
 
-class WithFailures(Places):
+class WithFailures(DeviceRegistry):
     """PoCL in a child that fails when told to, and NumPy."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class WithFailures(Places):
     def unavailable(self) -> list[Unavailable]:
         return []
 
-    def worker(self, device_id: str, *, isolation: Home | None = None) -> Worker:
+    def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
         worker = super().worker(device_id, isolation=isolation)
         if device_id != "opencl:0":
             return worker

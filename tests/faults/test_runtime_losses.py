@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anygpu.array.traced import Traced
-from anygpu.array.tracing import trace
+from anygpu.array.trace.traced import Traced
+from anygpu.array.trace.tracing import trace
 from anygpu.errors import DeviceLost
 from anygpu.testing.faults import SWIFTSHADER, FaultyPlaces
 from anygpu.testing.faulty_schedule import LOSSES, Kind, Schedule

@@ -18,17 +18,17 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu import notices
+from anygpu import fallback_warnings
 from anygpu.errors import DeviceHung, DeviceLost, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device, Unavailable
+from anygpu.placement.options import Fallback
+from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.runtime.options import Fallback
-from anygpu.runtime.places import Places, places
-from anygpu.runtime.planner import Planner
-from anygpu.streams.streamed import Streamed
+from anygpu.residency.registry import DeviceRegistry, places
+from anygpu.streams.report import Streamed
 from anygpu.streams.streaming import stream
 from anygpu.workers.process import ProcessWorker
-from anygpu.workers.worker import Argument, Home, Ran, Worker
+from anygpu.workers.worker import Argument, Isolation, Ran, Worker
 
 X = np.random.default_rng(0).normal(size=(40_000, 32)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(32, 600)).astype(np.float32)
@@ -41,7 +41,7 @@ def score(x: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def nothing_said() -> None:
-    notices.forget_what_was_said()
+    fallback_warnings.forget_what_was_said()
 
 
 class Failing:
@@ -66,7 +66,7 @@ class Failing:
         return self._worker.run(program, arguments, **more)
 
 
-class WithFailures(Places):
+class WithFailures(DeviceRegistry):
     """PoCL in a child that fails when told to, and NumPy."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class WithFailures(Places):
     def unavailable(self) -> list[Unavailable]:
         return []
 
-    def worker(self, device_id: str, *, isolation: Home | None = None) -> Worker:
+    def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
         worker = super().worker(device_id, isolation=isolation)
         if device_id != "opencl:0":
             return worker

@@ -11,15 +11,15 @@ import pytest
 
 import anygpu as ag
 from anygpu.errors import ResultMismatch
+from anygpu.placement import explore
+from anygpu.placement.call_site import CallSite
+from anygpu.placement.mismatches import kept
+from anygpu.placement.offload import Offloaded
+from anygpu.placement.options import options
+from anygpu.placement.planner import Planner
 from anygpu.plan.choosing import Choice
 from anygpu.program.graph import Program
-from anygpu.runtime import exploring
-from anygpu.runtime.mismatches import kept
-from anygpu.runtime.offloading import Offloaded
-from anygpu.runtime.options import options
-from anygpu.runtime.planner import Planner
 from anygpu.runtime.runtime import Runtime
-from anygpu.runtime.state import State
 from anygpu.testing.wrong import WrongPlaces
 
 
@@ -51,9 +51,9 @@ class Watched:
         return value
 
     @property
-    def state(self) -> State:
+    def state(self) -> CallSite:
         (state,) = self.function._known.states.values()
-        assert isinstance(state, State)
+        assert isinstance(state, CallSite)
         return state
 
 
@@ -192,9 +192,9 @@ def submitted(places: WrongPlaces, rounds: int) -> tuple[list[ag.Receipt], Plann
         call.consider()
         state = call.state
         state.cell.measured("numpy", 100.0)
-        assert exploring._is_ordinary(call, small(x))
+        assert explore._is_ordinary(call, small(x))
         state.refined = True
-        exploring._try_out(planner, state, small, "opencl:0", exploring._sample(call, small(x)))
+        explore._try_out(planner, state, small, "opencl:0", explore._sample(call, small(x)))
         for _ in range(5):
             state.cell.measured("opencl:0", 1.0)
         vars(state.cell)["choose"] = lambda waiting=None: (

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anygpu.hardware.cards import Card
-from anygpu.hardware.case import Finding, Severity
 from anygpu.hardware.device import Cause, Device, Unavailable
 from anygpu.hardware.diagnosis import SCHEMA, Diagnosis, diagnose
+from anygpu.hardware.diagnosis_context import Finding, Severity
 from anygpu.hardware.evidence import Container, Evidence, Manifest, Node
 from anygpu.hardware.inventory import take_inventory
 from anygpu.hardware.sysfs import PciDevice, vendor_name

@@ -9,7 +9,7 @@ import pytest
 
 import anygpu as ag
 from anygpu import image
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.engines.numpy import lowering
 from anygpu.program.batching import vmap
 from anygpu.program.primitives import Spec

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import anygpu as ag
 from anygpu import image
-from anygpu.array.array import Array
+from anygpu.array.core.array import Array
 from tests.nn.on_engines import ENGINES, agree, close, np
 
 #: torch and jax compute their weights in float32, and we in float64.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.kernels.trying import trials
+from anygpu.kernels.sandbox import trials
 from anygpu.program.custom import Custom, Language
 
 ENGINE: dict[Language, str] = {"wgsl": "webgpu", "opencl": "opencl"}

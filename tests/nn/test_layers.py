@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import anygpu as ag
 from anygpu import nn
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.engines.numpy import lowering
 from anygpu.program.batching import vmap
 from anygpu.program.primitives import Spec

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import anygpu as ag
 from anygpu import nn
-from anygpu.array.array import Array
+from anygpu.array.core.array import Array
 from tests.nn.on_engines import ENGINES, close, np, numbers, on
 
 #: Half a step, and what float32 rounds on the way there and back.

@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 from hypothesis import strategies as st
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.hardware.device import Device, Form, Kind, unknown_facts
 from anygpu.plan.calibration import Calibration, Curve, Transfer, assumed
 from anygpu.program.costs import OperationClass

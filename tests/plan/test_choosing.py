@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.plan.choosing import EARLY_SHARE, Cell, Choice
+from anygpu.plan.choosing import EARLY_SHARE, Choice, DeviceChooser
 from anygpu.plan.sampling import calls_between_samples
 
 Times = Callable[[int], dict[str, float]]
@@ -41,7 +41,7 @@ def simulate(
 ) -> Story:
     """Calls that take what `times` says for their number; trials in the background are done some calls later."""
     draw = random.Random(seed)
-    cell = Cell(home)
+    cell = DeviceChooser(home)
     story = Story([], [], [])
     trial: tuple[str, int] | None = None
     for number in range(calls):
@@ -104,13 +104,13 @@ def test_what_is_predicted_to_be_hopeless_is_never_tried() -> None:
 
 
 def test_a_first_call_runs_at_home_however_hopeless_that_is() -> None:
-    cell = Cell("numpy")
+    cell = DeviceChooser("numpy")
     cell.consider({"numpy": 10.0, "gpu": 0.1})
     assert cell.choose().candidate == "numpy"
 
 
-def trusted() -> Cell:
-    cell = Cell("numpy")
+def trusted() -> DeviceChooser:
+    cell = DeviceChooser("numpy")
     cell.consider({"numpy": 1.0, "gpu": 0.1})
     cell.measured("numpy", 1.0)
     cell.begin_trial("gpu")
@@ -121,7 +121,7 @@ def trusted() -> Cell:
 
 
 def test_a_device_whose_results_were_not_compared_gets_no_call() -> None:
-    cell = Cell("numpy")
+    cell = DeviceChooser("numpy")
     cell.consider({"numpy": 1.0, "gpu": 0.1})
     cell.measured("numpy", 1.0)
     for _ in range(5):  # as if somebody had sent calls there all the same
@@ -129,7 +129,7 @@ def test_a_device_whose_results_were_not_compared_gets_no_call() -> None:
     assert cell.choose().candidate == "numpy"
     assert cell.choose({"numpy": 9.0}).candidate == "numpy"
     assert not cell.may_run("gpu")
-    assert Cell(None).checked is False, "who rules NumPy out has asked for the device"
+    assert DeviceChooser(None).checked is False, "who rules NumPy out has asked for the device"
 
 
 def test_a_device_that_was_opened_again_is_compared_again() -> None:
@@ -172,7 +172,7 @@ def test_samples_come_within_the_stated_bound_and_cost_at_most_a_hundredth() -> 
 
 
 def test_a_short_call_runs_at_home_first_whatever_is_predicted() -> None:
-    cell = Cell("numpy")
+    cell = DeviceChooser("numpy")
     cell.consider({"numpy": 0.01, "gpu": 0.0001})
     assert cell.choose().candidate == "numpy"
 
@@ -216,7 +216,7 @@ def test_without_a_home_the_best_prediction_comes_first() -> None:
 
 
 def test_a_busy_device_is_not_waited_for_when_another_is_done_sooner() -> None:
-    cell = Cell("numpy")
+    cell = DeviceChooser("numpy")
     cell.consider({"numpy": 1.0, "gpu": 0.2})
     cell.measured("numpy", 1.0)
     cell.begin_trial("gpu")
@@ -264,7 +264,7 @@ def test_with_fair_predictions_the_best_is_found(others: list[float], wrong: lis
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.sampled_from(["numpy", "a", "b"]), TIMES), max_size=60))
 def test_any_order_of_events_leaves_a_choice_with_a_sentence(events: list[tuple[str, str, float]]) -> None:
-    cell = Cell("numpy")
+    cell = DeviceChooser("numpy")
     cell.consider({"numpy": 1.0, "a": 0.5, "b": 2.0})
     for event, name, seconds in events:
         match event:
@@ -290,7 +290,7 @@ def test_any_order_of_events_leaves_a_choice_with_a_sentence(events: list[tuple[
 
 @pytest.mark.parametrize("name", ["gone", "a"])
 def test_candidates_that_are_gone_are_forgotten(name: str) -> None:
-    cell = Cell("numpy")
+    cell = DeviceChooser("numpy")
     cell.consider({"numpy": 1.0, name: 0.5})
     cell.measured("numpy", 1.0)
     cell.begin_trial(name)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.array.creation import asarray
+from anygpu.array.functions.creation import asarray
 from anygpu.plan.corrections import Corrections, kind_of
 
 SECONDS = st.floats(1e-6, 1e3)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.plan.calibration import Calibration
-from anygpu.plan.kernels import structure_of
+from anygpu.plan.fusion_estimate import structure_of
 from anygpu.plan.predicting import predict
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program

@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import anygpu as ag
-from anygpu.array.recording import _MET
-from anygpu.program.attending import Attend
+from anygpu.array.core.recording import _MET
+from anygpu.program.attention import Attend
 from anygpu.program.custom import Custom, Parameter, Scalar
 from anygpu.program.dtypes import DTYPES, ITEMSIZE, DType
 from anygpu.program.graph import Node, Program, Recorder

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.errors import InvalidProgram
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.custom import Custom, Parameter, Role
 from anygpu.program.dtypes import DTYPES, ITEMSIZE, DType
 from anygpu.program.functions import (

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 
 
 @pytest.fixture(scope="module")
-def known() -> Iterator[Places]:
-    known = Places()
+def known() -> Iterator[DeviceRegistry]:
+    known = DeviceRegistry()
     yield known
     known.close()
 
 
 @pytest.fixture
-def runtime(known: Places) -> Iterator[Runtime]:
+def runtime(known: DeviceRegistry) -> Iterator[Runtime]:
     with Runtime(known=known) as runtime:
         yield runtime

@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.array.structure import flatten
+from anygpu.array.core.structure import flatten
 from anygpu.engines.protocol import Lack
 from anygpu.errors import OverBudget
+from anygpu.placement.call import Call
+from anygpu.placement.call_site import CallSite
+from anygpu.placement.offload import Offloaded
+from anygpu.placement.options import options
+from anygpu.placement.planner import Planner
+from anygpu.placement.values import as_arguments
 from anygpu.plan.batching import SIZES, WINDOW
 from anygpu.program.graph import Program
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.batches import MOST_VARIANTS, Batch, Batched, Batches
-from anygpu.runtime.call import Call
-from anygpu.runtime.offloading import Offloaded
-from anygpu.runtime.options import options
-from anygpu.runtime.places import Places
-from anygpu.runtime.planner import Planner
-from anygpu.runtime.state import State
-from anygpu.runtime.values import as_arguments
 from anygpu.testing.agreement import disagreement
 from anygpu.workers.worker import Worker
 
@@ -35,7 +35,7 @@ DEVICES = ("numpy", "opencl:0", "webgpu:0")
 
 @pytest.fixture(scope="module")
 def planner() -> Iterator[Planner]:
-    places = Places()
+    places = DeviceRegistry()
     planner = Planner(known=places)
     yield planner
     planner.close()
@@ -72,7 +72,7 @@ class Kind:
     def worker(self) -> Worker:
         return self.planner.worker(self.device)
 
-    def batches(self, state: State) -> Batches:
+    def batches(self, state: CallSite) -> Batches:
         if self._batches is None:
             self._batches = Batches(state)
         return self._batches
@@ -456,7 +456,7 @@ def test_what_a_device_lacks_for_many_is_not_done_there(planner: Planner, monkey
 
 @pytest.fixture
 def own_planner() -> Iterator[Planner]:
-    places = Places()
+    places = DeviceRegistry()
     planner = Planner(known=places)
     yield planner
     planner.close()

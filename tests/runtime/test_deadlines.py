@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from anygpu.errors import DeadlineExceeded, InvalidOption
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.deadlines import Deadlines
-from anygpu.runtime.places import Places
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.thread import ThreadWorker
 from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held
@@ -22,7 +22,7 @@ def twice(x: Any) -> Any:
     return x + x
 
 
-def test_a_task_that_waits_leaves_the_queue_when_its_time_is_over(known: Places) -> None:
+def test_a_task_that_waits_leaves_the_queue_when_its_time_is_over(known: DeviceRegistry) -> None:
     with Runtime(known=known) as runtime:
         ran: list[int] = []
         with Held(runtime) as held:
@@ -40,7 +40,7 @@ def test_a_task_that_waits_leaves_the_queue_when_its_time_is_over(known: Places)
         assert ran == []
 
 
-def test_numpy_cannot_be_stopped_so_the_lane_stays_busy_until_it_returns(known: Places) -> None:
+def test_numpy_cannot_be_stopped_so_the_lane_stays_busy_until_it_returns(known: DeviceRegistry) -> None:
     with Runtime(known=known) as runtime:
         with Held(runtime, deadline=0.05) as held:
             for future in held.futures:
@@ -68,7 +68,7 @@ def powers(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("device", ["opencl"])
-def test_a_worker_of_its_own_is_killed_and_the_device_comes_back(known: Places, device: str) -> None:
+def test_a_worker_of_its_own_is_killed_and_the_device_comes_back(known: DeviceRegistry, device: str) -> None:
     x = np.full((512, 512), 0.5, np.float32)
     with Runtime(known=known) as runtime:
         small = x[:8, :8].copy()
@@ -88,7 +88,9 @@ def test_a_worker_of_its_own_is_killed_and_the_device_comes_back(known: Places, 
         assert (known.generation(f"{device}:0") or 0) > before
 
 
-def test_a_worker_in_this_process_cannot_be_killed_and_says_so(known: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_in_this_process_cannot_be_killed_and_says_so(
+    known: DeviceRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = Gate()
     real = ThreadWorker.run
 
@@ -113,20 +115,20 @@ def test_a_worker_in_this_process_cannot_be_killed_and_says_so(known: Places, mo
         assert known.generation("opencl:0") == before
 
 
-def test_the_runtimes_own_deadline_holds_for_those_without(known: Places) -> None:
+def test_the_runtimes_own_deadline_holds_for_those_without(known: DeviceRegistry) -> None:
     with Runtime(known=known, deadline=0.02) as runtime, Held(runtime, deadline=PATIENCE):
         assert isinstance(runtime.submit(twice, 1).exception(PATIENCE), DeadlineExceeded)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, math.nan])
-def test_deadlines_that_make_no_sense(known: Places, seconds: float) -> None:
+def test_deadlines_that_make_no_sense(known: DeviceRegistry, seconds: float) -> None:
     with Runtime(known=known) as runtime, pytest.raises(InvalidOption, match="deadline"):
         runtime.submit(twice, 1, deadline=seconds)
     with pytest.raises(InvalidOption, match="deadline"):
         Runtime(deadline=seconds)
 
 
-def test_a_deadline_that_never_comes_costs_nobody_else_theirs(known: Places) -> None:
+def test_a_deadline_that_never_comes_costs_nobody_else_theirs(known: DeviceRegistry) -> None:
     with Runtime(known=known, deadline=None) as runtime, Held(runtime):
         for seconds in (math.inf, 1e300, 1e9):
             runtime.submit(twice, 1, deadline=seconds)

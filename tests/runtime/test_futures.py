@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from anygpu.errors import DeadlineExceeded
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future
-from anygpu.runtime.places import Places
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.thread import ThreadWorker
 from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held
@@ -130,7 +130,7 @@ class Pieces:
 @pytest.fixture
 def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pieces]:
     monkeypatch.setenv("ANYGPU_MEMORY", str(BUDGET))
-    known = Places()
+    known = DeviceRegistry()
     gate = Gate()
     real = ThreadWorker.run
 
@@ -358,7 +358,9 @@ def followed(size: int = 1000) -> tuple[Any, Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("device", ["numpy", "opencl", "webgpu"])
-def test_arguments_are_free_when_the_future_is_done(known: Places, device: str, without_collector: None) -> None:
+def test_arguments_are_free_when_the_future_is_done(
+    known: DeviceRegistry, device: str, without_collector: None
+) -> None:
     with Runtime(known=known) as runtime:
         futures, arrays = [], []
         for _ in range(20):
@@ -373,7 +375,9 @@ def test_arguments_are_free_when_the_future_is_done(known: Places, device: str, 
         assert all(future.receipt is not None for future in futures)
 
 
-def test_arguments_of_tasks_that_failed_late_or_cancelled_are_free(known: Places, without_collector: None) -> None:
+def test_arguments_of_tasks_that_failed_late_or_cancelled_are_free(
+    known: DeviceRegistry, without_collector: None
+) -> None:
     def wrong(x: Any) -> Any:
         raise Mine
 

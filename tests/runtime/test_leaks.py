@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.runtime import signature
-from anygpu.runtime.planner import default
+from anygpu.placement import signature
+from anygpu.placement.planner import default
 
 MANY = 10_000
 #: After so many new ones everything that is bounded is full.

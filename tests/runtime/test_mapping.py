@@ -13,7 +13,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.errors import InvalidOption, NotANumber, QuotaExceeded, RuntimeClosed
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from anygpu.tasks.tenants import Tenant
 from tests.runtime.holding import PATIENCE, Gate, Held
@@ -45,7 +45,7 @@ def test_several_iterables_end_with_the_shortest(runtime: Runtime) -> None:
     assert runtime.map(twice) == []
 
 
-def test_a_generator_is_not_read_further_than_the_queue_allows(known: Places) -> None:
+def test_a_generator_is_not_read_further_than_the_queue_allows(known: DeviceRegistry) -> None:
     read = 0
 
     def items() -> Iterator[int]:
@@ -61,12 +61,12 @@ def test_a_generator_is_not_read_further_than_the_queue_allows(known: Places) ->
         assert max(ahead) <= 10
 
 
-def test_far_more_items_than_the_queue_holds(known: Places) -> None:
+def test_far_more_items_than_the_queue_holds(known: DeviceRegistry) -> None:
     with Runtime(queue=2, known=known) as runtime:
         assert [each.value for each in runtime.map(twice, range(300))] == list(range(0, 600, 2))
 
 
-def test_it_waits_while_others_fill_the_queue(known: Places) -> None:
+def test_it_waits_while_others_fill_the_queue(known: DeviceRegistry) -> None:
     with Runtime(queue=3, known=known) as runtime:
         with Held(runtime) as held:
             others = [runtime.submit(twice, number) for number in range(3)]
@@ -77,7 +77,7 @@ def test_it_waits_while_others_fill_the_queue(known: Places) -> None:
         assert [each.result(PATIENCE) for each in others] == [0, 2, 4]
 
 
-def test_an_item_that_is_more_than_its_tenant_may_have_fails_alone(known: Places) -> None:
+def test_an_item_that_is_more_than_its_tenant_may_have_fails_alone(known: DeviceRegistry) -> None:
     with Runtime(known=known, tenants=[Tenant(name="small", bytes=400)]) as runtime:
         items = [np.ones(50, np.float32), np.ones(200, np.float32), np.ones(60, np.float32)]
         first, second, third = runtime.map(twice, items, tenant="small")
@@ -111,7 +111,7 @@ def test_an_option_that_makes_no_sense(runtime: Runtime) -> None:
     assert all(isinstance(each.error, InvalidOption) for each in outcomes)
 
 
-def test_a_closed_runtime_takes_no_item(known: Places) -> None:
+def test_a_closed_runtime_takes_no_item(known: DeviceRegistry) -> None:
     runtime = Runtime(known=known)
     runtime.close()
     assert all(isinstance(each.error, RuntimeClosed) for each in runtime.map(twice, [1, 2]))
@@ -228,7 +228,7 @@ def told_to_batch(runtime: Runtime, device: str, x: Any) -> None:
 
 
 @pytest.mark.parametrize("device", ["opencl", "webgpu"])
-def test_calls_that_wait_together_become_launches_and_odd_ones_fail_alone(known: Places, device: str) -> None:
+def test_calls_that_wait_together_become_launches_and_odd_ones_fail_alone(known: DeviceRegistry, device: str) -> None:
     with Runtime(known=known, max_latency=1000.0) as runtime:
         told_to_batch(runtime, device, ROWS[0])
         rows: list[Any] = list(ROWS)
@@ -253,7 +253,7 @@ def test_calls_that_wait_together_become_launches_and_odd_ones_fail_alone(known:
         assert batched > 50
 
 
-def test_results_of_a_launch_do_not_share_memory(known: Places) -> None:
+def test_results_of_a_launch_do_not_share_memory(known: DeviceRegistry) -> None:
     with Runtime(known=known, max_latency=1000.0) as runtime:
         told_to_batch(runtime, "opencl", ROWS[0])
         values = [each.unwrap() for each in runtime.map(chain, ROWS, [W] * 100, on="opencl", fallback="raise")]

@@ -14,7 +14,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.errors import DeadlineExceeded
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from tests.runtime.holding import PATIENCE, WIDTH, Gate
 
@@ -101,7 +101,7 @@ def test_map_and_run_and_offloaded_functions_inside_tasks(runtime: Runtime) -> N
     without_spares()
 
 
-def test_map_inside_tasks_with_a_full_queue(known: Places) -> None:
+def test_map_inside_tasks_with_a_full_queue(known: DeviceRegistry) -> None:
     gate = Gate()
     with Runtime(known=known, queue=WIDTH + 1) as runtime:
 
@@ -119,7 +119,7 @@ def test_map_inside_tasks_with_a_full_queue(known: Places) -> None:
     without_spares()
 
 
-def test_between_runtimes(known: Places) -> None:
+def test_between_runtimes(known: DeviceRegistry) -> None:
     with Runtime(known=known) as first, Runtime(known=known) as second:
 
         def down(depth: int) -> int:

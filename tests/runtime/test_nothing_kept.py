@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from tests.runtime.holding import PATIENCE, Held
 
@@ -82,7 +82,7 @@ def test_tasks_that_are_over(runtime: Runtime, way: Callable[[Runtime, Model], N
     assert [each() for each in gone] == [None] * 3
 
 
-def test_runtimes_that_are_closed(known: Places) -> None:
+def test_runtimes_that_are_closed(known: DeviceRegistry) -> None:
     gone: list[Any] = []
     for _ in range(5):
         with Runtime(known=known) as runtime:

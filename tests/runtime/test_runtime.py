@@ -20,11 +20,11 @@ import pytest
 
 import anygpu as ag
 from anygpu.errors import InvalidOption, OutOfMemory, RuntimeClosed
+from anygpu.placement.call_site import CallSite
 from anygpu.receipts import Receipt
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future
-from anygpu.runtime.places import Places
 from anygpu.runtime.runtime import Runtime
-from anygpu.runtime.state import State
 from anygpu.workers.worker import Worker
 from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held
 
@@ -213,7 +213,7 @@ def test_an_opaque_task_is_repeated_only_if_that_was_allowed(runtime: Runtime, i
 # -- many callers
 
 
-def test_many_threads_on_several_devices_get_every_result_once(known: Places) -> None:
+def test_many_threads_on_several_devices_get_every_result_once(known: DeviceRegistry) -> None:
     devices = ("numpy", "opencl", "webgpu", "numpy")
     heard: dict[Future, int] = {}
     wrong: list[Any] = []
@@ -268,7 +268,7 @@ class Believed:
         call.record()
         call.consider()
         state = call.state
-        assert isinstance(state, State)
+        assert isinstance(state, CallSite)
         state.refined = True
         # As if it had been compared with NumPy.
         state.cell.checked = False
@@ -283,7 +283,7 @@ class Believed:
                 track.due = 10**9
 
 
-def test_a_backlog_of_one_device_is_shared_with_another_that_is_done_sooner(known: Places) -> None:
+def test_a_backlog_of_one_device_is_shared_with_another_that_is_done_sooner(known: DeviceRegistry) -> None:
     gate = Gate()
     known.worker("opencl:0")
     kind = type(known.worker("opencl:0"))
@@ -316,7 +316,7 @@ def test_a_backlog_of_one_device_is_shared_with_another_that_is_done_sooner(know
 # -- health
 
 
-def test_health_of_one_that_is_idle_busy_and_closed(known: Places) -> None:
+def test_health_of_one_that_is_idle_busy_and_closed(known: DeviceRegistry) -> None:
     runtime = Runtime(queue=7, known=known)
     health = runtime.health()
     assert health.ok
@@ -345,7 +345,7 @@ def test_health_of_one_that_is_idle_busy_and_closed(known: Places) -> None:
     assert "closed" in repr(runtime)
 
 
-def test_a_device_that_takes_far_too_long_is_late(known: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_takes_far_too_long_is_late(known: DeviceRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anygpu.runtime.health._LATE_SECONDS", 0.0)
     with Runtime(known=known) as runtime, Held(runtime):
         # What nothing is known of is predicted to take a millisecond.
@@ -361,7 +361,7 @@ def test_a_device_that_takes_far_too_long_is_late(known: Places, monkeypatch: py
 # -- ends
 
 
-def test_draining_waits_as_long_as_it_was_told_and_takes_no_more(known: Places) -> None:
+def test_draining_waits_as_long_as_it_was_told_and_takes_no_more(known: DeviceRegistry) -> None:
     runtime = Runtime(known=known)
     with Held(runtime) as held:
         waiting = runtime.submit(smooth, X)
@@ -377,7 +377,7 @@ def test_draining_waits_as_long_as_it_was_told_and_takes_no_more(known: Places) 
         runtime.submit(smooth, X)
 
 
-def test_closing_cancels_what_waits_and_waits_for_what_runs(known: Places) -> None:
+def test_closing_cancels_what_waits_and_waits_for_what_runs(known: DeviceRegistry) -> None:
     runtime = Runtime(known=known)
     held = Held(runtime)
     waiting = [runtime.submit(smooth, X) for _ in range(5)]
@@ -391,7 +391,7 @@ def test_closing_cancels_what_waits_and_waits_for_what_runs(known: Places) -> No
     assert all(future.done() and not future.cancelled() for future in held.futures)
 
 
-def test_closing_gives_up_in_time_and_what_runs_is_still_delivered_or_late(known: Places) -> None:
+def test_closing_gives_up_in_time_and_what_runs_is_still_delivered_or_late(known: DeviceRegistry) -> None:
     runtime = Runtime(known=known)
     held = Held(runtime, deadline=PATIENCE)
     gate = Gate()
@@ -410,7 +410,7 @@ def test_closing_gives_up_in_time_and_what_runs_is_still_delivered_or_late(known
     assert all(future.result(PATIENCE) is None for future in held.futures)
 
 
-def test_leaving_the_block_waits_for_everything_unless_it_failed(known: Places) -> None:
+def test_leaving_the_block_waits_for_everything_unless_it_failed(known: DeviceRegistry) -> None:
     with Runtime(known=known) as runtime:
         futures = [runtime.submit(smooth, X) for _ in range(20)]
     assert all(future.done() and future.exception() is None for future in futures)
@@ -424,7 +424,7 @@ def test_leaving_the_block_waits_for_everything_unless_it_failed(known: Places) 
     assert all(future.done() for future in held.futures)
 
 
-def test_the_asynchronous_block(known: Places) -> None:
+def test_the_asynchronous_block(known: DeviceRegistry) -> None:
     async def main() -> list[Any]:
         async with Runtime(known=known) as runtime:
             futures = [runtime.submit(smooth, X) for _ in range(20)]
@@ -437,7 +437,7 @@ def test_the_asynchronous_block(known: Places) -> None:
         np.testing.assert_array_equal(value, smooth(X))
 
 
-def test_submitting_while_it_is_closed_leaves_nobody_waiting(known: Places) -> None:
+def test_submitting_while_it_is_closed_leaves_nobody_waiting(known: DeviceRegistry) -> None:
     for _ in range(10):
         runtime = Runtime(known=known)
         barrier = threading.Barrier(4)
@@ -495,7 +495,7 @@ def used(runtime: Runtime) -> list[weakref.ref[Any]]:
     return followed
 
 
-def test_nothing_is_left_after_closing(known: Places) -> None:
+def test_nothing_is_left_after_closing(known: DeviceRegistry) -> None:
     known.worker("opencl:0")
     before = set(threading.enumerate())
     runtime = Runtime(known=known)
@@ -505,7 +505,7 @@ def test_nothing_is_left_after_closing(known: Places) -> None:
     assert leftovers(before, followed) == []
 
 
-def test_the_check_for_leftovers_finds_a_runtime_that_was_not_closed(known: Places) -> None:
+def test_the_check_for_leftovers_finds_a_runtime_that_was_not_closed(known: DeviceRegistry) -> None:
     known.worker("opencl:0")
     before = set(threading.enumerate())
     runtime = Runtime(known=known)

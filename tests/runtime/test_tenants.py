@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anygpu.errors import InvalidOption, Overloaded, QueueFull, QuotaExceeded
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.runtime import Runtime
 from anygpu.tasks.tenants import Tenant
 from tests.runtime.holding import PATIENCE, Held
@@ -22,7 +22,7 @@ def same(x: Any) -> Any:
     return x
 
 
-def test_a_full_queue_refuses_with_its_limit_and_takes_tasks_again_later(known: Places) -> None:
+def test_a_full_queue_refuses_with_its_limit_and_takes_tasks_again_later(known: DeviceRegistry) -> None:
     with Runtime(queue=5, known=known) as runtime:
         with Held(runtime):
             waiting = [runtime.submit(same, number) for number in range(5)]
@@ -36,7 +36,7 @@ def test_a_full_queue_refuses_with_its_limit_and_takes_tasks_again_later(known: 
         assert [each.result(PATIENCE) for each in (*waiting[:2], *waiting[3:], again)] == [0, 1, 3, 4, 7]
 
 
-def test_a_tenant_with_too_many_tasks_is_refused_and_others_are_not(known: Places) -> None:
+def test_a_tenant_with_too_many_tasks_is_refused_and_others_are_not(known: DeviceRegistry) -> None:
     with Runtime(known=known, tenants=[Tenant(name="few", queued=2)]) as runtime, Held(runtime):
         futures = [runtime.submit(same, number, tenant="few") for number in range(2)]
         with pytest.raises(QuotaExceeded, match="'few' would go over its quota of 2 queued tasks") as refused:
@@ -47,7 +47,7 @@ def test_a_tenant_with_too_many_tasks_is_refused_and_others_are_not(known: Place
         runtime.submit(same, 5, tenant="few")
 
 
-def test_a_tenants_bytes_count_until_its_task_is_done(known: Places) -> None:
+def test_a_tenants_bytes_count_until_its_task_is_done(known: DeviceRegistry) -> None:
     with Runtime(known=known, tenants=[Tenant(name="small", bytes=X.nbytes)]) as runtime:
         with pytest.raises(QuotaExceeded, match=r"quota of 3\.9 KiB"):
             runtime.submit(same, np.ones(1001, np.float32), tenant="small")
@@ -65,7 +65,7 @@ def test_a_tenants_bytes_count_until_its_task_is_done(known: Places) -> None:
         assert (tenant.waiting, tenant.bytes) == (0, 0)
 
 
-def test_higher_priorities_go_first_and_equal_ones_in_their_order(known: Places) -> None:
+def test_higher_priorities_go_first_and_equal_ones_in_their_order(known: DeviceRegistry) -> None:
     done: list[int] = []
     # Ten levels are worth so long that a slow machine changes nothing.
     with Runtime(known=known, ageing=60.0) as runtime, Held(runtime) as held:
@@ -76,7 +76,7 @@ def test_higher_priorities_go_first_and_equal_ones_in_their_order(known: Places)
     assert done == [2, 5, 1, 3, 0, 4]
 
 
-def test_two_tenants_take_turns_although_one_came_first_with_everything(known: Places) -> None:
+def test_two_tenants_take_turns_although_one_came_first_with_everything(known: DeviceRegistry) -> None:
     done: list[str] = []
     with Runtime(known=known, batching=False) as runtime, Held(runtime) as held:
         # A function of its own for each, so that none of them rides along with another.
@@ -89,7 +89,7 @@ def test_two_tenants_take_turns_although_one_came_first_with_everything(known: P
 
 
 @pytest.mark.parametrize("priority", [-1, 11, 1.5, True, "high"])
-def test_a_priority_that_makes_no_sense(known: Places, priority: Any) -> None:
+def test_a_priority_that_makes_no_sense(known: DeviceRegistry, priority: Any) -> None:
     with Runtime(known=known) as runtime:
         with pytest.raises(InvalidOption, match="priority"):
             runtime.submit(same, 1, priority=priority)

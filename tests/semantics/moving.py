@@ -21,13 +21,14 @@ from unittest import mock
 import numpy as np
 
 import anygpu as ag
-from anygpu.plan.choosing import Cell, Choice
+from anygpu.placement import execute, explore, place_call
+from anygpu.placement.call import Call
+from anygpu.placement.check import learn_flags
+from anygpu.placement.planner import default
+from anygpu.placement.trust import Trust
+from anygpu.plan.choosing import Choice, DeviceChooser
 from anygpu.receipts import Receipt
-from anygpu.runtime import exploring, places, placing, running
-from anygpu.runtime.call import Call
-from anygpu.runtime.checking import learn_flags
-from anygpu.runtime.planner import default
-from anygpu.runtime.trust import Trust
+from anygpu.residency import registry
 from tests.semantics.cases import CALLS, Case, World
 from tests.semantics.outcomes import Outcome, difference, outcome_of
 
@@ -48,7 +49,7 @@ class Placement:
         self.engines = engines
         self.turn = 0
 
-    def choose(self, cell: Cell, waiting: Mapping[str, float] | None = None) -> Choice:
+    def choose(self, cell: DeviceChooser, waiting: Mapping[str, float] | None = None) -> Choice:
         if cell.pinned is not None:
             return Choice("numpy", "pinned", cell.pinned)
         able = [name for name in cell.tracks if name == cell.home or name in cell.expected]
@@ -62,7 +63,7 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
     """Within the block calls of offloaded functions go to one engine after another."""
     placement = Placement(engines)
     planner = default()
-    with mock.patch.object(places, "LOOK_SECONDS", 180.0):  # however busy the machine is
+    with mock.patch.object(registry, "LOOK_SECONDS", 180.0):  # however busy the machine is
         planner._look()
     for device in planner.machine().devices:
         if engine_of(device.id) in engines and device.id != "numpy":
@@ -72,20 +73,20 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
         why = "; ".join(str(each.reason) for each in planner.machine().unavailable)
         raise RuntimeError(f"{', '.join(missing)} cannot be used here, and the corpus runs everywhere: {why}")
     with (
-        mock.patch.object(Cell, "choose", lambda cell, waiting=None: placement.choose(cell, waiting)),
-        mock.patch.object(Cell, "to_try", return_value=None),
+        mock.patch.object(DeviceChooser, "choose", lambda cell, waiting=None: placement.choose(cell, waiting)),
+        mock.patch.object(DeviceChooser, "to_try", return_value=None),
         mock.patch.object(Trust, "agreed", return_value=True),
-        mock.patch.object(running, "explore", _learn),
-        mock.patch.object(placing, "_seconds_for_recording", return_value=None),
+        mock.patch.object(execute, "explore", _learn),
+        mock.patch.object(place_call, "_seconds_for_recording", return_value=None),
     ):
         yield placement
 
 
 def _learn(call: Call, value: Any = None, *, checks: str | None = None) -> None:
     """After a call on NumPy: what a trial would learn beside whether the device is right."""
-    exploring.explore(call, value, checks=checks)
+    explore.explore(call, value, checks=checks)
     if value is not None and call.state.traced is not None and not call.state.ours:
-        learn_flags(call.state, exploring._sample(call, value))
+        learn_flags(call.state, explore._sample(call, value))
 
 
 _PROBE = ag.record(lambda x: x + 1, np.zeros(1, np.float32))

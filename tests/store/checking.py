@@ -12,11 +12,11 @@ from weakref import WeakSet
 
 import numpy as np
 
-from anygpu.array.array import Array
+from anygpu.array.core.array import Array
 from anygpu.errors import AnyGPUError, OverBudget
 from anygpu.memory.pool import bucket_size
-from anygpu.runtime.places import places
-from anygpu.runtime.recovery import Kept
+from anygpu.residency.lineage import TrackedBuffer
+from anygpu.residency.registry import places
 from anygpu.store import Store
 from anygpu.store.contents import Content
 from anygpu.workers.thread import LocalHandle
@@ -121,7 +121,7 @@ class Checks:
                 raise Wrong("a content is nowhere")
             return found
         buffer = content.value.buffer
-        handle: Any = buffer.handle if isinstance(buffer, Kept) else buffer
+        handle: Any = buffer.handle if isinstance(buffer, TrackedBuffer) else buffer
         # A child process takes its time to answer: what did not change is looked at now and then.
         if thorough or not self.counting or self._seen.get(content.key) != id(handle):
             found.append(("the device", np.asarray(content.place.worker.download(handle))))

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from anygpu.memory.pool import bucket_size
-from anygpu.runtime.places import places
-from anygpu.runtime.planner import default
+from anygpu.placement.planner import default
+from anygpu.residency.registry import places
 from anygpu.store import Store
-from anygpu.store.between import SharedTensors, open_shared
+from anygpu.store.shared_store import SharedTensors, open_shared
 
 #: Engines that count the memory of arrays.
 COUNTING = ("opencl", "webgpu")

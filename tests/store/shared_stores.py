@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from anygpu.store.between import SharedTensors, open_shared
+from anygpu.store.shared_store import SharedTensors, open_shared
 
 KEY = ("text", "weights")
 

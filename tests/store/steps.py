@@ -19,7 +19,7 @@ import numpy as np
 
 import anygpu as ag
 from anygpu import tensor_files
-from anygpu.array.array import Array
+from anygpu.array.core.array import Array
 from anygpu.errors import (
     AnyGPUError,
     CopyNeeded,
@@ -30,10 +30,10 @@ from anygpu.errors import (
     StoreClosed,
     UnknownTensor,
 )
-from anygpu.runtime.places import places
+from anygpu.residency.registry import places
 from anygpu.store import HostBytes, Lease, Store, Tensor
-from anygpu.store.between import open_shared
 from anygpu.store.leases import label_of
+from anygpu.store.shared_store import open_shared
 from tests.store.checking import Checks, Look, Wrong
 from tests.store.model import Key, Known, Model, Values, same
 
@@ -579,7 +579,7 @@ class Machine:
         values = some(rng, self.specs[:1])
         name = f"machine-{os.getpid()}-{self.saves}"
         script = (
-            "import sys, numpy as np\nfrom pathlib import Path\nfrom anygpu.store.between import open_shared\n"
+            "import sys, numpy as np\nfrom pathlib import Path\nfrom anygpu.store.shared_store import open_shared\n"
             f"shared = open_shared({name!r}, within=Path({str(self.folder)!r}))\n"
             f"values = np.frombuffer(bytes.fromhex({values.tobytes().hex()!r}), np.float32).reshape(8, 8)\n"
             "shared.publish(('x',), values, owner='other')\nprint(flush=True)\nsys.stdin.read()\n"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from anygpu.errors import DeviceLost
-from anygpu.runtime.places import places
+from anygpu.residency.registry import places
 from tests.store.conftest import MakeStore, some
 
 

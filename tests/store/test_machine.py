@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from anygpu.runtime.recovery import Kept
+from anygpu.residency.lineage import TrackedBuffer
 from anygpu.store.contents import Content
 from anygpu.store.names import Names
 from anygpu.store.tiers import Tiers
@@ -96,7 +96,7 @@ def leak_on_close(monkeypatch: pytest.MonkeyPatch) -> None:
     close = Content.close
 
     def remembering(self: Content) -> None:
-        kept.append(self.value.buffer if not isinstance(self.value.buffer, Kept) else self.value.buffer.handle)
+        kept.append(self.value.buffer if not isinstance(self.value.buffer, TrackedBuffer) else self.value.buffer.handle)
         close(self)
 
     monkeypatch.setattr(Content, "close", remembering)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from anygpu.errors import CopyNeeded
-from anygpu.runtime.places import places
-from anygpu.runtime.recovery import Kept
+from anygpu.residency.lineage import TrackedBuffer
+from anygpu.residency.registry import places
 from anygpu.store import Store, Tensor
 from tests.store.conftest import COUNTING, EVERY, MakeStore
 
@@ -75,7 +75,7 @@ class Witness:
         if self.counts:
             # No new memory, and the same elements behind another handle.
             buffer = view._value.buffer
-            assert isinstance(buffer, Kept)
+            assert isinstance(buffer, TrackedBuffer)
             return self.now() <= self.before
         start = values.__array_interface__["data"][0]
         # NumPy says where the elements of the view lie in the base; the engine has to have them there too.

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.errors import ResultMismatch
-from anygpu.runtime.options import options
-from anygpu.runtime.planner import Planner
+from anygpu.placement.options import options
+from anygpu.placement.planner import Planner
 from anygpu.streams.checking import ChunkCheck
 from anygpu.testing.slowed import SlowedPlaces
 

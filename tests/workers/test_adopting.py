@@ -9,14 +9,14 @@ import psutil
 import pytest
 
 from anygpu.engines.catalogue import catalogue
-from anygpu.runtime import places as places_module
-from anygpu.runtime.places import Places
+from anygpu.residency import registry as places_module
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing import FakeEngine, check_worker
 from anygpu.workers.opening import open_worker
+from anygpu.workers.probe_runner import survey
 from anygpu.workers.probing import Deadlines
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.starting import Child
-from anygpu.workers.survey import survey
 from tests.workers.programs import doubled
 
 DEADLINES = Deadlines(total=20.0, step=10.0)
@@ -58,15 +58,15 @@ def test_places_adopt_what_a_fresh_look_has_verified(tmp_path: Path, monkeypatch
     """The first time a probe is made and kept; the second it is remembered, and there is nothing to adopt."""
     monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("ANYGPU_ENGINES", "opencl")
-    first = Places()
+    first = DeviceRegistry()
     assert {device.id for device in first.devices()} >= {"numpy", "opencl:0"}
     child = first._adopted["opencl"]
     worker = first.worker("opencl:0")
     assert isinstance(worker, ProcessWorker)
     assert worker.process_id == child.process.pid
     first.close()
-    second = Places()
-    assert [device.id for device in second.devices()] == [device.id for device in Places().devices()]
+    second = DeviceRegistry()
+    assert [device.id for device in second.devices()] == [device.id for device in DeviceRegistry().devices()]
     assert second._adopted == {}
     second.close()
 
@@ -74,7 +74,7 @@ def test_places_adopt_what_a_fresh_look_has_verified(tmp_path: Path, monkeypatch
 def test_a_child_that_nobody_claims_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("ANYGPU_ENGINES", "opencl")
-    places = Places()
+    places = DeviceRegistry()
     places.devices()
     child = places._adopted["opencl"]
     places._send_away({"opencl": child})
@@ -86,7 +86,7 @@ def test_a_child_that_nobody_claims_is_sent_away(tmp_path: Path, monkeypatch: py
 def test_a_dead_worker_is_replaced_by_its_next_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = FakeEngine("other").entry()
     monkeypatch.setattr(places_module, "catalogue", lambda: (*catalogue(), entry))
-    places = Places()
+    places = DeviceRegistry()
     place = places.find("other")
     x = np.ones(3, np.float32)
     old = place.upload(x)

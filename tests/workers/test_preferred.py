@@ -7,7 +7,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.errors import DeviceUnavailable
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from anygpu.runtime.places import Places
 )
 def test_the_first_that_is_there(names: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYGPU_DEVICE", names)
-    places = Places()
+    places = DeviceRegistry()
     assert places.find().device == places.find(names).device == wanted
     assert places.find() is places.find(wanted)
     places.close()
@@ -29,6 +29,6 @@ def test_arrays_are_made_on_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_when_none_is_there_every_reason_is_told() -> None:
     with pytest.raises(DeviceUnavailable) as caught:
-        Places().find("torch:cuda:7,torch:cuda:8")
+        DeviceRegistry().find("torch:cuda:7,torch:cuda:8")
     assert 'on="torch:cuda:7, torch:cuda:8"' in str(caught.value)
     assert "built without CUDA" in str(caught.value)

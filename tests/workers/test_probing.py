@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.testing import fake_device
-from anygpu.workers.messages import Discovered, Finished, Item, Message, Raised, Settled, Started
+from anygpu.workers.probe_messages import Discovered, Finished, Item, Message, Raised, Settled, Started
 from anygpu.workers.probing import Deadlines, Probe, Start, Stop
 
 NAMES = ("fake:0", "fake:1", "fake:2")

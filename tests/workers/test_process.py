@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 import anygpu as ag
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.engines.catalogue import catalogue
 from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.errors import DeviceHung, DeviceLost, DeviceUnavailable
@@ -26,10 +26,10 @@ from anygpu.hardware.device import Device
 from anygpu.memory.pool import bucket_size
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Concatenate, Input
-from anygpu.runtime.places import Places, places
+from anygpu.residency.registry import DeviceRegistry, places
 from anygpu.testing import FakeEngine, Fault, fake_device
-from anygpu.workers import calls, conversation, shared
-from anygpu.workers.crossing import read, written
+from anygpu.workers import child_connection, shared, task_messages
+from anygpu.workers.error_transport import read, written
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.shared import MOST_OUT
 from tests.workers.programs import chain, doubled
@@ -247,7 +247,7 @@ def test_many_new_arrays_at_once(worker: ProcessWorker) -> None:
 
 
 def test_handles_that_nobody_has_are_free_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = Places()
+    places = DeviceRegistry()
     worker = places.worker("opencl:0")
     assert isinstance(worker, ProcessWorker)
     x = np.ones(1_000_000, np.float32)
@@ -259,7 +259,7 @@ def test_handles_that_nobody_has_are_free_in_the_child(monkeypatch: pytest.Monke
     assert full is not None
     assert empty is not None
     assert full - empty >= 10 * x.nbytes
-    monkeypatch.setattr(conversation, "DROPPED_BYTES", 3 * x.nbytes)
+    monkeypatch.setattr(child_connection, "DROPPED_BYTES", 3 * x.nbytes)
     handles = [worker.upload(x) for _ in range(4)]
     number = worker._talk.number
     del handles
@@ -286,25 +286,25 @@ def test_a_handle_of_an_earlier_worker_is_refused(worker: ProcessWorker) -> None
 
 def test_a_program_is_sent_once_and_again_when_the_child_has_forgotten_it(worker: ProcessWorker) -> None:
     x = np.ones(3, np.float32)
-    sent: list[calls.Envelope] = []
+    sent: list[task_messages.Envelope] = []
     post = worker._talk.post
 
-    def watch(envelope: calls.Envelope, attached: Any) -> None:
+    def watch(envelope: task_messages.Envelope, attached: Any) -> None:
         sent.append(envelope)
         post(envelope, attached)
 
     worker._talk.post = watch  # type: ignore[method-assign]
     for _ in range(3):
         worker.run(doubled(3), [x])
-    assert [each.task.text is None for each in sent if isinstance(each.task, calls.Run)] == [False, True, True]
+    assert [each.task.text is None for each in sent if isinstance(each.task, task_messages.Run)] == [False, True, True]
     # As if the child had forgotten it.
     worker._talk.sent[chain(3).key] = None
     (result,) = worker.run(chain(3), [x]).results
     np.testing.assert_allclose(result, np.tanh(x) + x)
-    for size in range(4, 4 + conversation.PROGRAMS_SENT):
+    for size in range(4, 4 + child_connection.PROGRAMS_SENT):
         worker._talk.sent[doubled(size).key] = None
     worker.run(doubled(3), [x])
-    assert len(worker._talk.sent) <= conversation.PROGRAMS_SENT + 1
+    assert len(worker._talk.sent) <= child_connection.PROGRAMS_SENT + 1
 
 
 def test_errors_cross_with_their_class_and_their_fields() -> None:
@@ -371,7 +371,7 @@ def test_an_error_of_the_engine_leaves_the_worker_alive() -> None:
 
 def test_what_ran_on_the_host_names_the_users_line() -> None:
     """Two programs of one key come from two lines, and each is told with its own."""
-    places = Places()
+    places = DeviceRegistry()
     place = places.find("opencl")
     x = np.arange(9, dtype=np.float32).reshape(3, 3)
     recorded = record(lambda x: np.linalg.svd(x)[1] + 1, x)

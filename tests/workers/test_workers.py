@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Input
 from anygpu.receipts import DriverWork
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing import FakeEngine, check_worker, fake_device
 from anygpu.workers.opening import default_budget, home_of, open_worker
 from anygpu.workers.thread import ThreadWorker
-from anygpu.workers.worker import Home
+from anygpu.workers.worker import Isolation
 from tests.workers.programs import chain, doubled
 
 ENGINES = ("numpy", "webgpu", "opencl", "torch", "jax")
@@ -31,7 +31,7 @@ def entry_of(name: str) -> EngineEntry:
 
 @pytest.fixture(scope="module")
 def devices() -> dict[str, Device]:
-    places = Places()
+    places = DeviceRegistry()
     found = {name: places.find(name).facts for name in ENGINES}
     places.close()
     return found
@@ -39,14 +39,14 @@ def devices() -> dict[str, Device]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("home", ["thread", "process"])
-def test_conformance(engine: str, home: Home, devices: dict[str, Device]) -> None:
+def test_conformance(engine: str, home: Isolation, devices: dict[str, Device]) -> None:
     worker = open_worker(entry_of(engine), devices[engine], isolation=home)
     assert worker.home == home
     check_worker(worker)
 
 
 @pytest.mark.parametrize("home", ["thread", "process"])
-def test_an_engine_of_somebody_elses(home: Home) -> None:
+def test_an_engine_of_somebody_elses(home: Isolation) -> None:
     engine = FakeEngine("other", [fake_device("other:0")])
     check_worker(open_worker(engine.entry(), fake_device("other:0"), isolation=home, generation=3))
 
@@ -65,7 +65,7 @@ def test_where_workers_live_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("home", ["thread", "process"])
 @pytest.mark.parametrize("engine", ["webgpu", "opencl"])
-def test_a_budget_bounds_the_memory_of_the_device(engine: str, home: Home, devices: dict[str, Device]) -> None:
+def test_a_budget_bounds_the_memory_of_the_device(engine: str, home: Isolation, devices: dict[str, Device]) -> None:
     worker = open_worker(entry_of(engine), devices[engine], isolation=home, budget=1 << 20)
     x = np.ones(50_000, np.float32)
     ran = worker.run(chain(x.size), [x])
@@ -93,7 +93,9 @@ def test_the_budget_comes_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("home", ["thread", "process"])
 @pytest.mark.parametrize("engine", ["webgpu", "opencl"])
-def test_the_steady_state_allocates_and_compiles_nothing(engine: str, home: Home, devices: dict[str, Device]) -> None:
+def test_the_steady_state_allocates_and_compiles_nothing(
+    engine: str, home: Isolation, devices: dict[str, Device]
+) -> None:
     worker = open_worker(entry_of(engine), devices[engine], isolation=home)
     x = np.ones(2000, np.float32)
     for _ in range(3):

@@ -12,7 +12,7 @@ from anygpu.agreement.elementwise import Bound, Values, filled, magnitude, or_no
 from anygpu.agreement.tolerances import DIGITS, tolerance_of
 from anygpu.engines.numpy.lowering import run_node
 from anygpu.program import primitives as p
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType, is_inexact
 
 Floats = npt.NDArray[np.float64]

@@ -15,7 +15,7 @@ from anygpu.agreement import along_axes, elementwise
 from anygpu.agreement.elementwise import Bound, Values, filled, or_none
 from anygpu.engines.numpy.lowering import LOWER, run_node
 from anygpu.program import primitives as p
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.costs import last_uses
 from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import DType

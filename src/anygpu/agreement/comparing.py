@@ -11,7 +11,7 @@ import numpy as np
 from anygpu.agreement.analysis import MOVEMENT, Flag, TooLarge, analyse
 from anygpu.agreement.elementwise import Bound, Values, filled, magnitude_apart, wide
 from anygpu.agreement.tolerances import tolerance_of
-from anygpu.array.structure import flatten
+from anygpu.array.core.structure import flatten
 from anygpu.program import primitives as p
 from anygpu.program.custom import Custom
 from anygpu.program.dtypes import is_inexact

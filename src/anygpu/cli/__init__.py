@@ -15,7 +15,7 @@ from anygpu.cli.calibrate import calibrate
 from anygpu.cli.explain import explain
 from anygpu.cli.report import report
 from anygpu.cli.show import show_diagnosis, show_inventory
-from anygpu.workers.look import look
+from anygpu.workers.discovery import look
 
 app = typer.Typer(
     help="See what anygpu can compute on, and mend what it cannot.",

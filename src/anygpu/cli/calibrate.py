@@ -18,9 +18,9 @@ from anygpu import api
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device
 from anygpu.hardware.selection import prefer, require
+from anygpu.placement import calibrate as calibration
 from anygpu.plan.calibration import ARITHMETIC, Calibration, Transfer, assumed
 from anygpu.program.costs import OperationClass
-from anygpu.runtime import calibrating
 from anygpu.units import readable_seconds
 
 #: What a class is called on the screen.
@@ -59,7 +59,7 @@ def calibrate(
     json: Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")] = False,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, help="Seconds that may be spent on each device.")
-    ] = calibrating.SECONDS,
+    ] = calibration.SECONDS,
     show: Annotated[bool, typer.Option("--show", help="Measure nothing: show what is known.")] = False,
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.5, help="Seconds that looking for devices may take.")
@@ -69,7 +69,7 @@ def calibrate(
 
     Ends with exit code 1 when a device could not be measured.
     """
-    from anygpu.workers.look import look
+    from anygpu.workers.discovery import look
 
     patience = Console(stderr=True)
     with patience.status("Looking for devices …"):
@@ -79,14 +79,14 @@ def calibrate(
     failures: dict[str, str] = {}
     for device in chosen:
         if show:
-            found[device.id] = calibrating.recalled(device) or assumed(device)
+            found[device.id] = calibration.recalled(device) or assumed(device)
             continue
         with patience.status(f"Calibrating {device} …"):
             try:
                 found[device.id] = _measured(device, seconds)
             except AnyGPUError as error:
                 failures[device.id] = str(error)
-    folder = str(calibrating.calibration_folder())
+    folder = str(calibration.calibration_folder())
     if json:
         document = Calibrated(calibrations=tuple(found.values()), failures=failures, folder=folder)
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
@@ -106,8 +106,8 @@ def _measured(device: Device, seconds: float) -> Calibration:
     begin = time.perf_counter()
     worker = open_worker(entry, device)
     try:
-        result = calibrating.calibrate(worker, seconds=seconds, opening=time.perf_counter() - begin)
-        calibrating.remember(result, device, home=worker.home)
+        result = calibration.calibrate(worker, seconds=seconds, opening=time.perf_counter() - begin)
+        calibration.remember(result, device, home=worker.home)
     finally:
         worker.close()
     return result

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from anygpu import api
 from anygpu.errors import InvalidOption
-from anygpu.notices import DeviceFallback, HostFallback
+from anygpu.fallback_warnings import DeviceFallback, HostFallback
 from anygpu.plan.plan import Candidate, Plan
 from anygpu.receipts import Receipt
 from anygpu.units import readable_bytes, readable_seconds
@@ -154,7 +154,7 @@ def _did_you_mean(module: Any) -> str:
 
 def _checked(on: str | None, fallback: str | None, precision: str | None) -> dict[str, Any]:
     """The options as `anygpu.explain` takes them."""
-    from anygpu.runtime.options import options
+    from anygpu.placement.options import options
 
     given: dict[str, Any] = {
         "on": None if on is None else on.split(","),
@@ -246,7 +246,7 @@ def _plainly_warned(console: Console) -> Iterator[None]:
 
 
 def _settle(console: Console) -> None:
-    from anygpu.runtime.planner import default
+    from anygpu.placement.planner import default
 
     if not default().settle(_PATIENCE):
         console.print(Text(f"What is tried in the background has not ended within {_PATIENCE:g} s.", style="yellow"))

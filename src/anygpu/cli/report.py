@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from anygpu.errors import InvalidOption
-from anygpu.runtime.mismatches import Mismatch, kept
+from anygpu.placement.mismatches import Mismatch, kept
 
 
 def report(

@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from anygpu.hardware.cards import Card
-from anygpu.hardware.case import Finding
 from anygpu.hardware.device import Device, State, Unavailable
 from anygpu.hardware.diagnosis import Diagnosis
+from anygpu.hardware.diagnosis_context import Finding
 from anygpu.hardware.inventory import Inventory
 from anygpu.units import readable_bytes, readable_seconds
 

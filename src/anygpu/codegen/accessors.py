@@ -14,15 +14,15 @@ import msgspec
 from anygpu.codegen.dialects.indenting import indented
 from anygpu.codegen.dialects.opencl import OpenCLPrinter
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.vector_words import OpenCLWords, VectorWords, WGSLWords
+from anygpu.codegen.dialects.vector_syntax import OpenCLWords, VectorWords, WGSLWords
 from anygpu.codegen.dialects.vectors import Not, Text, VectorText
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
-from anygpu.codegen.form import Buffer, Function, Load, Name, names_used
 from anygpu.codegen.index import Index, constant, variable
 from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.kernel_builder import KernelBuilder, body_of
+from anygpu.codegen.kernel_ir import Buffer, Function, Load, Name, names_used
 from anygpu.codegen.lower import Lowering, Value
 from anygpu.codegen.target import ComputeType
-from anygpu.codegen.workshop import Workshop, body_of
 
 #: Where values are, of named positions.
 At = Callable[[Lowering, Mapping[str, Index]], Value]
@@ -30,7 +30,7 @@ Put = Callable[[Lowering, Mapping[str, Index], Value], None]
 
 
 def load_function(
-    workshop: Workshop, name: str, lengths: Mapping[str, int], part: int, at: At, *, without: Sequence[int] = ()
+    workshop: KernelBuilder, name: str, lengths: Mapping[str, int], part: int, at: At, *, without: Sequence[int] = ()
 ) -> Function:
     """Gives one component of a value at positions."""
     lowering, positions = _begin(workshop, lengths, without)
@@ -39,7 +39,7 @@ def load_function(
 
 
 def store_function(
-    workshop: Workshop,
+    workshop: KernelBuilder,
     name: str,
     lengths: Mapping[str, int],
     types: Sequence[ComputeType],
@@ -55,7 +55,9 @@ def store_function(
     return Function(name, (*_parameters(lengths), *names), tuple(lowering.statements))
 
 
-def _begin(workshop: Workshop, lengths: Mapping[str, int], without: Sequence[int]) -> tuple[Lowering, dict[str, Index]]:
+def _begin(
+    workshop: KernelBuilder, lengths: Mapping[str, int], without: Sequence[int]
+) -> tuple[Lowering, dict[str, Index]]:
     lowering = workshop.lowering(without)
     lowering.scopes[0].variables.update(lengths)
     for name in (*lengths, "value", "total"):
@@ -103,7 +105,7 @@ class VectorAccessor:
     """
 
     def __init__(
-        self, workshop: Workshop, printer: Printer, lengths: Mapping[str, int], along: str, width: int
+        self, workshop: KernelBuilder, printer: Printer, lengths: Mapping[str, int], along: str, width: int
     ) -> None:
         self.workshop = workshop
         self.printer = printer
@@ -195,7 +197,7 @@ class VectorAccessor:
         return "\n".join([f"{head} {{", *indented(lines), "}"])
 
 
-def buffers_of(workshop: Workshop, functions: Sequence[Function], written: Sequence[str]) -> list[Buffer]:
+def buffers_of(workshop: KernelBuilder, functions: Sequence[Function], written: Sequence[str]) -> list[Buffer]:
     """The buffers that functions use, and how."""
     used = names_used([statement for function in functions for statement in body_of(function)])
     result = []

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Literal as OneOf
 
 from anygpu.codegen.elementwise import MadeBy, apart, as_written
-from anygpu.codegen.form import Apply, Choose, Expr, Literal, Name
+from anygpu.codegen.kernel_ir import Apply, Choose, Expr, Literal, Name
 from anygpu.codegen.target import ComputeType
 from anygpu.errors import InvalidProgram
 from anygpu.program.functions import BinaryFunction, UnaryFunction

@@ -15,22 +15,22 @@ from anygpu.codegen.accessors import VectorAccessor, buffers_of, load_function, 
 from anygpu.codegen.dialects import printer
 from anygpu.codegen.dialects.indenting import indented
 from anygpu.codegen.dialects.printer import Printer
+from anygpu.codegen.dialects.vector_syntax import EXACT
 from anygpu.codegen.dialects.vector_text import replaced
-from anygpu.codegen.dialects.vector_words import EXACT
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
-from anygpu.codegen.form import Buffer, Function, Let, Load, Name, names_used
 from anygpu.codegen.grouping import Group
 from anygpu.codegen.index import ZERO, Index, flat, strides, unflat, variable
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel import Kernel
+from anygpu.codegen.kernel_builder import KernelBuilder, body_of
+from anygpu.codegen.kernel_ir import Buffer, Function, Let, Load, Name, names_used
 from anygpu.codegen.lower import Lowering, Positions, Value, contract_positions
+from anygpu.codegen.materialise import is_row_reduction, is_short
 from anygpu.codegen.products import LONG_WORK, declarations, put_total, tilings_of
-from anygpu.codegen.roots import is_row_reduction, is_short
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.codegen.templates import convolution
 from anygpu.codegen.templates.convolution import Sizes, Tiling, Vectors
 from anygpu.codegen.types import compute_type
-from anygpu.codegen.workshop import Workshop, body_of
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
@@ -260,7 +260,7 @@ def is_by_pixels(target: Target, found: Convolution) -> bool:
     return enough and dense and found.axis_x == len(found.at) - 1
 
 
-def contract_tilings(workshop: Workshop, group: Group, found: Convolution | None) -> list[msgspec.Struct]:
+def contract_tilings(workshop: KernelBuilder, group: Group, found: Convolution | None) -> list[msgspec.Struct]:
     """Candidates for a contraction in either form, the best guess first and the best of the other form next."""
     if found is None:
         return [*tilings_of(workshop, group)]
@@ -295,7 +295,7 @@ class _PrinterOfPairs(WGSLPrinter):
 class _Accessors:
     """The functions through which the template reads and writes."""
 
-    def __init__(self, workshop: Workshop, group: Group, found: Convolution) -> None:
+    def __init__(self, workshop: KernelBuilder, group: Group, found: Convolution) -> None:
         self.workshop = workshop
         self.group = group
         self.found = found
@@ -420,7 +420,7 @@ class _Accessors:
         return None
 
 
-def convolution_kernel(workshop: Workshop, group: Group, found: Convolution, tiling: Tiling, name: str) -> Kernel:
+def convolution_kernel(workshop: KernelBuilder, group: Group, found: Convolution, tiling: Tiling, name: str) -> Kernel:
     target = workshop.target
     accessors = _Accessors(workshop, group, found)
     functions = accessors.functions()

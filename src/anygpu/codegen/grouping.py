@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Literal as OneOf
 
-from anygpu.codegen.form import Name
 from anygpu.codegen.index import Index, flat, unflat, variable
-from anygpu.codegen.lower import Lowering, NotHere, Positions, Value
-from anygpu.codegen.roots import MOST_NODES, is_heavy, is_row_reduction, is_short
+from anygpu.codegen.kernel_ir import Name
+from anygpu.codegen.lower import Lowering, NotInKernel, Positions, Value
+from anygpu.codegen.materialise import MOST_NODES, is_heavy, is_row_reduction, is_short
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import components, compute_type, is_narrow
 from anygpu.program.dtypes import ITEMSIZE
@@ -415,7 +415,7 @@ def element_of(lowering: Lowering, root: int, row: Index, column: Index) -> Valu
         along = dict(zip(kept, positions, strict=True)) | dict(zip(op.axes, inner, strict=True))
         return lowering.value(inputs[0], tuple(along[axis] for axis in range(len(shape))))
     if not isinstance(op, Contract):
-        raise NotHere(root)
+        raise NotInKernel(root)
     inner = unflat(column, [shape[axis] for axis in op.left])
     one, other = lowering.factors(op, inputs, positions, inner)
     return lowering.product(root, lowering.program.specs[root].dtype, one, other)

@@ -21,7 +21,7 @@ class Variable(NamedTuple):
     name: str
     low: int
     high: int
-    #: What it stands for, when it is not a loop variable: an expression of `anygpu.codegen.form`.
+    #: What it stands for, when it is not a loop variable: an expression of `anygpu.codegen.kernel_ir`.
     meaning: Any = None
 
 

@@ -15,7 +15,9 @@ import numpy as np
 
 from anygpu.codegen import complexes, elementwise, reductions
 from anygpu.codegen.elementwise import converted
-from anygpu.codegen.form import (
+from anygpu.codegen.index import ZERO, Index, clamped, constant, flat, reshaped, unflat, variable
+from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,
     Call,
@@ -32,8 +34,6 @@ from anygpu.codegen.form import (
     Store,
     Variable,
 )
-from anygpu.codegen.index import ZERO, Index, clamped, constant, flat, reshaped, unflat, variable
-from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.target import ComputeType
 from anygpu.codegen.types import COMPUTE, components, compute_type, part_of
 from anygpu.program.dtypes import KIND, DType
@@ -78,7 +78,7 @@ class Stored(msgspec.Struct, frozen=True):
     dtype: DType
 
 
-class Kept:
+class RowCache:
     """A value of every element of a row that is written in the first loop that computes it, and read in later ones."""
 
     def __init__(self, buffer: str, type: ComputeType, shape: tuple[int, ...], column_of: Callable[[], Index]) -> None:
@@ -97,7 +97,7 @@ class Kept:
         return self.place(positions) == self.column_of()
 
 
-class NotHere(Exception):
+class NotInKernel(Exception):
     """A value is asked for at a position where this kernel does not have it."""
 
 
@@ -131,7 +131,7 @@ class Lowering:
         #: Results that this kernel has at one position in C order, and nowhere else.
         self.given: dict[int, tuple[Index, Value]] = {}
         #: Values that a loop leaves in a buffer for the loops after it.
-        self.kept: dict[int, Kept] = {}
+        self.kept: dict[int, RowCache] = {}
         self.searches: dict[int, str] = {}
         self._definitions: dict[str, Expr] = {}
 
@@ -190,7 +190,7 @@ class Lowering:
         if node in self.given or node in self.of_row:
             place, known = self.given[node] if node in self.given else (self.row, self.of_row[node])
             if flat(positions, self.program.specs[node].shape) != place:
-                raise NotHere(node)
+                raise NotInKernel(node)
             return known
         home = self._home(positions)
         inner = self.scopes[home + 1 :]
@@ -271,7 +271,7 @@ class Lowering:
                 return self.looped(node, op.fn, self._shape(inputs[0]), op.axes, inputs[0], positions)
             case Contract():
                 return self._contract(node, op, inputs, positions)
-        raise NotHere(node)
+        raise NotInKernel(node)
 
     def _shape(self, node: int) -> tuple[int, ...]:
         return self.program.specs[node].shape
@@ -315,7 +315,7 @@ class Lowering:
                 return tuple(Choose(condition[0], one, other) for one, other in zip(yes, no, strict=True))
             case Cast():
                 return cast(operands[0], dtype, op.dtype)
-        raise NotHere(node)
+        raise NotInKernel(node)
 
     def _namer(self, node: int) -> reductions.Namer:
         def name(hint: str, value: Expr) -> Name:
@@ -381,7 +381,7 @@ class Lowering:
                 pairs = zip(value, result, strict=True)
                 result = tuple(self.named("joined", Choose(held, one, other)) for one, other in pairs)
         if result is None:
-            raise NotHere(inputs[0])
+            raise NotInKernel(inputs[0])
         return result
 
     def _update(self, node: int, op: Update, inputs: tuple[int, ...], positions: Positions) -> Value:
@@ -592,7 +592,7 @@ def literal_of(op: Constant, positions: Positions) -> Value:
         return (Literal(float(np.frombuffer(b"\0\0" + op.data, np.float32)[0]), "f32", given=True),)
     value = single_value(op)
     if value is None:
-        raise NotHere(op)
+        raise NotInKernel(op)
     type = compute_type(op.dtype)
     if components(op.dtype) == 2:
         return tuple(Literal(float(each), type, given=True) for each in (value.real, value.imag))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anygpu.codegen.form import (
+from anygpu.codegen.index import Index, clamped, flat, unflat, variable
+from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.kernel import Kernel
+from anygpu.codegen.kernel_builder import KernelBuilder, Shape, leave_beyond, power_of_two_up, store
+from anygpu.codegen.kernel_ir import (
     Apply,
     If,
     Let,
@@ -16,13 +20,9 @@ from anygpu.codegen.form import (
     StoreWord,
     Text,
 )
-from anygpu.codegen.index import Index, clamped, flat, unflat, variable
-from anygpu.codegen.index import Variable as Counter
-from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.lower import Lowering
-from anygpu.codegen.turned import Turned, turned
+from anygpu.codegen.transpose import Turned, turned
 from anygpu.codegen.types import is_narrow
-from anygpu.codegen.workshop import Shape, Workshop, leave_beyond, power_of_two_up, store
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.primitives import Concatenate
 
@@ -30,7 +30,7 @@ from anygpu.program.primitives import Concatenate
 _WORTH_TURNING = 4096
 
 
-def map_kernel(workshop: Workshop, members: Sequence[int], shape: Shape, name: str) -> Kernel:
+def map_kernel(workshop: KernelBuilder, members: Sequence[int], shape: Shape, name: str) -> Kernel:
     program, target = workshop.program, workshop.target
     size = program.specs[members[0]].size
     needed = [node for node in members if node in workshop.needed]
@@ -62,7 +62,7 @@ def map_kernel(workshop: Workshop, members: Sequence[int], shape: Shape, name: s
     )
 
 
-def _turned_kernel(workshop: Workshop, members: Sequence[int], cut: Turned, shape: Shape, name: str) -> Kernel:
+def _turned_kernel(workshop: KernelBuilder, members: Sequence[int], cut: Turned, shape: Shape, name: str) -> Kernel:
     group_size = min(shape.group, 64, workshop.target.group_limit, max(1, power_of_two_up(cut.blocks)))
     groups = -(-cut.blocks // group_size)
     number = variable("group", groups) * group_size + variable("lane", group_size)
@@ -91,7 +91,7 @@ def _elements_of(size: int, shape: Shape) -> int:
 
 
 def _map_statements(
-    workshop: Workshop, members: Sequence[int], narrow: Sequence[int], size: int, elements: int, blocks: int,
+    workshop: KernelBuilder, members: Sequence[int], narrow: Sequence[int], size: int, elements: int, blocks: int,
     group_size: int, vector: int,
 ) -> list[Statement]:  # fmt: skip
     groups = -(-blocks // group_size)
@@ -134,7 +134,7 @@ def _whole_or_last(whole: int, blocks: Sequence[Statement], last: Sequence[State
 
 
 def _word_statements(
-    workshop: Workshop, members: Sequence[int], narrow: Sequence[int], size: int, elements: int
+    workshop: KernelBuilder, members: Sequence[int], narrow: Sequence[int], size: int, elements: int
 ) -> list[Statement]:
     """Elements that share words: a block is one word."""
 
@@ -159,7 +159,7 @@ def _word_statements(
     return _whole_or_last(whole, blocks, last)
 
 
-def _word_stores(workshop: Workshop, node: int) -> list[Statement]:
+def _word_stores(workshop: KernelBuilder, node: int) -> list[Statement]:
     """Each block owns the word, or the two words, that its elements are in."""
     from anygpu.codegen.dialects.wgsl import WGSLPrinter
 
@@ -170,7 +170,7 @@ def _word_stores(workshop: Workshop, node: int) -> list[Statement]:
 
 
 def _map_body(
-    lowering: Lowering, workshop: Workshop, members: Sequence[int], narrow: Sequence[int], place: Index
+    lowering: Lowering, workshop: KernelBuilder, members: Sequence[int], narrow: Sequence[int], place: Index
 ) -> None:
     for node in members:
         shape = workshop.program.specs[node].shape
@@ -186,7 +186,7 @@ def _map_body(
             store(lowering, workshop, node, place, value)
 
 
-def piece_kernels(workshop: Workshop, node: int, shape: Shape, name: str) -> list[Kernel]:
+def piece_kernels(workshop: KernelBuilder, node: int, shape: Shape, name: str) -> list[Kernel]:
     """A concatenation: each part writes itself to where it belongs."""
     program, target = workshop.program, workshop.target
     op, inputs = program.nodes[node]

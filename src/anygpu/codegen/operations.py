@@ -10,15 +10,15 @@ from anygpu.codegen.accessors import buffers_of, load_function, store_function, 
 from anygpu.codegen.dialects import printer
 from anygpu.codegen.dialects.printer import Filled
 from anygpu.codegen.elementwise import converted, narrowed
-from anygpu.codegen.form import Apply, Buffer, Expr, Function, Literal, Name, Report, Statement, Store, names_used
 from anygpu.codegen.index import Index, flat, unflat
 from anygpu.codegen.kernel import Kernel
+from anygpu.codegen.kernel_builder import KernelBuilder, body_of
+from anygpu.codegen.kernel_ir import Apply, Buffer, Expr, Function, Literal, Name, Report, Statement, Store, names_used
 from anygpu.codegen.lower import Lowering, Value
 from anygpu.codegen.target import ComputeType
 from anygpu.codegen.templates import fourier, scan, scatter, search, sort
 from anygpu.codegen.templates.stages import Stage, Stages, Temporary, fill
 from anygpu.codegen.types import NARROWED, STORED, components, compute_type
-from anygpu.codegen.workshop import Workshop, body_of
 from anygpu.program.dtypes import ITEMSIZE, DType
 from anygpu.program.primitives import Argsort, Fourier, Scan, Scatter, Search, Sort, product
 
@@ -26,7 +26,7 @@ from anygpu.program.primitives import Argsort, Fourier, Scan, Scatter, Search, S
 NewSlot = Callable[[int, bytes | None], int]
 
 
-def operation_kernels(workshop: Workshop, node: int, new_slot: NewSlot, *, distinct: bool) -> list[Kernel]:
+def operation_kernels(workshop: KernelBuilder, node: int, new_slot: NewSlot, *, distinct: bool) -> list[Kernel]:
     op = workshop.program.nodes[node].op
     match op:
         case Scan():
@@ -74,7 +74,12 @@ def _along(shape: Sequence[int], axis: int) -> Callable[[Mapping[str, Index]], t
 
 
 def _row_ends(
-    workshop: Workshop, node: int, source: int, axis: int, types: Sequence[ComputeType], result: Sequence[ComputeType]
+    workshop: KernelBuilder,
+    node: int,
+    source: int,
+    axis: int,
+    types: Sequence[ComputeType],
+    result: Sequence[ComputeType],
 ) -> Ends:
     shape, made = workshop.program.specs[source].shape, workshop.program.specs[node].shape
     positions, placed = _along(shape, axis), _along(made, axis)
@@ -93,7 +98,7 @@ def _row_ends(
 
 
 def _store_part(
-    workshop: Workshop,
+    workshop: KernelBuilder,
     node: int,
     part: int,
     parts: int,
@@ -117,7 +122,7 @@ def _store_part(
     return store_function(workshop, f"store_{part}", lengths, [type], put, without=[node])
 
 
-def _scan(workshop: Workshop, node: int, op: Scan) -> tuple[Stages, Ends]:
+def _scan(workshop: KernelBuilder, node: int, op: Scan) -> tuple[Stages, Ends]:
     (source,) = workshop.program.nodes[node].inputs
     spec = workshop.program.specs[source]
     types = carried(spec.dtype)
@@ -128,7 +133,7 @@ def _scan(workshop: Workshop, node: int, op: Scan) -> tuple[Stages, Ends]:
     return described, _row_ends(workshop, node, source, op.axis, types, types)
 
 
-def _sort(workshop: Workshop, node: int, op: Sort | Argsort) -> tuple[Stages, Ends]:
+def _sort(workshop: KernelBuilder, node: int, op: Sort | Argsort) -> tuple[Stages, Ends]:
     (source,) = workshop.program.nodes[node].inputs
     spec = workshop.program.specs[source]
     types = carried(spec.dtype)
@@ -139,7 +144,7 @@ def _sort(workshop: Workshop, node: int, op: Sort | Argsort) -> tuple[Stages, En
     return described, _row_ends(workshop, node, source, op.axis, types, result)
 
 
-def _fourier(workshop: Workshop, node: int, op: Fourier) -> tuple[Stages, Ends]:
+def _fourier(workshop: KernelBuilder, node: int, op: Fourier) -> tuple[Stages, Ends]:
     (source,) = workshop.program.nodes[node].inputs
     spec, made = workshop.program.specs[source], workshop.program.specs[node]
     type = compute_type(spec.dtype)
@@ -155,7 +160,7 @@ def _fourier(workshop: Workshop, node: int, op: Fourier) -> tuple[Stages, Ends]:
 _OF_TRUTH = {"add": "maximum", "multiply": "minimum"}
 
 
-def _scatter(workshop: Workshop, node: int, op: Scatter, distinct: bool) -> tuple[Stages, Ends]:
+def _scatter(workshop: KernelBuilder, node: int, op: Scatter, distinct: bool) -> tuple[Stages, Ends]:
     program = workshop.program
     array, indices, updates = program.nodes[node].inputs
     shape, index_spec = program.specs[array].shape, program.specs[indices]
@@ -214,7 +219,7 @@ def _scatter(workshop: Workshop, node: int, op: Scatter, distinct: bool) -> tupl
     return described, Ends(functions)
 
 
-def _report_function(workshop: Workshop, node: int, type: ComputeType) -> Function:
+def _report_function(workshop: KernelBuilder, node: int, type: ComputeType) -> Function:
     rule = workshop.rule_of(node)
     value = Name("value", type)
     body: tuple[Statement, ...] = ()
@@ -226,7 +231,7 @@ def _report_function(workshop: Workshop, node: int, type: ComputeType) -> Functi
 # -- searches
 
 
-def search_function(workshop: Workshop, node: int, op: Search) -> tuple[list[Function], Filled]:
+def search_function(workshop: KernelBuilder, node: int, op: Search) -> tuple[list[Function], Filled]:
     """What a kernel needs to call `find_<node>`: the accessors of the line, and the search itself."""
     line = workshop.program.nodes[node].inputs[0]
     spec = workshop.program.specs[line]
@@ -248,7 +253,7 @@ def search_function(workshop: Workshop, node: int, op: Search) -> tuple[list[Fun
 # -- stages become kernels
 
 
-def _kernels(workshop: Workshop, node: int, described: Stages, ends: Ends, new_slot: NewSlot) -> list[Kernel]:
+def _kernels(workshop: KernelBuilder, node: int, described: Stages, ends: Ends, new_slot: NewSlot) -> list[Kernel]:
     temporaries, stages = described
     slots: dict[str, Buffer] = {}
     for each in temporaries:
@@ -259,7 +264,7 @@ def _kernels(workshop: Workshop, node: int, described: Stages, ends: Ends, new_s
 
 
 def _kernel(
-    workshop: Workshop,
+    workshop: KernelBuilder,
     node: int,
     stage: Stage,
     temporaries: Sequence[Temporary],

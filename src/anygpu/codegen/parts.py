@@ -8,7 +8,12 @@ from contextlib import nullcontext
 import msgspec
 
 from anygpu.codegen import reductions
-from anygpu.codegen.form import (
+from anygpu.codegen.grouping import Group, element_of, row_sizes
+from anygpu.codegen.index import Index, constant, variable
+from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.kernel import Kernel
+from anygpu.codegen.kernel_builder import KernelBuilder, Shape, as_stored
+from anygpu.codegen.kernel_ir import (
     Apply,
     Buffer,
     Expr,
@@ -21,19 +26,14 @@ from anygpu.codegen.form import (
     Store,
     Variable,
 )
-from anygpu.codegen.grouping import Group, element_of, row_sizes
-from anygpu.codegen.index import Index, constant, variable
-from anygpu.codegen.index import Variable as Counter
-from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.rows import Column, begin_rows, fold, lane_loop, reduction_of, store_rows, stretch_of, sums_of
 from anygpu.codegen.target import ComputeType
 from anygpu.codegen.types import STORED
-from anygpu.codegen.workshop import Shape, Workshop, as_stored
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import ReduceFunction
 
 
-def part_buffers(workshop: Workshop, group: Group, new_slot: Callable[[int], int]) -> list[Buffer]:
+def part_buffers(workshop: KernelBuilder, group: Group, new_slot: Callable[[int], int]) -> list[Buffer]:
     """Where the partial results of a reduction go: one buffer for each component of its state."""
     (node,) = group.reductions
     fn, dtype = reduction_of(workshop.program, node)
@@ -48,7 +48,7 @@ def part_buffers(workshop: Workshop, group: Group, new_slot: Callable[[int], int
 
 
 def two_stage_kernels(
-    workshop: Workshop, group: Group, shape: Shape, last: Shape, name: str, parts: Sequence[Buffer]
+    workshop: KernelBuilder, group: Group, shape: Shape, last: Shape, name: str, parts: Sequence[Buffer]
 ) -> list[Kernel]:
     """Long rows are cut into parts, each reduced on its own; a second kernel reduces the parts."""
     (node,) = group.reductions
@@ -67,7 +67,7 @@ def part_size(length: int, parts: int) -> int:
 
 
 def _part_kernel(
-    workshop: Workshop, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: Shape, name: str,
+    workshop: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: Shape, name: str,
     parts: Sequence[Buffer],
 ) -> Kernel:  # fmt: skip
     lanes = min(shape.lanes, workshop.target.group_limit)
@@ -115,7 +115,7 @@ def _part_kernel(
 
 
 def _last_kernel(
-    workshop: Workshop, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: Shape, name: str,
+    workshop: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: Shape, name: str,
     parts: Sequence[Buffer],
 ) -> Kernel:  # fmt: skip
     lanes = min(shape.lanes, workshop.target.group_limit)

@@ -9,10 +9,14 @@ from typing import NamedTuple, cast
 from anygpu.codegen.accessors import Put, VectorAccessor, buffers_of, load_function, store_function, texts_of
 from anygpu.codegen.dialects import printer
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.vector_words import WGSLWords
+from anygpu.codegen.dialects.vector_syntax import WGSLWords
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.codegen.elementwise import narrowed
-from anygpu.codegen.form import (
+from anygpu.codegen.grouping import Group, from_order
+from anygpu.codegen.index import Index, flat, unflat, variable
+from anygpu.codegen.kernel import Kernel
+from anygpu.codegen.kernel_builder import KernelBuilder, body_of, leave_beyond, store
+from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,
     Buffer,
@@ -28,14 +32,10 @@ from anygpu.codegen.form import (
     Variable,
     names_used,
 )
-from anygpu.codegen.grouping import Group, from_order
-from anygpu.codegen.index import Index, flat, unflat, variable
-from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.lower import Lowering, Value, contract_positions
 from anygpu.codegen.templates import matmul
 from anygpu.codegen.templates.matmul import Sizes, Tiling, Vectors
 from anygpu.codegen.types import STORED, compute_type
-from anygpu.codegen.workshop import Workshop, body_of, leave_beyond, store
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.primitives import Contract, free_axes, product
 
@@ -57,7 +57,7 @@ class Product(NamedTuple):
     inner: tuple[int, ...]
 
 
-def product_of(workshop: Workshop, node: int) -> Product:
+def product_of(workshop: KernelBuilder, node: int) -> Product:
     program = workshop.program
     op, inputs = program.nodes[node]
     if not isinstance(op, Contract):
@@ -71,7 +71,7 @@ def product_of(workshop: Workshop, node: int) -> Product:
     return Product(node, op, (inputs[0], inputs[1]), sizes, batch, rows, columns, inner)
 
 
-def tilings_of(workshop: Workshop, group: Group) -> list[Tiling]:
+def tilings_of(workshop: KernelBuilder, group: Group) -> list[Tiling]:
     """Candidates, the best guess first."""
     found = product_of(workshop, group.members[0])
     type = compute_type(workshop.program.specs[found.node].dtype)
@@ -80,7 +80,7 @@ def tilings_of(workshop: Workshop, group: Group) -> list[Tiling]:
 
 
 def product_kernels(
-    workshop: Workshop, group: Group, tiling: Tiling, name: str, new_slot: Callable[[int], int]
+    workshop: KernelBuilder, group: Group, tiling: Tiling, name: str, new_slot: Callable[[int], int]
 ) -> list[Kernel]:
     found = product_of(workshop, group.members[0])
     accessors = _Accessors(workshop, group, found)
@@ -98,7 +98,7 @@ def product_kernels(
     return kernels
 
 
-def put_total(workshop: Workshop, group: Group, lowering: Lowering, place: Index, total: Value) -> None:
+def put_total(workshop: KernelBuilder, group: Group, lowering: Lowering, place: Index, total: Value) -> None:
     """An element of a product in its own type, and all that is made of it."""
     specs = workshop.program.specs
     for member in group.members:
@@ -117,7 +117,7 @@ def put_total(workshop: Workshop, group: Group, lowering: Lowering, place: Index
 class _Accessors:
     """The functions through which the template reads and writes."""
 
-    def __init__(self, workshop: Workshop, group: Group, found: Product) -> None:
+    def __init__(self, workshop: KernelBuilder, group: Group, found: Product) -> None:
         self.workshop = workshop
         self.group = group
         self.found = found
@@ -248,7 +248,7 @@ class _Accessors:
 
 
 def _product_kernel(
-    workshop: Workshop, accessors: _Accessors, tiling: Tiling, name: str, partial: Buffer | None
+    workshop: KernelBuilder, accessors: _Accessors, tiling: Tiling, name: str, partial: Buffer | None
 ) -> Kernel:
     target, found = workshop.target, accessors.found
     functions = accessors.scalar_functions(partial)
@@ -303,7 +303,9 @@ def declarations(text: Printer, numbers: Sequence[str]) -> str:
     return text.declarations(numbers).replace("FP_CONTRACT OFF", "FP_CONTRACT ON")
 
 
-def _sum_of_parts(workshop: Workshop, group: Group, found: Product, parts: int, partial: Buffer, name: str) -> Kernel:
+def _sum_of_parts(
+    workshop: KernelBuilder, group: Group, found: Product, parts: int, partial: Buffer, name: str
+) -> Kernel:
     """The sums over parts of k, added up; and what is made of them."""
     program = workshop.program
     size = program.specs[found.node].size

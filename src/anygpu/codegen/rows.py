@@ -8,7 +8,11 @@ from contextlib import nullcontext
 import msgspec
 
 from anygpu.codegen import reductions
-from anygpu.codegen.form import (
+from anygpu.codegen.grouping import Group, element_of
+from anygpu.codegen.index import Index, constant, flat, unflat, variable
+from anygpu.codegen.kernel import Kernel
+from anygpu.codegen.kernel_builder import KernelBuilder, Shape, leave_beyond, power_of_two_up, store
+from anygpu.codegen.kernel_ir import (
     Apply,
     Expr,
     Fold,
@@ -21,21 +25,17 @@ from anygpu.codegen.form import (
     Position,
     Statement,
 )
-from anygpu.codegen.grouping import Group, element_of
-from anygpu.codegen.index import Index, constant, flat, unflat, variable
-from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.lower import Kept, Lowering, Positions
-from anygpu.codegen.roots import own_cost
+from anygpu.codegen.lower import Lowering, Positions, RowCache
+from anygpu.codegen.materialise import own_cost
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import COMPUTE, components, compute_type
-from anygpu.codegen.workshop import Shape, Workshop, leave_beyond, power_of_two_up, store
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Reduce, Unary
 
 
-def rows_kernel(workshop: Workshop, group: Group, shape: Shape, name: str) -> Kernel:
+def rows_kernel(workshop: KernelBuilder, group: Group, shape: Shape, name: str) -> Kernel:
     """One row for each group of lanes: its reductions in order, then what is made of them."""
     lanes = min(shape.lanes, workshop.target.group_limit)
     of_elements = any(axes is not None for axes in group.row_axes.values())
@@ -88,7 +88,7 @@ class Column:
         self.index: Index | None = None
 
 
-def keep_what_is_dear(lowering: Lowering, workshop: Workshop, group: Group, row: Index) -> Column:
+def keep_what_is_dear(lowering: Lowering, workshop: KernelBuilder, group: Group, row: Index) -> Column:
     """Values that several loops over a row need, and that are dear, wait in the result's own memory between them."""
     column = Column()
     program = workshop.program
@@ -108,7 +108,7 @@ def keep_what_is_dear(lowering: Lowering, workshop: Workshop, group: Group, row:
                 return constant(-1)
             return flat(row_positions(program, result, axes, row, column.index), program.specs[result].shape)
 
-        lowering.kept[dear] = Kept(stored.buffer, COMPUTE[stored.dtype], program.specs[dear].shape, place)
+        lowering.kept[dear] = RowCache(stored.buffer, COMPUTE[stored.dtype], program.specs[dear].shape, place)
     return column
 
 
@@ -218,7 +218,7 @@ def reduction_of(program: Program, node: int) -> tuple[ReduceFunction, DType]:
 
 def _reduce_rows(
     lowering: Lowering,
-    workshop: Workshop,
+    workshop: KernelBuilder,
     nodes: Sequence[int],
     row: Index,
     length: int,
@@ -250,7 +250,7 @@ def _reduce_rows(
 
 
 def sums_of(
-    workshop: Workshop, nodes: Sequence[int], states: dict[int, tuple[Name, ...]]
+    workshop: KernelBuilder, nodes: Sequence[int], states: dict[int, tuple[Name, ...]]
 ) -> tuple[tuple[str, str], ...]:
     """Accumulators that may be kept in vectors, with the function that joins them."""
     result = []
@@ -283,7 +283,7 @@ def fold(lowering: Lowering, node: int, fn: ReduceFunction, dtype: DType, state:
 
 
 def store_rows(
-    lowering: Lowering, workshop: Workshop, group: Group, row: Index, lanes: int, vector: int, kept: Column
+    lowering: Lowering, workshop: KernelBuilder, group: Group, row: Index, lanes: int, vector: int, kept: Column
 ) -> None:
     """Values of the row by its first lane; values of elements by all of them."""
     of_elements = [node for node in group.members if group.row_axes[node] is not None]

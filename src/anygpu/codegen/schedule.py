@@ -8,27 +8,27 @@ from typing import TypeVar
 
 import msgspec
 
-from anygpu.codegen.attending import attention_kernel, decomposed, tilings_of
+from anygpu.codegen.attention import attention_kernel, decomposed, tilings_of
 from anygpu.codegen.convolutions import Convolution, contract_tilings, convolution_kernel, convolutions_in
 from anygpu.codegen.custom.lowering import Launch, checks_of, launch_kernel, launches_in, with_copies
-from anygpu.codegen.form import Buffer
 from anygpu.codegen.grouping import Group, grouped, row_sizes
 from anygpu.codegen.kernel import Check, Choice, Kernel, Output, Schedule, Slot
-from anygpu.codegen.lower import NotHere, Stored, buffer_names, single_value, spec_of_parts
+from anygpu.codegen.kernel_builder import KernelBuilder, Shape
+from anygpu.codegen.kernel_ir import Buffer
+from anygpu.codegen.lower import NotInKernel, Stored, buffer_names, single_value, spec_of_parts
 from anygpu.codegen.maps import map_kernel, piece_kernels
+from anygpu.codegen.materialise import HEAVY, chosen, is_row_reduction, matrix_sizes
 from anygpu.codegen.naming import renumbered
 from anygpu.codegen.operations import operation_kernels, search_function
 from anygpu.codegen.parts import part_buffers, part_size, two_stage_kernels
 from anygpu.codegen.products import product_kernels
-from anygpu.codegen.roots import HEAVY, chosen, is_row_reduction, matrix_sizes
 from anygpu.codegen.rows import rows_kernel
 from anygpu.codegen.target import Target
 from anygpu.codegen.templates.attention import Tiling as Attending
 from anygpu.codegen.templates.convolution import Tiling as Direct
 from anygpu.codegen.templates.matmul import Tiling
 from anygpu.codegen.types import WIDE, is_narrow
-from anygpu.codegen.workshop import Shape, Workshop
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.custom import Custom
 from anygpu.program.dtypes import ITEMSIZE, KIND
 from anygpu.program.graph import Node, Program
@@ -264,7 +264,7 @@ class _Scheduler:
         slots, buffers = list(self.slots), dict(self.buffers)
         found = self.convolutions = convolutions_in(program, self.target, roots, {*given, *roots})
         while True:
-            workshop = Workshop(program, self.target, self.stored, self.buffers, self.rules.get)
+            workshop = KernelBuilder(program, self.target, self.stored, self.buffers, self.rules.get)
             groups = grouped(
                 program, self.target, roots, given=given, parts_of=parts, alone=alone, convolutions=set(found)
             )
@@ -277,7 +277,7 @@ class _Scheduler:
             for group in groups:
                 try:
                     self._make(workshop, group)
-                except NotHere:
+                except NotInKernel:
                     if len(group.members) == 1:
                         raise
                     alone.update(group.members[1:])
@@ -289,7 +289,7 @@ class _Scheduler:
             self.made.clear()
             self.slots, self.buffers = list(slots), dict(buffers)
 
-    def _make(self, workshop: Workshop, group: Group) -> None:
+    def _make(self, workshop: KernelBuilder, group: Group) -> None:
         first = group.members[-1]
         op = self.program.nodes[first].op
         name = f"{_identifier(op.name)}_{first}"

@@ -22,17 +22,17 @@ from anygpu.codegen.lower import buffer_names
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import part_of
+from anygpu.engines.block_ref import ARRAYS, CONSTANTS, TEMPORARIES, BlockRef, window_of
+from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.driver import Built, Bytes, Clear, Command, Counters, Driver, Extent, Launch, Move, difference
-from anygpu.engines.held import ARRAYS, CONSTANTS, TEMPORARIES, Held, window_of
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.indices import IndexFacts
-from anygpu.engines.kept import Kept, stamp_of
-from anygpu.engines.lacking import why_not
+from anygpu.engines.kernel_timing import KernelTimer
+from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.protocol import Lack
-from anygpu.engines.recent import Recent
-from anygpu.engines.trials import Trials
 from anygpu.engines.tuning import Tuner, budget
+from anygpu.engines.unsupported import why_not
 from anygpu.errors import (
     AllocationError,
     AnyGPUError,
@@ -44,7 +44,7 @@ from anygpu.errors import (
     TooBig,
 )
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
 from anygpu.memory.resource import DeviceMemory, reclaim
 from anygpu.memory.strategies import pooled
 from anygpu.program.custom import Custom, with_references
@@ -66,7 +66,7 @@ class Pending(NamedTuple):
     value of such an array is wanted, each time; rules that were found kept are not looked at again for that array.
     """
 
-    held: Held
+    held: BlockRef
     checks: tuple[Check, ...]
 
 
@@ -76,7 +76,7 @@ class DeviceArray:
     __slots__ = ("held", "offset", "pending", "session", "spec")
 
     def __init__(
-        self, session: Session, held: Held, spec: Spec, offset: int = 0, pending: tuple[Pending, ...] = ()
+        self, session: Session, held: BlockRef, spec: Spec, offset: int = 0, pending: tuple[Pending, ...] = ()
     ) -> None:
         self.session = session
         self.held = held
@@ -114,7 +114,7 @@ class Executable:
         self.program = program
         self.schedule = plan
         self.offsets = offsets
-        self.constants: dict[int, Held] = {}
+        self.constants: dict[int, BlockRef] = {}
         for number, slot in enumerate(plan.slots):
             if slot.role == "constant" and slot.data:
                 self.constants[number] = session.uploaded(np.frombuffer(slot.data, np.uint8), CONSTANTS)
@@ -137,14 +137,14 @@ class Session:
         self.lock = threading.Lock()
         self._engine = engine
         #: What became of each program: a refusal of the compiler is remembered like anything else.
-        self._executables: Recent[Executable | CannotCompile] = Recent()
-        self._lacks: Recent[list[Lack]] = Recent()
-        self.kept = Kept(cache_folder() / "kernels", stamp_of(device, engine.libraries))
+        self._executables: LRUCache[Executable | CannotCompile] = LRUCache()
+        self._lacks: LRUCache[list[Lack]] = LRUCache()
+        self.kept = DiskCache(cache_folder() / "kernels", stamp_of(device, engine.libraries))
         self._root = DeviceMemory(driver.allocate, driver.release, classify=self._translated, guard=self.lock)
         # What is idle may be a quarter of the memory there is: enough for any program that fits.
         keep = (device.memory_total or 1 << 30) // 4
         self.memory = pooled(self._root, device=device.id, keep_bytes=keep, budget=engine.budgets.get(device.id))
-        self._trials = Trials(driver, self.lock, self.memory)
+        self._trials = KernelTimer(driver, self.lock, self.memory)
         self._tuner = Tuner(self.kept, self._measured)
 
     @cached_property
@@ -176,8 +176,8 @@ class Session:
 
     # -- arrays
 
-    def uploaded(self, data: Bytes, owner: str = ARRAYS) -> Held:
-        held = Held(self.memory, data.nbytes, owner)
+    def uploaded(self, data: Bytes, owner: str = ARRAYS) -> BlockRef:
+        held = BlockRef(self.memory, data.nbytes, owner)
         if data.nbytes:
             with self.lock:
                 self.driver.write(held.extent(data.nbytes), data)
@@ -197,7 +197,7 @@ class Session:
             _raise_broken(pending, targets[: len(pending)])
             array.pending = ()
 
-    def downloaded(self, array: DeviceArray) -> Values:
+    def downloaded(self, array: DeviceArray) -> HostArray:
         """On the host, after every rule on the way to it has been looked at."""
         spec = array.spec
         dtype = numpy_dtype(spec.dtype)
@@ -317,10 +317,10 @@ class Session:
         if any(offsets) and executable.offsets != offsets:
             executable = self.compiled(executable.program, offsets)
         plan = executable.schedule
-        whole: list[tuple[Held | None, int]] = []
-        temporaries = [Held(self.memory, size, TEMPORARIES) for size in executable.sizes]
-        outputs: dict[int, Held] = {}
-        status: Held | None = None
+        whole: list[tuple[BlockRef | None, int]] = []
+        temporaries = [BlockRef(self.memory, size, TEMPORARIES) for size in executable.sizes]
+        outputs: dict[int, BlockRef] = {}
+        status: BlockRef | None = None
         for number, slot in enumerate(plan.slots):
             match slot.role:
                 case "input":
@@ -333,10 +333,10 @@ class Session:
                     piece = executable.places.get(number)
                     whole.append((temporaries[piece] if piece is not None else None, 0))
                 case "status":
-                    status = Held(self.memory, slot.nbytes, ARRAYS)
+                    status = BlockRef(self.memory, slot.nbytes, ARRAYS)
                     whole.append((status, 0))
                 case _:
-                    outputs[number] = Held(self.memory, slot.nbytes, ARRAYS)
+                    outputs[number] = BlockRef(self.memory, slot.nbytes, ARRAYS)
                     whole.append((outputs[number], 0))
         commands = self._commands(executable, whole, arrays, status)
         if commands:
@@ -358,9 +358,9 @@ class Session:
     def _commands(
         self,
         executable: Executable,
-        whole: Sequence[tuple[Held | None, int]],
+        whole: Sequence[tuple[BlockRef | None, int]],
         arrays: Sequence[DeviceArray],
-        status: Held | None,
+        status: BlockRef | None,
     ) -> list[Command]:
         plan, alignment = executable.schedule, self.driver.alignment
         commands: list[Command] = []
@@ -473,16 +473,16 @@ class CompilingEngine:
     def compile(self, program: Program, device: Device) -> Executable:
         return self.session(device).compiled(program)
 
-    def upload(self, values: Values, device: Device) -> DeviceArray:
+    def upload(self, values: HostArray, device: Device) -> DeviceArray:
         session = self.session(device)
         whole = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
         spec = Spec(values.shape, values.dtype.name)  # type: ignore[arg-type]
         return DeviceArray(session, session.uploaded(whole.reshape(-1).view(np.uint8)), spec)
 
-    def download(self, buffer: DeviceArray) -> Values:
+    def download(self, buffer: DeviceArray) -> HostArray:
         return buffer.session.downloaded(buffer)
 
-    def download_into(self, buffer: DeviceArray, target: Values) -> None:
+    def download_into(self, buffer: DeviceArray, target: HostArray) -> None:
         """Like `download`, into an array of the same shape and type whose values lie one after the other."""
         if target.shape != buffer.spec.shape or target.dtype != numpy_dtype(buffer.spec.dtype):
             raise InvalidOption(f"{buffer!r} does not fit into {target.dtype} of shape {target.shape}.")
@@ -524,7 +524,7 @@ class CompilingEngine:
         """Give back the memory that is kept for later: how many bytes of the device's."""
         return self.session(device).reclaim()
 
-    def native(self, buffer: DeviceArray) -> Values:
+    def native(self, buffer: DeviceArray) -> HostArray:
         """The library's buffers do not speak DLPack; a copy on the host does."""
         return self.download(buffer)
 

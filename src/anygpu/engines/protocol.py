@@ -14,7 +14,7 @@ import msgspec
 
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import Values, VerifiedType, inputs, mistake, types_to_verify
+from anygpu.hardware.verification import HostArray, VerifiedType, inputs, mistake, types_to_verify
 from anygpu.program.graph import Program
 
 
@@ -74,10 +74,10 @@ class ProgramEngine(Engine, Protocol):
     def compile(self, program: Program, device: Device) -> Executable:
         """The program ready to run there; the engine keeps what it has compiled, by the program's key."""
 
-    def upload(self, values: Values, device: Device) -> Buffer:
+    def upload(self, values: HostArray, device: Device) -> Buffer:
         """A copy on the device, which shares no memory with `values`."""
 
-    def download(self, buffer: Buffer) -> Values:
+    def download(self, buffer: Buffer) -> HostArray:
         """The values on the host, after everything that they depend on is done."""
 
     def execute(self, executable: Executable, buffers: Sequence[Buffer]) -> list[Buffer]:
@@ -96,7 +96,7 @@ class ProgramEngine(Engine, Protocol):
 class Computes(Protocol):
     """How an engine runs the verification kernel on an open device."""
 
-    def __call__(self, dtype: VerifiedType, values: Values) -> Values: ...
+    def __call__(self, dtype: VerifiedType, values: HostArray) -> HostArray: ...
 
 
 def verified(device: Device, compute: Computes, *, deep: bool) -> Device | Unavailable:

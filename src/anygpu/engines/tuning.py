@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from anygpu.codegen.kernel import Choice, Kernel, Schedule
-from anygpu.engines.kept import Kept
+from anygpu.engines.disk_cache import DiskCache
 from anygpu.engines.tuning_limit import tuning_limit
 from anygpu.errors import AllocationError, InvalidOption, InvalidProgram, Unsupported
 
@@ -71,7 +71,7 @@ def _chosen() -> float:
 class Tuner:
     """Chooses sizes for the kernels of schedules."""
 
-    def __init__(self, kept: Kept, measure: Measure, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, kept: DiskCache, measure: Measure, clock: Callable[[], float] = time.perf_counter) -> None:
         self._kept = kept
         self._measure = measure
         self._clock = clock

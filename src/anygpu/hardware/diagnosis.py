@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from anygpu.hardware.case import Case, Finding, Gpu, together
-from anygpu.hardware.causes import RULES, as_reported
 from anygpu.hardware.device import Unavailable
+from anygpu.hardware.diagnosis_context import DiagnosisContext, Finding, Gpu, together
+from anygpu.hardware.diagnosis_rules import RULES, as_reported
 from anygpu.hardware.evidence import Evidence
 from anygpu.hardware.inventory import Inventory
 
@@ -35,7 +35,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diagnose(inventory: Inventory, evidence: Evidence) -> Diagnosis:
-    case = Case(inventory, evidence)
+    case = DiagnosisContext(inventory, evidence)
     findings = [finding for rule in RULES for finding in rule(case)]
     explained = {finding.about for finding in findings}
     findings += [
@@ -51,7 +51,7 @@ def _matters(item: Unavailable) -> bool:
     return item.engine == "nvidia" or item.cause not in ("cpu_only_build", "no_device", "not_installed")
 
 
-def _verdict(case: Case) -> str:
+def _verdict(case: DiagnosisContext) -> str:
     working = [gpu for gpu in case.gpus if gpu.ways]
     idle = [gpu for gpu in case.gpus if not gpu.ways]
     if working:

@@ -21,7 +21,7 @@ BY_FEATURE: dict[str, VerifiedType] = {"f16": "float16", "f64": "float64", "i64"
 
 SIZE = 1021
 
-Values = npt.NDArray[Any]
+HostArray = npt.NDArray[Any]
 
 
 def types_to_verify(features: tuple[str, ...], *, deep: bool) -> tuple[VerifiedType, ...]:
@@ -30,17 +30,17 @@ def types_to_verify(features: tuple[str, ...], *, deep: bool) -> tuple[VerifiedT
     return ALWAYS + tuple(dtype for feature, dtype in BY_FEATURE.items() if feature in features)
 
 
-def inputs(dtype: VerifiedType) -> Values:
+def inputs(dtype: VerifiedType) -> HostArray:
     # float16 holds whole numbers exactly only up to 2048, so the values stay small; the period is not a power of two.
     return (np.arange(SIZE) % 67 - 33).astype(dtype)
 
 
-def expected(dtype: VerifiedType) -> Values:
+def expected(dtype: VerifiedType) -> HostArray:
     values = inputs(dtype)
     return np.asarray(values * values + np.asarray(3, dtype) * values)
 
 
-def mistake(dtype: VerifiedType, result: Values) -> str | None:
+def mistake(dtype: VerifiedType, result: HostArray) -> str | None:
     """`None` when the result is right, otherwise a sentence on the first thing that is wrong."""
     wanted = expected(dtype)
     if result.shape != wanted.shape or result.dtype != wanted.dtype:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.array.array import Array
-from anygpu.array.weak import Weak
+from anygpu.array.core.array import Array
+from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.errors import InvalidOption
 from anygpu.program.custom import Parameter, Scalar
 
@@ -90,7 +90,7 @@ def _array(title: str, parameter: Parameter, value: Any) -> Any:
 def _number(title: str, number: Number, value: Any) -> int | float:
     if isinstance(value, Array) and not value.shape:
         value = value.item()
-    if type(value) is Weak:
+    if type(value) is TracedScalar:
         value = float(value)  # there is none while a function is recorded, and this says so
     about = f"{number.name} of the kernel {title} is a number of {number.dtype}"
     if isinstance(value, Array | np.ndarray) and value.ndim:

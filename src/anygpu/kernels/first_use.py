@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.array.array import Array
-from anygpu.array.paper import Paper
-from anygpu.array.structure import flatten
+from anygpu.array.core.abstract_device import AbstractDevice
+from anygpu.array.core.array import Array
+from anygpu.array.core.structure import flatten
 from anygpu.cache_folder import cache_folder
 from anygpu.engines.catalogue import catalogue
-from anygpu.engines.kept import Kept, stamp_of
+from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.errors import (
     AllocationError,
     AnyGPUError,
@@ -31,8 +31,8 @@ from anygpu.kernels.arguments import Given
 from anygpu.kernels.comparing import Tolerance, first_difference
 from anygpu.kernels.launching import Launch, Launcher, encoded, of_another_number, of_another_type
 from anygpu.kernels.samples import Range, samples
+from anygpu.kernels.sandbox import Sandboxes, entry_of
 from anygpu.kernels.shapes import call_like
-from anygpu.kernels.trying import Trials, entry_of
 from anygpu.program.custom import SPOKEN, Custom, Language, Parameter
 from anygpu.program.primitives import Spec
 
@@ -50,7 +50,7 @@ _MOST_PASSED = 4096
 
 def device_for(language: Language) -> tuple[Device | None, str]:
     """The best device of this machine that speaks the language; or none, and why."""
-    from anygpu.runtime.places import places
+    from anygpu.residency.registry import places
 
     engine = ENGINES[language]
     try:
@@ -67,7 +67,7 @@ def device_for(language: Language) -> tuple[Device | None, str]:
 class FirstUse:
     """What became of one kernel in children."""
 
-    def __init__(self, launcher: Launcher, trials: Trials, timeout: float) -> None:
+    def __init__(self, launcher: Launcher, trials: Sandboxes, timeout: float) -> None:
         self._launcher = launcher
         self._trials = trials
         self._timeout = timeout
@@ -171,7 +171,7 @@ def arguments_for(given: Given, specs: Sequence[Spec], most: int) -> list[Values
 
 def has_values(given: Given) -> bool:
     """Not while a function is recorded."""
-    return not any(isinstance(each, Array) and isinstance(each._place, Paper) for each in given.arrays)
+    return not any(isinstance(each, Array) and isinstance(each._place, AbstractDevice) for each in given.arrays)
 
 
 def _range(array: Any) -> Range | None:
@@ -205,5 +205,5 @@ def compare(
             raise WrongKernel(title, parameter.name, position, here, there, differing=places)
 
 
-def _kept(device: Device) -> Kept:
-    return Kept(cache_folder() / "kernels", stamp_of(device, entry_of(device).versions))
+def _kept(device: Device) -> DiskCache:
+    return DiskCache(cache_folder() / "kernels", stamp_of(device, entry_of(device).versions))

@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anygpu.array.array import Array, as_value
-from anygpu.array.paper import Paper
-from anygpu.array.recording import apply
+from anygpu.array.core.abstract_device import AbstractDevice
+from anygpu.array.core.array import Array, as_value
+from anygpu.array.core.recording import apply
 from anygpu.codegen.custom.reflection import reflect
 from anygpu.errors import DeviceUnavailable, InvalidOption, Unsupported
+from anygpu.fallback_warnings import warn_fallback
 from anygpu.kernels.arguments import Given, Number, call_text, given_to
 from anygpu.kernels.comparing import Tolerance
 from anygpu.kernels.first_use import ENGINES, FirstUse, device_for
 from anygpu.kernels.launching import Launcher, result_of
+from anygpu.kernels.sandbox import trials
 from anygpu.kernels.shapes import Grid, Results, call_like
-from anygpu.kernels.trying import trials
-from anygpu.notices import fell_back
 from anygpu.program.custom import SPOKEN, Language, Parameter, Three
 
 if TYPE_CHECKING:
     from anygpu.hardware.device import Device
-    from anygpu.runtime.offloading import Offloaded
+    from anygpu.placement.offload import Offloaded
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,7 +243,7 @@ class Kernel:
     def _device_of(self, given: Given) -> Device | None:
         """The device that would run the kernel's own text for these arguments."""
         place = next((each._place for each in given.arrays if isinstance(each, Array)), None)
-        if place is None or isinstance(place, Paper):
+        if place is None or isinstance(place, AbstractDevice):
             return self._device
         facts: Device | None = getattr(place, "facts", None)
         return facts if facts is not None and facts.engine == ENGINES[self.language] else None
@@ -251,7 +251,7 @@ class Kernel:
     @cached_property
     def _placed(self) -> Offloaded[..., Any]:
         """The kernel as an offloaded function. Without a reference only devices of its language can run it."""
-        from anygpu.runtime.offloading import offloaded
+        from anygpu.placement.offload import offloaded
 
         def body(*arrays: Any, **numbers: Any) -> Any:
             given = self._bound(arrays, numbers)
@@ -274,7 +274,7 @@ class Kernel:
     # -- no device
 
     def _tell_why_not(self) -> None:
-        from anygpu.runtime.options import options
+        from anygpu.placement.options import options
 
         fallback = options().fallback
         if fallback == "raise":
@@ -282,7 +282,7 @@ class Kernel:
         if fallback == "warn" and not self._told:
             self._told = True
             sentence = f"the kernel {self.name} runs by its reference: {self._refusal}"
-            fell_back(sentence, cause=("kernel", self.name, self.language))
+            warn_fallback(sentence, cause=("kernel", self.name, self.language))
 
     def _unavailable(self) -> DeviceUnavailable:
         return DeviceUnavailable(f"the kernel {self.name} in {SPOKEN[self.language]}", [self._refusal])
@@ -293,7 +293,7 @@ def _again(source: str, reference: Callable[..., Any] | None, options: dict[str,
 
 
 #: Modules that call a user's function with NumPy's arrays once it has been decided that it runs there.
-_PLACING = ("anygpu.runtime.", "anygpu.streams.")
+_PLACING = ("anygpu.placement.", "anygpu.runtime.", "anygpu.streams.")
 
 
 def _is_placed_already() -> bool:

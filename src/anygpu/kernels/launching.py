@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.codegen.custom.reflection import Length, Reflected
 from anygpu.errors import InvalidOption
 from anygpu.kernels.arguments import Given, Number, scalars_of

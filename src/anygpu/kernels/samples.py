@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.array.place import to_numpy_dtype
+from anygpu.array.core.device import to_numpy_dtype
 from anygpu.program.primitives import Spec
 
 #: The least and the greatest value of an array.

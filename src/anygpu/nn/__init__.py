@@ -5,11 +5,11 @@ anygpu's, alone or inside `offload`. There are no layers with a state, no traini
 """
 
 from anygpu.nn.activations import gelu, log_softmax, relu, silu, softmax
-from anygpu.nn.attending import attention
+from anygpu.nn.attention import attention
 from anygpu.nn.layers import embedding, linear, mean_pool
 from anygpu.nn.norms import layer_norm, rms_norm
 from anygpu.nn.quantising import Quantised, dequantise, quantise, quantised_matmul
-from anygpu.nn.searching import cosine_similarity, pairwise_cosine_similarity, top_k
+from anygpu.nn.similarity import cosine_similarity, pairwise_cosine_similarity, top_k
 
 __all__ = [
     "Quantised",

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.array import Array
-from anygpu.array.either import converted, either, in_single, table
-from anygpu.array.recording import normal_axis
+from anygpu.array.core.array import Array
+from anygpu.array.core.recording import normal_axis
+from anygpu.array.functions.numpy_or_anygpu import converted, either, in_single, table
 
 #: The whole numbers that are stored, from the first to the last, when steps are symmetric and when they are not.
 _RANGES = {8: {True: (-127, 127), False: (-128, 127)}, 4: {True: (1, 15), False: (0, 15)}}

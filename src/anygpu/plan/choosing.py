@@ -53,7 +53,7 @@ RECORDING = 3e-3
 Kind = Literal["home", "known", "dose", "sample", "pinned", "untried", "only"]
 
 
-class Track:
+class CandidateHistory:
     """How one candidate has done."""
 
     __slots__ = (
@@ -123,7 +123,7 @@ class Choice(NamedTuple):
     checks: str | None = None
 
 
-class Cell:
+class DeviceChooser:
     """One function with one kind of arguments."""
 
     def __init__(self, home: str | None, *, checked: bool = True) -> None:
@@ -135,7 +135,7 @@ class Cell:
         self.pinned: str | None = None
         #: Where calls go unless something else proves better; `None` when the caller has ruled it out.
         self.home = home
-        self.tracks: dict[str, Track] = {} if home is None else {home: Track()}
+        self.tracks: dict[str, CandidateHistory] = {} if home is None else {home: CandidateHistory()}
         #: Predicted seconds of a call, for every candidate that has been considered.
         self.expected: dict[str, float] = {}
         #: What the first call there would take beyond that: opening the device, compiling.
@@ -153,7 +153,7 @@ class Cell:
         self.expected = dict(expected)
         self.once = dict(once or {})
         for name in expected:
-            self.tracks.setdefault(name, Track())
+            self.tracks.setdefault(name, CandidateHistory())
         for name in [name for name in self.tracks if name not in expected and name != self.home]:
             del self.tracks[name]
         if self._current not in self.tracks:
@@ -161,7 +161,7 @@ class Cell:
 
     def measured(self, candidate: str, seconds: float) -> None:
         """A real call ran there and took so long."""
-        track = self.tracks.setdefault(candidate, Track())
+        track = self.tracks.setdefault(candidate, CandidateHistory())
         best = self._best_known(without=candidate)
         if candidate != self._current and track.known:
             # It was away, and what it took long ago says little about now.
@@ -456,7 +456,7 @@ class Cell:
         if candidate != self._current:
             self._later(self.tracks[candidate])
 
-    def _later(self, track: Track) -> None:
+    def _later(self, track: CandidateHistory) -> None:
         track.due = self.calls + track.interval
         longest = LONGEST_FOR_A_WINNER if track.won else LONGEST_INTERVAL
         track.interval = min(track.interval * 2, longest)

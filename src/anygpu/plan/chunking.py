@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from anygpu.memory.pool import bucket_size
-from anygpu.plan.kernels import most_at_once, structure_of, tables_of, temporaries_of
+from anygpu.plan.fusion_estimate import most_at_once, structure_of, tables_of, temporaries_of
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.units import readable_bytes

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from anygpu.plan.calibration import Calibration
-from anygpu.plan.kernels import Kernel, structure_of
+from anygpu.plan.fusion_estimate import Kernel, structure_of
 from anygpu.plan.predicting import predict, seconds_inside, seconds_of
 from anygpu.program.costs import VIEWS
 from anygpu.program.graph import Node, Program

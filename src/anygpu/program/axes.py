@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from anygpu.program import primitives as p
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.custom import Custom
 from anygpu.program.primitives import Primitive, Shape, Spec, free_axes, product
 

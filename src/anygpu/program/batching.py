@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from anygpu.errors import InvalidOption, InvalidProgram
 from anygpu.program import primitives as p
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import BinaryFunction, UnaryFunction

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.custom import Custom, reference_of
 from anygpu.program.dtypes import KIND
 from anygpu.program.functions import BinaryFunction, UnaryFunction

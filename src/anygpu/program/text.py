@@ -7,7 +7,7 @@ import math
 import struct
 from collections.abc import Sequence
 
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.custom import Custom
 from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType
 from anygpu.program.graph import Line, Program

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anygpu.program import primitives as p
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.custom import Custom
 
 PRIMITIVES = (

@@ -1,1 +1,1 @@
-"""The runtime: where programs meet devices."""
+"""The queue of many tasks: lanes, deadlines, tenants, batches."""

@@ -16,10 +16,16 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from anygpu.array.traced import Given, Traced
+from anygpu.array.trace.traced import Given, Traced
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device
+from anygpu.placement.call import Call
+from anygpu.placement.call_site import CallSite, usable_bytes
+from anygpu.placement.floating_point import is_finite
+from anygpu.placement.options import Options
+from anygpu.placement.planner import Planner
+from anygpu.placement.strategies import SingleDevice
 from anygpu.plan.batching import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.predicting import predict
@@ -27,13 +33,7 @@ from anygpu.plan.sampling import calls_between_samples
 from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
 from anygpu.receipts import Phases
-from anygpu.runtime.call import Call
-from anygpu.runtime.options import Options
-from anygpu.runtime.planner import Planner
 from anygpu.runtime.stacking import Marks, alike, as_given, covers, differing, rows_of, split, stack
-from anygpu.runtime.state import State, usable_bytes
-from anygpu.runtime.warned import is_finite
-from anygpu.runtime.ways import Whole
 from anygpu.workers.worker import Ran, Worker
 
 #: Variants of a program that are kept. The last one stacks everything that has ever differed, and so fits all calls.
@@ -220,7 +220,7 @@ class Batches:
     program of its own; nor are calls that a device can only do in pieces.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: CallSite) -> None:
         # Weak, so that whoever keeps batches by their state forgets both together.
         self._state = weakref.ref(state)
         #: Held around everything that is remembered; never while something runs.
@@ -256,7 +256,7 @@ class Batches:
         if state is None:
             return None
         traced, facts = state.traced, state.facts.get(device)
-        if traced is None or state.ours or len(calls) < 2 or facts is None or not isinstance(facts.way, Whole):
+        if traced is None or state.ours or len(calls) < 2 or facts is None or not isinstance(facts.way, SingleDevice):
             return None
         found = planner.machine().device(device)
         if found is None:

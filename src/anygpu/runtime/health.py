@@ -7,11 +7,11 @@ from typing import Literal
 
 import msgspec
 
+from anygpu.placement.mismatches import Mismatch
+from anygpu.residency.lineage import Loss
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
-from anygpu.runtime.mismatches import Mismatch
-from anygpu.runtime.places import Places
-from anygpu.runtime.recovery import Loss
 from anygpu.tasks.queue import TaskQueue
 from anygpu.units import readable_bytes, readable_seconds
 
@@ -89,7 +89,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 def health_of(
     lanes: Iterable[Lane],
     queue: TaskQueue[Job],
-    places: Places,
+    places: DeviceRegistry,
     used: Mapping[str, float],
     *,
     closed: str | None,
@@ -119,7 +119,7 @@ def health_of(
     )
 
 
-def _lane(lane: Lane, places: Places, now: float) -> LaneHealth:
+def _lane(lane: Lane, places: DeviceRegistry, now: float) -> LaneHealth:
     condition: Condition = "idle"
     running: list[str] = []
     seconds = 0.0

@@ -21,9 +21,9 @@ from typing import Any, Literal
 import msgspec
 
 from anygpu.interrupts import uninterrupted
+from anygpu.placement.options import TaskOptions
 from anygpu.receipts import Receipt
 from anygpu.runtime.jobs import Job
-from anygpu.runtime.options import TaskOptions
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _TURN = 0.05
 _Ring = Literal["now", "in a moment", "over"]
 
 
-class Parcel(msgspec.Struct):
+class Submission(msgspec.Struct):
     """A task that nobody has looked at yet."""
 
     future: Any
@@ -56,7 +56,7 @@ class Intake:
 
     def __init__(self, let_in: Callable[[], None]) -> None:
         self._let_in = let_in
-        self._items: deque[Job | Parcel] = deque()
+        self._items: deque[Job | Submission] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._bell: queue.SimpleQueue[_Ring] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -70,7 +70,7 @@ class Intake:
         self._items.append(job)
         self._ring("now")
 
-    def put_soon(self, parcel: Parcel, loop: asyncio.AbstractEventLoop) -> None:
+    def put_soon(self, parcel: Submission, loop: asyncio.AbstractEventLoop) -> None:
         """Never waits, and nothing is done before the loop has had its turn."""
         self._items.append(parcel)
         loop.call_soon(self._bell.put, "now")
@@ -97,7 +97,7 @@ class Intake:
                 thread.start()
                 self._thread = thread
 
-    def take(self) -> Iterator[Job | Parcel]:
+    def take(self) -> Iterator[Job | Submission]:
         """Everything that is here; called with the queue's lock held."""
         while self._items:
             yield self._items.popleft()

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.array import Array
-from anygpu.array.structure import flatten
+from anygpu.array.core.array import Array
+from anygpu.array.core.structure import flatten
 from anygpu.errors import NotANumber
+from anygpu.placement.call import Call
+from anygpu.placement.floating_point import Modes
+from anygpu.placement.options import NaNs
+from anygpu.placement.retry import LockedTask
 from anygpu.plan.choosing import Choice
 from anygpu.receipts import Attempt, Receipt
-from anygpu.runtime.call import Call
 from anygpu.runtime.future import Future
-from anygpu.runtime.mending import Life
-from anygpu.runtime.options import NaNs
-from anygpu.runtime.warned import Modes
 
 
 class Job:
@@ -56,7 +56,7 @@ class Job:
         number: int,
         call: Call,
         future: Future,
-        life: Life,
+        life: LockedTask,
         *,
         priority: int,
         tenant: str,

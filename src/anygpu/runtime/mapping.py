@@ -10,9 +10,9 @@ from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
 from anygpu.errors import Overloaded, QueueFull
+from anygpu.progress import Progress, showing
 from anygpu.receipts import Receipt
 from anygpu.runtime.future import Future
-from anygpu.runtime.progress import Progress, showing
 from anygpu.runtime.waiting import here
 
 #: Of the queue's limit, so that others can submit too.

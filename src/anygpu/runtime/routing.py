@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from anygpu.placement.call_site import CallSite, usable_bytes
+from anygpu.placement.place_call import choose
+from anygpu.placement.planner import Planner
+from anygpu.placement.strategies import Chunked
 from anygpu.plan.batching import SIZES
 from anygpu.plan.choosing import Choice
 from anygpu.runtime.batches import Batches
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
-from anygpu.runtime.placing import choose
-from anygpu.runtime.planner import Planner
-from anygpu.runtime.state import State, usable_bytes
-from anygpu.runtime.ways import InPieces
 
 #: Assumed of a task of which nothing is known.
 _UNKNOWN_SECONDS = 1e-3
@@ -41,7 +41,7 @@ class Route(NamedTuple):
 class KindOfBatches(Batches):
     """The batches of one kind of tasks, with what the queue has to know of them."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: CallSite) -> None:
         super().__init__(state)
         #: What one call in a batch takes.
         self.seconds_each: float | None = None
@@ -56,8 +56,8 @@ class Routing:
         self.max_latency = max_latency
         self._planner = planner
         self._batching = batching
-        self._routes: WeakKeyDictionary[State, Route] = WeakKeyDictionary()
-        self._batches: WeakKeyDictionary[State, KindOfBatches] = WeakKeyDictionary()
+        self._routes: WeakKeyDictionary[CallSite, Route] = WeakKeyDictionary()
+        self._batches: WeakKeyDictionary[CallSite, KindOfBatches] = WeakKeyDictionary()
 
     def recent_route(self, job: Job, now: float) -> Route | None:
         """As for a task of its kind a moment ago, for which everything was thought about."""
@@ -106,7 +106,7 @@ class Routing:
         names = [lane_of(name) for name, track in tracks if track.recent and not track.suspended]
         return [name for name in names if name != lane.name]
 
-    def seconds(self, state: State, candidate: str) -> float:
+    def seconds(self, state: CallSite, candidate: str) -> float:
         """What one more of its kind is expected to take there."""
         batches = self._batches.get(state) if candidate != "numpy" else None
         each = batches.seconds_each if batches is not None else None
@@ -119,7 +119,7 @@ class Routing:
         facts = job.call.state.facts.get(job.choice.candidate if job.choice is not None else "numpy")
         if facts is None or facts.plain is None:
             return job.nbytes
-        return facts.way.chunks.peak_bytes if isinstance(facts.way, InPieces) else facts.plain.peak_bytes
+        return facts.way.chunks.peak_bytes if isinstance(facts.way, Chunked) else facts.plain.peak_bytes
 
     def has_room(self, lane: Lane, job: Job) -> bool:
         """Whether it fits beside what runs there now. What runs alone is cut into pieces if it must be."""
@@ -153,13 +153,13 @@ class Routing:
             return 1 if alone else min(there, SIZES[-1])
         return max(1, min(there, SIZES[-1], int(_TURN * self.max_latency / each)))
 
-    def batches_of(self, state: State) -> KindOfBatches:
+    def batches_of(self, state: CallSite) -> KindOfBatches:
         found = self._batches.get(state)
         if found is None:
             found = self._batches[state] = KindOfBatches(state)
         return found
 
-    def forget(self, state: State) -> None:
+    def forget(self, state: CallSite) -> None:
         """More is known of such tasks now than a moment ago."""
         self._routes.pop(state, None)
 

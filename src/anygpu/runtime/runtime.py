@@ -14,25 +14,25 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from anygpu.errors import InvalidOption
-from anygpu.notices import users_line
-from anygpu.runtime.collecting import listeners
+from anygpu.fallback_warnings import users_line
+from anygpu.placement.call_sites import Known, KnownFunctions
+from anygpu.placement.floating_point import Modes
+from anygpu.placement.offload import Calls, Offloaded, Result, check_callable, check_function, known_of, unwrapped
+from anygpu.placement.options import CallOptions, Options, TaskOptions, check_names, options
+from anygpu.placement.planner import Planner, default
+from anygpu.placement.receipt_log import listeners
+from anygpu.placement.retry import LockedTask
+from anygpu.placement.signature import function_key
+from anygpu.placement.values import bytes_of
+from anygpu.progress import Progress
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future
 from anygpu.runtime.health import Health
-from anygpu.runtime.intake import Parcel
+from anygpu.runtime.intake import Submission
 from anygpu.runtime.jobs import Job
-from anygpu.runtime.known import Known, KnownFunctions
 from anygpu.runtime.mapping import Outcome, Stop, map_over
-from anygpu.runtime.mending import Life
-from anygpu.runtime.offloading import Calls, Offloaded, Result, check_callable, check_function, known_of, unwrapped
-from anygpu.runtime.options import CallOptions, Options, TaskOptions, check_names, options
-from anygpu.runtime.places import Places
-from anygpu.runtime.planner import Planner, default
-from anygpu.runtime.progress import Progress
 from anygpu.runtime.routing import Routing
 from anygpu.runtime.scheduling import Scheduler
-from anygpu.runtime.signature import function_key
-from anygpu.runtime.values import bytes_of
-from anygpu.runtime.warned import Modes
 from anygpu.tasks.machine import Task
 from anygpu.tasks.queue import TaskQueue, check_priority
 from anygpu.tasks.tenants import Tenant
@@ -60,7 +60,7 @@ class Runtime:
         batching: bool = True,
         max_latency: float = 0.25,
         ageing: float = 0.5,
-        known: Places | None = None,
+        known: DeviceRegistry | None = None,
     ) -> None:
         if deadline is not None and not deadline > 0:
             raise InvalidOption(f"deadline is a number of seconds, more than 0; got {deadline!r}.")
@@ -86,14 +86,18 @@ class Runtime:
         future = Future(self._scheduler.cancel, self._scheduler.awaited)
         line = _callers_line()
         modes = Modes.unusual()
-        self._scheduler.put(Parcel(future, function, arguments, given, time.monotonic(), listeners.get(), line, modes))
+        self._scheduler.put(
+            Submission(future, function, arguments, given, time.monotonic(), listeners.get(), line, modes)
+        )
         return future
 
     def submit_beyond(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Future:
         """As `submit`, for a task that must not be refused: another one, which runs, waits for it."""
         future = Future(self._scheduler.cancel, self._scheduler.awaited)
         line = users_line()
-        parcel = Parcel(future, function, arguments, given, time.monotonic(), listeners.get(), line, Modes.unusual())
+        parcel = Submission(
+            future, function, arguments, given, time.monotonic(), listeners.get(), line, Modes.unusual()
+        )
         self._scheduler.put(parcel, beyond=True)
         return future
 
@@ -191,7 +195,7 @@ class Runtime:
 
     # -- what was asked for
 
-    def _job(self, parcel: Parcel) -> Job:
+    def _job(self, parcel: Submission) -> Job:
         """Checks everything that was asked for."""
         given, arguments = parcel.given.copy(), parcel.arguments
         priority, tenant = given.pop("priority", 0), given.pop("tenant", "default")
@@ -211,7 +215,7 @@ class Runtime:
             next(self._numbers),
             call,
             parcel.future,
-            Life(Task(name=call.state.task, devices=()), self._scheduler.lock),
+            LockedTask(Task(name=call.state.task, devices=()), self._scheduler.lock),
             priority=priority,
             tenant=tenant,
             submitted=now,

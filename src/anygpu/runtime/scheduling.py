@@ -14,15 +14,15 @@ from functools import partial
 
 from anygpu.errors import DeadlineExceeded, RuntimeClosed
 from anygpu.interrupts import may_be_interrupted, uninterrupted
+from anygpu.placement.planner import Planner
 from anygpu.runtime.deadlines import Deadlines
 from anygpu.runtime.future import Future
 from anygpu.runtime.health import Health, health_of
-from anygpu.runtime.intake import Intake, Parcel
+from anygpu.runtime.intake import Intake, Submission
 from anygpu.runtime.jobs import Job
+from anygpu.runtime.lane_worker import LaneWorker
 from anygpu.runtime.lanes import PLANNING, Lane
-from anygpu.runtime.planner import Planner
 from anygpu.runtime.routing import Routing
-from anygpu.runtime.serving import Serving
 from anygpu.runtime.waiting import here
 from anygpu.tasks.machine import Cancelled, Expired, Kill, Refuse
 from anygpu.tasks.queue import TaskQueue
@@ -37,7 +37,7 @@ class Scheduler:
     """A queue, and the lanes that take from it. Many threads may submit; each device has a thread of its own."""
 
     def __init__(
-        self, planner: Planner, queue: TaskQueue[Job], routing: Routing, make_job: Callable[[Parcel], Job]
+        self, planner: Planner, queue: TaskQueue[Job], routing: Routing, make_job: Callable[[Submission], Job]
     ) -> None:
         self._planner = planner
         self._make_job = make_job
@@ -57,12 +57,12 @@ class Scheduler:
         #: Tasks whose callers have not been told yet: those that wait, and those that run.
         self._jobs: dict[Future, Job] = {}
         self._routing = routing
-        self._serving = Serving(planner, routing, self)
+        self._serving = LaneWorker(planner, routing, self)
         _schedulers.add(self)
 
     # -- tasks
 
-    def put(self, parcel: Parcel, *, beyond: bool = False) -> None:
+    def put(self, parcel: Submission, *, beyond: bool = False) -> None:
         """Let it in, also `beyond` the queue's limit. Never waits for whoever is looking at the queue."""
         future = parcel.future
         loop = asyncio._get_running_loop()

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.array import Array
-from anygpu.array.place import to_numpy_dtype
-from anygpu.array.traced import Given, Traced
-from anygpu.hardware.verification import Values
+from anygpu.array.core.array import Array
+from anygpu.array.core.device import to_numpy_dtype
+from anygpu.array.trace.traced import Given, Traced
+from anygpu.hardware.verification import HostArray
+from anygpu.placement.call import Call
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.runtime.call import Call
 
 #: For each input of the program whether each call has its own.
 Marks = tuple[bool, ...]
@@ -89,23 +89,23 @@ def covers(marks: Marks, needed: Marks) -> bool:
     return all(mark or not must for mark, must in zip(marks, needed, strict=True))
 
 
-def stack(column: Sequence[Any], spec: Spec, size: int) -> Values:
+def stack(column: Sequence[Any], spec: Spec, size: int) -> HostArray:
     """One array of them all. Padding is the first call again, which has nothing in it that is not there already."""
     dtype = to_numpy_dtype(spec.dtype)
     whole = [*column, *(column[0],) * (size - len(column))]
     if not spec.shape:
         return np.array(whole, dtype)
     # In rows whatever the order of each, and without a step of Python's for each.
-    stacked: Values = np.empty((size * spec.shape[0], *spec.shape[1:]), dtype)
+    stacked: HostArray = np.empty((size * spec.shape[0], *spec.shape[1:]), dtype)
     np.concatenate(whole, out=stacked, casting="unsafe")
     return stacked.reshape(size, *spec.shape)
 
 
-def as_given(value: Any, spec: Spec) -> Values:
+def as_given(value: Any, spec: Spec) -> HostArray:
     return np.asarray(np.asarray(value) if isinstance(value, Array) else value, to_numpy_dtype(spec.dtype))
 
 
-def split(traced: Traced, results: Sequence[Values], rows: Sequence[Given]) -> list[Any]:
+def split(traced: Traced, results: Sequence[HostArray], rows: Sequence[Given]) -> list[Any]:
     """What each of the calls returns."""
     count = len(rows)
     columns: list[list[Any]] = []

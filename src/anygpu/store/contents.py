@@ -14,14 +14,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anygpu.array.expression import Value
-from anygpu.hardware.verification import Values
+from anygpu.array.core.expression import Value
+from anygpu.hardware.verification import HostArray
 from anygpu.program.primitives import Spec
-from anygpu.runtime.lasting import LastingPlace
-from anygpu.runtime.place import WorkerPlace
-from anygpu.runtime.recovery import Copy, Kept
+from anygpu.residency.handle import DeviceHandle
+from anygpu.residency.lineage import HostCopy, TrackedBuffer
+from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.store.report import Tier
-from anygpu.workers.executing import exportable, native_order
+from anygpu.workers.executor import exportable, native_order
 from anygpu.workers.thread import LocalHandle
 
 _numbers = itertools.count(1)
@@ -34,7 +34,7 @@ class HostBytes:
 
     def __init__(
         self,
-        values: Values,
+        values: HostArray,
         kind: Literal["memory", "disk", "file", "shared"] = "memory",
         close: Callable[[], None] | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class Content:
         "value",
     )
 
-    def __init__(self, place: WorkerPlace, spec: Spec) -> None:
+    def __init__(self, place: DeviceHandle, spec: Spec) -> None:
         self.key = next(_numbers)
         self.place = place
         self.spec = spec
@@ -83,7 +83,7 @@ class Content:
         #: A file or shared memory that has the same bytes.
         self.backing: HostBytes | None = None
         #: What arrays on a device that can be lost are had again from: whatever the store has on the host.
-        self.copy = Copy(np.empty(0, np.uint8), 0, deque())
+        self.copy = HostCopy(np.empty(0, np.uint8), 0, deque())
         self.copy.values = None
         #: As it was computed, and as somebody else says that it is.
         self.digest: str | None = None
@@ -124,12 +124,12 @@ class Content:
         return shares_host(self.place)
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> TrackedBuffer | None:
         buffer = self.value.buffer
-        return buffer if isinstance(buffer, Kept) else None
+        return buffer if isinstance(buffer, TrackedBuffer) else None
 
     @property
-    def _recovery(self) -> Values | None:
+    def _recovery(self) -> HostArray | None:
         """The copy that the device's place keeps by itself."""
         kept = self.kept
         copy = kept.origin.copy if kept is not None else None
@@ -189,7 +189,7 @@ class Content:
         if self.moving or is_shared(self, "value") or is_shared(self.value, "buffer"):
             return False
         buffer = self.value.buffer
-        if isinstance(buffer, Kept):
+        if isinstance(buffer, TrackedBuffer):
             return buffer.handle is None or not is_shared(buffer, "handle")
         if isinstance(buffer, LocalHandle) and type(buffer.buffer) is np.ndarray:
             return not is_shared(buffer, "buffer")
@@ -211,7 +211,7 @@ class Content:
         self._host_is(values)
         return copied
 
-    def _host_is(self, values: Values) -> None:
+    def _host_is(self, values: HostArray) -> None:
         self.host = HostBytes(values)
         self.remember()
 
@@ -239,7 +239,7 @@ class Content:
         if host is not None:
             host.close()
 
-    def read(self) -> tuple[Values, int]:
+    def read(self) -> tuple[HostArray, int]:
         """The values on the host, and how many bytes were copied there from the device."""
         source = self.host or self.backing
         if source is not None:
@@ -257,23 +257,23 @@ class Content:
         self.host = self.backing = None
 
 
-def shares_host(place: WorkerPlace) -> bool:
+def shares_host(place: DeviceHandle) -> bool:
     """Whether the device's memory is the host's, in this process, so that nothing is copied to the host."""
-    return place.facts.form == "host" and not isinstance(place, LastingPlace)
+    return place.facts.form == "host" and not isinstance(place, RecoverableDevice)
 
 
 def is_on_device(value: Value) -> bool:
     buffer = value.buffer
-    if not isinstance(buffer, Kept):
+    if not isinstance(buffer, TrackedBuffer):
         return buffer is not None
     handle: Any = buffer.handle
     return handle is not None and handle.worker.alive
 
 
-def uploaded(place: WorkerPlace, values: Values, copy: Copy | None = None) -> tuple[Any, int]:
+def uploaded(place: DeviceHandle, values: HostArray, copy: HostCopy | None = None) -> tuple[Any, int]:
     """A buffer of the values, and how many bytes were copied. With `copy` the values stay as they are for its sake."""
     values = native_order(values)
-    if isinstance(place, LastingPlace):
+    if isinstance(place, RecoverableDevice):
         return (place.upload(values) if copy is None else place.upload_with(values, copy)), values.nbytes
     return place.upload(values), values.nbytes
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from anygpu.errors import InvalidOption
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.store.contents import HostBytes
 
@@ -36,7 +36,7 @@ class Folder:
             self._end = weakref.finalize(self, _remove, self._path, os.getpid())
         return self._path
 
-    def write(self, number: int, values: Values, spec: Spec) -> HostBytes:
+    def write(self, number: int, values: HostArray, spec: Spec) -> HostBytes:
         """The values in a file, mapped into memory, so that reading them costs memory only while that is there."""
         path = self.path / f"{number}.bin"
         np.ascontiguousarray(values).tofile(path)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.array import Array
+from anygpu.array.core.array import Array
 
 #: Bytes that are compared on the host at once.
 _PIECE = 16 << 20
@@ -36,7 +36,7 @@ def fingerprints(x: Array) -> Array:
 
 
 def _positions(flat: Array, dtype: Any) -> Array:
-    from anygpu.array.sequences import arange
+    from anygpu.array.functions.ranges import arange
 
     return arange(flat.size, dtype=dtype, device=flat._place)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
-from anygpu.array.array import Array
+from anygpu.array.core.array import Array
 from anygpu.errors import InvalidOption
 from anygpu.store.leases import Holder, Lease
 from anygpu.store.tensor import Copying, Tensor

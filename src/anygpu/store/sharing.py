@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from anygpu.errors import UnknownTensor
-from anygpu.hardware.verification import Values
-from anygpu.store.between import Found, open_shared
+from anygpu.hardware.verification import HostArray
 from anygpu.store.contents import HostBytes
 from anygpu.store.directory import Key
+from anygpu.store.shared_store import Found, open_shared
 
 
 class SharedNames:
@@ -24,7 +24,7 @@ class SharedNames:
         #: By name, the version that was published here last, until it is withdrawn.
         self._published: dict[Key, int] = {}
 
-    def publish(self, key: Key, values: Values, *, owner: str, hash: str) -> HostBytes:
+    def publish(self, key: Key, values: HostArray, *, owner: str, hash: str) -> HostBytes:
         """The values in shared memory, where others find them from now on. One copy, unless they are there already."""
         shared = self._shared.publish(key, values, owner=owner, hash=hash)
         found = self._shared.find(key)

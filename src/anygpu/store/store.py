@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy.typing as npt
 
-from anygpu.array.array import Array
-from anygpu.array.expression import Value
-from anygpu.array.place import place_for
+from anygpu.array.core.array import Array
+from anygpu.array.core.device import device_for
+from anygpu.array.core.expression import Value
 from anygpu.errors import InvalidOption, NotHeld
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
 from anygpu.interrupts import uninterrupted, whole
-from anygpu.runtime.place import WorkerPlace
-from anygpu.store import policy, taking
+from anygpu.residency.handle import DeviceHandle
+from anygpu.store import policy, values
 from anygpu.store.contents import Content, HostBytes
+from anygpu.store.deduplication import Deduplication
+from anygpu.store.deferred_lock import DeferredLock
 from anygpu.store.disk import Folder
-from anygpu.store.equals import Equals
-from anygpu.store.figures import figures
-from anygpu.store.guard import Guard
+from anygpu.store.insert import Putting
 from anygpu.store.leases import Holder, Lease, label_of
 from anygpu.store.names import Key, Names
 from anygpu.store.namespaces import Namespace, Path, key_of
 from anygpu.store.policy import Mode
 from anygpu.store.prefetching import Fetcher
-from anygpu.store.putting import Putting
 from anygpu.store.report import CopyKind, Counters, Report, Statistics
 from anygpu.store.sharing import SharedNames
+from anygpu.store.statistics import figures
 from anygpu.store.tensor import Copying, Entry, Tensor
 from anygpu.store.tiers import Tiers
 from anygpu.units import bytes_from
@@ -68,13 +68,13 @@ class Store:
             raise InvalidOption('a store that processes share has a name: Store("models", shared=True).')
         if mode not in get_args(Mode):
             raise InvalidOption(f'mode is "speed", "memory" or "balanced"; got {mode!r}.')
-        place = place_for(device)
-        if not isinstance(place, WorkerPlace):
+        place = device_for(device)
+        if not isinstance(place, DeviceHandle):
             raise InvalidOption(f"a store keeps its tensors on a device, and {place.device} is none.")
         self.name = name if name is not None else f"store-{next(_names)}"
         self._place = place
         self._hash = hash
-        self._guard = Guard()
+        self._guard = DeferredLock()
         self._counters = Counters()
         budgets = policy.Budgets(
             device=_bytes("budget", budget), host=_bytes("host_budget", host_budget), disk=bool(disk)
@@ -82,7 +82,7 @@ class Store:
         folder = Folder(disk) if disk else None
         self._tiers = Tiers(self.name, place, budgets, mode, folder, self._guard, self._counters)
         self._names = Names(self.name, self._tiers)
-        self._equals = Equals(self._tiers, self._guard)
+        self._equals = Deduplication(self._tiers, self._guard)
         self._putting = Putting(self, place, self._names, self._tiers, self._equals, self._guard, self._counters)
         self._fetcher = Fetcher(self)
         self._outside = SharedNames(self.name) if shared else None
@@ -117,7 +117,7 @@ class Store:
         kept once. In a shared store it is copied to shared memory as well, where other processes find it.
         """
         if not isinstance(array, Array):
-            array = taking.values_of(array)[0]  # by the caller's own thread: this may be code of a user
+            array = values.values_of(array)[0]  # by the caller's own thread: this may be code of a user
         return self._put(name, array, owner, namespace, self._hash if hash is None else hash)
 
     @whole
@@ -427,7 +427,7 @@ class Store:
             self._tiers.bring(entry.content, ahead=True)
 
     @whole
-    def _on_host(self, entry: Entry) -> Values:
+    def _on_host(self, entry: Entry) -> HostArray:
         with self._guard:
             content = self._still(entry)
             self._tiers.touch(content)
@@ -443,7 +443,7 @@ class Store:
             self._names.known(entry)
             old = entry.content
             self._tiers.make_room(new.spec.nbytes, but=old if len(old.tensors) == 1 else None)
-        taking.settle(new, self._place)
+        values.settle(new, self._place)
         with self._guard:
             self._names.known(entry)
             self._names.replace(entry, self._tiers.resident(new))

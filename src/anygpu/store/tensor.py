@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.array.array import Array
-from anygpu.array.expression import Value
-from anygpu.array.place import Place, to_numpy_dtype
-from anygpu.hardware.verification import Values
+from anygpu.array.core.array import Array
+from anygpu.array.core.device import ArrayDevice, to_numpy_dtype
+from anygpu.array.core.expression import Value
+from anygpu.hardware.verification import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.store.contents import is_shared
 from anygpu.store.report import Tier
@@ -61,7 +61,7 @@ class Entry:
         #: After that, for views that are left: what they look at.
         self.last: Value | None = None
         #: The same on the host, if it was not on the device then.
-        self.left: Values | None = None
+        self.left: HostArray | None = None
         self.tensor = Tensor(self)
 
     @property
@@ -134,7 +134,7 @@ class Tensor(Array):
         return self._spec.nbytes
 
     @property
-    def _place(self) -> Place:
+    def _place(self) -> ArrayDevice:
         return self._entry.content.place
 
     @property

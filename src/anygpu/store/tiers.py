@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from anygpu.array.expression import Value
+from anygpu.array.core.expression import Value
 from anygpu.errors import OverBudget
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
 from anygpu.program.primitives import Spec
-from anygpu.runtime.lasting import LastingPlace
-from anygpu.runtime.place import WorkerPlace
-from anygpu.runtime.recovery import Kept
+from anygpu.residency.handle import DeviceHandle
+from anygpu.residency.lineage import TrackedBuffer
+from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.store import policy
 from anygpu.store.contents import Content, HostBytes, uploaded
+from anygpu.store.deferred_lock import DeferredLock
 from anygpu.store.disk import Folder
-from anygpu.store.guard import Guard
 from anygpu.store.policy import Budgets, Item, Mode, Move, NoRoom
 from anygpu.store.report import Counters, Dropped, Moved, Tier
 
@@ -33,11 +33,11 @@ class Tiers:
     def __init__(
         self,
         store: str,
-        place: WorkerPlace,
+        place: DeviceHandle,
         budgets: Budgets,
         mode: Mode,
         folder: Folder | None,
-        guard: Guard,
+        guard: DeferredLock,
         counters: Counters,
     ) -> None:
         self.store = store
@@ -99,7 +99,7 @@ class Tiers:
 
     # -- to the device
 
-    def upload(self, values: Values, spec: Spec, *, but: Content | None = None) -> Content:
+    def upload(self, values: HostArray, spec: Spec, *, but: Content | None = None) -> Content:
         """A new content from values of the host, which may be anybody's."""
         self.make_room(spec.nbytes, but=but)
         content = Content(self.place, spec)
@@ -113,7 +113,7 @@ class Tiers:
         self._settle_copies(content)
         return content
 
-    def left_over(self, values: Values, spec: Spec) -> Value:
+    def left_over(self, values: HostArray, spec: Spec) -> Value:
         """On the device for the views of a tensor that is gone. It is not the store's, and only counted."""
         value = Value.on(self.place, uploaded(self.place, values)[0], spec)
         self._counters.copied("to_device", spec.nbytes)
@@ -272,7 +272,7 @@ class Tiers:
 
     # -- copies on the host
 
-    def values_of(self, content: Content) -> Values:
+    def values_of(self, content: Content) -> HostArray:
         """On the host. A copy that has to be made is kept, if the mode and the budget allow."""
         if content.copied or self.mode == "memory" or content.shares_host:
             values, copied = content.read()
@@ -312,7 +312,7 @@ class Tiers:
             return
         if self.mode == "memory":
             content.rely_on_nothing(self._why_alone())
-        elif isinstance(self.place, LastingPlace):
+        elif isinstance(self.place, RecoverableDevice):
             # It is not the store's any more, and counts with all other copies for the case of a loss.
             self.place.keep_copy(kept, host.values)
 
@@ -378,4 +378,4 @@ class Tiers:
 
 
 def _is_there(buffer: Any) -> bool:
-    return buffer is not None and (not isinstance(buffer, Kept) or buffer.handle is not None)
+    return buffer is not None and (not isinstance(buffer, TrackedBuffer) or buffer.handle is not None)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anygpu.array.array import Array
-from anygpu.array.expression import Value, compute
-from anygpu.array.indexing import _parse
-from anygpu.array.place import place_for
-from anygpu.array.recording import apply, dtype_name
-from anygpu.array.views import attach
+from anygpu.array.core.array import Array
+from anygpu.array.core.device import device_for
+from anygpu.array.core.expression import Value, compute
+from anygpu.array.core.indexing import _parse
+from anygpu.array.core.recording import apply, dtype_name
+from anygpu.array.core.views import attach
 from anygpu.errors import CopyNeeded, InvalidOption
 from anygpu.program.primitives import Flip, Primitive, Reshape, Slice, Spec, product
 
@@ -28,7 +28,7 @@ def view_of(tensor: Tensor, index: Any, *, shape: Any, dtype: Any, device: objec
     if copy not in ("allow", "never"):
         raise InvalidOption(f'copy is "allow" or "never"; got {copy!r}.')
     store, name = tensor.store, tensor.name
-    wanted_place = tensor._place if device is None else place_for(device)
+    wanted_place = tensor._place if device is None else device_for(device)
     wanted_dtype = tensor._spec.dtype if dtype is None else dtype_name(dtype)
     path, picks = _path_of(tensor, index, shape)
     spec = _spec_after(tensor._spec, path)

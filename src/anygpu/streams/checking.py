@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from anygpu.agreement.comparing import judge
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
+from anygpu.placement.mismatches import keep, mismatch, tell
+from anygpu.placement.options import Options
+from anygpu.placement.planner import Planner, allows_numpy
+from anygpu.placement.trust import code_of
 from anygpu.plan.sampling import calls_between_samples
 from anygpu.program.graph import Program
-from anygpu.runtime.mismatches import keep, mismatch, tell
-from anygpu.runtime.options import Options
-from anygpu.runtime.planner import Planner, allows_numpy
-from anygpu.runtime.trust import code_of
 
 
 class ChunkCheck:
@@ -56,8 +56,8 @@ class ChunkCheck:
         piece: Program,
         length: int,
         given: Sequence[Any],
-        expected: Sequence[Values],
-        results: Sequence[Values],
+        expected: Sequence[HostArray],
+        results: Sequence[HostArray],
     ) -> str | None:
         """`None` when the device is right, else why it gets no more chunks."""
         inputs = [np.asarray(each) for each in given]

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from anygpu.errors import InvalidOption
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
 from anygpu.streams.sinks import Sink, ToArray, ToFile, ToZarr
 from anygpu.streams.sources import InFile, InMemory, Source
-from anygpu.tensor_files.stretches import Stretch
+from anygpu.tensor_files.file_ranges import FileRange
 
 #: Work that NumPy may do to find out whether two arrays overlap; when that is not enough, they may.
 _WORK = 100_000
@@ -70,14 +70,14 @@ def _same(one: Sink, other: Sink) -> bool:
     return isinstance(one, ToZarr) and isinstance(other, ToZarr) and one.folder == other.folder
 
 
-def _overlap(one: Values, other: Values) -> bool:
+def _overlap(one: HostArray, other: HostArray) -> bool:
     try:
         return bool(np.shares_memory(one, other, max_work=_WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 
 
-def _is_same_array(one: Values, other: Values) -> bool:
+def _is_same_array(one: HostArray, other: HostArray) -> bool:
     return (one.ctypes.data, one.strides, one.shape, one.dtype) == (
         other.ctypes.data,
         other.strides,
@@ -86,7 +86,7 @@ def _is_same_array(one: Values, other: Values) -> bool:
     )
 
 
-def _place(stretch: Stretch) -> tuple[Any, ...]:
+def _place(stretch: FileRange) -> tuple[Any, ...]:
     return stretch.offset, stretch.shape, stretch.dtype, stretch.fortran
 
 

@@ -8,20 +8,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu.array.structure import flatten
+from anygpu.array.core.structure import flatten
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware.host import resident_bytes
+from anygpu.placement.offload import Offloaded
+from anygpu.placement.options import Options
+from anygpu.placement.planner import Planner
+from anygpu.placement.receipt_log import publish
+from anygpu.progress import Progress, showing
 from anygpu.receipts import Attempt, Phases, Receipt
-from anygpu.runtime.collecting import publish
-from anygpu.runtime.offloading import Offloaded
-from anygpu.runtime.options import Options
-from anygpu.runtime.planner import Planner
-from anygpu.runtime.progress import Progress, showing
 from anygpu.streams.conflicts import check_apart
-from anygpu.streams.overlapping import Stages, overlap
-from anygpu.streams.sinks import Joined, Listed, Sink, ToFunction, sink_of
-from anygpu.streams.sources import InMemory, Source
-from anygpu.streams.streamed import (
+from anygpu.streams.pipeline import Stages, overlap
+from anygpu.streams.report import (
     CHUNK_BYTES,
     IN_FLIGHT,
     LEAST_BYTES,
@@ -32,6 +30,8 @@ from anygpu.streams.streamed import (
     Streamed,
     bytes_of_a_step,
 )
+from anygpu.streams.sinks import Joined, Listed, Sink, ToFunction, sink_of
+from anygpu.streams.sources import InMemory, Source
 
 #: A function that nobody can look into is assumed to need so many times its arguments.
 _UNKNOWN_TEMPORARIES = 6

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.array.place import to_numpy_dtype
-from anygpu.array.traced import NotTraceable, Traced
-from anygpu.array.tracing import trace
+from anygpu.array.core.device import to_numpy_dtype
+from anygpu.array.trace.traced import NotTraceable, Traced
+from anygpu.array.trace.tracing import trace
 from anygpu.errors import InvalidOption
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
+from anygpu.placement.options import Options
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.primitives import Spec
-from anygpu.runtime.options import Options
 from anygpu.streams.sources import stretch_of
 
 
@@ -56,7 +56,7 @@ class Stream(NamedTuple):
     def piece(self, start: int, stop: int) -> Program:
         return self.program if self.way is None else cut(self.program, self.way, start, stop)
 
-    def given(self, chunks: Sequence[Values], start: int, stop: int) -> list[Any]:
+    def given(self, chunks: Sequence[HostArray], start: int, stop: int) -> list[Any]:
         """What the program of a piece takes. Those that every piece takes whole are the same objects each time."""
         given = list(self.values)
         for position, axis in enumerate(self.way.inputs if self.way is not None else ()):
@@ -82,13 +82,13 @@ class Stream(NamedTuple):
         return [n for n, axis in enumerate(self.way.inputs) if axis is None and n not in used]
 
 
-def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
+def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
     """An array of any size without any memory."""
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def recorded(
-    task: str, function: Callable[..., Any], shapes: Sequence[Values], axis: int, length: int, options: Options
+    task: str, function: Callable[..., Any], shapes: Sequence[HostArray], axis: int, length: int, options: Options
 ) -> Stream:
     """The function for whole arrays of these shapes; raises unless every stretch of the axis can be computed alone."""
     traced = trace(function, tuple(shapes), {}, precision=options.precision, views=False)

@@ -18,13 +18,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from anygpu.array.place import to_numpy_dtype
-from anygpu.array.structure import Structure, flatten, unflatten
+from anygpu.array.core.device import to_numpy_dtype
+from anygpu.array.core.structure import Structure, flatten, unflatten
 from anygpu.errors import InvalidOption
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.streams.sources import InFile, stretch_of, stretch_of_map
-from anygpu.tensor_files.stretches import Stretch, safetensors_header
+from anygpu.tensor_files.file_ranges import FileRange, safetensors_header
 from anygpu.tensor_files.writing import sync_folder
 
 _SAFETENSORS = ".safetensors"
@@ -49,7 +49,7 @@ class Collected:
     """Into a new array."""
 
     def __init__(self) -> None:
-        self._whole: Values = np.empty(0)
+        self._whole: HostArray = np.empty(0)
         self._axis: int | None = None
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
@@ -134,7 +134,7 @@ class ToFunction:
 class ToArray:
     """Into an array of the caller's; one that maps a file is written through that file, so that no pages of it stay."""
 
-    def __init__(self, array: Values) -> None:
+    def __init__(self, array: HostArray) -> None:
         if not array.flags.writeable:
             raise InvalidOption("the array for the results of a stream cannot be written to.")
         self.array = self._array = array
@@ -190,7 +190,7 @@ class ToFile:
             f"{path.name}.partial" if resume else f".{path.name}.{secrets.token_hex(4)}.partial"
         )
         self._file: io.FileIO | None = None
-        self._stretch: Stretch | None = None
+        self._stretch: FileRange | None = None
         self._axis: int | None = None
         self._growing = False
         self._rows = 0
@@ -207,7 +207,7 @@ class ToFile:
 
     def _open(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         header = self._header(shape, dtype)
-        self._stretch = stretch = Stretch(self.partial, len(header), shape, dtype)
+        self._stretch = stretch = FileRange(self.partial, len(header), shape, dtype)
         whole = len(header) + stretch.nbytes
         _require_room(self.path, whole)
         self._file = file = io.FileIO(self.partial, "r+" if self._resume and self.partial.exists() else "w+")
@@ -215,11 +215,11 @@ class ToFile:
         os.ftruncate(file.fileno(), whole)
         _write_all(file, memoryview(header), 0)
 
-    def part_of_earlier(self, spec: Spec, axis: int | None, start: int, stop: int) -> Values | None:
+    def part_of_earlier(self, spec: Spec, axis: int | None, start: int, stop: int) -> HostArray | None:
         """What an earlier stream has written there; `None` if the file is not as such a stream leaves it."""
         shape, dtype = spec.shape, to_numpy_dtype(spec.dtype)
         header = self._header(shape, dtype)
-        stretch = Stretch(self.partial, len(header), shape, dtype)
+        stretch = FileRange(self.partial, len(header), shape, dtype)
         try:
             with self.partial.open("rb") as file:
                 if file.read(len(header)) != header or os.fstat(file.fileno()).st_size != len(header) + stretch.nbytes:
@@ -367,7 +367,7 @@ def _of_path(text: str, *, resume: bool) -> Sink:
     raise InvalidOption(f'a stream writes to "….npy", "….zarr" or "….safetensors:name"; got {text!r}.')
 
 
-def write_stretch(file: io.FileIO, stretch: Stretch, axis: int | None, values: Any, start: int, stop: int) -> None:
+def write_stretch(file: io.FileIO, stretch: FileRange, axis: int | None, values: Any, start: int, stop: int) -> None:
     """The numbers of a stretch of the axis, or the whole array without one, to where they belong."""
     given = np.ascontiguousarray(values, stretch.dtype)
     shape = stretch.shape

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from anygpu.array.plain import require_plain
+from anygpu.array.core.plain import require_plain
 from anygpu.errors import InvalidOption
-from anygpu.hardware.verification import Values
-from anygpu.tensor_files.stretches import Stretch, in_npy, in_safetensors
+from anygpu.hardware.verification import HostArray
+from anygpu.tensor_files.file_ranges import FileRange, in_npy, in_safetensors
 
 _SAFETENSORS = ".safetensors"
 #: Bytes at the ends of a memory map that are compared with its file, to see whether it still is that file.
@@ -66,7 +66,7 @@ class Source(Protocol):
     def grain(self) -> tuple[int, ...] | None:
         """The lengths of pieces that are read best, if there are such."""
 
-    def read(self, axis: int, start: int, stop: int, into: Values | None) -> Values:
+    def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
         """A stretch of the axis; into this memory, of the right shape, if it is not there already."""
 
     def identity(self) -> Identity | None:
@@ -81,7 +81,7 @@ class InFile:
     in_memory = False
     grain = None
 
-    def __init__(self, stretch: Stretch, part: str = "") -> None:
+    def __init__(self, stretch: FileRange, part: str = "") -> None:
         self.stretch = self._stretch = stretch
         self._part = part
         self.shape = stretch.shape
@@ -92,12 +92,12 @@ class InFile:
             with contextlib.suppress(OSError):  # only advice: some file systems take none
                 os.posix_fadvise(self._file.fileno(), stretch.offset, stretch.nbytes, os.POSIX_FADV_SEQUENTIAL)
 
-    def read(self, axis: int, start: int, stop: int, into: Values | None) -> Values:
+    def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
         stretch = self._stretch
         shape = shortened(self.shape, axis, stop - start)
         if stretch.fortran:
             # As Fortran lays it out, it is the transposed array as C does.
-            values: Values = np.empty(shape[::-1], self.dtype)
+            values: HostArray = np.empty(shape[::-1], self.dtype)
             axis_here, whole = len(shape) - 1 - axis, self.shape[::-1]
         else:
             values = np.empty(shape, self.dtype) if into is None else into
@@ -116,12 +116,12 @@ class InFile:
             values.byteswap(inplace=True)
         return values.T if stretch.fortran else values
 
-    def read_all(self) -> Values:
-        values: Values = np.empty(self.shape, self.dtype)
+    def read_all(self) -> HostArray:
+        values: HostArray = np.empty(self.shape, self.dtype)
         self._fill(values.reshape(-1).view(np.uint8).data, self._stretch.offset)
         return values
 
-    def _fill_from_slabs(self, wanted: Values, first: int, block: int) -> None:
+    def _fill_from_slabs(self, wanted: HostArray, first: int, block: int) -> None:
         """Many short pieces with little between them: read that as well."""
         rows = max(1, _SLAB // block)
         slab = np.empty((min(rows, len(wanted)), block), np.uint8)
@@ -173,14 +173,14 @@ class InMemory:
     in_memory = True
     grain = None
 
-    def __init__(self, array: Values) -> None:
+    def __init__(self, array: HostArray) -> None:
         self.array = self._array = array
         self.shape: tuple[int, ...] = array.shape
         self.dtype = array.dtype.newbyteorder("=")
         self.in_memory = array.dtype.isnative
 
-    def read(self, axis: int, start: int, stop: int, into: Values | None) -> Values:
-        part: Values = self._array[stretch_of(axis, start, stop)]
+    def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
+        part: HostArray = self._array[stretch_of(axis, start, stop)]
         if self.in_memory:
             # Not as what it may be a subclass of: a piece of a memory map is an array like any other.
             return part.view(np.ndarray)
@@ -257,7 +257,7 @@ def _is_zarr(given: Any) -> bool:
     return type(given).__module__.partition(".")[0] == "zarr"
 
 
-def stretch_of_map(array: Values, *, writing: bool = False) -> Stretch | None:
+def stretch_of_map(array: HostArray, *, writing: bool = False) -> FileRange | None:
     """Where a memory map, or a part of one, is in its file; `None` when it is not all there, or not only there."""
     modes = ("r+", "w+") if writing else ("r", "r+", "w+")
     if not isinstance(array, np.memmap) or array.filename is None or array.mode not in modes or not array.size:
@@ -269,11 +269,11 @@ def stretch_of_map(array: Values, *, writing: bool = False) -> Stretch | None:
     within = array.ctypes.data - np.frombuffer(pages, np.uint8).ctypes.data
     path = Path(array.filename)
     fortran = not array.flags.c_contiguous
-    found = Stretch(path, begins + within, array.shape, array.dtype, fortran)
+    found = FileRange(path, begins + within, array.shape, array.dtype, fortran)
     return found if 0 <= within <= len(pages) - array.nbytes and _is_that_file(array, found) else None
 
 
-def _is_that_file(array: Values, found: Stretch) -> bool:
+def _is_that_file(array: HostArray, found: FileRange) -> bool:
     """Another file may be under that name by now."""
     flat = np.asarray(array).ravel(order="K").view(np.uint8)
     try:

@@ -16,27 +16,24 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from anygpu.array.recording import normal_axis
+from anygpu.array.core.recording import normal_axis
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware import host
 from anygpu.hardware.host import resident_bytes
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
+from anygpu.placement.execute import receipt_of
+from anygpu.placement.offload import Offloaded
+from anygpu.placement.options import CallOptions, Options, options
+from anygpu.placement.planner import Planner, default
+from anygpu.placement.receipt_log import publish
+from anygpu.progress import Progress, showing
 from anygpu.receipts import Phases
-from anygpu.runtime.collecting import publish
-from anygpu.runtime.offloading import Offloaded
-from anygpu.runtime.options import CallOptions, Options, options
-from anygpu.runtime.planner import Planner, default
-from anygpu.runtime.progress import Progress, showing
-from anygpu.runtime.running import receipt_of
-from anygpu.streams.computing import Computing, Finished
 from anygpu.streams.conflicts import check_apart, in_place
+from anygpu.streams.executor import ChunkExecutor, Finished
 from anygpu.streams.items import Items
-from anygpu.streams.overlapping import Channel, Stages, overlap
+from anygpu.streams.pipeline import Channel, Stages, overlap
 from anygpu.streams.recording import Stream, recorded, stand_in
-from anygpu.streams.resuming import Record, begun, digest_of, place_of, write_record
-from anygpu.streams.sinks import Collected, Sink, ToFile, sink_of
-from anygpu.streams.sources import Source, is_one_tensor, shortened, source_of
-from anygpu.streams.streamed import (
+from anygpu.streams.report import (
     CHUNK_BYTES,
     IN_FLIGHT,
     LEAST_BYTES,
@@ -48,6 +45,9 @@ from anygpu.streams.streamed import (
     Streamed,
     bytes_of_a_step,
 )
+from anygpu.streams.resuming import Record, begun, digest_of, place_of, write_record
+from anygpu.streams.sinks import Collected, Sink, ToFile, sink_of
+from anygpu.streams.sources import Source, is_one_tensor, shortened, source_of
 from anygpu.units import bytes_from
 
 #: Without a limit of the caller's: the least of this, and of a share of what is free.
@@ -103,11 +103,11 @@ def stream(
 
 
 class _Chunk(NamedTuple):
-    parts: list[Values]
+    parts: list[HostArray]
     start: int
     stop: int
     #: The memory that it is in, to be used again.
-    buffers: list[Values]
+    buffers: list[HostArray]
 
 
 class _Run:
@@ -118,7 +118,7 @@ class _Run:
         self._sources = sources
         self._axis = axis
         self._budget = budget
-        self._computing = Computing(work, planner, self._may_open)
+        self._computing = ChunkExecutor(work, planner, self._may_open)
         self._rows_in = sum(bytes_of_a_step(each, axis) for each in sources if not each.in_memory)
         self._rows_out = sum(
             spec.nbytes // max(1, spec.shape[cut])
@@ -224,7 +224,7 @@ class _Run:
     ) -> None:
         work, stages, clock = self._work, Stages(), self._clock
         buffers = [[self._buffer(each) for each in self._sources] for _ in range(self._flying)]
-        free: Channel[list[Values]] = Channel(stages, self._flying, buffers)
+        free: Channel[list[HostArray]] = Channel(stages, self._flying, buffers)
         begin, length = record.done if record is not None else 0, work.length
         first = begin == 0
         recorded_at = float("-inf")
@@ -274,13 +274,13 @@ class _Run:
 
         overlap(stages, read, compute, write, between=self._flying - 2)
 
-    def _buffer(self, source: Source) -> Values:
+    def _buffer(self, source: Source) -> HostArray:
         """Of the longest chunk; those that are there anyway need none."""
         if source.in_memory:
             return np.empty(0, np.uint8)
         return np.empty(bytes_of_a_step(source, self._axis) * self._length, np.uint8)
 
-    def _room(self, source: Source, buffer: Values, length: int) -> Values | None:
+    def _room(self, source: Source, buffer: HostArray, length: int) -> HostArray | None:
         if source.in_memory:
             return None
         shape = shortened(source.shape, self._axis, length)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.errors import InvalidOption, MissingExtra
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.streams.sources import Identity, stretch_of
 
@@ -63,8 +63,8 @@ class InZarr:
         self.dtype = np.dtype(array.dtype).newbyteorder("=")
         self.grain: tuple[int, ...] | None = tuple(array.chunks)
 
-    def read(self, axis: int, start: int, stop: int, into: Values | None) -> Values:
-        values: Values = np.asarray(self._array[stretch_of(axis, start, stop)])
+    def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
+        values: HostArray = np.asarray(self._array[stretch_of(axis, start, stop)])
         if into is None:
             return values.astype(self.dtype, copy=False)
         np.copyto(into, values)

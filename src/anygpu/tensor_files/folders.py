@@ -19,11 +19,11 @@ import msgspec
 
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.program.primitives import Spec
+from anygpu.tensor_files.file_ranges import FileRange
 from anygpu.tensor_files.header import LONGEST_HEADER, shown, strings_in
-from anygpu.tensor_files.pickles import refuse_by_name, refuse_folder_of_pickles
-from anygpu.tensor_files.records import Values
+from anygpu.tensor_files.pickle_guard import refuse_by_name, refuse_folder_of_pickles
 from anygpu.tensor_files.safetensors import TensorFile, opened
-from anygpu.tensor_files.stretches import Stretch
+from anygpu.tensor_files.tensor_metadata import Values
 from anygpu.tensor_files.writing import is_part_of_a_save
 
 SUFFIX = ".safetensors"
@@ -109,7 +109,7 @@ class TensorFolder:
     def bits(self, name: str) -> Values:
         return self.file(name).bits(name)
 
-    def stretch(self, name: str) -> Stretch:
+    def stretch(self, name: str) -> FileRange:
         return self.file(name).stretch(name)
 
     def hash(self, name: str) -> str | None:

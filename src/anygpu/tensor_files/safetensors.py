@@ -20,10 +20,10 @@ import numpy as np
 
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.program.primitives import Spec
+from anygpu.tensor_files.file_ranges import FileRange, entry_in, stretch_in
 from anygpu.tensor_files.header import BITS, KINDS, Entry, read_header, shown
-from anygpu.tensor_files.pickles import refuse_by_name
-from anygpu.tensor_files.records import DTYPE, HASH, OWNER, Values, hash_of_bytes, is_known, users_own
-from anygpu.tensor_files.stretches import Stretch, entry_in, stretch_in
+from anygpu.tensor_files.pickle_guard import refuse_by_name
+from anygpu.tensor_files.tensor_metadata import DTYPE, HASH, OWNER, Values, hash_of_bytes, is_known, users_own
 
 
 def open_file(path: str | os.PathLike[str]) -> TensorFile:
@@ -116,7 +116,7 @@ class TensorFile:
         width = BITS[entry.dtype] // 8
         return self._view(entry, np.dtype(f"<u{width}"))
 
-    def stretch(self, name: str) -> Stretch:
+    def stretch(self, name: str) -> FileRange:
         """Where the tensor lies in the file, for readers that go through it piece by piece."""
         return stretch_in(self._header, self.path, name)
 

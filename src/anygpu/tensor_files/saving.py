@@ -22,8 +22,8 @@ import numpy as np
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.tensor_files.folders import INDEX, REPLACED, is_inside, read_index
 from anygpu.tensor_files.header import ALIGNMENT, BITS, KINDS, METADATA, Entry, encoded_header, shown
-from anygpu.tensor_files.pickles import PICKLES
-from anygpu.tensor_files.records import DTYPE, HASH, NO_HASH, OWN, OWNER, Hashing, Values, kind_of, pieces_of
+from anygpu.tensor_files.pickle_guard import PICKLES
+from anygpu.tensor_files.tensor_metadata import DTYPE, HASH, NO_HASH, OWN, OWNER, Hashing, Values, kind_of, pieces_of
 from anygpu.tensor_files.writing import (
     Unfinished,
     clear_unfinished,

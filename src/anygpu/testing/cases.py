@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from anygpu.errors import InvalidProgram
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.dtypes import COMPLEX, ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import (
     BINARY,
@@ -51,7 +51,7 @@ from anygpu.program.primitives import (
     Update,
     Windows,
 )
-from anygpu.testing.sheet import REFERENCE_DTYPES, Class, Sheet, tame, values
+from anygpu.testing.sheet import REFERENCE_DTYPES, Class, ConformanceProgram, tame, values
 
 #: Functions of which there is only one right answer.
 _EXACT_UNARY: tuple[UnaryFunction, ...] = (
@@ -68,7 +68,7 @@ _DIFFERENT_ARITHMETIC: tuple[DType, ...] = ("bool", "int64", "uint32", "float16"
 _DIFFERENT_ELEMENTS: tuple[DType, ...] = ("bool", "uint32", "float32", "complex64")
 
 
-def sheets(*, deep: bool = False) -> Iterator[Sheet]:
+def sheets(*, deep: bool = False) -> Iterator[ConformanceProgram]:
     """All of them, always the same. With `deep`, every type in everything."""
     for dtype in REFERENCE_DTYPES:
         makers = list(_FOR_EVERY_TYPE)
@@ -98,10 +98,10 @@ def _valid(op: Primitive, *specs: Spec) -> bool:
     return True
 
 
-def _unary(dtype: DType) -> Sheet:
+def _unary(dtype: DType) -> ConformanceProgram:
     x, more = values(dtype, 41), values(dtype, 41, seed=2)
     near_zero = (more / 4).astype(dtype) if is_inexact(dtype) else more
-    sheet = Sheet(f"unary functions of {dtype}", np.concatenate([x, near_zero]))
+    sheet = ConformanceProgram(f"unary functions of {dtype}", np.concatenate([x, near_zero]))
     for fn in UNARY:
         op = Unary(fn)
         if _valid(op, sheet.spec(0)):
@@ -110,10 +110,10 @@ def _unary(dtype: DType) -> Sheet:
     return sheet
 
 
-def _binary(dtype: DType) -> Sheet:
+def _binary(dtype: DType) -> ConformanceProgram:
     x, y, shifts = values(dtype, 61), values(dtype, 61, seed=3), np.arange(61).astype(np.int32) - 30
     powers = np.arange(61) % 6
-    sheet = Sheet(f"binary functions of {dtype}", x, y, tame(dtype, 61), shifts, powers.astype(dtype))
+    sheet = ConformanceProgram(f"binary functions of {dtype}", x, y, tame(dtype, 61), shifts, powers.astype(dtype))
     one, other, small, exponents, power = sheet.given
     for fn in BINARY:
         op = Binary(fn)
@@ -145,16 +145,18 @@ def _binary(dtype: DType) -> Sheet:
     return sheet
 
 
-def _expect_constant_powers(sheet: Sheet, source: int, dtype: DType) -> None:
+def _expect_constant_powers(sheet: ConformanceProgram, source: int, dtype: DType) -> None:
     for exponent in (0, 1, 2, 3) if not is_inexact(dtype) else (0, 1, 2, 3, 0.5, -1, -2):
         constant = sheet.add(Broadcast(sheet.spec(source).shape), sheet.constant(np.array(exponent, dtype)))
         sheet.expect_of(Binary("power"), source, constant, kind="function")
 
 
-def _choice_and_casts(dtype: DType) -> Sheet:
+def _choice_and_casts(dtype: DType) -> ConformanceProgram:
     x = tame(dtype, 5, 7)
     whole = values(dtype, 5, 7) if not is_inexact(dtype) else x
-    sheet = Sheet(f"select and casts of {dtype}", x, tame(dtype, 5, 7, seed=5), values("bool", 5, 7), whole, np.abs(x))
+    sheet = ConformanceProgram(
+        f"select and casts of {dtype}", x, tame(dtype, 5, 7, seed=5), values("bool", 5, 7), whole, np.abs(x)
+    )
     one, other, condition, extremes, positive = sheet.given
     sheet.expect_of(Select(), condition, one, other)
     for target in REFERENCE_DTYPES:
@@ -172,8 +174,8 @@ _REDUCES: tuple[ReduceFunction, ...] = ("sum", "prod", "max", "min", "any", "all
 _SCANS: tuple[ScanFunction, ...] = ("sum", "prod", "max", "min")
 
 
-def _reductions(dtype: DType) -> Sheet:
-    sheet = Sheet(f"reductions of {dtype}", tame(dtype, 3, 4, 5), values(dtype, 6, 7))
+def _reductions(dtype: DType) -> ConformanceProgram:
+    sheet = ConformanceProgram(f"reductions of {dtype}", tame(dtype, 3, 4, 5), values(dtype, 6, 7))
     small, extremes = sheet.given
     for fn in _REDUCES:
         for axes in ((1,), (0, 2), (0, 1, 2), ()):
@@ -191,8 +193,8 @@ def _reductions(dtype: DType) -> Sheet:
     return sheet
 
 
-def _movement(dtype: DType) -> Sheet:
-    sheet = Sheet(
+def _movement(dtype: DType) -> ConformanceProgram:
+    sheet = ConformanceProgram(
         f"movement of {dtype}", values(dtype, 4, 5, 3), values(dtype, 2, 2, 3, seed=1), values(dtype, 1, seed=2)
     )
     x, patch, single = sheet.given
@@ -227,9 +229,9 @@ def _movement(dtype: DType) -> Sheet:
     return sheet
 
 
-def _order(dtype: DType) -> Sheet:
+def _order(dtype: DType) -> ConformanceProgram:
     x, line = values(dtype, 6, 7), np.sort(values(dtype, 23, seed=1))
-    sheet = Sheet(f"order of {dtype}", x, line, np.sort(tame(dtype, 9)))
+    sheet = ConformanceProgram(f"order of {dtype}", x, line, np.sort(tame(dtype, 9)))
     for axis in (0, 1):
         sheet.expect_of(Sort(axis), sheet.given[0])
         sheet.expect_of(Argsort(axis), sheet.given[0])
@@ -239,8 +241,8 @@ def _order(dtype: DType) -> Sheet:
     return sheet
 
 
-def _contractions(dtype: DType) -> Sheet:
-    sheet = Sheet(
+def _contractions(dtype: DType) -> ConformanceProgram:
+    sheet = ConformanceProgram(
         f"contractions of {dtype}",
         tame(dtype, 4, 5),
         tame(dtype, 5, 3),
@@ -269,12 +271,12 @@ def _contractions(dtype: DType) -> Sheet:
     return sheet
 
 
-def _attention(dtype: DType) -> Sheet:
+def _attention(dtype: DType) -> ConformanceProgram:
     """With as many queries as keys and with fewer, and keys that nobody sees."""
     hidden = np.zeros((2, 5, 7), dtype)
     hidden[:, :, 2] = -np.inf
     arrays = tame(dtype, 2, 5, 4), tame(dtype, 2, 7, 4, seed=1), tame(dtype, 2, 7, 3, seed=2)
-    sheet = Sheet(f"attention in {dtype}", *arrays, hidden)
+    sheet = ConformanceProgram(f"attention in {dtype}", *arrays, hidden)
     q, k, v, bias = sheet.given
     few = [sheet.add(Slice((0, 0, 0), (2, 5, sheet.spec(each).shape[2]), (1, 1, 1)), each) for each in (k, v)]
     for causal in (False, True):
@@ -287,10 +289,10 @@ def _attention(dtype: DType) -> Sheet:
 _SCATTERS: tuple[ScatterFunction, ...] = ("set", "add", "multiply", "maximum", "minimum")
 
 
-def _picking(dtype: DType) -> Sheet:
+def _picking(dtype: DType) -> ConformanceProgram:
     positions = np.array([[2, 0, 2, 1], [1, 1, 0, 2]])
     arrays = tame(dtype, 2, 3, 4), tame(dtype, 2, 2, 4, 4, seed=1), tame(dtype, 2, 4, 4, seed=2)
-    sheet = Sheet(f"gather and scatter of {dtype}", *arrays, positions)
+    sheet = ConformanceProgram(f"gather and scatter of {dtype}", *arrays, positions)
     x, updates, batch_updates, index = sheet.given
     known = sheet.constant(np.array([2, 0, 2]))
     for which in (index, sheet.add(Reshape(()), sheet.add(Slice((0, 0), (1, 1), (1, 1)), index)), known):
@@ -307,10 +309,10 @@ def _picking(dtype: DType) -> Sheet:
     return sheet
 
 
-def _index_types() -> Sheet:
+def _index_types() -> ConformanceProgram:
     types = [dtype for dtype in REFERENCE_DTYPES if KIND[dtype] in ("signed", "unsigned")]
     positions = np.array([2, 0, 2, 1])
-    sheet = Sheet(
+    sheet = ConformanceProgram(
         "types of indices", tame("float32", 3), tame("float32", 4), *(positions.astype(each) for each in types)
     )
     x, updates, *indices = sheet.given
@@ -320,9 +322,9 @@ def _index_types() -> Sheet:
     return sheet
 
 
-def _no_elements(dtype: DType) -> Sheet:
+def _no_elements(dtype: DType) -> ConformanceProgram:
     """Arrays of length 0, and arrays without axes."""
-    sheet = Sheet(f"nothing and one of {dtype}", values(dtype, 0, 3), values(dtype, 1).reshape(()))
+    sheet = ConformanceProgram(f"nothing and one of {dtype}", values(dtype, 0, 3), values(dtype, 1).reshape(()))
     nothing, one = sheet.given
     sheet.expect_of(Sort(0), nothing)
     sheet.expect_of(Argsort(1), nothing)
@@ -347,8 +349,8 @@ def _no_elements(dtype: DType) -> Sheet:
     return sheet
 
 
-def _counting(dtype: DType) -> Sheet:
-    sheet = Sheet(f"iota and constants of {dtype}", values(dtype, 3))
+def _counting(dtype: DType) -> ConformanceProgram:
+    sheet = ConformanceProgram(f"iota and constants of {dtype}", values(dtype, 3))
     if dtype != "bool":
         sheet.expect_of(Iota(7, dtype))
         sheet.expect_of(Iota(0, dtype))
@@ -359,9 +361,9 @@ def _counting(dtype: DType) -> Sheet:
     return sheet
 
 
-_FOR_EVERY_TYPE: tuple[Callable[[DType], Sheet], ...] = (_choice_and_casts, _counting)
-_FOR_EVERY_ARITHMETIC: tuple[Callable[[DType], Sheet], ...] = (_unary, _binary)
-_FOR_EVERY_ELEMENT: tuple[Callable[[DType], Sheet], ...] = (
+_FOR_EVERY_TYPE: tuple[Callable[[DType], ConformanceProgram], ...] = (_choice_and_casts, _counting)
+_FOR_EVERY_ARITHMETIC: tuple[Callable[[DType], ConformanceProgram], ...] = (_unary, _binary)
+_FOR_EVERY_ELEMENT: tuple[Callable[[DType], ConformanceProgram], ...] = (
     _reductions,
     _movement,
     _order,
@@ -371,8 +373,8 @@ _FOR_EVERY_ELEMENT: tuple[Callable[[DType], Sheet], ...] = (
 )
 
 
-def _transforms(dtype: DType) -> Sheet:
-    sheet = Sheet(f"transforms of {dtype}", tame(dtype, 5, 8), tame(dtype, 0, 8))
+def _transforms(dtype: DType) -> ConformanceProgram:
+    sheet = ConformanceProgram(f"transforms of {dtype}", tame(dtype, 5, 8), tame(dtype, 0, 8))
     x, nothing = sheet.given
     if KIND[dtype] == "float":
         sheet.expect_of(Fourier("rfft", 0, 5), x, kind="fourier", terms=8)
@@ -388,11 +390,13 @@ def _transforms(dtype: DType) -> Sheet:
     return sheet
 
 
-def _linear(dtype: DType) -> Sheet:
+def _linear(dtype: DType) -> ConformanceProgram:
     """Factors are right up to signs and order, so they are put together again; values come in order."""
     stack = tame(dtype, 2, 4, 4) + 4 * np.eye(4, dtype=dtype)
     both = (stack @ np.conj(np.swapaxes(stack, -1, -2))).astype(dtype)
-    sheet = Sheet(f"linear algebra of {dtype}", stack.astype(dtype), both, tame(dtype, 2, 4, 3), tame(dtype, 0, 0))
+    sheet = ConformanceProgram(
+        f"linear algebra of {dtype}", stack.astype(dtype), both, tame(dtype, 2, 4, 3), tame(dtype, 0, 0)
+    )
     a, positive, right, empty = sheet.given
 
     def part(fn: LinearFunction, source: int, which: int, *, full: bool = False) -> int:
@@ -437,11 +441,11 @@ def _linear(dtype: DType) -> Sheet:
     return sheet
 
 
-def _signs_of_zero() -> Sheet:
+def _signs_of_zero() -> ConformanceProgram:
     """Where NumPy has a rule for the sign of 0, made visible by what comes after."""
     zeros = np.array([0.0, -0.0, 4.0, -4.0, 6.0, -6.0])
     divisors = np.array([2.0, -2.0, 2.0, -2.0, -2.0, 2.0])
-    sheet = Sheet("signs of zero", zeros, divisors)
+    sheet = ConformanceProgram("signs of zero", zeros, divisors)
     x, y = sheet.given
     for position in (
         sheet.add(Binary("remainder"), x, y),
@@ -457,11 +461,11 @@ def _signs_of_zero() -> Sheet:
     return sheet
 
 
-def _infinite_complex_numbers() -> Sheet:
+def _infinite_complex_numbers() -> ConformanceProgram:
     parts = np.array([0, 1, -2.5, np.inf, -np.inf, np.nan], np.float32)
     line = np.empty(36, np.complex64)
     line.real, line.imag = np.repeat(parts, 6), np.tile(parts, 6)
-    sheet = Sheet("infinite complex numbers", line, np.roll(line, 7))
+    sheet = ConformanceProgram("infinite complex numbers", line, np.roll(line, 7))
     x, y = sheet.given
     for fn in ("negative", "conj", "real", "imag", "isnan", "isinf", "isfinite", "abs", "sign"):
         sheet.expect_of(Unary(fn), x, kind="function")
@@ -480,8 +484,8 @@ def _infinite_complex_numbers() -> Sheet:
     return sheet
 
 
-def _without_inputs() -> Sheet:
-    sheet = Sheet("a program without inputs")
+def _without_inputs() -> ConformanceProgram:
+    sheet = ConformanceProgram("a program without inputs")
     line = sheet.add(Iota(12, "float64"))
     sheet.expect_of(Reshape((3, 4)), line)
     sheet.expect_of(Unary("sqrt"), line, kind="function")

@@ -16,8 +16,8 @@ from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Cast, Gather, Input, Primitive, Scatter
 from anygpu.testing.bounds import tolerance_of
 from anygpu.testing.cases import sheets
-from anygpu.testing.sheet import REFERENCE_DTYPES, Result, Sheet, Values, tame, values
-from anygpu.workers.hosting import run_with_host
+from anygpu.testing.sheet import REFERENCE_DTYPES, ConformanceProgram, Result, Values, tame, values
+from anygpu.workers.host_fallback import run_with_host
 
 
 def check_engine_probe(engine: Engine, *, deep: bool = False) -> list[Device]:
@@ -94,7 +94,7 @@ def _run(
     return results, {lack.reason for lack in lacks}
 
 
-def _check_sheet(engine: ProgramEngine, device: Device, sheet: Sheet) -> set[str]:
+def _check_sheet(engine: ProgramEngine, device: Device, sheet: ConformanceProgram) -> set[str]:
     program = sheet.program
     wanted = lowering.run(program, sheet.inputs)
     buffers = [engine.upload(each, device) for each in sheet.inputs]

@@ -22,7 +22,7 @@ from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Lack, Memory, verified
 from anygpu.errors import AnyGPUError, DeviceLost, OutOfMemory
 from anygpu.hardware.device import Device, Kind, Unavailable, unknown_facts
-from anygpu.hardware.verification import Values, VerifiedType
+from anygpu.hardware.verification import HostArray, VerifiedType
 from anygpu.program.graph import Program
 
 #: hang          blocks for ever                      abort     dies of SIGABRT
@@ -90,7 +90,7 @@ class FakeEngine:
         fault = self._faults.get(device.id)
         _suffer(fault)
 
-        def compute(dtype: VerifiedType, values: Values) -> Values:
+        def compute(dtype: VerifiedType, values: HostArray) -> HostArray:
             result = values * values + np.asarray(3, dtype) * values
             if fault == "wrong_result":
                 result[-1] += 1
@@ -108,22 +108,22 @@ class FakeEngine:
     def compile(self, program: Program, device: Device) -> FakeExecutable:
         return FakeExecutable(program=program, device=device.id)
 
-    def upload(self, values: Values, device: Device) -> Values:
+    def upload(self, values: HostArray, device: Device) -> HostArray:
         return np.array(values, order="C")
 
-    def download(self, buffer: Values) -> Values:
+    def download(self, buffer: HostArray) -> HostArray:
         return buffer
 
-    def execute(self, executable: FakeExecutable, buffers: Sequence[Values]) -> list[Values]:
+    def execute(self, executable: FakeExecutable, buffers: Sequence[HostArray]) -> list[HostArray]:
         fault = self._faults.get(f"execute {executable.device}")
         _suffer(fault)
         results = lowering.run(executable.program, buffers)
         return [_spoilt(each) for each in results] if fault == "wrong_result" else results
 
-    def native(self, buffer: Values) -> Values:
+    def native(self, buffer: HostArray) -> HostArray:
         return buffer
 
-    def adopt(self, array: Any, device: Device) -> Values:
+    def adopt(self, array: Any, device: Device) -> HostArray:
         return np.from_dlpack(array)
 
     def synchronize(self, device: Device) -> None:
@@ -148,7 +148,7 @@ class FakeExecutable(msgspec.Struct, frozen=True):
     device: str
 
 
-def _spoilt(values: Values) -> Values:
+def _spoilt(values: HostArray) -> HostArray:
     """One element of another value."""
     result = np.array(values)
     if result.size:

@@ -22,7 +22,7 @@ import psutil
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.errors import DeviceUnavailable
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.runtime.places import Places
+from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing.faulty_schedule import Schedule
 from anygpu.workers.process import ProcessWorker
 
@@ -33,7 +33,7 @@ SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
 _PATIENCE = 60.0
 
 
-class FaultyPlaces(Places):
+class FaultyPlaces(DeviceRegistry):
     """One device with faults, in a child process, and healthy devices of the engines in `others`."""
 
     def __init__(self, engine: str = "webgpu", *, drivers: Path | None = None, others: Sequence[str] = ()) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anygpu.engines.held import CONSTANTS
+from anygpu.engines.block_ref import CONSTANTS
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.errors import AllocationError, InvalidOption
 from anygpu.memory.limit import Limit
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from anygpu.engines.driver import Block, Driver
     from anygpu.engines.protocol import Memory
     from anygpu.hardware.device import Device
-    from anygpu.hardware.verification import Values
+    from anygpu.hardware.verification import HostArray
     from anygpu.program.graph import Program
 
 MEGABYTE = 1 << 20
@@ -118,7 +118,7 @@ def _with_faults(base: Any) -> Any:
             super().reset_peak(device)
             self._row, self._looked_at = None, not self._is_watched()
 
-        def upload(self, values: Values, device: Device) -> DeviceArray:
+        def upload(self, values: HostArray, device: Device) -> DeviceArray:
             if self._begin(values) is Kind.LOSE_BEFORE:
                 self._lose(device)
             return super().upload(values, device)  # type: ignore[no-any-return]
@@ -155,7 +155,7 @@ def _with_faults(base: Any) -> Any:
         def _kind(self) -> Kind:
             return Kind(self.schedule.rows["kind"][self._row]) if self._row is not None else Kind.NOTHING
 
-        def _begin(self, values: Values | None) -> Kind:
+        def _begin(self, values: HostArray | None) -> Kind:
             """What happens in this run, if it is just beginning."""
             if self._looked_at:
                 return Kind.NOTHING
@@ -261,7 +261,7 @@ def _with_faults(base: Any) -> Any:
     return Faulty
 
 
-def _tasks_of(values: Values | None) -> list[int]:
+def _tasks_of(values: HostArray | None) -> list[int]:
     """The numbers of the tasks in a run: the first values of their vectors. A matrix is a batch of vectors."""
     if values is None or not values.size or values.dtype.kind not in "fiu" or values.ndim not in (1, 2):
         return []

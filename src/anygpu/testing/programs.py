@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anygpu.program import primitives as p
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Primitive

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.program import primitives as p
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact, is_integer
 from anygpu.program.functions import COMPARISONS
 from anygpu.program.graph import Program

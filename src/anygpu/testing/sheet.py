@@ -28,7 +28,7 @@ class Result(NamedTuple):
     terms: int
 
 
-class Sheet:
+class ConformanceProgram:
     """A program in the making, with its inputs and a description of each output."""
 
     def __init__(self, name: str, *inputs: Values) -> None:

@@ -10,8 +10,8 @@ import msgspec
 
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.program.graph import Program
-from anygpu.runtime.places import Places, places
-from anygpu.workers.worker import Argument, Home, Ran, Worker
+from anygpu.residency.registry import DeviceRegistry, places
+from anygpu.workers.worker import Argument, Isolation, Ran, Worker
 
 
 class Slowed:
@@ -34,7 +34,7 @@ class Slowed:
         return ran
 
 
-class SlowedPlaces(Places):
+class SlowedPlaces(DeviceRegistry):
     """NumPy, and one more device of this machine that can be made slower."""
 
     def __init__(self, device: str) -> None:
@@ -48,7 +48,7 @@ class SlowedPlaces(Places):
     def unavailable(self) -> list[Unavailable]:
         return []
 
-    def worker(self, device_id: str, *, isolation: Home | None = None) -> Worker:
+    def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
         return self.slowed if device_id == self._names[1] else places.worker(device_id, isolation=isolation)
 
     def is_open(self, device_id: str) -> bool:

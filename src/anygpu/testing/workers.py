@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.errors import DeviceLost, InvalidOption
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Gather, Input, Reshape
 from anygpu.workers.worker import Argument, Handle, Worker
@@ -37,7 +37,7 @@ def _sums(size: int) -> Program:
     return Program(nodes, [2, 3])
 
 
-def _pair(size: int) -> tuple[Values, Values]:
+def _pair(size: int) -> tuple[HostArray, HostArray]:
     return np.arange(size, dtype=np.float32), np.full(size, 0.5, np.float32)
 
 
@@ -75,7 +75,7 @@ def _check_run(worker: Worker, size: int) -> None:
     _expect((ran.kernels is None) == (ran.driver is None), "kernels are known where the driver's work is")
 
 
-def _check_values(result: Any, wanted: Values) -> None:
+def _check_values(result: Any, wanted: HostArray) -> None:
     _expect(type(result) is np.ndarray, f"a result is an ordinary array, not a {type(result).__name__}")
     _expect(result.dtype == wanted.dtype and result.shape == wanted.shape, f"{result.dtype} {result.shape} came")
     _expect(np.array_equal(result, wanted), "the values are NumPy's")

@@ -10,17 +10,17 @@ import msgspec
 import numpy as np
 
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.runtime.places import Places, places
-from anygpu.workers.worker import Argument, Home, Ran, Worker
+from anygpu.residency.registry import DeviceRegistry, places
+from anygpu.workers.worker import Argument, Isolation, Ran, Worker
 
 #: Says of a program and the number of its run on this worker whether its result is to be spoilt.
 When = Callable[[Program, int], bool]
 
 
-def spoil(results: Sequence[Values], rng: random.Random) -> list[Values]:
+def spoil(results: Sequence[HostArray], rng: random.Random) -> list[HostArray]:
     """Copies, in which one element of one array is another one; nothing if there are no elements."""
     spoilt = [np.array(each) for each in results]
     having = [each for each in spoilt if each.size]
@@ -68,7 +68,7 @@ class Wrong:
         return ran._replace(results=spoil(ran.results, self.rng))
 
 
-class WrongPlaces(Places):
+class WrongPlaces(DeviceRegistry):
     """NumPy, and one more device of this machine that is wrong when `when` says so."""
 
     def __init__(self, device: str, when: When, *, seed: int = 0) -> None:
@@ -84,14 +84,14 @@ class WrongPlaces(Places):
     def unavailable(self) -> list[Unavailable]:
         return []
 
-    def worker(self, device_id: str, *, isolation: Home | None = None) -> Worker:
+    def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
         return self.wrong if device_id == self._names[1] else places.worker(device_id, isolation=isolation)
 
     def is_open(self, device_id: str) -> bool:
         return True
 
 
-def real_values(spec: Spec, rng: np.random.Generator, *, spread: float) -> Values:
+def real_values(spec: Spec, rng: np.random.Generator, *, spread: float) -> HostArray:
     """As measurements are: nothing is exact in binary, and magnitudes span `spread` powers of ten."""
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "b":

@@ -22,7 +22,7 @@ from anygpu.errors import text_of
 from anygpu.hardware import nvidia, sysfs
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.workers.messages import (
+from anygpu.workers.probe_messages import (
     Discovered,
     Finished,
     Message,
@@ -53,8 +53,8 @@ def main() -> None:
     channel.close()
     if request.serve_at:
         # Late, because a probe alone does not need it.
+        from anygpu.workers.child_server import serve
         from anygpu.workers.link import taken_up
-        from anygpu.workers.serving import serve
 
         serve(taken_up(request.serve_at), engine if isinstance(engine, ProgramEngine) else None)
     # Drivers crash in their exit handlers more often than anywhere else, and there is nothing left to clean up.

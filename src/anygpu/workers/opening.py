@@ -10,7 +10,7 @@ from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.units import bytes_from
 from anygpu.workers.starting import Child
-from anygpu.workers.worker import Home, Worker
+from anygpu.workers.worker import Isolation, Worker
 
 ISOLATION = "ANYGPU_ISOLATION"
 MEMORY = "ANYGPU_MEMORY"
@@ -19,10 +19,10 @@ MEMORY = "ANYGPU_MEMORY"
 _IN_THIS_PROCESS = ("numpy", "torch", "jax")
 
 
-def home_of(entry: EngineEntry, isolation: Home | None = None) -> Home:
+def home_of(entry: EngineEntry, isolation: Isolation | None = None) -> Isolation:
     """Where a worker of that engine lives: as asked, as the variable says, or as suits the engine."""
     wanted = isolation or os.environ.get(ISOLATION) or ("thread" if entry.name in _IN_THIS_PROCESS else "process")
-    for home in get_args(Home):
+    for home in get_args(Isolation):
         if wanted == home:
             return home  # type: ignore[no-any-return]
     source = "isolation=" if isolation else f"the variable {ISOLATION}"
@@ -44,7 +44,7 @@ def open_worker(
     entry: EngineEntry,
     device: Device,
     *,
-    isolation: Home | None = None,
+    isolation: Isolation | None = None,
     generation: int = 1,
     budget: int | None = None,
     adopted: Child | None = None,
@@ -57,7 +57,7 @@ def open_worker(
         if adopted is not None and adopted.link is not None and adopted.process.poll() is None:
             return ProcessWorker(adopted, entry, device, generation=generation, budget=budget)
         return ProcessWorker.start(entry, device, generation=generation, budget=budget)
-    from anygpu.workers.executing import open_engine
+    from anygpu.workers.executor import open_engine
     from anygpu.workers.thread import ThreadWorker
 
     if adopted is not None:

@@ -13,7 +13,7 @@ import msgspec
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Cause, Device, State, Unavailable
 from anygpu.units import readable_seconds
-from anygpu.workers.messages import Discovered, Finished, Item, Message, Raised, Settled, Started
+from anygpu.workers.probe_messages import Discovered, Finished, Item, Message, Raised, Settled, Started
 
 
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 The calling thread sends a task and waits for its answer. Arrays of some size lie in shared memory, which belongs to
 this side: arguments are copied in, and results are arrays in it. How both sides talk, and what happens when the child
-dies, is in `anygpu.workers.conversation`.
+dies, is in `anygpu.workers.child_connection`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import Lack, Memory
-from anygpu.engines.recent import Recent
 from anygpu.engines.tuning_limit import tuning_limit
 from anygpu.errors import (
     DeviceLost,
@@ -26,20 +26,20 @@ from anygpu.errors import (
     Unsupported,
 )
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
 from anygpu.memory.resource import Block
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts import Phases
-from anygpu.workers import calls
-from anygpu.workers.calls import InSegment, Operand, Task
-from anygpu.workers.conversation import Conversation
-from anygpu.workers.executing import check_arguments, native_order, spec_of
-from anygpu.workers.hosting import line_of
-from anygpu.workers.messages import ServeRequest
+from anygpu.workers import task_messages
+from anygpu.workers.child_connection import ChildConnection
+from anygpu.workers.executor import check_arguments, native_order, spec_of
+from anygpu.workers.host_fallback import line_of
+from anygpu.workers.probe_messages import ServeRequest
 from anygpu.workers.shared import Kind, Segment
 from anygpu.workers.starting import Child
-from anygpu.workers.worker import Argument, Handle, Home, Ran
+from anygpu.workers.task_messages import InSegment, Operand, Task
+from anygpu.workers.worker import Argument, Handle, Isolation, Ran
 
 #: Arrays of so many bytes travel inside of the messages: below, a segment costs 10 µs more; from about twice as many on
 #: it saves up to 100 µs.
@@ -92,14 +92,16 @@ class ProcessWorker:
         """Takes the child over, and waits until it has opened the device."""
         self._device = device
         self._generation = generation
-        self._talk = Conversation(child, device.id, generation, memory_kind)
+        self._talk = ChildConnection(child, device.id, generation, memory_kind)
         self._next_handle = 1
-        self._known: Recent[_Known] = Recent()
-        self._lacks: Recent[list[Lack]] = Recent()
+        self._known: LRUCache[_Known] = LRUCache()
+        self._lacks: LRUCache[list[Lack]] = LRUCache()
         try:
             with self._talk.use():
-                task = calls.Open(entry, device, budget)
-                self._talk.expect(self._talk.ask(task, timeout=OPEN_SECONDS, doing="it was opened"), calls.Opened)
+                task = task_messages.Open(entry, device, budget)
+                self._talk.expect(
+                    self._talk.ask(task, timeout=OPEN_SECONDS, doing="it was opened"), task_messages.Opened
+                )
         except BaseException:
             self._talk.finish("it could not be opened")
             raise
@@ -128,7 +130,7 @@ class ProcessWorker:
         return self._device
 
     @property
-    def home(self) -> Home:
+    def home(self) -> Isolation:
         return "process"
 
     @property
@@ -157,15 +159,15 @@ class ProcessWorker:
     def supports(self, program: Program) -> list[Lack]:
         def ask() -> list[Lack]:
             with self._talk.use():
-                outcome = self._talk.about(program, lambda key, text: calls.Supports(key, text))
-                return self._talk.expect(outcome, calls.Lacks).lacks
+                outcome = self._talk.about(program, lambda key, text: task_messages.Supports(key, text))
+                return self._talk.expect(outcome, task_messages.Lacks).lacks
 
         return self._lacks.get(program.key, ask)
 
     def prepare(self, program: Program) -> float:
         with self._talk.use():
-            outcome = self._talk.about(program, lambda key, text: calls.Prepare(key, text, tuning_limit()))
-            return self._talk.expect(outcome, calls.Prepared).seconds
+            outcome = self._talk.about(program, lambda key, text: task_messages.Prepare(key, text, tuning_limit()))
+            return self._talk.expect(outcome, task_messages.Prepared).seconds
 
     def run(
         self,
@@ -204,11 +206,11 @@ class ProcessWorker:
                 remaining = None if timeout is None else max(1e-3, timeout - (copied - begin))
 
                 def task(key: str, text: bytes | None) -> Task:
-                    return calls.Run(key, text, operands, wanted, handles.start, wait, timed)
+                    return task_messages.Run(key, text, operands, wanted, handles.start, wait, timed)
 
                 outcome = self._talk.about(program, task, timeout=remaining, blocks=blocks, handles=handles)
                 answered = clock()
-                done = self._talk.expect(outcome, calls.Done)
+                done = self._talk.expect(outcome, task_messages.Done)
                 results: list[Any] = []
                 if keep:
                     results = [
@@ -253,13 +255,13 @@ class ProcessWorker:
             done.unknown,
         )
 
-    def upload(self, values: Values) -> RemoteHandle:
+    def upload(self, values: HostArray) -> RemoteHandle:
         return self._upload(values, lend=False)[0]
 
-    def upload_and_lend(self, values: Values) -> tuple[RemoteHandle, Values | None]:
+    def upload_and_lend(self, values: HostArray) -> tuple[RemoteHandle, HostArray | None]:
         return self._upload(values, lend=True)
 
-    def _upload(self, values: Values, *, lend: bool) -> tuple[RemoteHandle, Values | None]:
+    def _upload(self, values: HostArray, *, lend: bool) -> tuple[RemoteHandle, HostArray | None]:
         values = native_order(values)
         spec = spec_of(values)
         blocks: list[Block] = []
@@ -270,12 +272,12 @@ class ProcessWorker:
                 operand = self._operand(values, spec, values.dtype, values.nbytes, blocks)
                 if isinstance(operand, int):
                     raise InvalidOption("upload takes values of the host.")
-                task = calls.Upload(operand, spec.shape, spec.dtype, number)
+                task = task_messages.Upload(operand, spec.shape, spec.dtype, number)
                 self._talk.expect(
-                    self._talk.ask(task, blocks=blocks, handles=range(number, number + 1)), calls.Finished
+                    self._talk.ask(task, blocks=blocks, handles=range(number, number + 1)), task_messages.Finished
                 )
                 handle = RemoteHandle(self, number, spec)
-                lent: Values | None = None
+                lent: HostArray | None = None
                 if lend and blocks and self._talk.can_lend:
                     lent = self._talk.result(blocks.pop(), spec)
             finally:
@@ -283,14 +285,14 @@ class ProcessWorker:
                     self._talk.release(block)
         return handle, lent
 
-    def download(self, handle: Handle) -> Values:
+    def download(self, handle: Handle) -> HostArray:
         blocks: list[Block] = []
         with self._talk.use():
             own = self._own(handle)
             try:
                 block = self._place(own.spec.nbytes, blocks)
-                task = calls.Download(own.number, block.handle.number if block is not None else 0)
-                answer = self._talk.expect(self._talk.ask(task, blocks=blocks), calls.Values)
+                task = task_messages.Download(own.number, block.handle.number if block is not None else 0)
+                answer = self._talk.expect(self._talk.ask(task, blocks=blocks), task_messages.Values)
                 blocks.clear()
             finally:
                 for each in blocks:
@@ -299,7 +301,7 @@ class ProcessWorker:
                 return self._talk.result(block, own.spec)
             return _from_bytes(answer.data, own.spec, None)
 
-    def native(self, handle: Handle) -> Values:
+    def native(self, handle: Handle) -> HostArray:
         """A copy on the host: what the device's library calls an array is in another process."""
         return self.download(handle)
 
@@ -308,14 +310,14 @@ class ProcessWorker:
 
     def memory(self) -> Memory:
         with self._talk.use():
-            return self._talk.expect(self._talk.ask(calls.AskMemory()), calls.MemoryNow).memory
+            return self._talk.expect(self._talk.ask(task_messages.AskMemory()), task_messages.MemoryNow).memory
 
     def reclaim(self) -> int:
         with self._talk.use():
             if self._talk.shared is not None:
                 self._talk.shared.reclaim()
             # What nobody has any more, and shared memory that is gone, is told with the task.
-            return self._talk.expect(self._talk.ask(calls.Reclaim()), calls.Reclaimed).nbytes
+            return self._talk.expect(self._talk.ask(task_messages.Reclaim()), task_messages.Reclaimed).nbytes
 
     def kill(self) -> None:
         self._talk.child.process.kill()
@@ -326,7 +328,7 @@ class ProcessWorker:
     # -- arrays on their way. All of this is called with the lock held
 
     def _operand(
-        self, argument: Values | Handle, spec: Spec, dtype: np.dtype[Any] | None, nbytes: int, blocks: list[Block]
+        self, argument: HostArray | Handle, spec: Spec, dtype: np.dtype[Any] | None, nbytes: int, blocks: list[Block]
     ) -> Operand:
         if not isinstance(argument, np.ndarray):
             return self._own(argument).number
@@ -353,7 +355,7 @@ class ProcessWorker:
         return f"<worker of {self._device.id}, {state}, generation {self._generation}>"
 
 
-def _from_bytes(data: bytes, spec: Spec, dtype: np.dtype[Any] | None) -> Values:
+def _from_bytes(data: bytes, spec: Spec, dtype: np.dtype[Any] | None) -> HostArray:
     # Bytes cannot be written to, and results can.
     return np.ndarray(spec.shape, dtype or numpy_dtype(spec.dtype), bytearray(data))
 

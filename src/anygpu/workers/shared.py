@@ -25,7 +25,7 @@ import numpy.typing as npt
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.errors import OutOfMemory
 from anygpu.hardware import host
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
 from anygpu.memory.pool import Pool
 from anygpu.memory.resource import Block, DeviceMemory
 from anygpu.program.primitives import Spec
@@ -69,9 +69,9 @@ class Segment:
         self.bytes: Bytes = np.frombuffer(mapped, np.uint8)
         self.address: int = self.bytes.ctypes.data
 
-    def array(self, spec: Spec) -> Values:
+    def array(self, spec: Spec) -> HostArray:
         """The first bytes as an array. It must not outlive the segment."""
-        view: Values = self.bytes[: spec.nbytes].view(numpy_dtype(spec.dtype)).reshape(spec.shape)
+        view: HostArray = self.bytes[: spec.nbytes].view(numpy_dtype(spec.dtype)).reshape(spec.shape)
         return view
 
     @property
@@ -185,11 +185,11 @@ class SharedMemory:
         else:
             self._pool.release(block)
 
-    def result(self, block: Block, spec: Spec) -> Values:
+    def result(self, block: Block, spec: Spec) -> HostArray:
         """The values in a block, which goes back to the pool with the last view of them."""
         segment: Segment = block.handle
         if self.out >= MOST_OUT:
-            copy: Values = segment.array(spec).copy()
+            copy: HostArray = segment.array(spec).copy()
             self.release(block)
             return copy
         return Lent(self, block).array(spec)
@@ -246,9 +246,9 @@ class Lent:
             "data": (segment.address, False),
         }
 
-    def array(self, spec: Spec) -> Values:
+    def array(self, spec: Spec) -> HostArray:
         whole: Bytes = np.asarray(self)
-        view: Values = whole[: spec.nbytes].view(numpy_dtype(spec.dtype)).reshape(spec.shape)
+        view: HostArray = whole[: spec.nbytes].view(numpy_dtype(spec.dtype)).reshape(spec.shape)
         return view
 
     def __del__(self) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from anygpu.workers.command import child_command
 from anygpu.workers.link import Invitation, Link, LinkClosed
-from anygpu.workers.messages import Request
+from anygpu.workers.probe_messages import Request
 
 _LAST_WORDS = 4000
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.arguments import spec_of
+from anygpu.array.core.arguments import spec_of
+from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import Lack, Memory, ProgramEngine
-from anygpu.engines.recent import Recent
 from anygpu.errors import DeviceLost, DevicePoisoned, InvalidOption
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Constant, Spec
 from anygpu.receipts import Phases
-from anygpu.workers.executing import Executor, Resident, check_arguments, native_order
-from anygpu.workers.worker import Argument, Handle, Home, Ran
+from anygpu.workers.executor import Executor, Resident, check_arguments, native_order
+from anygpu.workers.worker import Argument, Handle, Isolation, Ran
 
 
 class LocalHandle(Resident):
@@ -44,7 +44,7 @@ class ThreadWorker:
         self._executor = Executor(engine, device)
         self._lock = threading.Lock()
         self._use = _Use(self)
-        self._lacks: Recent[list[Lack]] = Recent()
+        self._lacks: LRUCache[list[Lack]] = LRUCache()
         self._generation = generation
         #: Why it is not open any more.
         self._end: str | None = None
@@ -59,7 +59,7 @@ class ThreadWorker:
         return self._executor.engine
 
     @property
-    def home(self) -> Home:
+    def home(self) -> Isolation:
         return "thread"
 
     @property
@@ -102,11 +102,11 @@ class ThreadWorker:
         with self._lock, self._use:
             entered = time.perf_counter()
             operands = [each if isinstance(each, np.ndarray) else self._own(each) for each in given]
-            taken: list[Values] = []
+            taken: list[HostArray] = []
             if self.device.form == "host" and not keep:
                 taken += [each if isinstance(each, np.ndarray) else self._seen(each) for each in operands]
 
-            def deliver(position: int, values: Values) -> Values:
+            def deliver(position: int, values: HostArray) -> HostArray:
                 is_constant = stands_on_a_constant(program, program.outputs[position])
                 result = np.array(values, order="C") if is_constant else owned(values, taken)
                 taken.append(result)
@@ -139,16 +139,16 @@ class ThreadWorker:
             done.unknown,
         )
 
-    def _seen(self, handle: LocalHandle) -> Values:
+    def _seen(self, handle: LocalHandle) -> HostArray:
         """The values of a handle in place, on a device whose memory is the host's."""
         return self._executor.engine.download(handle.buffer)
 
-    def upload(self, values: Values) -> LocalHandle:
+    def upload(self, values: HostArray) -> LocalHandle:
         with self._lock, self._use:
             resident = self._executor.upload(native_order(values))
             return LocalHandle(self, resident.buffer, resident.spec)
 
-    def download(self, handle: Handle) -> Values:
+    def download(self, handle: Handle) -> HostArray:
         """May share memory with what is on the device, which nobody writes to."""
         with self._lock, self._use:
             return self._executor.download(self._own(handle))
@@ -226,7 +226,7 @@ class _Use:
             worker._leave(error)
 
 
-def owned(values: Values, taken: Sequence[Values]) -> Values:
+def owned(values: HostArray, taken: Sequence[HostArray]) -> HostArray:
     """The values in memory that nobody else has, as C lays them out, to be written to; copied unless they are."""
     in_order = values.flags.c_contiguous and values.flags.writeable
     if in_order and not any(np.may_share_memory(values, each) for each in taken):

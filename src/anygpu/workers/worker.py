@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from anygpu.engines.protocol import Lack, Memory
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import Values
+from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts import DriverWork, HostOperation, Phases
 
 #: thread: in this process, on the thread of the caller; process: a child of its own.
-Home = Literal["thread", "process"]
+Isolation = Literal["thread", "process"]
 
 
 class Handle(Protocol):
@@ -35,7 +35,7 @@ class Handle(Protocol):
 
 
 #: What a program is run on: values of the host, or what is on the worker's device already.
-Argument = Values | Handle
+Argument = HostArray | Handle
 
 
 class Ran(NamedTuple):
@@ -62,7 +62,7 @@ class Ran(NamedTuple):
 class Lending(Protocol):
     """A worker to which values cross in memory that can be kept."""
 
-    def upload_and_lend(self, values: Values) -> tuple[Handle, Values | None]:
+    def upload_and_lend(self, values: HostArray) -> tuple[Handle, HostArray | None]:
         """Upload, and the values in the memory that they crossed in, where nobody writes to it until they are gone.
 
         `None` if there is no such memory, or none to spare.
@@ -76,7 +76,7 @@ class Worker(Protocol):
     def device(self) -> Device: ...
 
     @property
-    def home(self) -> Home: ...
+    def home(self) -> Isolation: ...
 
     @property
     def generation(self) -> int:
@@ -113,9 +113,9 @@ class Worker(Protocol):
         device's own clock is read where it has one, which costs some engines one more submission.
         """
 
-    def upload(self, values: Values) -> Handle: ...
+    def upload(self, values: HostArray) -> Handle: ...
 
-    def download(self, handle: Handle) -> Values: ...
+    def download(self, handle: Handle) -> HostArray: ...
 
     def native(self, handle: Handle) -> Any:
         """The library's own array, which speaks DLPack; a copy on the host where there is none."""

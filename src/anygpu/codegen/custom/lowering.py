@@ -8,7 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from anygpu.codegen.custom.opencl_guarding import prepared_opencl
-from anygpu.codegen.custom.prepared import Prepared, number_words
+from anygpu.codegen.custom.prepared_kernel import Prepared, number_words
 from anygpu.codegen.custom.reflected import Length, Reflected
 from anygpu.codegen.custom.reflection import reflect
 from anygpu.codegen.custom.tokens import Unreadable

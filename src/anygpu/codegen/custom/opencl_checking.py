@@ -11,7 +11,7 @@ from collections import Counter
 from anygpu.codegen.custom.opencl_functions import ATOM, ATOMIC, is_harmless
 from anygpu.codegen.custom.opencl_reflection import buffer_of
 from anygpu.codegen.custom.opencl_text import ATTRIBUTE, KERNEL, QUALIFIERS, SPACES, Function, Text, Variable
-from anygpu.codegen.custom.prepared import Word
+from anygpu.codegen.custom.prepared_kernel import Word
 from anygpu.codegen.custom.tokens import Token, Unreadable, words_in
 
 #: Bytes of tables in a text: each is part of the compiled kernel.

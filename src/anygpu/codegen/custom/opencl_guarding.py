@@ -15,7 +15,7 @@ from anygpu.codegen.custom.opencl_checking import ADVICE, Checking, Guards, chec
 from anygpu.codegen.custom.opencl_functions import may_be_defined
 from anygpu.codegen.custom.opencl_reflection import entry_of, scalar_of
 from anygpu.codegen.custom.opencl_text import TYPES, Function, Text
-from anygpu.codegen.custom.prepared import Prepared, Taken
+from anygpu.codegen.custom.prepared_kernel import Prepared, Taken
 from anygpu.codegen.custom.tokens import Token, Unreadable
 from anygpu.program.dtypes import ITEMSIZE
 

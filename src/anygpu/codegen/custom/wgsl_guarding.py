@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from anygpu.codegen.custom.prepared import Prepared, Taken, Word
+from anygpu.codegen.custom.prepared_kernel import Prepared, Taken, Word
 from anygpu.codegen.custom.tokens import Edit, Unreadable, edited
 from anygpu.codegen.custom.wgsl_reflection import buffer_of, can_fold, entry_of, group_of, numbers_of, resources_of
 from anygpu.codegen.custom.wgsl_text import SIZES, Function, Module

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anygpu.codegen.dialects.indenting import indented
-from anygpu.codegen.dialects.vector_words import OpenCLWords, VectorWords, vector_width
+from anygpu.codegen.dialects.vector_syntax import OpenCLWords, VectorWords, vector_width
 from anygpu.codegen.dialects.vectors import VectorPrinter, types_along
-from anygpu.codegen.form import Apply, Buffer, Function, Loop
 from anygpu.codegen.kernel import MINUS_ONE
+from anygpu.codegen.kernel_ir import Apply, Buffer, Function, Loop
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.program.dtypes import DType
 

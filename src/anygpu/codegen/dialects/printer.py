@@ -12,7 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from anygpu.codegen.dialects.indenting import INDENT, indented
-from anygpu.codegen.form import (
+from anygpu.codegen.functions import library
+from anygpu.codegen.index import Clamped, Index, Quotient, Remainder
+from anygpu.codegen.kernel import Binding, Kernel
+from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,
     Barrier,
@@ -38,9 +41,6 @@ from anygpu.codegen.form import (
     Variable,
     names_used,
 )
-from anygpu.codegen.functions import library
-from anygpu.codegen.index import Clamped, Index, Quotient, Remainder
-from anygpu.codegen.kernel import Binding, Kernel
 from anygpu.codegen.target import ComputeType, Target
 
 _OPERATORS = {

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.vector_strips import Strips, neutral, strips_of, types_of_sums
+from anygpu.codegen.dialects.vector_syntax import VectorWords
 from anygpu.codegen.dialects.vector_text import Not, VectorText, replaced
-from anygpu.codegen.dialects.vector_words import VectorWords
-from anygpu.codegen.form import If, Let, Load, Loop, Name, Statement, Store
 from anygpu.codegen.index import Index, constant, variable
 from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.kernel_ir import If, Let, Load, Loop, Name, Statement, Store
 
 #: So many vectors of a row one lane has at most.
 MOST_TURNS = 32

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.vector_words import VectorWords
-from anygpu.codegen.form import Assign, Expr, Literal, Loop, Position
+from anygpu.codegen.dialects.vector_syntax import VectorWords
 from anygpu.codegen.index import Index, constant
 from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.kernel_ir import Assign, Expr, Literal, Loop, Position
 from anygpu.codegen.target import ComputeType
 
 

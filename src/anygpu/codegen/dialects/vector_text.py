@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 from anygpu.codegen.dialects.indenting import INDENT, indented
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.vector_words import COMPARISONS, LOGIC, SIGNS, VectorWords
-from anygpu.codegen.form import (
+from anygpu.codegen.dialects.vector_syntax import COMPARISONS, LOGIC, SIGNS, VectorWords
+from anygpu.codegen.index import Clamped, Index, Quotient, Remainder, constant
+from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,
     Choose,
@@ -28,8 +30,6 @@ from anygpu.codegen.form import (
     Store,
     StoreWord,
 )
-from anygpu.codegen.index import Clamped, Index, Quotient, Remainder, constant
-from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.target import ComputeType
 
 

@@ -15,9 +15,11 @@ from anygpu.codegen.dialects.indenting import indented
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.vector_rows import Registers, planned
 from anygpu.codegen.dialects.vector_strips import Strips, as_index, neutral, strip_name, strips_of, types_of_sums
+from anygpu.codegen.dialects.vector_syntax import VectorWords
 from anygpu.codegen.dialects.vector_text import Not, Text, VectorText, replaced
-from anygpu.codegen.dialects.vector_words import VectorWords
-from anygpu.codegen.form import (
+from anygpu.codegen.index import Index, constant
+from anygpu.codegen.index import Variable as Counter
+from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,
     Choose,
@@ -30,8 +32,6 @@ from anygpu.codegen.form import (
     Store,
     Variable,
 )
-from anygpu.codegen.index import Index, constant
-from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.target import ComputeType, Target
 
 #: Bodies of more statements than this are not written several times.

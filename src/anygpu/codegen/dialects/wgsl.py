@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from anygpu.codegen.dialects.indenting import INDENT, indented
-from anygpu.codegen.dialects.vector_words import WIDE_TYPES, VectorWords, WGSLWords
+from anygpu.codegen.dialects.vector_syntax import WIDE_TYPES, VectorWords, WGSLWords
 from anygpu.codegen.dialects.vectors import VectorPrinter
-from anygpu.codegen.form import Apply, Assign, Buffer, Fold, Function, Loop, Statement
 from anygpu.codegen.kernel import MINUS_ONE
+from anygpu.codegen.kernel_ir import Apply, Assign, Buffer, Fold, Function, Loop, Statement
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.program.dtypes import ITEMSIZE, DType
 

@@ -24,7 +24,7 @@ from anygpu.codegen.templates.attention_tiling import (
     turns,
 )
 from anygpu.codegen.templates.attention_vectors import InVectors
-from anygpu.codegen.templates.matmul_words import Words
+from anygpu.codegen.templates.matmul_syntax import Words
 from anygpu.codegen.templates.stages import Surroundings, filled
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anygpu.codegen.templates.attention_lines import LOG2_E, LOWEST, AttentionKernel
 from anygpu.codegen.templates.attention_tiling import Meaning, Sizes, Tiling, Vectors
-from anygpu.codegen.templates.matmul_words import Lines, Words, guarded, indented, plus, times
+from anygpu.codegen.templates.matmul_syntax import Lines, Words, guarded, indented, plus, times
 
 
 class InLanes(AttentionKernel):

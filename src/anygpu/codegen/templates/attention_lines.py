@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anygpu.codegen.templates.attention_tiling import Meaning, Sizes, Tiling, Vectors
-from anygpu.codegen.templates.matmul_words import Lines, Words, plus
+from anygpu.codegen.templates.matmul_syntax import Lines, Words, plus
 
 LOG2_E = 1.4426950408889634
 #: Below every score but that of what is not seen.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anygpu.codegen.templates.attention_lines import LOG2_E, AttentionKernel
-from anygpu.codegen.templates.matmul_words import Lines, guarded, indented, plus
+from anygpu.codegen.templates.matmul_syntax import Lines, guarded, indented, plus
 
 
 class InVectors(AttentionKernel):

@@ -13,7 +13,7 @@ from typing import Literal, Unpack
 import msgspec
 
 from anygpu.codegen.target import ComputeType, Dialect, Target
-from anygpu.codegen.templates.matmul_words import Lines, Words, guarded, indented, plus, times
+from anygpu.codegen.templates.matmul_syntax import Lines, Words, guarded, indented, plus, times
 from anygpu.codegen.templates.stages import Surroundings, filled
 from anygpu.codegen.templates.values import BYTES
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import Unpack
 
 from anygpu.codegen.target import ComputeType, Dialect
-from anygpu.codegen.templates.matmul_lines import Blocks, Kernel
+from anygpu.codegen.templates.matmul_lines import Blocks, MatmulBody
 from anygpu.codegen.templates.matmul_panels import Panels
+from anygpu.codegen.templates.matmul_syntax import Words
 from anygpu.codegen.templates.matmul_tiles import Tiles
 from anygpu.codegen.templates.matmul_tiling import Form, Sizes, Tiling, Vectors, grid, parts, tilings
-from anygpu.codegen.templates.matmul_words import Words
 from anygpu.codegen.templates.stages import Surroundings, filled
 
 __all__ = ["Sizes", "Tiling", "Vectors", "grid", "parts", "text", "tilings"]
 
-_KERNELS: dict[Form, type[Kernel]] = {"blocks": Blocks, "tiles": Tiles, "panels": Panels}
+_KERNELS: dict[Form, type[MatmulBody]] = {"blocks": Blocks, "tiles": Tiles, "panels": Panels}
 
 
 def text(

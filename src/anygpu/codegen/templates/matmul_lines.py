@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from anygpu.codegen.templates.matmul_syntax import Lines, Words, divided, guarded, indented, plus, times
 from anygpu.codegen.templates.matmul_tiling import Sizes, Tiling, Vectors, part_depth, parts
-from anygpu.codegen.templates.matmul_words import Lines, Words, divided, guarded, indented, plus, times
 
 
-class Kernel:
+class MatmulBody:
     """What all forms have in common."""
 
     def __init__(self, words: Words, sizes: Sizes, tiling: Tiling, vectors: Vectors) -> None:
@@ -275,7 +275,7 @@ class Kernel:
         return words.let(f"b_{u}_{j}", width, value)
 
 
-class Blocks(Kernel):
+class Blocks(MatmulBody):
     """Operands are read where they are."""
 
     def own(self) -> dict[str, Lines]:

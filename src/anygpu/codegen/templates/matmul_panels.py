@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from anygpu.codegen.templates.matmul_lines import Kernel
+from anygpu.codegen.templates.matmul_lines import MatmulBody
+from anygpu.codegen.templates.matmul_syntax import Lines, guarded, indented, plus, times
 from anygpu.codegen.templates.matmul_tiling import part_depth
-from anygpu.codegen.templates.matmul_words import Lines, guarded, indented, plus, times
 
 
-class Panels(Kernel):
+class Panels(MatmulBody):
     """b is copied in panels, and rows pass over them in blocks."""
 
     def own(self) -> dict[str, Lines]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from anygpu.codegen.templates.matmul_lines import Kernel
-from anygpu.codegen.templates.matmul_words import Lines, divided, guarded, indented, plus, times
+from anygpu.codegen.templates.matmul_lines import MatmulBody
+from anygpu.codegen.templates.matmul_syntax import Lines, divided, guarded, indented, plus, times
 
 
-class Tiles(Kernel):
+class Tiles(MatmulBody):
     """Operands are read into the group's memory, by all of its invocations together."""
 
     def own(self) -> dict[str, Lines]:

@@ -17,12 +17,12 @@ from jax.experimental.layout import Format, Layout
 
 from anygpu.engines.jax import lowering
 from anygpu.engines.jax.lowering import Executable
+from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import Lack, Memory, failed, verified
-from anygpu.engines.recent import Recent
 from anygpu.errors import AnyGPUError, CannotCompile, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Kind, Unavailable, reasons_for, unknown_facts
-from anygpu.hardware.verification import Values, VerifiedType
+from anygpu.hardware.verification import HostArray, VerifiedType
 from anygpu.program.dtypes import DTYPES
 from anygpu.program.graph import Program
 
@@ -47,8 +47,8 @@ class JaxEngine:
     def __init__(self) -> None:
         self._found: dict[str, Any] = {}
         #: What became of each program: a refusal is remembered like anything else.
-        self._executables: Recent[Executable | CannotCompile] = Recent()
-        self._lacks: Recent[list[Lack]] = Recent()
+        self._executables: LRUCache[Executable | CannotCompile] = LRUCache()
+        self._lacks: LRUCache[list[Lack]] = LRUCache()
 
     def discover(self) -> list[Device | Unavailable]:
         found: list[Device | Unavailable] = []
@@ -64,7 +64,7 @@ class JaxEngine:
     def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
         place = self._found[device.id]
 
-        def compute(dtype: VerifiedType, values: Values) -> Values:
+        def compute(dtype: VerifiedType, values: HostArray) -> HostArray:
             # Without x64 jax narrows 64-bit values to 32 silently, and the check would catch that as a wrong result.
             with jax.enable_x64(True):
                 x = jax.device_put(values, place)
@@ -96,13 +96,13 @@ class JaxEngine:
             raise made.with_traceback(None)
         return made
 
-    def upload(self, values: Values, device: Device) -> jax.Array:
+    def upload(self, values: HostArray, device: Device) -> jax.Array:
         # jax may keep the memory that it is given, so it gets a copy that nobody else knows.
         copy = np.array(values, values.dtype.newbyteorder("="), order="C")
         with jax.enable_x64(True):
             return jax.device_put(copy, lowering.home(copy.dtype.name, self._found[device.id]))  # type: ignore[arg-type]
 
-    def download(self, buffer: jax.Array) -> Values:
+    def download(self, buffer: jax.Array) -> HostArray:
         return np.asarray(buffer)
 
     def execute(self, executable: Executable, buffers: Sequence[jax.Array]) -> list[jax.Array]:

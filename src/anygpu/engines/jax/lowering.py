@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anygpu.engines.foreign import why_not_here
+from anygpu.engines.custom_support import why_not_here
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.jax import complex_numbers, elementwise, structure
 from anygpu.engines.jax.tracing import Complaint, Site
 from anygpu.engines.protocol import Lack
 from anygpu.engines.uniform import uniform_numbers, whole_exponent
 from anygpu.hardware.device import Device
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.graph import Node, Program

@@ -12,7 +12,7 @@ from anygpu.engines.protocol import Lack, Memory, verified
 from anygpu.errors import AnyGPUError, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import Values, VerifiedType
+from anygpu.hardware.verification import HostArray, VerifiedType
 from anygpu.program.graph import Program
 
 
@@ -37,7 +37,7 @@ class NumpyEngine:
         ]
 
     def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
-        def compute(dtype: VerifiedType, values: Values) -> Values:
+        def compute(dtype: VerifiedType, values: HostArray) -> HostArray:
             return np.asarray(values * values + np.asarray(3, dtype) * values)
 
         return verified(device, compute, deep=deep)
@@ -52,22 +52,22 @@ class NumpyEngine:
     def compile(self, program: Program, device: Device) -> Program:
         return program
 
-    def upload(self, values: Values, device: Device) -> Values:
+    def upload(self, values: HostArray, device: Device) -> HostArray:
         return np.array(values, order="C")
 
-    def download(self, buffer: Values) -> Values:
+    def download(self, buffer: HostArray) -> HostArray:
         return buffer
 
-    def execute(self, executable: Program, buffers: Sequence[Values]) -> list[Values]:
+    def execute(self, executable: Program, buffers: Sequence[HostArray]) -> list[HostArray]:
         return lowering.run(executable, buffers)
 
-    def native(self, buffer: Values) -> Values:
+    def native(self, buffer: HostArray) -> HostArray:
         # A broadcast is read-only, which older consumers of DLPack cannot be told; an array that runs backwards makes
         # torch abort the process.
         exportable = buffer.flags.writeable and all(stride >= 0 for stride in buffer.strides)
         return buffer if exportable else buffer.copy()
 
-    def adopt(self, array: Any, device: Device) -> Values:
+    def adopt(self, array: Any, device: Device) -> HostArray:
         return np.from_dlpack(array)
 
     def synchronize(self, device: Device) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from anygpu.engines.numpy.attention import attended
 from anygpu.engines.numpy.error_function import erf
 from anygpu.errors import Unsupported
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.costs import last_uses
 from anygpu.program.custom import Custom, reference_of, with_references
 from anygpu.program.dtypes import KIND, REAL_PART

@@ -7,13 +7,13 @@ from typing import Any
 
 import pyopencl as cl
 
-from anygpu.codegen.custom.complaints import of_clang
+from anygpu.codegen.custom.compiler_messages import of_clang
 from anygpu.codegen.kernel import Kernel, Own
 from anygpu.engines.cutting import Cut, Pace, cuts
 from anygpu.engines.driver import Counters
+from anygpu.engines.lru import LRUCache
 from anygpu.engines.opencl import errors
 from anygpu.engines.opencl.declarations import WITHOUT_HEADER, with_declarations
-from anygpu.engines.recent import Recent
 from anygpu.errors import InvalidKernel, InvalidProgram
 
 #: Compiled texts that are kept, whoever still uses them or not.
@@ -105,7 +105,7 @@ class Builder:
         self._options = list(options)
         self._group_limit = int(device.max_work_group_size)
         self._floats = floating_types(device)
-        self._functions: Recent[Function] = Recent(KEPT_TEXTS)
+        self._functions: LRUCache[Function] = LRUCache(KEPT_TEXTS)
         self._own_declarations = _reads_a_long_header(device)
         #: How often that worked, and how often the text was right and only the header missing.
         self._spared, self._missed = 0, 0

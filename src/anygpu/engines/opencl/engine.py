@@ -18,7 +18,7 @@ from anygpu.engines.opencl.probe import describe, no_device, no_platform, too_fe
 from anygpu.engines.protocol import Memory, failed, verified
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import Values, VerifiedType
+from anygpu.hardware.verification import HostArray, VerifiedType
 
 _C_TYPES = {"float32": "float", "int32": "int", "float16": "half", "float64": "double", "int64": "long"}
 _ENABLE = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
@@ -67,7 +67,7 @@ class OpenCLEngine(CompilingEngine):
             context = cl.Context([self._found[device.id]])
             queue = cl.CommandQueue(context)
 
-            def compute(dtype: VerifiedType, values: Values) -> Values:
+            def compute(dtype: VerifiedType, values: HostArray) -> HostArray:
                 return _compute(context, queue, dtype, values)
 
             return verified(device, compute, deep=deep)
@@ -112,7 +112,7 @@ def _parts_of(device_id: str, device: Any, partition: Partition | None) -> Itera
             yield f"{device_id}.{number}", part
 
 
-def _compute(context: Any, queue: Any, dtype: VerifiedType, values: Values) -> Values:
+def _compute(context: Any, queue: Any, dtype: VerifiedType, values: HostArray) -> HostArray:
     enable = f"#pragma OPENCL EXTENSION {_ENABLE[dtype]} : enable" if dtype in _ENABLE else ""
     program = cl.Program(context, _KERNEL.format(enable=enable, type=_C_TYPES[dtype])).build()
     flags = cl.mem_flags

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 
 from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import Lack, Memory, failed, verified
-from anygpu.engines.recent import Recent
 from anygpu.engines.torch import lowering
 from anygpu.engines.torch.lowering import Executable
 from anygpu.errors import AnyGPUError, CannotCompile, DevicePoisoned, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
 from anygpu.hardware.device import Device, Unavailable, reasons_for, unknown_facts
-from anygpu.hardware.verification import Values, VerifiedType
+from anygpu.hardware.verification import HostArray, VerifiedType
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
 
@@ -41,8 +41,8 @@ class TorchEngine:
 
     def __init__(self) -> None:
         #: What became of each program: a refusal is remembered like anything else.
-        self._executables: Recent[Executable | CannotCompile] = Recent()
-        self._lacks: Recent[list[Lack]] = Recent()
+        self._executables: LRUCache[Executable | CannotCompile] = LRUCache()
+        self._lacks: LRUCache[list[Lack]] = LRUCache()
 
     def discover(self) -> list[Device | Unavailable]:
         found: list[Device | Unavailable] = []
@@ -60,7 +60,7 @@ class TorchEngine:
     def verify(self, device: Device, *, deep: bool = False) -> Device | Unavailable:
         place = _place(device)
 
-        def compute(dtype: VerifiedType, values: Values) -> Values:
+        def compute(dtype: VerifiedType, values: HostArray) -> HostArray:
             x = torch.from_numpy(values).to(place)
             return np.asarray((x * x + 3 * x).cpu().numpy())
 
@@ -89,7 +89,7 @@ class TorchEngine:
             raise made.with_traceback(None)
         return made
 
-    def upload(self, values: Values, device: Device) -> torch.Tensor:
+    def upload(self, values: HostArray, device: Device) -> torch.Tensor:
         # A copy whose memory nobody else knows: on the CPU that is all there is to do.
         copy = np.array(values, values.dtype.newbyteorder("="), order="C")
         if copy.dtype.name == "bfloat16":
@@ -98,7 +98,7 @@ class TorchEngine:
             tensor = torch.from_numpy(copy)
         return tensor.to(lowering.home(_NAMES[tensor.dtype], torch.device(_place(device))))
 
-    def download(self, buffer: torch.Tensor) -> Values:
+    def download(self, buffer: torch.Tensor) -> HostArray:
         if buffer.dtype == torch.bfloat16:
             return np.asarray(buffer.detach().cpu().view(torch.int16).numpy().view(numpy_dtype("bfloat16")))
         return np.asarray(buffer.detach().cpu().numpy())

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from anygpu.engines.foreign import why_not_here
+from anygpu.engines.custom_support import why_not_here
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.protocol import Lack
 from anygpu.engines.torch import attention, elementwise, structure
@@ -16,7 +16,7 @@ from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH
 from anygpu.engines.torch.site import Site, Step
 from anygpu.engines.uniform import uniform_numbers, whole_exponent
 from anygpu.hardware.device import Device
-from anygpu.program.attending import Attend
+from anygpu.program.attention import Attend
 from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.graph import Node, Program

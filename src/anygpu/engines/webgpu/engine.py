@@ -17,7 +17,7 @@ from anygpu.engines.webgpu.probe import VulkanFacts, describe, one_per_card, see
 from anygpu.engines.webgpu.quick_types import install
 from anygpu.errors import AnyGPUError, DeviceUnavailable
 from anygpu.hardware.device import Device, Unavailable, unknown_facts
-from anygpu.hardware.verification import Values, VerifiedType
+from anygpu.hardware.verification import HostArray, VerifiedType
 
 _WGSL_TYPES = {"float32": "f32", "int32": "i32", "float16": "f16", "float64": "f64", "int64": "i64"}
 _FEATURE_OF_TYPE = {"float16": "shader-f16", "float64": "shader-f64", "int64": "shader-int64"}
@@ -122,7 +122,7 @@ class _Computer:
     def __init__(self, device: Any) -> None:
         self._device = device
 
-    def __call__(self, dtype: VerifiedType, values: Values) -> Values:
+    def __call__(self, dtype: VerifiedType, values: HostArray) -> HostArray:
         device = self._device
         # A storage buffer's size is a multiple of four bytes; float16 at an odd count is not.
         padded = -(-values.nbytes // 4) * 4

@@ -6,10 +6,10 @@ from typing import Any
 
 import wgpu
 
-from anygpu.codegen.custom.complaints import of_naga
+from anygpu.codegen.custom.compiler_messages import of_naga
 from anygpu.codegen.kernel import Kernel, Own
 from anygpu.codegen.target import Target
-from anygpu.engines.recent import Recent
+from anygpu.engines.lru import LRUCache
 from anygpu.engines.webgpu.errors import classify, innermost
 from anygpu.engines.webgpu.pacing import careful_seconds
 from anygpu.errors import InvalidKernel, InvalidProgram, Unsupported
@@ -74,7 +74,7 @@ class Programs:
         self._device_id = device_id
         self._target = target
         self._layouts: dict[tuple[tuple[str, ...], int], Layout] = {}
-        self._pipelines: Recent[Any] = Recent(KEPT_PIPELINES)
+        self._pipelines: LRUCache[Any] = LRUCache(KEPT_PIPELINES)
         self.compilations = 0
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.tracing import record
+from anygpu.array.trace.tracing import record
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.primitives import Spec
 from anygpu.testing.special_values.comparing import Check

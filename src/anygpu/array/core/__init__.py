@@ -1,0 +1,1 @@
+"""`Array` itself: expressions that are not computed yet, views, indexing, and the devices that arrays live on."""

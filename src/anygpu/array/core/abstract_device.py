@@ -1,0 +1,169 @@
+"""Paper: where arrays are that have a shape and a type and no values, because a function is being recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from anygpu.array.core.device import Buffer
+from anygpu.array.core.expression import Value, nearest_line, recorder
+from anygpu.array.core.recording import MAX_CONSTANT_BYTES, PAPER, dtype_name, literal
+from anygpu.errors import ValueNeeded
+from anygpu.program.dtypes import DType
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Spec
+
+
+class Read(NamedTuple):
+    """An array of the user's own that is read anew at every call."""
+
+    #: Which capture it is.
+    position: int
+    is_argument: bool
+
+
+class ScalarInput(NamedTuple):
+    """A number that is computed from those among the arguments, by an expression."""
+
+    text: str
+
+
+class CapturedConstant(NamedTuple):
+    """Values that the function made while it was recorded, and that are the same at every call."""
+
+    values: npt.NDArray[Any]
+    digest: bytes
+
+
+class AbstractDevice:
+    """Whoever asks for the values of an array on paper is told that there are none.
+
+    NumPy arrays that meet one on paper are copied as they are now, and are a part of the program when they are small
+    and `inlines` says so.
+    """
+
+    device = PAPER
+
+    def __init__(self, *, inlines: bool = True) -> None:
+        self._inlines = inlines
+        self._seen: dict[tuple[Any, ...], Value] = {}
+        #: What owns the memory of each array that was copied. Kept, so that no two of them can have one identity.
+        self.owners: dict[int, npt.NDArray[Any]] = {}
+        #: Owners that are known, because changes of their values are noticed.
+        self.known: set[int] = set()
+        #: Why the function cannot be recorded, also when it has swallowed the refusal.
+        self.reason: str | None = None
+        self._error: ValueNeeded | None = None
+        #: Whether a value was asked for that is there, of a number or of what comes from outside alone.
+        self.asked_of_known = False
+        self.may_raise: list[Value] = []
+        #: Expressions over numbers that Python may raise an error for, in the order in which they were met.
+        self.risky: dict[str, None] = {}
+        #: Lines whose operations NumPy does not warn of.
+        self.quiet_lines: set[tuple[str, int]] = set()
+        #: The arrays themselves, while the function is recorded, to ask how they lie in memory.
+        self.examples: dict[int, npt.NDArray[Any]] = {}
+        #: Arrays whose layout in memory the function has asked for.
+        self.layouts: set[int] = set()
+        self._modes: dict[str, Any] = dict(np.geterr())
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """While the function runs, what is recorded here looks like NumPy's arrays."""
+        token = recorder.set(self)
+        try:
+            yield
+        finally:
+            recorder.reset(token)
+
+    def operation(self, line: tuple[str, int] | None) -> None:
+        modes: dict[str, Any] = dict(np.geterr())
+        if modes != self._modes:
+            raising = [name for name, mode in modes.items() if mode not in ("ignore", "warn")]
+            if raising:
+                self.stop(f'it sets np.errstate({raising[0]}="{modes[raising[0]]}"), which only NumPy does')
+            if line is not None and all(mode == "ignore" for mode in modes.values()):
+                self.quiet_lines.add(line)
+
+    def layout_of(self, position: int) -> Any:
+        self.layouts.add(position)
+        return self.examples[position]
+
+    def refuse(self, *, number: bool = False, outside: bool = False, what: str | None = None) -> NoReturn:
+        """A value was asked for. `number` and `outside` say that it is one which is known, if only for this call."""
+        self.asked_of_known |= number or outside
+        line = nearest_line(sys._getframe(1))
+        self._error = ValueNeeded(f"{line[0]}:{line[1]}" if line is not None else None)
+        at = f" ({self._error.line})" if self._error.line else ""
+        about = what or "it needs a concrete value"
+        self.reason = f"{about}{at}, which does not exist while it is traced; np.where() needs none"
+        if what is not None:
+            self.reason = f"{what}{at}"
+        raise self._error
+
+    def stop(self, reason: str) -> NoReturn:
+        """The function does something that cannot be recorded."""
+        line = nearest_line(sys._getframe(1))
+        at = f" ({line[0]}:{line[1]})" if line is not None else ""
+        self.reason = f"{reason}{at}"
+        self._error = ValueNeeded(f"{line[0]}:{line[1]}" if line is not None else None)
+        raise self._error
+
+    def stop_again(self) -> NoReturn:
+        """The function has swallowed the refusal."""
+        assert self._error is not None
+        raise self._error
+
+    def number(self, text: str, dtype: DType) -> Value:
+        """An expression over numbers among the arguments, as an input without axes."""
+        return self._once((text, dtype), ScalarInput(text), Spec((), dtype))
+
+    def upload(self, values: Any) -> Buffer:
+        return np.array(values)
+
+    def download(self, buffer: Buffer) -> NoReturn:
+        self.run(None, [buffer])
+
+    def run(self, program: Program | None, buffers: Sequence[Buffer]) -> NoReturn:
+        known = all(
+            isinstance(each, ScalarInput | CapturedConstant) or (isinstance(each, Read) and not each.is_argument)
+            for each in buffers
+        )
+        self.refuse(number=known)
+
+    def native(self, buffer: Buffer) -> NoReturn:
+        self.run(None, [buffer])
+
+    def adopt(self, array: Any) -> Buffer:
+        return np.from_dlpack(array)
+
+    def met(self, values: npt.NDArray[Any]) -> Value:
+        """A NumPy array beside one on paper, as a value."""
+        owner = owner_of(values)
+        spec = Spec(values.shape, dtype_name(values.dtype))
+        if id(owner) not in self.known:
+            self.owners[id(owner)] = owner
+        if not values.shape or (self._inlines and values.nbytes <= MAX_CONSTANT_BYTES):
+            return literal(values.astype(spec.dtype, copy=False))
+        copied = np.array(values, values.dtype.newbyteorder("="), order="C")
+        digest = hashlib.blake2b(copied.data.cast("B"), digest_size=16).digest()
+        return self._once((digest, spec), CapturedConstant(copied, digest), spec)
+
+    def _once(self, key: tuple[Any, ...], buffer: Buffer, spec: Spec) -> Value:
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = Value.on(self, buffer, spec)
+        return seen
+
+
+def owner_of(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array that owns the memory; a view is made of it."""
+    while isinstance(values.base, np.ndarray):
+        values = values.base
+    return values

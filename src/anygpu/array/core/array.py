@@ -1,0 +1,653 @@
+"""`Array`: an n-dimensional array that is computed when its values are needed.
+
+It follows the Python Array API standard and takes part in NumPy's own protocols, so `np.tanh(x @ w).mean(axis=0)` works
+unchanged. Operators record; `np.asarray(x)`, `bool(x)`, `x.item()` and the like compute.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from types import MethodType
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import numpy.typing as npt
+
+from anygpu.array.core import recording
+from anygpu.array.core.abstract_device import AbstractDevice, Read
+from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
+from anygpu.array.core.expression import Value, compute, recorder
+from anygpu.array.core.methods import NumpyMethods
+from anygpu.array.core.recording import Operand, binary, dtype_name
+from anygpu.array.core.traced_scalar import TracedScalar
+from anygpu.array.core.views import Shared, View, write
+from anygpu.errors import InvalidOption
+from anygpu.program.functions import BinaryFunction
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Reshape, Spec
+
+#: Modules that import this one, and so come later: loaded when they are first needed.
+_later = cache(importlib.import_module)
+
+API_VERSION = "2024.12"
+
+
+class _OursOnly:
+    """A method that NumPy's arrays do not have, so a function that is being recorded finds none."""
+
+    def __init__(self, function: Any) -> None:
+        self.__wrapped__ = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self._name = name
+
+    def __get__(self, array: Any, owner: type[Any] | None = None) -> Any:
+        if array is None:
+            return self.__wrapped__
+        _ours_only(self._name)
+        return MethodType(self.__wrapped__, array)
+
+
+class Array(NumpyMethods):
+    """A lazy array. Made by `asarray`, `zeros` and the other creation functions, and by operations on arrays."""
+
+    __slots__ = ("__weakref__", "_shared", "_stored", "_view")
+
+    #: Before any subclass of ndarray in mixed operations.
+    __array_priority__ = 1000
+
+    _stored: Value
+    _view: View | None
+    #: Once there are views of this array: what they have to know.
+    _shared: Shared | None
+
+    def __init__(self, value: Value) -> None:
+        try:
+            holder = value.holder
+        except AttributeError:
+            raise TypeError("an Array is not made directly: use anygpu.asarray(...)") from None
+        if holder is not None:  # another array shows it already: this one gets a handle of its own
+            value = _fresh(value)
+        self._stored = value
+        self._view = None
+        self._shared = None
+        value.holder = ref(self)
+
+    @property
+    def _value(self) -> Value:
+        """The expression behind this array as it is now, after all writes to what it is a view of."""
+        view = self._view
+        if view is not None and view.stale:
+            self._stored = view.look()
+            self._stored.holder = ref(self)
+        return self._stored
+
+    @property
+    def __class__(self) -> type[Any]:
+        """While a function is recorded, its arrays are what they stand for: NumPy's arrays, and NumPy's numbers."""
+        if recorder.get() is None:
+            return type(self)
+        return self._imitated
+
+    @__class__.setter
+    def __class__(self, kind: object) -> None:
+        raise TypeError("the class of an Array cannot be set.")
+
+    @property
+    def _imitated(self) -> type[Any]:
+        stored = self._stored
+        is_number = not stored.spec.shape and self._view is None and not isinstance(stored.buffer, Read)
+        kind: type[Any] = self.dtype.type if is_number else np.ndarray
+        return kind
+
+    def __getattr__(self, name: str) -> Any:
+        paper = recorder.get()
+        if paper is None or name.startswith("_") or not hasattr(self._imitated, name):
+            shown = type(self).__name__ if paper is None else f"numpy.{self._imitated.__name__}"
+            raise AttributeError(f"{shown!r} object has no attribute {name!r}", name=name, obj=self)
+        return _later("anygpu.array.trace.imitation").attribute(self, name, paper)
+
+    # Facts
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._stored.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return to_numpy_dtype(self._stored.spec.dtype)
+
+    @property
+    def ndim(self) -> int:
+        return len(self._stored.spec.shape)
+
+    @property
+    def size(self) -> int:
+        return self._stored.spec.size
+
+    @property
+    def nbytes(self) -> int:
+        return self._stored.spec.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def device(self) -> str:
+        return self._place.device if recorder.get() is None else "cpu"
+
+    @property
+    def _place(self) -> ArrayDevice:
+        return self._stored.place or device_for(None)
+
+    @property
+    def base(self) -> Array | None:
+        """The array that this one is a view of, as NumPy has it."""
+        _ask_for(self, "it asks for the base of an array")
+        return None if self._view is None else self._view.base
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array without axes")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        _ask_for(self, "it writes an array as text")
+        about = f"shape={self.shape}, dtype={self.dtype.name}, device={self.device}"
+        if not self._value.computed:
+            return f"Array({about}, not computed yet)"
+        if self.size > 1000:
+            return f"Array({about})"
+        values = np.array2string(np.asarray(self), prefix="Array(", separator=", ")
+        return f"Array({values}, dtype={self.dtype.name}, device={self.device})"
+
+    # Values
+
+    @_OursOnly
+    def compute(self) -> Array:
+        """Compute now, and leave the result on the device. Returns the array itself."""
+        compute([self._value], self._place)
+        return self
+
+    @_OursOnly
+    def numpy(self) -> npt.NDArray[Any]:
+        """The values as a NumPy array of their own, which may be written to."""
+        return np.array(self)
+
+    @property
+    def program(self) -> Program:
+        """What is still to be computed for this array."""
+        _ours_only("program")
+        from anygpu.array.core.expression import linearise
+
+        return linearise([self._value])[0]
+
+    def _host(self) -> npt.NDArray[Any]:
+        compute([self._value], self._place)
+        return self._place.download(self._value.buffer)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        values = self._host()
+        if dtype is not None and values.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"a change of type from {values.dtype} to {np.dtype(dtype)} needs a copy.")
+            return values.astype(dtype)
+        if copy:
+            return values.copy()
+        shown = values.view()
+        shown.flags.writeable = False  # it may be the device's own memory, which other arrays share
+        return shown
+
+    def item(self, *position: int) -> Any:
+        return self._host().item(*position)
+
+    def tolist(self) -> Any:
+        return self._host().tolist()
+
+    def tobytes(self) -> bytes:
+        return self._host().tobytes()
+
+    def _only(self, what: str) -> Any:
+        if self.size != 1:
+            raise ValueError(f"only an array with one element can become {what}; this one has {self.size}.")
+        return self._host().reshape(()).item()
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError(
+                "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
+                if self.size
+                else "The truth value of an empty array is ambiguous. Use `array.size > 0` to check that an array is "
+                "not empty."
+            )
+        return bool(self._only("a bool"))
+
+    def __int__(self) -> int:
+        value = self._only("an int")
+        if isinstance(value, complex):
+            raise TypeError("a complex number cannot become an int: take x.real first.")
+        return int(value)
+
+    def __float__(self) -> float:
+        value = self._only("a float")
+        if isinstance(value, complex):
+            raise TypeError("a complex number cannot become a float: take x.real first.")
+        return float(value)
+
+    def __complex__(self) -> complex:
+        return complex(self._only("a complex number"))
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu" or self.shape:
+            raise TypeError("only an array of integers without axes can be an index.")
+        return int(self._only("an index"))
+
+    def __round__(self, digits: int | None = None) -> Any:
+        if self.shape or self._imitated is np.ndarray:
+            raise TypeError("type numpy.ndarray doesn't define __round__ method")
+        if digits is None:
+            return round(self._only("an int"))
+        return _later("anygpu.array.functions.elementwise").round(self, digits)
+
+    def __iter__(self) -> Iterator[Array]:
+        if not self.shape:
+            raise TypeError("an array without axes cannot be iterated over.")
+        return (self[position] for position in range(self.shape[0]))
+
+    def __contains__(self, item: object) -> bool:
+        return bool(np.any(np.asarray(self) == item))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (np.asarray(self), self.device)
+
+    def __copy__(self) -> Array:
+        return self.copy()
+
+    def __deepcopy__(self, memory: object) -> Array:
+        return self.copy()
+
+    def __format__(self, how: str) -> str:
+        return format(self.item(), how) if not self.shape else format(str(self), how)
+
+    def __hash__(self) -> int:
+        if recorder.get() is not None:
+            _ask_for(self, "it hashes a number", unless=np.ndarray)
+            raise TypeError("unhashable type: 'numpy.ndarray'")
+        raise TypeError("an Array cannot be hashed: it can change. Use x.tobytes() or id(x) as the key.")
+
+    # Devices and other libraries
+
+    def to_device(self, device: object, /, *, stream: object = None) -> Array:
+        if stream is not None:
+            raise InvalidOption("anygpu orders its transfers itself: leave stream out.")
+        place = device_for(device)
+        if place is self._place:
+            return self
+        return Array(Value.on(place, place.upload(self._host()), self._value.spec))
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._native().__dlpack_device__()  # type: ignore[no-any-return]
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        wishes = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        # Libraries differ in which of these they know, so only what is asked for is passed on.
+        return self._native().__dlpack__(**{name: wish for name, wish in wishes.items() if wish is not None})
+
+    def _native(self) -> Any:
+        compute([self._value], self._place)
+        return self._place.native(self._value.buffer)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", API_VERSION):
+            raise ValueError(f"anygpu follows the Array API standard {API_VERSION}, not {api_version}.")
+        return importlib.import_module("anygpu" if recorder.get() is None else "numpy")
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        ufuncs = _later("anygpu.array.functions.ufuncs")
+        if not options and method == "__call__":
+            result = ufuncs.call_plainly(ufunc, inputs)
+            if result is not None:
+                return result
+        return ufuncs.call_ufunc(ufunc, method, inputs, options)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        return _later("anygpu.array.functions.numpy_functions").call_function(function, arguments, options)
+
+    # Indexing
+
+    def __getitem__(self, key: Any) -> Array:
+        result: Array = _later("anygpu.array.core.indexing").get(self, key)
+        return result
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _later("anygpu.array.core.indexing").put_at(self, key, value)
+
+    # Operators
+
+    def _binary(self, fn: BinaryFunction, other: object) -> Array:
+        # This is on the way of every operation, so the property `_value` is only asked where there is a view.
+        operand: Operand | None
+        if type(other) is Array:
+            operand = other._stored if other._view is None else other._value
+        else:
+            operand = _operand(other, self)
+        if operand is None:
+            return NotImplemented  # type: ignore[no-any-return]
+        return Array(binary(fn, self._stored if self._view is None else self._value, operand))
+
+    def _swapped(self, fn: BinaryFunction, other: object) -> Array:
+        operand = _operand(other, self)
+        if operand is None:
+            return NotImplemented  # type: ignore[no-any-return]
+        return Array(binary(fn, operand, self._value))
+
+    def _compare(self, fn: BinaryFunction, other: object) -> Array:
+        operand = _operand(other, self)
+        if operand is None:
+            return NotImplemented  # type: ignore[no-any-return]
+        return Array(recording.compare(fn, self._value, operand))
+
+    def _in_place(self, fn: BinaryFunction, other: object) -> Array:
+        result = self._binary(fn, other)
+        if result is NotImplemented or self._is_number:
+            return result
+        return self._assign(result)
+
+    @property
+    def _is_number(self) -> bool:
+        """Whether it stands for one of NumPy's numbers, which never change: `+=` gives another."""
+        return not self._stored.spec.shape and recorder.get() is not None and self._imitated is not np.ndarray
+
+    def _assign(self, result: Array) -> Array:
+        """`self op= other`: the array keeps its shape and type, as in NumPy."""
+        value = result._value
+        if value.spec.shape != self.shape:
+            raise ValueError(f"a result of shape {value.spec.shape} does not fit into an array of shape {self.shape}.")
+        wanted = self._stored.spec.dtype
+        if not np.can_cast(value.spec.dtype, wanted, "same_kind"):
+            raise TypeError(
+                f"a result of {value.spec.dtype} does not fit into an array of {wanted}. "
+                "Write x = x + y instead of x += y, or convert one of them with astype first."
+            )
+        write(self, recording.cast(value, wanted))
+        return self
+
+    def __add__(self, other: object) -> Array:
+        return self._binary("add", other)
+
+    def __radd__(self, other: object) -> Array:
+        return self._swapped("add", other)
+
+    def __iadd__(self, other: object) -> Array:
+        return self._in_place("add", other)
+
+    def __sub__(self, other: object) -> Array:
+        return self._binary("subtract", other)
+
+    def __rsub__(self, other: object) -> Array:
+        return self._swapped("subtract", other)
+
+    def __isub__(self, other: object) -> Array:
+        return self._in_place("subtract", other)
+
+    def __mul__(self, other: object) -> Array:
+        return self._binary("multiply", other)
+
+    def __rmul__(self, other: object) -> Array:
+        return self._swapped("multiply", other)
+
+    def __imul__(self, other: object) -> Array:
+        return self._in_place("multiply", other)
+
+    def __truediv__(self, other: object) -> Array:
+        return self._binary("divide", other)
+
+    def __rtruediv__(self, other: object) -> Array:
+        return self._swapped("divide", other)
+
+    def __itruediv__(self, other: object) -> Array:
+        return self._in_place("divide", other)
+
+    def __floordiv__(self, other: object) -> Array:
+        return self._binary("floor_divide", other)
+
+    def __rfloordiv__(self, other: object) -> Array:
+        return self._swapped("floor_divide", other)
+
+    def __ifloordiv__(self, other: object) -> Array:
+        return self._in_place("floor_divide", other)
+
+    def __mod__(self, other: object) -> Array:
+        return self._binary("remainder", other)
+
+    def __rmod__(self, other: object) -> Array:
+        return self._swapped("remainder", other)
+
+    def __imod__(self, other: object) -> Array:
+        return self._in_place("remainder", other)
+
+    def __divmod__(self, other: object) -> tuple[Array, Array]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Array, Array]:
+        return other // self, other % self
+
+    def __pow__(self, other: object) -> Array:
+        short = self._short_power(other)
+        return self._binary("power", other) if short is None else short
+
+    def _short_power(self, exponent: object) -> Array | None:
+        """The operator's own way for these exponents, as in NumPy: it is not the power at zeros and infinities."""
+        if not self.ndim or self.dtype.kind not in "fc":
+            return None
+        if type(exponent) is int and exponent == 2:
+            return self * self
+        if type(exponent) is int and exponent == -1:
+            return Array(recording.unary("reciprocal", self._value))
+        if type(exponent) is float and exponent == 0.5:
+            return Array(recording.unary("sqrt", self._value))
+        return None
+
+    def __rpow__(self, other: object) -> Array:
+        return self._swapped("power", other)
+
+    def __ipow__(self, other: object) -> Array:
+        result = self**other
+        return result if result is NotImplemented else self._assign(result)
+
+    def __and__(self, other: object) -> Array:
+        return self._binary("bitwise_and", other)
+
+    def __rand__(self, other: object) -> Array:
+        return self._swapped("bitwise_and", other)
+
+    def __iand__(self, other: object) -> Array:
+        return self._in_place("bitwise_and", other)
+
+    def __or__(self, other: object) -> Array:
+        return self._binary("bitwise_or", other)
+
+    def __ror__(self, other: object) -> Array:
+        return self._swapped("bitwise_or", other)
+
+    def __ior__(self, other: object) -> Array:
+        return self._in_place("bitwise_or", other)
+
+    def __xor__(self, other: object) -> Array:
+        return self._binary("bitwise_xor", other)
+
+    def __rxor__(self, other: object) -> Array:
+        return self._swapped("bitwise_xor", other)
+
+    def __ixor__(self, other: object) -> Array:
+        return self._in_place("bitwise_xor", other)
+
+    def __lshift__(self, other: object) -> Array:
+        return self._binary("left_shift", other)
+
+    def __rlshift__(self, other: object) -> Array:
+        return self._swapped("left_shift", other)
+
+    def __ilshift__(self, other: object) -> Array:
+        return self._in_place("left_shift", other)
+
+    def __rshift__(self, other: object) -> Array:
+        return self._binary("right_shift", other)
+
+    def __rrshift__(self, other: object) -> Array:
+        return self._swapped("right_shift", other)
+
+    def __irshift__(self, other: object) -> Array:
+        return self._in_place("right_shift", other)
+
+    def __eq__(self, other: object) -> Array:  # type: ignore[override]
+        return self._compare("equal", other)
+
+    def __ne__(self, other: object) -> Array:  # type: ignore[override]
+        return self._compare("not_equal", other)
+
+    def __lt__(self, other: object) -> Array:
+        return self._compare("less", other)
+
+    def __le__(self, other: object) -> Array:
+        return self._compare("less_equal", other)
+
+    def __gt__(self, other: object) -> Array:
+        return self._compare("greater", other)
+
+    def __ge__(self, other: object) -> Array:
+        return self._compare("greater_equal", other)
+
+    def __neg__(self) -> Array:
+        if self.dtype == np.bool_:
+            raise TypeError("a bool has no negative; use ~x.")
+        return Array(recording.unary("negative", self._value))
+
+    def __pos__(self) -> Array:
+        if self.dtype == np.bool_:
+            raise TypeError("a bool has no sign; use x.copy().")
+        return self.copy()
+
+    def __abs__(self) -> Array:
+        return self if self.dtype.kind in "bu" else Array(recording.unary("abs", self._value))
+
+    def __invert__(self) -> Array:
+        return Array(recording.unary("invert", self._value))
+
+    def __matmul__(self, other: object) -> Array:
+        return self._matmul(self, other)
+
+    def __rmatmul__(self, other: object) -> Array:
+        return self._matmul(other, self)
+
+    def __imatmul__(self, other: object) -> Array:
+        return self._assign(self @ other)
+
+    @staticmethod
+    def _matmul(one: object, other: object) -> Array:
+        result: Array = _later("anygpu.array.functions.products").matmul(one, other)
+        return result
+
+    # Changes in place that have no operator
+
+    def fill(self, value: Any) -> None:
+        self[...] = value
+
+    def sort(self, axis: int = -1, kind: str | None = None, order: None = None, *, stable: bool | None = None) -> None:
+        self._assign(_later("anygpu.array.functions.sorting").sort(self, axis=axis))
+
+    def copy(self, order: str = "C") -> Array:
+        """The same values in an array of its own. Nothing is computed or copied before it must be."""
+        self._check_axes()
+        return Array(_fresh(self._value))
+
+    def _check_axes(self) -> None:
+        """A copy of an array without axes is one again, and looks like a number here."""
+        if not self._stored.spec.shape:
+            _ask_for(self, "it copies an array without axes", unless=self.dtype.type)
+
+    def astype(self, dtype: npt.DTypeLike, *, copy: bool = True) -> Array:
+        name = dtype_name(dtype)
+        if name == self._stored.spec.dtype and not copy:
+            return self
+        self._check_axes()
+        return Array(_fresh(recording.cast(self._value, name)))
+
+
+def _fresh(value: Value) -> Value:
+    """Another holder's own handle on the same value: a reshape to the same shape, which no engine performs."""
+    return recording.apply(Reshape(value.spec.shape), value, spec=value.spec)
+
+
+def _ours_only(name: str) -> None:
+    """NumPy's arrays have no such attribute, so a function that is being recorded finds none."""
+    if recorder.get() is not None:
+        raise AttributeError(f"'numpy.ndarray' object has no attribute {name!r}", name=name)
+
+
+def _ask_for(array: Array, what: str, unless: type[Any] | None = None) -> None:
+    """Only NumPy's own array knows, so a function that asks for it cannot be recorded."""
+    paper = recorder.get()
+    if paper is not None and array._imitated is not unless:
+        paper.stop(what)
+
+
+_PYTHON_NUMBERS = frozenset((bool, int, float, complex, TracedScalar))
+
+
+def _operand(other: object, array: Array) -> Operand | None:
+    """Whatever may stand beside an array in an operator; `None` when it is not ours to handle."""
+    if type(other) in _PYTHON_NUMBERS:
+        return other  # type: ignore[return-value]
+    if isinstance(other, Array):
+        return other._value
+    if isinstance(other, np.generic | np.ndarray | list | tuple):
+        return as_value(np.asarray(other), array._place)
+    return None
+
+
+def is_numpys(value: Any) -> bool:
+    """Whether it is an array of NumPy's own, and not one that only looks so because a function is recorded."""
+    return isinstance(value, np.ndarray) and not isinstance(value, Array)
+
+
+def as_value(values: npt.NDArray[Any], place: ArrayDevice) -> Value:
+    """A NumPy array as a value: a single number becomes a part of the program, others are copied to the place."""
+    if type(place) is AbstractDevice:
+        return place.met(values)
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    if values.ndim == 0:
+        return recording.literal(values)
+    return Value.on(place, place.upload(values), Spec(values.shape, dtype_name(values.dtype)))
+
+
+def as_array(x: Any, place: ArrayDevice | None = None) -> Array:
+    """Whatever a user may mean by an array: an `Array` is itself, everything else is copied to the place."""
+    if isinstance(x, Array):
+        return x
+    if type(x) is TracedScalar:
+        return Array(x.strong)
+    return Array(as_value(np.asarray(x), place or device_for(None)))
+
+
+def place_of(*arguments: Any) -> ArrayDevice:
+    """Where the first array among the arguments is; the default device when there is none."""
+    found = (each._place for each in arguments if isinstance(each, Array) or type(each) is TracedScalar)
+    return next(found, None) or device_for(None)
+
+
+def _unpickle(values: npt.NDArray[Any], device: str) -> Array:
+    return as_array(values, device_for(device))

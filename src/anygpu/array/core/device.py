@@ -1,0 +1,96 @@
+"""Where arrays live: the little that this layer must know of engines, which are above it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from anygpu.errors import InvalidOption
+from anygpu.program.graph import Program
+
+#: Whatever the engine behind a place calls an array on its device.
+Buffer = Any
+
+
+class ArrayDevice(Protocol):
+    """One device that holds arrays and runs programs."""
+
+    @property
+    def device(self) -> str:
+        """The device's id, as in `on="torch:cpu"`."""
+
+    def upload(self, values: npt.NDArray[Any]) -> Buffer:
+        """A copy on the device, which shares no memory with `values`."""
+
+    def download(self, buffer: Buffer) -> npt.NDArray[Any]:
+        """The values on the host; they may share memory with the buffer, which nobody writes to."""
+
+    def run(self, program: Program, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """The results of the program, left on the device."""
+
+    def native(self, buffer: Buffer) -> Any:
+        """The library's own array, which speaks DLPack."""
+
+    def adopt(self, array: Any) -> Buffer:
+        """A buffer from an array that speaks DLPack, without a copy where the engine allows."""
+
+
+FindDevice = Callable[[str | None], ArrayDevice]
+
+
+def _first(device: str | None) -> ArrayDevice:
+    """Nobody has needed a place before. Engines are above this layer, so the layer between is asked to come."""
+    importlib.import_module("anygpu.residency.registry")
+    if _find is _first:
+        raise InvalidOption("anygpu.residency.registry did not say where arrays can be.")
+    return _find(device)
+
+
+_find: FindDevice = _first
+
+
+def set_device_finder(find: FindDevice) -> None:
+    """Called by the layer that owns the engines: how a device's name becomes a place."""
+    global _find
+    _find = find
+
+
+def device_for(device: object | None) -> ArrayDevice:
+    """The place of that name; `None` is the default device. A place is itself."""
+    if device is None or isinstance(device, str):
+        return _find(device)
+    if hasattr(device, "upload"):
+        return device  # type: ignore[return-value]
+    identity = getattr(device, "id", None)
+    if isinstance(identity, str):
+        return _find(identity)
+    raise InvalidOption(f'device= takes a name such as "numpy" or "torch:cpu", or a Device; got {device!r}.')
+
+
+def to_numpy_dtype(name: str) -> np.dtype[Any]:
+    return _NUMPY_DTYPES[name]
+
+
+_NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(name)
+    for name in (
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    )
+}

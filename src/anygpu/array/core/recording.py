@@ -1,0 +1,471 @@
+"""How operations are recorded: operands are brought to one type and shape as NumPy does, and a value is added."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from anygpu.array.core.device import ArrayDevice
+from anygpu.array.core.expression import Value, is_portable, recorder, users_line
+from anygpu.array.core.traced_scalar import TracedScalar
+from anygpu.errors import InvalidOption, InvalidProgram
+from anygpu.program.dtypes import DTYPES, ITEMSIZE, KIND, DType, default_float, is_inexact, promote
+from anygpu.program.functions import (
+    COMPARISONS,
+    BinaryFunction,
+    UnaryFunction,
+    binary_dtype,
+    is_defined,
+    unary_dtype,
+)
+from anygpu.program.primitives import (
+    Binary,
+    Broadcast,
+    Cast,
+    Constant,
+    Gather,
+    Linear,
+    Permute,
+    Primitive,
+    Reshape,
+    Scatter,
+    Select,
+    Shape,
+    Spec,
+    Unary,
+    product,
+)
+
+Scalar = bool | int | float | complex | TracedScalar
+#: What an operation takes beside arrays; a scalar adapts to the type of the array it meets.
+Operand = Value | Scalar
+
+_UNARY = {fn: Unary(fn) for fn in UnaryFunction.__args__}  # type: ignore[attr-defined]
+_BINARY = {fn: Binary(fn) for fn in BinaryFunction.__args__}  # type: ignore[attr-defined]
+_SELECT = Select()
+
+
+#: The type of each result, where that needs no further thought: looking it up is faster than working it out.
+_RESULT: dict[tuple[BinaryFunction, DType], DType] = {
+    (fn, dtype): binary_dtype(fn, dtype, dtype)
+    for fn in _BINARY
+    for dtype in DTYPES
+    if dtype != "bool" and is_defined(fn, dtype)
+}
+_UNARY_RESULT: dict[tuple[UnaryFunction, DType], DType] = {
+    (fn, dtype): unary_dtype(fn, dtype) for fn in _UNARY for dtype in DTYPES if is_defined(fn, dtype)
+}
+_COMPARISONS = frozenset(COMPARISONS)
+#: NumPy has no bfloat16, so arrays have none either; inside programs engines may.
+_ARRAY_DTYPES = {name: None for name in DTYPES if name != "bfloat16"}
+
+#: Where arrays are that have a shape and a type and no values, because a function is being recorded with them.
+PAPER = "paper"
+
+#: Larger constants travel as inputs, so that programs stay small.
+MAX_CONSTANT_BYTES = 4096
+
+
+def apply(op: Primitive, *inputs: Value, spec: Spec | None = None) -> Value:
+    """Record `op(*inputs)`."""
+    if spec is None:
+        spec = op.infer(*[each.spec for each in inputs])
+    value = Value(op, inputs, spec, common_place(inputs), users_line())
+    if type(op) in _MAY_RAISE:
+        _note_what_may_raise(value)
+    return value
+
+
+#: Primitives whose inputs' values decide whether NumPy raises an error, also where the result is not used.
+_MAY_RAISE = frozenset((Gather, Scatter, Linear))
+_RAISING = frozenset(("cholesky", "inv", "solve"))
+
+
+def _note_what_may_raise(value: Value) -> None:
+    listening = recorder.get()
+    if listening is None:
+        return
+    op = value.op
+    # Positions that are known were looked at.
+    if op.fn in _RAISING if isinstance(op, Linear) else not is_portable(value.inputs[1]):
+        listening.may_raise.append(value)
+
+
+def common_place(values: Sequence[Value]) -> ArrayDevice | None:
+    place: ArrayDevice | None = None
+    for value in values:
+        if value.place is not place and value.place is not None:
+            if place is not None:
+                return _place_of_the_bound(values)
+            place = value.place
+    return place
+
+
+def _place_of_the_bound(values: Sequence[Value]) -> ArrayDevice | None:
+    """Operands are on different devices. What is made of constants alone is on none before it is computed."""
+    bound = [value for value in values if value.place is not None and not is_portable(value)]
+    places = {id(value.place): value.place for value in bound}
+    if len(places) > 1:
+        one, other, *_ = places.values()
+        assert one is not None
+        assert other is not None
+        raise InvalidOption(_apart(one.device, other.device))
+    return bound[0].place if bound else values[0].place
+
+
+def _apart(one: str, other: str) -> str:
+    if PAPER in (one, other):
+        return "a function that is being recorded uses an array from outside. Pass it as an argument."
+    return f'one operand is on {one} and the other on {other}. Move one of them first: x.to_device("{one}").'
+
+
+def cast(value: Value, dtype: DType) -> Value:
+    if value.spec.dtype == dtype:
+        return value
+    return Value(Cast(dtype), (value,), Spec(value.spec.shape, dtype), value.place, users_line())
+
+
+def broadcast(value: Value, shape: Shape) -> Value:
+    if value.spec.shape == shape:
+        return value
+    op = Broadcast(shape)
+    return Value(op, (value,), op.infer(value.spec), value.place, users_line())
+
+
+def reshape(value: Value, shape: Shape) -> Value:
+    return value if value.spec.shape == shape else apply(Reshape(shape), value)
+
+
+def permute(value: Value, axes: tuple[int, ...]) -> Value:
+    return value if axes == tuple(range(len(axes))) else apply(Permute(axes), value)
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The shape that all have together, as NumPy broadcasts."""
+    length = max(map(len, shapes), default=0)
+    result = [1] * length
+    for shape in shapes:
+        for position, n in enumerate(shape, length - len(shape)):
+            if n != 1:
+                if result[position] not in (1, n):
+                    raise ValueError(f"operands could not be broadcast together: the shapes are {_listed(shapes)}.")
+                result[position] = n
+    return tuple(result)
+
+
+def constant(scalar: Any, dtype: DType) -> Value:
+    """A value without axes that is a part of the program."""
+    return _new_constant(scalar, dtype)
+
+
+_FORMATS: dict[DType, str] = {"float32": "<f", "float64": "<d", "float16": "<e", "bool": "<?"}
+
+
+def _new_constant(scalar: Any, dtype: DType) -> Value:
+    if type(scalar) is TracedScalar:
+        return scalar.value(dtype)
+    if dtype in _FORMATS:
+        try:
+            data = struct.pack(_FORMATS[dtype], scalar)
+        except OverflowError:  # a float that is too large for the type becomes infinity, as in NumPy
+            data = struct.pack(_FORMATS[dtype], math.copysign(math.inf, scalar))
+    else:
+        data = np.asarray(scalar, dtype).tobytes()
+    return Value(Constant((), dtype, data), (), Spec((), dtype), None)
+
+
+def literal(values: np.ndarray[Any, Any]) -> Value:
+    """A small array as a part of the program."""
+    dtype = dtype_name(values.dtype)
+    data = np.ascontiguousarray(values).tobytes()
+    return Value(Constant(values.shape, dtype, data), (), Spec(values.shape, dtype), None)
+
+
+def weak_dtype(scalar: Scalar, dtype: DType) -> DType:
+    """The type of a Python number beside an array: the array's own where its kind can hold it."""
+    kind = KIND[dtype]
+    if isinstance(scalar, bool):
+        return dtype
+    if isinstance(scalar, int):
+        return dtype if kind != "bool" else "int64"
+    if isinstance(scalar, complex):
+        return (
+            dtype if kind == "complex" else "complex64" if dtype in ("float16", "float32", "bfloat16") else "complex128"
+        )
+    return dtype if kind in ("float", "complex") else "float64"
+
+
+def _check_range(scalar: int, dtype: DType) -> None:
+    if KIND[dtype] in ("signed", "unsigned"):
+        bits = 8 * ITEMSIZE[dtype]
+        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if KIND[dtype] == "signed" else (0, (1 << bits) - 1)
+        if not low <= scalar <= high:
+            raise OverflowError(f"the Python integer {scalar} is out of bounds for {dtype}.")
+
+
+def common(*operands: Operand, inexact: bool = False) -> list[Value]:
+    """All operands in one type and one shape. Python numbers are weak: they take the type of the arrays."""
+    values = [each for each in operands if isinstance(each, Value)]
+    dtype = values[0].spec.dtype
+    for value in values[1:]:
+        if value.spec.dtype != dtype:
+            dtype = promote(dtype, value.spec.dtype)
+    for each in operands:
+        if not isinstance(each, Value):
+            dtype = promote(dtype, weak_dtype(each, dtype))
+    if inexact and not is_inexact(dtype):
+        dtype = "float64"
+    shape = values[0].spec.shape
+    if any(value.spec.shape != shape for value in values):
+        shape = broadcast_shapes(*(value.spec.shape for value in values))
+    return [_fitted(each, dtype, shape) for each in operands]
+
+
+def _fitted(operand: Operand, dtype: DType, shape: Shape) -> Value:
+    if isinstance(operand, Value):
+        return broadcast(cast(operand, dtype), shape)
+    return _scalar_beside(operand, Spec(shape, dtype))
+
+
+#: Numbers that were met beside arrays before, broadcast to their shape: `x * 2` in a loop makes the 2 only once.
+_MET: dict[tuple[Any, ...], Value] = {}
+#: Types of which that is done: of subclasses nobody knows what their == and their hash mean.
+_MET_TYPES = frozenset((bool, int, float, complex))
+#: Those of them whose numbers, other than 0, are the same when they are equal.
+_EQUAL_IS_SAME = frozenset((bool, int, float))
+
+
+def _nobody() -> None:
+    """Stands where an array's reference would: a value that all may use belongs to none."""
+
+
+def _scalar_beside(scalar: Scalar, spec: Spec) -> Value:
+    if type(scalar) is TracedScalar:
+        return broadcast(scalar.value(spec.dtype), spec.shape)
+    kind = type(scalar)
+    if kind not in _MET_TYPES:
+        return broadcast(_new_constant(scalar, spec.dtype), spec.shape)
+    # 0.0 and -0.0 are equal and differ, in complex numbers too, as NaN does from itself: those go by what they look
+    # like.
+    key = (scalar if scalar and scalar == scalar and kind is not complex else repr(scalar), kind, spec)
+    known = _MET.get(key)
+    if known is None:
+        if kind is int:
+            _check_range(scalar, spec.dtype)  # type: ignore[arg-type]
+        known = broadcast(_new_constant(scalar, spec.dtype), spec.shape)
+        known.holder = _nobody  # type: ignore[assignment]
+        if len(_MET) > 1000:
+            _MET.clear()
+        _MET[key] = known
+    return known
+
+
+def _weak(scalar: Operand, beside: Value) -> Value | None:
+    """A Python number that takes the type of what it stands beside; `None` when both must change."""
+    spec = beside.spec
+    if not isinstance(scalar, Value) and weak_dtype(scalar, spec.dtype) == spec.dtype:
+        return _scalar_beside(scalar, spec)
+    return None
+
+
+def unary(fn: UnaryFunction, x: Value) -> Value:
+    """A function that keeps the type of its operand, or that has a fixed one."""
+    spec = x.spec
+    dtype = _UNARY_RESULT.get((fn, spec.dtype))
+    if dtype is None:
+        try:
+            dtype = unary_dtype(fn, spec.dtype)
+        except InvalidProgram as error:
+            raise TypeError(str(error)) from None
+    if dtype is not spec.dtype:
+        spec = Spec(spec.shape, dtype)
+    return Value(_UNARY[fn], (x,), spec, x.place, users_line())
+
+
+def unary_float(fn: UnaryFunction, x: Value) -> Value:
+    """A function such as `sin`, whose result is floating point whatever goes in."""
+    return unary(fn, cast(x, default_float(x.spec.dtype)))
+
+
+def binary(fn: BinaryFunction, one: Operand, other: Operand) -> Value:
+    """A function of two operands after NumPy's promotion."""
+    if type(one) is Value:
+        # The everyday cases, which need nothing looked up twice: equal operands, and a number that was met before.
+        if type(other) is Value:
+            beside = other if one.spec == other.spec and one.place is other.place else None
+        else:
+            beside = _MET.get((other, type(other), one.spec)) if type(other) in _EQUAL_IS_SAME and other else None
+        if beside is not None:
+            spec = one.spec
+            dtype = _RESULT.get((fn, spec.dtype))
+            if dtype is not None:
+                if dtype is not spec.dtype:
+                    spec = Spec(spec.shape, dtype)
+                return Value(_BINARY[fn], (one, beside), spec, one.place, users_line())
+    x, y = _pair(fn, one, other)
+    dtype = x.spec.dtype
+    if dtype == "bool":
+        x, y, fn = _for_bool(fn, x, y)
+        dtype = x.spec.dtype
+    place = x.place if x.place is y.place or y.place is None else common_place((x, y))
+    try:
+        dtype = binary_dtype(fn, dtype, y.spec.dtype)
+    except InvalidProgram as error:
+        raise TypeError(str(error)) from None
+    return Value(_BINARY[fn], (x, y), Spec(x.spec.shape, dtype), place, users_line())
+
+
+def _pair(fn: BinaryFunction, one: Operand, other: Operand) -> tuple[Value, Value]:
+    """Two operands of one type and shape, by the shortest way that leads there."""
+    if fn == "power" and type(other) is TracedScalar and other.is_whole:
+        other.needs_value()  # whether it is negative decides
+    if fn == "power" and type(one) is Value and one.spec.dtype == "bool" and type(other) is int and other == 2:
+        one = cast(one, "int8")  # NumPy squares here, and the square of a bool is an int8
+    if fn == "power" and type(other) is Value and KIND[other.spec.dtype] == "signed":
+        _check_exponents(one, other)
+    if fn != "divide":
+        if type(one) is Value:
+            if type(other) is Value:
+                if one.spec == other.spec:
+                    return one, other
+            elif (weak := _weak(other, one)) is not None:
+                return one, weak
+        elif type(other) is Value and (weak := _weak(one, other)) is not None:
+            return weak, other
+    x, y = common(one, other, inexact=fn == "divide")
+    return x, y
+
+
+def _check_exponents(one: Operand, exponents: Value) -> None:
+    """NumPy raises an error if one of the exponents of whole numbers is negative, so their values decide."""
+    listening = recorder.get()
+    if listening is None or isinstance(exponents.op, Constant) or type(one) in (float, complex):
+        return
+    if type(one) is Value and KIND[one.spec.dtype] in ("float", "complex"):
+        return
+    if type(one) is TracedScalar and not one.is_whole:
+        return
+    listening.stop("it raises whole numbers to powers that may be negative, and then NumPy refuses them")
+
+
+#: What NumPy makes of arithmetic with truth values.
+_BOOL_MEANING: dict[BinaryFunction, BinaryFunction] = {"add": "bitwise_or", "multiply": "bitwise_and"}
+
+
+def _for_bool(fn: BinaryFunction, x: Value, y: Value) -> tuple[Value, Value, BinaryFunction]:
+    if fn in _BOOL_MEANING:
+        return x, y, _BOOL_MEANING[fn]
+    if fn == "subtract":
+        raise TypeError("bool values cannot be subtracted; use x ^ y or x != y.")
+    if fn in _COMPARISONS or fn in ("bitwise_and", "bitwise_or", "bitwise_xor", "minimum", "maximum"):
+        return x, y, fn
+    return cast(x, "int8"), cast(y, "int8"), fn
+
+
+def compare(fn: BinaryFunction, one: Operand, other: Operand) -> Value:
+    """As `binary`, but exact between int64 and uint64, which have no common integer type."""
+    if type(one) is Value and type(other) is Value and one.spec == other.spec:
+        return binary(fn, one, other)
+    if isinstance(one, Value) and isinstance(other, Value):
+        kinds = {KIND[one.spec.dtype], KIND[other.spec.dtype]}
+        if kinds == {"signed", "unsigned"} and promote(one.spec.dtype, other.spec.dtype) == "float64":
+            return _compare_signs(fn, one, other)
+    elif isinstance(one, int) or isinstance(other, int):
+        outside = _outside_range(fn, one, other)
+        if outside is not None:
+            return outside
+    return binary(fn, one, other)
+
+
+def _compare_signs(fn: BinaryFunction, one: Value, other: Value) -> Value:
+    signed_first = KIND[one.spec.dtype] == "signed"
+    signed, unsigned = (one, other) if signed_first else (other, one)
+    negative = binary("less", signed, 0)
+    bits = cast(signed, "uint64"), cast(unsigned, "uint64")
+    as_unsigned = binary(fn, *bits) if signed_first else binary(fn, *bits[::-1])
+    below = fn in (("less", "less_equal") if signed_first else ("greater", "greater_equal")) or fn == "not_equal"
+    return where(negative, below, as_unsigned)
+
+
+def _outside_range(fn: BinaryFunction, one: Operand, other: Operand) -> Value | None:
+    """A Python integer that the array's type cannot hold still compares, as in NumPy."""
+    value, scalar = (one, other) if isinstance(one, Value) else (other, one)
+    assert isinstance(value, Value)
+    if type(scalar) is not int or KIND[value.spec.dtype] not in ("signed", "unsigned"):
+        return None
+    try:
+        _check_range(scalar, value.spec.dtype)
+    except OverflowError:
+        is_larger = (scalar > 0) == isinstance(one, Value)  # the scalar is the larger one, seen from `one`
+        truth = fn == "not_equal" or fn in (("less", "less_equal") if is_larger else ("greater", "greater_equal"))
+        return broadcast(_new_constant(truth, "bool"), value.spec.shape)
+    return None
+
+
+def where(condition: Value, a: Operand, b: Operand) -> Value:
+    """`a` where the condition holds, `b` elsewhere."""
+    if not isinstance(a, Value) and not isinstance(b, Value):
+        dtype = np.result_type(*(each.sample if type(each) is TracedScalar else each for each in (a, b))).name
+        a, b = constant(a, dtype), constant(b, dtype)  # type: ignore[arg-type]
+    x, y = common(a, b)
+    shape = broadcast_shapes(condition.spec.shape, x.spec.shape)
+    chosen = (broadcast(condition, shape), broadcast(x, shape), broadcast(y, shape))
+    return apply(_SELECT, *chosen, spec=Spec(shape, x.spec.dtype))
+
+
+def dtype_name(dtype: Any) -> DType:
+    """The name of whatever a user calls a dtype."""
+    name: DType = np.dtype(dtype).name
+    if name not in _ARRAY_DTYPES:
+        raise TypeError(f"anygpu has no arrays of {name}; it has {', '.join(_ARRAY_DTYPES)}.")
+    return name
+
+
+def normal_axis(axis: int, dimensions: int) -> int:
+    """A position from 0; negative ones count from the end."""
+    try:
+        position = axis.__index__()
+    except AttributeError:
+        raise TypeError(f"an axis is an integer, not {axis!r}.") from None
+    if not -dimensions <= position < dimensions:
+        raise np.exceptions.AxisError(position, dimensions)
+    return position % dimensions
+
+
+def normal_axes(axis: int | Sequence[int] | None, dimensions: int) -> tuple[int, ...]:
+    """Sorted positions; `None` is all of them."""
+    if axis is None:
+        return tuple(range(dimensions))
+    axes = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
+    positions = sorted(normal_axis(each, dimensions) for each in axes)
+    if len(set(positions)) != len(positions):
+        raise ValueError(f"an axis is named twice in {axis}.")
+    return tuple(positions)
+
+
+def full_shape(shape: int | Sequence[int]) -> Shape:
+    """A tuple of lengths from what a user writes."""
+    if hasattr(shape, "__index__"):
+        return (shape.__index__(),)
+    lengths = tuple(each.__index__() for each in shape)
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"lengths are 0 or more; got {lengths}.")
+    return lengths
+
+
+def infer_length(shape: Shape, size: int) -> Shape:
+    """`-1` stands for whatever is left."""
+    if -1 not in shape:
+        return shape
+    known = product(tuple(length for length in shape if length != -1))
+    if shape.count(-1) > 1 or (size % known if known else size):
+        raise ValueError(f"an array of {size} elements cannot be reshaped to {shape}.")
+    return tuple(size // known if length == -1 and known else 0 if length == -1 else length for length in shape)
+
+
+def _listed(shapes: Sequence[Shape]) -> str:
+    return ", ".join(map(str, shapes))

@@ -1,0 +1,368 @@
+"""Python's numbers in a function that is being recorded: their values come later, and they stay Python's.
+
+A number that is an argument must not become a part of the program, or each new value would need a new program. So the
+function gets a `TracedScalar` in its place. Arithmetic on it with Python's numbers is kept as an expression that Python
+itself evaluates at each call; where it meets an array it becomes an input without axes, in the type of that array, as
+NumPy 2 has it (NEP 50). Code that asks for its value is told that there is none yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from anygpu.array.core.expression import Value
+from anygpu.program.dtypes import DType
+
+#: Beyond this an expression is not worth it: a loop has made it.
+MAX_TEXT = 1500
+
+_NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
+_STRONG: dict[type[Any], DType] = {int: "int64", float: "float64", complex: "complex128", bool: "bool"}
+
+
+class Recorder(Protocol):
+    """What a weak number needs of the paper it stands on."""
+
+    def number(self, text: str, dtype: DType) -> Value:
+        """The result of the expression as an input."""
+
+    def refuse(self, *, number: bool = False) -> NoReturn:
+        """There are no values yet."""
+
+
+class TracedScalar:
+    """A number of Python's own, of which only the type is known yet."""
+
+    __slots__ = ("_kind", "_place", "_text")
+
+    #: The paper, where it is in the place of a device.
+    _place: Any
+
+    #: Before NumPy's arrays in mixed operations, as our arrays are.
+    __array_priority__ = 1000
+
+    def __init__(self, text: str, place: Recorder, kind: type[Any] = float) -> None:
+        #: How Python computes it; `a` are the leaves of the arguments.
+        self._text = text
+        self._place = place
+        self._kind = kind
+
+    @property
+    def __class__(self) -> type[Any]:
+        """For `isinstance(t, float)` it is what it stands for."""
+        return self._kind
+
+    @__class__.setter
+    def __class__(self, kind: object) -> None:
+        raise TypeError("the class of a number cannot be set.")
+
+    def value(self, dtype: DType) -> Value:
+        """This number where an array of that type meets it."""
+        value: Value = self._place.number(self._text, dtype)
+        return value
+
+    @property
+    def sample(self) -> Any:
+        """A number of the same type."""
+        return self._kind(1)
+
+    @property
+    def strong(self) -> Value:
+        """As NumPy's own scalar of the same kind, which adapts to nothing."""
+        return self.value(_STRONG[self._kind])
+
+    @property
+    def is_whole(self) -> bool:
+        return self._kind is int
+
+    def needs_value(self) -> NoReturn:
+        """Something depends on the number that only its value decides."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        paper: Recorder = self._place
+        paper.refuse(number=True)
+
+    # Arithmetic
+
+    def _two(
+        self, sign: str, ufunc: np.ufunc, other: Any, swapped: bool, kind: Callable[[type, type], type | None]
+    ) -> Any:
+        if isinstance(other, np.generic | np.ndarray):
+            return ufunc(other, self) if swapped else ufunc(self, other)
+        if type(other) is TracedScalar:
+            text, theirs = other._text, other._kind
+        elif isinstance(other, _NUMBERS):
+            theirs = next(each for each in _NUMBERS if isinstance(other, each))
+            text = _written(theirs(other))  # a subclass of int or float is its number
+        else:
+            return NotImplemented
+        result = kind(self._kind, theirs)
+        if result is None:
+            self._refuse()
+        whole = f"({text} {sign} {self._text})" if swapped else f"({self._text} {sign} {text})"
+        if sign in _MAY_RAISE:
+            self._place.risky[whole] = None
+        return self._new(whole, result)
+
+    def _new(self, text: str, kind: type[Any]) -> TracedScalar:
+        if len(text) > MAX_TEXT:
+            self._refuse()
+        return TracedScalar(text, self._place, kind)
+
+    def __add__(self, other: Any) -> Any:
+        return self._two("+", np.add, other, False, _arithmetic)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._two("+", np.add, other, True, _arithmetic)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._two("-", np.subtract, other, False, _arithmetic)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._two("-", np.subtract, other, True, _arithmetic)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._two("*", np.multiply, other, False, _arithmetic)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._two("*", np.multiply, other, True, _arithmetic)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._two("/", np.divide, other, False, _division)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._two("/", np.divide, other, True, _division)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._two("//", np.floor_divide, other, False, _real)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self._two("//", np.floor_divide, other, True, _real)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._two("%", np.remainder, other, False, _real)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self._two("%", np.remainder, other, True, _real)
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __pow__(self, other: Any, modulus: Any = None) -> Any:
+        if isinstance(other, np.ndarray | np.generic) or self._kind is int:
+            whole = type(other) is int and other >= 0
+        else:
+            # Only a whole exponent surely gives a real number: (-8.0) ** 0.5 is complex.
+            whole = type(other) is int or (type(other) is float and other.is_integer())
+        return self._two("**", np.power, other, False, _arithmetic if whole and modulus is None else _unknown)
+
+    def __rpow__(self, other: Any) -> Any:
+        positive = (type(other) is float and other > 0) or (type(other) is int and other > 0 and self._kind is float)
+        return self._two("**", np.power, other, True, _division if positive else _unknown)
+
+    def __neg__(self) -> TracedScalar:
+        return self._signed("-")
+
+    def __pos__(self) -> TracedScalar:
+        return self._signed("+")
+
+    def __abs__(self) -> TracedScalar:
+        if self._kind is bool:
+            self._refuse()
+        return self._new(f"abs({self._text})", int if self._kind is int else float)
+
+    def _signed(self, sign: str) -> TracedScalar:
+        if self._kind is bool:
+            self._refuse()
+        return self._new(f"({sign}{self._text})", self._kind)
+
+    # Comparisons, and what is done with their results
+
+    def __eq__(self, other: Any) -> Any:
+        return self._two("==", np.equal, other, False, _truth)
+
+    def __ne__(self, other: Any) -> Any:
+        return self._two("!=", np.not_equal, other, False, _truth)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._two("<", np.less, other, False, _order)
+
+    def __le__(self, other: Any) -> Any:
+        return self._two("<=", np.less_equal, other, False, _order)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._two(">", np.greater, other, False, _order)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._two(">=", np.greater_equal, other, False, _order)
+
+    def __and__(self, other: Any) -> Any:
+        return self._two("&", np.bitwise_and, other, False, _logic)
+
+    def __rand__(self, other: Any) -> Any:
+        return self._two("&", np.bitwise_and, other, True, _logic)
+
+    def __or__(self, other: Any) -> Any:
+        return self._two("|", np.bitwise_or, other, False, _logic)
+
+    def __ror__(self, other: Any) -> Any:
+        return self._two("|", np.bitwise_or, other, True, _logic)
+
+    def __xor__(self, other: Any) -> Any:
+        return self._two("^", np.bitwise_xor, other, False, _logic)
+
+    def __rxor__(self, other: Any) -> Any:
+        return self._two("^", np.bitwise_xor, other, True, _logic)
+
+    # Parts
+
+    @property
+    def real(self) -> TracedScalar:
+        return self if self._kind in (float, int) else self._new(f"{self._text}.real", float)
+
+    @property
+    def imag(self) -> TracedScalar:
+        return self._new(f"{self._text}.imag", int if self._kind is int else float)
+
+    def conjugate(self) -> TracedScalar:
+        return self._new(f"{self._text}.conjugate()", self._kind)
+
+    def __copy__(self) -> TracedScalar:
+        return self
+
+    def __deepcopy__(self, memory: object) -> TracedScalar:
+        return self
+
+    # NumPy
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        from anygpu.array.functions.ufuncs import call_ufunc
+
+        return call_ufunc(ufunc, method, inputs, options)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        from anygpu.array.functions.numpy_functions import call_function
+
+        return call_function(function, arguments, options)
+
+    # Everything that needs the value
+
+    def __array__(self, *arguments: Any, **options: Any) -> NoReturn:
+        self._refuse()
+
+    def __bool__(self) -> bool:
+        self._refuse()
+
+    def __float__(self) -> float:
+        self._refuse()
+
+    def __int__(self) -> int:
+        self._refuse()
+
+    def __index__(self) -> int:
+        if self._kind not in (int, bool):
+            raise TypeError(f"'{self._kind.__name__}' object cannot be interpreted as an integer")
+        self._refuse()
+
+    def __complex__(self) -> complex:
+        self._refuse()
+
+    def __round__(self, digits: object = None) -> NoReturn:
+        self._refuse()
+
+    def __trunc__(self) -> NoReturn:
+        self._refuse()
+
+    def __floor__(self) -> NoReturn:
+        self._refuse()
+
+    def __ceil__(self) -> NoReturn:
+        self._refuse()
+
+    def __hash__(self) -> int:
+        self._refuse()
+
+    def __repr__(self) -> str:
+        self._refuse()
+
+    def __str__(self) -> str:
+        self._refuse()
+
+    def __format__(self, how: str) -> str:
+        self._refuse()
+
+    def __reduce__(self) -> NoReturn:
+        self._refuse()
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(self._kind, name):
+            self._refuse()
+        raise AttributeError(f"{self._kind.__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+
+def _written(number: Any) -> str:
+    """A number as Python reads it, also infinity and NaN; the namespace of expressions has names for these."""
+    if type(number) is complex:
+        return f"complex({number.real!r}, {number.imag!r})"
+    return f"({number!r})"
+
+
+def _arithmetic(one: type, other: type) -> type | None:
+    if complex in (one, other):
+        return complex
+    return float if float in (one, other) else int
+
+
+def _division(one: type, other: type) -> type | None:
+    return complex if complex in (one, other) else float
+
+
+def _real(one: type, other: type) -> type | None:
+    return None if complex in (one, other) else _arithmetic(one, other)
+
+
+def _unknown(one: type, other: type) -> None:
+    return None
+
+
+def _truth(one: type, other: type) -> type | None:
+    return bool
+
+
+def _order(one: type, other: type) -> type | None:
+    return None if complex in (one, other) else bool
+
+
+def _logic(one: type, other: type) -> type | None:
+    if one is other is bool:
+        return bool
+    return int if {one, other} <= {bool, int} else None
+
+
+def evaluator(texts: Sequence[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Computes the expressions from the leaves of a call, by Python's own rules and with its own errors."""
+    source = f"lambda a: ({''.join(f'{text}, ' for text in texts)})"
+    made: Callable[[Sequence[Any]], tuple[Any, ...]] = eval(source, dict(_NAMES))
+    return made
+
+
+#: Of these Python raises an error for some numbers, also where the result is not used.
+_MAY_RAISE = frozenset(("/", "//", "%", "**"))
+
+_NAMES = {"__builtins__": {}, "abs": abs, "complex": complex, "inf": float("inf"), "nan": float("nan")}
+
+
+def in_type(number: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The number as an array without axes. What is too large for the type is infinite, as in NumPy, without a word."""
+    if dtype.itemsize in (8, 16) or dtype.kind == "b":
+        return np.array(number, dtype)
+    with np.errstate(over="ignore"):
+        return np.array(number, dtype)

@@ -1,0 +1,199 @@
+"""Views that behave as NumPy's do: what is written into one is seen in its base, and the other way round.
+
+A view knows its base and the way from there, as movement primitives. Every write to the base makes a new version, and a
+view of an older version looks again. Writing into a view goes the same way back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import ref
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from anygpu.array.core.expression import Value, is_ordered
+from anygpu.array.core.recording import apply
+from anygpu.program.primitives import Flip, Permute, Primitive, Reshape, Shape, Slice, Unary, Update
+
+if TYPE_CHECKING:
+    from anygpu.array.core.array import Array
+
+
+class Shared:
+    """What a base that has views keeps."""
+
+    __slots__ = ("doubts", "version")
+
+    def __init__(self) -> None:
+        #: Counts the writes.
+        self.version = 0
+        #: Reshapes of which nobody knows whether NumPy would have copied.
+        self.doubts: list[ref[Array]] = []
+
+
+class View:
+    """How an array looks at its base."""
+
+    __slots__ = ("base", "path", "refusal", "shared", "version")
+
+    def __init__(self, base: Array, path: tuple[Primitive, ...], refusal: str | None = None) -> None:
+        if base._shared is None:
+            base._shared = Shared()
+        self.base = base
+        self.shared = base._shared
+        self.path = path
+        self.version = base._shared.version
+        #: Why nothing may be written through this view; `None` when it may.
+        self.refusal = refusal
+
+    @property
+    def stale(self) -> bool:
+        return self.version != self.shared.version
+
+    @property
+    def can_be_followed(self) -> bool:
+        """Whether NumPy makes the same view of the same base along the path."""
+        parts = any(isinstance(op, Unary) for op in self.path)
+        known = self.refusal is None or self.refusal is _DOUBT or parts
+        return known and all(isinstance(op, _ON_HOST) for op in self.path)
+
+    def look(self) -> Value:
+        self.version = self.shared.version
+        value = self.base._stored
+        for op in self.path:
+            value = apply(op, value)
+        return value
+
+
+def attach(array: Array, base: Array, path: tuple[Primitive, ...], refusal: str | None = None) -> Array:
+    """Make `array`, whose value was computed along the path, a view of `base`, or of what that is a view of."""
+    if base._is_number and not array.shape:
+        return array  # a method of one of NumPy's numbers gives a number
+    seen = base._view
+    root, way = (base, path) if seen is None else (seen.base, seen.path + path)
+    inherited = seen.refusal if seen is not None else None
+    known = refusal or inherited
+    outcome = "view" if known is not None else _outcome(root, way, len(way) - len(path))
+    if outcome == "copy":
+        return array
+    doubtful = outcome == "doubt" or inherited is _DOUBT
+    array._view = View(root, way, _DOUBT if doubtful else known)
+    if doubtful:
+        shared = array._view.shared
+        shared.doubts = [*(each for each in shared.doubts if each() is not None), ref(array)]
+    return array
+
+
+_DOUBT = (
+    "this is a reshape of an array whose order in memory is not known here, so NumPy might have made it a view or a "
+    "copy. Write y = x.reshape(...).copy() for a copy, or assign to x itself."
+)
+
+
+def _outcome(root: Array, path: tuple[Primitive, ...], first: int) -> Literal["view", "copy", "doubt"]:
+    """What NumPy makes of the way from the step `first`. Axes of length 1 come and go without a copy."""
+    if not any(isinstance(op, Reshape) for op in path[first:]):
+        return "view"
+    spec = root._stored.spec
+    for step, op in enumerate(path):
+        before, spec = spec, op.infer(spec)
+        if step >= first and isinstance(op, Reshape) and _without_ones(before.shape) != _without_ones(spec.shape):
+            if not is_ordered(root._stored):
+                return "doubt"
+            if not _can_reshape_in_place(root, path[:step], spec.shape):
+                return "copy"
+    return "view"
+
+
+def _can_reshape_in_place(root: Array, path: tuple[Primitive, ...], shape: Shape) -> bool:
+    """Ask NumPy itself, with an array that has the strides and no memory."""
+    strides: list[int] = []
+    step = 1
+    for length in reversed(root._stored.spec.shape):
+        strides.insert(0, step)
+        step *= max(length, 1)
+    dummy = as_strided(np.empty(1, np.int8), root._stored.spec.shape, strides, writeable=False)
+    try:
+        for op in (*path, Reshape(shape)):
+            dummy = _on_numpy(op, dummy)
+    except ValueError:
+        return False
+    return True
+
+
+def _on_numpy(op: Primitive, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    match op:
+        case Slice(starts=starts, stops=stops, steps=steps):
+            return x[tuple(slice(*each) for each in zip(starts, stops, steps, strict=True))]
+        case Flip(axes=axes):
+            return np.flip(x, axes)
+        case Permute(axes=axes):
+            return x.transpose(axes)
+        case Reshape(shape=shape):
+            return np.reshape(x, shape, copy=False)
+        case Unary(fn=fn):
+            return x.real if fn == "real" else x.imag
+    return x
+
+
+#: Of functions only the real and the imaginary part give views.
+_ON_HOST = (Slice, Flip, Permute, Reshape, Unary)
+
+
+def follow_on_host(path: tuple[Primitive, ...], base: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The view of a NumPy array that the path leads to; where NumPy makes a copy, that copy."""
+    for op in path:
+        base = base.reshape(op.shape) if isinstance(op, Reshape) else _on_numpy(op, base)
+    return base
+
+
+def _without_ones(shape: Shape) -> Shape:
+    return tuple(length for length in shape if length != 1)
+
+
+def put(base: Value, path: tuple[Primitive, ...], new: Value) -> Value:
+    """The base with `new` in the place that the path leads to."""
+    if not path:
+        return new
+    op = path[0]
+    changed = put(apply(op, base), path[1:], new)
+    match op:
+        case Slice(starts=starts, steps=steps):
+            return apply(Update(starts, steps), base, changed)
+        case Flip():
+            return apply(op, changed)
+        case Permute(axes=axes):
+            return apply(Permute(tuple(axes.index(axis) for axis in range(len(axes)))), changed)
+        case Reshape():
+            return apply(Reshape(base.spec.shape), changed)
+    raise AssertionError(f"{op.name} makes no view that can be written to")
+
+
+def write(array: Array, new: Value) -> None:
+    """Replace the array's elements in place, and with them those of everything that shares them."""
+    if new.place is None:
+        # Constants are at home everywhere; what they are written into stays where it is.
+        new = Value(new.op, new.inputs, new.spec, array._place, new.line)
+    view = array._view
+    if view is None:
+        _replace(array, new)
+        return
+    if view.refusal is not None:
+        raise ValueError(f"the array cannot be written to: {view.refusal}")
+    _replace(view.base, put(view.base._stored, view.path, new), unless=array)
+    array._stored = new
+    view.version = view.shared.version
+
+
+def _replace(base: Array, new: Value, unless: Array | None = None) -> None:
+    shared = base._shared
+    if shared is not None and any(each() is not None and each() is not unless for each in shared.doubts):
+        raise ValueError(
+            "the array cannot be changed in place: it was reshaped before, and whether NumPy would have made that a "
+            "view or a copy is not known here. Write x.reshape(...).copy() there, or x = x + 1 instead of x += 1."
+        )
+    base._stored = new
+    new.holder = ref(base)
+    if shared is not None:
+        shared.version += 1

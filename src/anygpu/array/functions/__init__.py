@@ -1,0 +1,1 @@
+"""NumPy's functions for arrays, a family a file."""

@@ -1,0 +1,448 @@
+"""Arrays from nothing, from other arrays, and from other libraries.
+
+Nothing here takes memory that is not needed: `zeros` is one number repeated, `arange` and `eye` are made of a counter.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anygpu.array.core import recording
+from anygpu.array.core.arguments import (
+    arrays,
+    counting,
+    counting_dtype,
+    filled,
+    holds_array,
+    place_among,
+    placed,
+    spec_of,
+    to_array,
+    view,
+)
+from anygpu.array.core.array import Array, as_value, place_of
+from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
+from anygpu.array.core.expression import Value
+from anygpu.array.core.plain import require_plain
+from anygpu.array.core.recording import (
+    apply,
+    binary,
+    broadcast,
+    cast,
+    compare,
+    dtype_name,
+    full_shape,
+    reshape,
+    where,
+)
+from anygpu.array.core.traced_scalar import TracedScalar
+from anygpu.array.functions.manipulation import diagonal
+from anygpu.array.functions.ranges import arange, geomspace, linspace, logspace
+from anygpu.program.dtypes import DType, promote
+from anygpu.program.primitives import Broadcast, Concatenate, Flip, Pad, Reshape, Scan, Shape
+
+__all__ = [
+    "arange",
+    "asarray",
+    "copy",
+    "diag",
+    "diagflat",
+    "empty",
+    "empty_like",
+    "eye",
+    "from_dlpack",
+    "fromfunction",
+    "full",
+    "full_like",
+    "geomspace",
+    "identity",
+    "indices",
+    "linspace",
+    "logspace",
+    "meshgrid",
+    "ones",
+    "ones_like",
+    "tri",
+    "tril",
+    "triu",
+    "vander",
+    "zeros",
+    "zeros_like",
+]
+
+
+def asarray(
+    obj: Any,
+    /,
+    dtype: npt.DTypeLike | None = None,
+    order: str | None = None,
+    *,
+    device: object | None = None,
+    copy: bool | None = None,
+    like: object | None = None,
+) -> Array:
+    """An array of whatever can be one.
+
+    An `Array` is returned as it is, unless another type, another device or a copy is asked for. Everything else is
+    copied now, because the caller may change it later; so `copy=False` is refused there.
+    """
+    place = device_for(device) if device is not None else place_among(obj)
+    if isinstance(obj, Array):
+        return _converted(obj, dtype, place, copy)
+    if copy is False:
+        if hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray | np.generic):
+            return _converted(from_dlpack(obj, device=device, copy=False), dtype, place, False)
+        raise ValueError(
+            f"a {type(obj).__name__} is copied to the device: leave copy=False out, or use from_dlpack(x, copy=False)."
+        )
+    if hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray | np.generic):
+        return _converted(_imported(obj, place), dtype, place, None)
+    if isinstance(obj, list | tuple) and holds_array(obj):
+        return _converted(to_array(obj, place), dtype, place, None)
+    require_plain(obj, "asarray")
+    return _from_host(np.asarray(obj, dtype=dtype), place)
+
+
+def _converted(array: Array, dtype: npt.DTypeLike | None, place: ArrayDevice, copy: bool | None) -> Array:
+    needs_copy = array._place is not place or (dtype is not None and dtype_name(dtype) != dtype_name(array.dtype))
+    if needs_copy and copy is False:
+        raise ValueError("another type or device needs a copy: leave copy=False out.")
+    moved = array.to_device(place)
+    if dtype is not None:
+        moved = moved.astype(dtype, copy=False)
+    return moved.copy() if copy and moved is array else moved
+
+
+def _from_host(values: npt.NDArray[Any], place: ArrayDevice) -> Array:
+    if values.dtype == object and values.size and all(type(each) is int for each in values.flat):
+        raise OverflowError("a Python integer is too large for every integer type; use floats.")
+    return Array(placed(as_value(values, place), place))
+
+
+def _imported(obj: Any, place: ArrayDevice) -> Array:
+    """A copy of another library's array, through DLPack when the device can read it and through the host otherwise."""
+    try:
+        buffer = place.adopt(obj)
+    except (BufferError, RuntimeError, TypeError, ValueError):
+        return _from_host(np.asarray(obj), place)
+    return _from_host(place.download(buffer), place)
+
+
+def from_dlpack(x: Any, /, *, device: object | None = None, copy: bool | None = None) -> Array:
+    """An array of another library that speaks DLPack, without a copy where the engine allows."""
+    place = device_for(device) if device is not None else place_of(x)
+    if isinstance(x, Array):
+        if place is x._place and not copy:
+            return view(x, Reshape(x.shape))
+        return _converted(x, None, place, copy)
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"a {type(x).__name__} does not speak DLPack; use asarray.")
+    buffer = place.adopt(x)
+    native = place.native(buffer)
+    if copy:
+        return _from_host(np.array(place.download(buffer)), place)
+    if copy is False and native.__dlpack_device__() != x.__dlpack_device__():
+        raise ValueError(f"the array is not on {place.device}, so it has to be copied: leave copy=False out.")
+    return Array(Value.on(place, buffer, spec_of(native)))
+
+
+def copy(a: Any, order: str = "K", subok: bool = False) -> Array:
+    """The same values in an array of its own."""
+    return asarray(a, copy=True)
+
+
+# One number everywhere
+
+
+def full(
+    shape: int | Sequence[int],
+    fill_value: Any,
+    dtype: npt.DTypeLike | None = None,
+    order: str = "C",
+    *,
+    device: object | None = None,
+    like: object | None = None,
+) -> Array:
+    """`fill_value` in every place; it may be an array that broadcasts to the shape."""
+    place = device_for(device) if device is not None else place_of(fill_value)
+    lengths = full_shape(shape)
+    if isinstance(fill_value, Array):
+        wanted = dtype_name(dtype) if dtype is not None else fill_value._value.spec.dtype
+        return Array(broadcast(cast(fill_value.to_device(place)._value, wanted), lengths))
+    if type(fill_value) is TracedScalar:
+        return Array(broadcast(fill_value.strong if dtype is None else fill_value.value(dtype_name(dtype)), lengths))
+    with np.errstate(invalid="ignore"):
+        values = np.full(np.shape(fill_value), fill_value, dtype)
+    return Array(placed(broadcast(as_value(values, place), lengths), place))
+
+
+def zeros(
+    shape: int | Sequence[int],
+    dtype: npt.DTypeLike | None = None,
+    order: str = "C",
+    *,
+    device: object | None = None,
+    like: object | None = None,
+) -> Array:
+    return _repeated(shape, 0, dtype, device_for(device))
+
+
+def ones(
+    shape: int | Sequence[int],
+    dtype: npt.DTypeLike | None = None,
+    order: str = "C",
+    *,
+    device: object | None = None,
+    like: object | None = None,
+) -> Array:
+    return _repeated(shape, 1, dtype, device_for(device))
+
+
+def empty(
+    shape: int | Sequence[int],
+    dtype: npt.DTypeLike | None = None,
+    order: str = "C",
+    *,
+    device: object | None = None,
+    like: object | None = None,
+) -> Array:
+    """Zeros: memory that nobody has written to does not exist here."""
+    return _repeated(shape, 0, dtype, device_for(device))
+
+
+def _repeated(shape: int | Sequence[int], number: int, dtype: npt.DTypeLike | None, place: ArrayDevice) -> Array:
+    name: DType = "float64" if dtype is None else dtype_name(dtype)
+    return Array(placed(filled(full_shape(shape), number, name), place))
+
+
+def full_like(
+    a: Any,
+    fill_value: Any,
+    dtype: npt.DTypeLike | None = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: int | Sequence[int] | None = None,
+    *,
+    device: object | None = None,
+) -> Array:
+    """As `full`, with the shape, type and device of another array unless others are given."""
+    lengths, name, place = _likeness(a, dtype, shape, device)
+    return full(lengths, fill_value, to_numpy_dtype(name), device=place)
+
+
+def zeros_like(
+    a: Any,
+    dtype: npt.DTypeLike | None = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: int | Sequence[int] | None = None,
+    *,
+    device: object | None = None,
+) -> Array:
+    lengths, name, place = _likeness(a, dtype, shape, device)
+    return Array(placed(filled(lengths, 0, name), place))
+
+
+def ones_like(
+    a: Any,
+    dtype: npt.DTypeLike | None = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: int | Sequence[int] | None = None,
+    *,
+    device: object | None = None,
+) -> Array:
+    lengths, name, place = _likeness(a, dtype, shape, device)
+    return Array(placed(filled(lengths, 1, name), place))
+
+
+def empty_like(
+    a: Any,
+    dtype: npt.DTypeLike | None = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: int | Sequence[int] | None = None,
+    *,
+    device: object | None = None,
+) -> Array:
+    return zeros_like(a, dtype, order, subok, shape, device=device)
+
+
+def _likeness(
+    a: Any, dtype: npt.DTypeLike | None, shape: int | Sequence[int] | None, device: object | None
+) -> tuple[Shape, DType, ArrayDevice]:
+    place = device_for(device) if device is not None else place_of(a)
+    model = a if isinstance(a, Array) else np.asarray(a)
+    return (
+        model.shape if shape is None else full_shape(shape),
+        dtype_name(model.dtype if dtype is None else dtype),
+        place,
+    )
+
+
+# Grids
+
+
+def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[Array, ...]:
+    """Coordinates of a grid, one array for each vector."""
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f'meshgrid: indexing is "xy" or "ij", not {indexing!r}.')
+    count = len(xi)
+    result = []
+    vectors = arrays(*xi)
+    order = list(range(count))
+    if indexing == "xy" and count > 1:
+        order[:2] = [1, 0]
+    lengths = [0] * count
+    for position, vector in zip(order, vectors, strict=True):
+        lengths[position] = vector.size
+    for position, vector in zip(order, vectors, strict=True):
+        line = view(vector, Reshape(tuple(vector.size if axis == position else 1 for axis in range(count))))
+        if not sparse:
+            line = view(line, Broadcast(tuple(lengths)), refusal="it repeats its elements; use copy=True to change it.")
+        result.append(line.copy() if copy else line)
+    return tuple(result)
+
+
+def indices(
+    dimensions: Sequence[int], dtype: npt.DTypeLike = int, sparse: bool = False, *, device: object | None = None
+) -> Any:
+    """For each axis of a grid, the position along it in every place."""
+    lengths = full_shape(dimensions)
+    place, name = device_for(device), dtype_name(dtype)
+    lines = [
+        reshape(counting(length, name), tuple(length if each == axis else 1 for each in range(len(lengths))))
+        for axis, length in enumerate(lengths)
+    ]
+    if sparse:
+        return tuple(Array(placed(line, place)) for line in lines)
+    if not lines:
+        return Array(placed(filled((0,), 0, name), place))
+    grids = [reshape(broadcast(line, lengths), (1, *lengths)) for line in lines]
+    return Array(placed(apply(Concatenate(0), *grids), place))
+
+
+def fromfunction(
+    function: Callable[..., Any],
+    shape: Sequence[int],
+    *,
+    dtype: npt.DTypeLike = float,
+    like: object | None = None,
+    **options: Any,
+) -> Any:
+    """What the function gives for the coordinates of a grid, all at once."""
+    grid = indices(shape, dtype)
+    return function(*(grid[axis] for axis in range(grid.shape[0])), **options)
+
+
+# Matrices
+
+
+def _rows_and_columns(rows: int, columns: int, k: int) -> tuple[Value, Value]:
+    """Row number plus k, and column number, ready to be compared."""
+    kind = counting_dtype(rows + columns + 1)
+    offset = max(-rows, min(columns, operator.index(k)))
+    row = binary("add", reshape(counting(rows, kind), (rows, 1)), offset)
+    return row, reshape(counting(columns, kind), (1, columns))
+
+
+def eye(
+    N: int,  # noqa: N803 - NumPy's name
+    M: int | None = None,  # noqa: N803
+    k: int = 0,
+    dtype: npt.DTypeLike | None = None,
+    order: str = "C",
+    *,
+    device: object | None = None,
+    like: object | None = None,
+) -> Array:
+    """Ones on the diagonal that is `k` above the main one, and zeros elsewhere."""
+    rows = operator.index(N)
+    columns = rows if M is None else operator.index(M)
+    name: DType = "float64" if dtype is None else dtype_name(dtype)
+    where_one = compare("equal", *_rows_and_columns(rows, columns, k))
+    return Array(placed(cast(where_one, name), device_for(device)))
+
+
+def identity(
+    n: int, dtype: npt.DTypeLike | None = None, *, device: object | None = None, like: object | None = None
+) -> Array:
+    return eye(n, dtype=dtype, device=device)
+
+
+def tri(
+    N: int,  # noqa: N803 - NumPy's name
+    M: int | None = None,  # noqa: N803
+    k: int = 0,
+    dtype: npt.DTypeLike | None = None,
+    *,
+    device: object | None = None,
+    like: object | None = None,
+) -> Array:
+    """Ones on and below the diagonal that is `k` above the main one, and zeros elsewhere."""
+    rows = operator.index(N)
+    columns = rows if M is None else operator.index(M)
+    name: DType = "float64" if dtype is None else dtype_name(dtype)
+    below = compare("greater_equal", *_rows_and_columns(rows, columns, k))
+    return Array(placed(cast(below, name), device_for(device)))
+
+
+def tril(m: Any, k: int = 0) -> Array:
+    """The part on and below a diagonal; zeros above it."""
+    return _triangle(m, k, lower=True)
+
+
+def triu(m: Any, k: int = 0) -> Array:
+    """The part on and above a diagonal; zeros below it."""
+    return _triangle(m, k - 1, lower=False)
+
+
+def _triangle(m: Any, k: int, *, lower: bool) -> Array:
+    (array,) = arrays(m)
+    if array.ndim == 0:
+        raise ValueError("a triangle needs an array with at least one axis.")
+    value = array._value
+    rows, columns = array.shape[-2:] if array.ndim > 1 else (array.size, array.size)
+    below = compare("greater_equal", *_rows_and_columns(rows, columns, k))
+    zero = recording.constant(0, value.spec.dtype)
+    return Array(where(below, value, zero) if lower else where(below, zero, value))
+
+
+def diag(v: Any, k: int = 0) -> Array:
+    """A matrix with the vector on a diagonal, or the diagonal of a matrix."""
+    (array,) = arrays(v)
+    if array.ndim == 2:
+        return diagonal(array, k)
+    if array.ndim != 1:
+        raise ValueError(f"diag takes a vector or a matrix, not {array.ndim} axes; use diagonal.")
+    value = array._value
+    zero = recording.constant(0, value.spec.dtype)
+    size = array.size + abs(k)
+    line = apply(Pad((0,), (abs(k),)), value, zero)
+    spread = reshape(line, (size, 1)) if k >= 0 else line
+    return Array(where(compare("equal", *_rows_and_columns(size, size, k)), broadcast(spread, (size, size)), zero))
+
+
+def diagflat(v: Any, k: int = 0) -> Array:
+    """A matrix with all elements on a diagonal."""
+    (array,) = arrays(v)
+    return diag(Array(reshape(array._value, (array.size,))), k)
+
+
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:  # noqa: N803 - NumPy's name
+    """Powers of a vector as columns."""
+    (array,) = arrays(x)
+    if array.ndim != 1:
+        raise ValueError(f"vander takes a vector, not {array.ndim} axes.")
+    value = cast(array._value, promote(array._value.spec.dtype, "int64"))
+    rows, columns = array.size, array.size if N is None else operator.index(N)
+    if columns < 1:
+        return Array(placed(filled((rows, 0), 0, value.spec.dtype), array._place))
+    powers = [filled((rows, 1), 1, value.spec.dtype), broadcast(reshape(value, (rows, 1)), (rows, columns - 1))]
+    result = apply(Scan("prod", 1), apply(Concatenate(1), *powers))
+    return Array(result if increasing else apply(Flip((1,)), result))

@@ -1,0 +1,275 @@
+"""How many elements fall where. Bins are found by search and counted by addition at their place."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from anygpu.array.core.arguments import arrays, filled, placed, same_dtype, slice_axis, to_array
+from anygpu.array.core.array import Array, place_of
+from anygpu.array.core.device import ArrayDevice
+from anygpu.array.core.expression import Value
+from anygpu.array.core.recording import apply, binary, cast, compare, constant, dtype_name, reshape, where
+from anygpu.array.functions.metadata import ndim
+from anygpu.array.functions.ranges import linspace
+from anygpu.program.dtypes import DType, is_inexact
+from anygpu.program.primitives import Flip, Reduce, Scatter, Search, product
+
+Range = tuple[Any, Any] | None
+
+
+def histogram_bin_edges(a: Any, bins: Any = 10, range: Range = None, weights: Any = None) -> Array:
+    """The edges that `histogram` uses."""
+    (array,) = arrays(a)
+    return Array(placed(_edges(_flat(array), bins, range, weights, array._place), array._place))
+
+
+def histogram(
+    a: Any, bins: Any = 10, range: Range = None, density: bool | None = None, weights: Any = None
+) -> tuple[Array, Array]:
+    """The number of elements, or the sum of their weights, in each bin; and the edges of the bins.
+
+    Without a range the bins reach from the smallest element to the largest; nothing is computed for that now. If these
+    are not finite, the edges are NaN and all bins are empty, where NumPy raises an error.
+    """
+    (array,) = arrays(a)
+    values = _flat(array)
+    edges = _edges(values, bins, range, weights, array._place)
+    heavy = None
+    if weights is not None:
+        heavy = to_array(weights, array._place)._value
+        if heavy.spec.shape != array.shape:
+            raise ValueError(f"weights of shape {heavy.spec.shape} do not fit {array.shape}.")
+        heavy = reshape(heavy, (array.size,))
+    counts = _counted([_bin_of(values, edges)], [edges.spec.shape[0] - 1], heavy)
+    if density:
+        counts = _density(counts, [edges])
+    return Array(placed(counts, array._place)), Array(placed(edges, array._place))
+
+
+def _flat(array: Array) -> Value:
+    value = reshape(array._value, (array.size,))
+    return cast(value, "uint8") if value.spec.dtype == "bool" else value
+
+
+def _edges(values: Value, bins: Any, range_: Range, weights: Any, place: ArrayDevice, *, typed: bool = True) -> Value:
+    """The edges of the bins; `typed` ones have the type of the elements, others that of the range."""
+    if isinstance(bins, str):  # how many bins there are depends on the values
+        host = np.asarray(Array(values))
+        return to_array(np.histogram_bin_edges(host, bins, range_, weights), place)._value
+    if ndim(bins) == 1:
+        return _given_edges(bins, place)
+    if ndim(bins):
+        raise ValueError("bins are a number, a vector of edges, or the name of a rule.")
+    count = operator.index(bins)
+    if count < 1:
+        raise ValueError(f"the number of bins is 1 or more, not {count}.")
+    first, last = _outer_edges(values, range_, place)
+    kind = _edges_dtype(values, range_) if typed else None
+    return linspace(first, last, count + 1, dtype=kind, device=place)._value  # type: ignore[no-any-return]
+
+
+def _edges_dtype(values: Value, range_: Range) -> DType:
+    """Floating point that holds the elements; numbers in the range adapt to them."""
+    limits = () if range_ is None else range_
+    known = (each.dtype if isinstance(each, Array) else each for each in limits)
+    kind = dtype_name(np.result_type(values.spec.dtype, *known))
+    return kind if is_inexact(kind) else "float64"
+
+
+def _given_edges(bins: Any, place: ArrayDevice) -> Value:
+    if not isinstance(bins, Array):
+        steps = np.asarray(bins)
+        if (steps[:-1] > steps[1:]).any():
+            raise ValueError("the edges of bins must not decrease.")
+    return to_array(bins, place)._value
+
+
+def _outer_edges(values: Value, range_: Range, place: ArrayDevice) -> tuple[Any, Any]:
+    if range_ is not None:
+        first, last = range_
+        if isinstance(first, Array) or isinstance(last, Array):
+            return _spread(*(to_array(each, place)._value for each in (first, last)))
+        if first > last:
+            raise ValueError(f"the range must go up, not from {first} to {last}.")
+        if not (math.isfinite(first) and math.isfinite(last)):
+            raise ValueError(f"the range from {first} to {last} is not finite.")
+        return (first - 0.5, last + 0.5) if first == last else (first, last)
+    if values.spec.size == 0:
+        return 0.0, 1.0
+    return _spread(apply(Reduce("min", (0,)), values), apply(Reduce("max", (0,)), values))
+
+
+def _spread(first: Value, last: Value) -> tuple[Array, Array]:
+    """A range of no width gets a width of 1."""
+    kind: DType = first.spec.dtype if is_inexact(first.spec.dtype) else "float64"
+    first, last = cast(first, kind), cast(last, kind)
+    margin = where(compare("equal", first, last), constant(0.5, kind), constant(0.0, kind))
+    return Array(binary("subtract", first, margin)), Array(binary("add", last, margin))
+
+
+def _bin_of(values: Value, edges: Value) -> tuple[Value, Value]:
+    """The bin of each element, and whether it is in one; the last bin includes its right edge."""
+    count = edges.spec.shape[0] - 1
+    line, points = same_dtype(edges, values)
+    first, last = (reshape(slice_axis(line, 0, each, each + 1), ()) for each in (0, count))
+    inside = binary("bitwise_and", compare("greater_equal", points, first), compare("less_equal", points, last))
+    position = binary("subtract", apply(Search("right"), line, points), 1)
+    position = binary("minimum", binary("maximum", position, 0), count - 1)
+    return position, inside
+
+
+def _counted(found: Sequence[tuple[Value, Value]], lengths: Sequence[int], heavy: Value | None) -> Value:
+    """Counts, or sums of weights, in a grid of bins."""
+    position, inside = found[0]
+    for (each, there), length in zip(found[1:], lengths[1:], strict=True):
+        position = binary("add", binary("multiply", position, length), each)
+        inside = binary("bitwise_and", inside, there)
+    kind: DType = "int64" if heavy is None else heavy.spec.dtype
+    inner: DType = "int64" if kind == "bool" else kind
+    amounts = cast(inside, inner)
+    if heavy is not None:
+        amounts = where(inside, cast(heavy, inner), constant(0, inner))
+    empty = filled((product(tuple(lengths)),), 0, inner)
+    return cast(reshape(apply(Scatter("add", 0), empty, position, amounts), tuple(lengths)), kind)
+
+
+def _density(counts: Value, edges: Sequence[Value]) -> Value:
+    """Counts as a density, whose integral is 1."""
+    total = apply(Reduce("sum", tuple(builtins.range(len(edges)))), counts)
+    result = counts
+    for axis, line in enumerate(edges):
+        length = line.spec.shape[0]
+        widths = binary("subtract", slice_axis(line, 0, 1, length), slice_axis(line, 0, 0, length - 1))
+        shape = tuple(length - 1 if each == axis else 1 for each in range(len(edges)))
+        result = binary("divide", result, reshape(cast(widths, _float_of(widths)), shape))
+    return binary("divide", result, total)
+
+
+def _float_of(value: Value) -> DType:
+    return value.spec.dtype if is_inexact(value.spec.dtype) else "float64"
+
+
+def histogramdd(
+    sample: Any,
+    bins: Any = 10,
+    range: Sequence[Range] | None = None,
+    density: bool | None = None,
+    weights: Any = None,
+) -> tuple[Array, tuple[Array, ...]]:
+    """As `histogram`, for points with several coordinates: a matrix of points, or a list with one vector for each."""
+    columns, place = _coordinates(sample)
+    count = len(columns)
+    bins_each = bins if isinstance(bins, tuple | list) or ndim(bins) else (bins,) * count
+    if len(bins_each) != count:
+        raise ValueError(f"bins for {len(bins_each)} coordinates do not fit {count}.")
+    ranges = range if range is not None else (None,) * count
+    if len(ranges) != count:
+        raise ValueError(f"ranges for {len(ranges)} coordinates do not fit {count}.")
+    edges = [
+        _edges(column, each, limits, None, place, typed=False)
+        for column, each, limits in zip(columns, bins_each, ranges, strict=True)
+    ]
+    found = [_bin_of(column, edge) for column, edge in zip(columns, edges, strict=True)]
+    heavy = None if weights is None else to_array(weights, place)._value
+    counts = _counted(found, [edge.spec.shape[0] - 1 for edge in edges], heavy)
+    result = _density(counts, edges) if density else cast(counts, "float64")
+    return Array(placed(result, place)), tuple(Array(placed(edge, place)) for edge in edges)
+
+
+def _coordinates(sample: Any) -> tuple[list[Value], ArrayDevice]:
+    """The columns of a matrix, or the vectors of a list."""
+    if not isinstance(sample, Array | np.ndarray):
+        parts = arrays(*sample)
+        return [_flat(part) for part in parts], parts[0]._place
+    table = to_array(sample, place_of(sample))
+    rows = table.shape[0]
+    value = reshape(table._value, (rows, table.size // rows if rows else 1))
+    columns = builtins.range(value.spec.shape[1])
+    return [reshape(slice_axis(value, 1, each, each + 1), (rows,)) for each in columns], table._place
+
+
+def histogram2d(
+    x: Any,
+    y: Any,
+    bins: Any = 10,
+    range: Sequence[Range] | None = None,
+    density: bool | None = None,
+    weights: Any = None,
+) -> tuple[Array, Array, Array]:
+    """As `histogram`, for points in the plane."""
+    count = len(bins) if isinstance(bins, tuple | list) or ndim(bins) else 1
+    if count not in (1, 2):
+        bins = (bins, bins)
+    counts, (rows, columns) = histogramdd([x, y], bins, range, density, weights)
+    return counts, rows, columns
+
+
+def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Array:
+    """How often each integer from 0 occurs.
+
+    How many these are depends on the largest, so that is computed, unless `minlength` has room for all of the type:
+    256 for bytes.
+    """
+    (array,) = arrays(x)
+    if array.ndim != 1:
+        raise ValueError(f"bincount takes a vector, not {array.ndim} axes.")
+    value = array._value
+    if not np.can_cast(array.dtype, np.int64, "safe") and array.size:
+        raise TypeError(f"bincount counts integers; convert {array.dtype} first.")
+    if minlength < 0:
+        raise ValueError(f"minlength is 0 or more, not {minlength}.")
+    length = operator.index(minlength)
+    value = cast(value, "int64")
+    if array.size and not (array.dtype.kind in "bu" and length > _largest(array.dtype)):
+        ends = [int(Array(apply(Reduce(fn, (0,)), value))) for fn in ("min", "max")]
+        if ends[0] < 0:
+            raise ValueError("bincount counts integers from 0; there is a negative one.")
+        length = max(length, ends[1] + 1)
+    kind: DType = "int64" if weights is None else "float64"
+    if weights is None:
+        amounts = filled((array.size,), 1, kind)
+    else:
+        amounts = cast(to_array(weights, array._place)._value, kind)
+        if amounts.spec.shape != array.shape:
+            raise ValueError(f"weights of shape {amounts.spec.shape} do not fit {array.shape}.")
+    empty = filled((length,), 0, kind)
+    return Array(placed(apply(Scatter("add", 0), empty, value, amounts) if length else empty, array._place))
+
+
+def _largest(dtype: np.dtype[Any]) -> int:
+    return 1 if dtype == np.bool_ else int(np.iinfo(dtype).max)
+
+
+def digitize(x: Any, bins: Any, right: bool = False) -> Array:
+    """The bin that each element is in, for edges that go up or down. `right` says which edge belongs to a bin."""
+    points, edges = arrays(x, bins)
+    if edges.ndim != 1:
+        raise ValueError(f"the edges are a vector, not {edges.ndim} axes.")
+    if "c" in (points.dtype.kind, edges.dtype.kind):
+        raise TypeError("complex numbers have no order, and so no bins.")
+    line, value = same_dtype(edges._value, points._value)
+    length = edges.shape[0]
+    side: Literal["left", "right"] = "left" if right else "right"
+    up = apply(Search(side), line, value)
+    falls: bool | None = None
+    if not isinstance(bins, Array):
+        steps = np.asarray(bins)
+        falls = bool(length and steps[0] > steps[-1])
+        wrong = steps[:-1] < steps[1:] if falls else steps[:-1] > steps[1:]
+        if wrong.any():
+            raise ValueError("the edges must all go up, or all go down.")
+    if falls is False or length == 0:
+        return Array(up)
+    turned = apply(Search(side), apply(Flip((0,)), line), value)
+    down = binary("subtract", length, turned)
+    if falls:
+        return Array(down)
+    # Which way the edges go is known when it runs.
+    ends = [reshape(slice_axis(line, 0, each, each + 1), ()) for each in (0, length - 1)]
+    return Array(where(compare("greater", *ends), down, up))

@@ -1,0 +1,28 @@
+"""What is known of an array without computing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from anygpu.array.core.array import Array
+from anygpu.array.core.recording import normal_axes
+from anygpu.program.primitives import Shape, product
+
+
+def shape(a: Any) -> Shape:
+    """The lengths of the axes of whatever can be an array; nothing is computed for it."""
+    return a.shape if isinstance(a, Array) else np.shape(a)
+
+
+def ndim(a: Any) -> int:
+    """The number of axes."""
+    return len(shape(a))
+
+
+def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
+    """The number of elements, or those along some axes."""
+    lengths = shape(a)
+    return product(tuple(lengths[each] for each in normal_axes(axis, len(lengths))))

@@ -1,0 +1,160 @@
+"""NumPy's functions for our arrays: `np.where(x > 0, x, 0)` with an `Array` ends up here.
+
+A function of NumPy's that has one of ours of the same name is that one. What we do not have runs on the host, with a
+notice that names it, its line and the bytes it moved; what would lose its meaning there is refused with what to write.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from anygpu.array.core.array import Array, as_array, place_of
+from anygpu.array.core.expression import users_line
+from anygpu.array.core.traced_scalar import TracedScalar
+from anygpu.fallback_warnings import ran_on_host
+from anygpu.receipts import HostOperation
+
+#: Where our functions are, by the part of NumPy that they stand for.
+MODULES: dict[str, tuple[str, ...]] = {
+    "numpy": (
+        "bits",
+        "comparison",
+        "creation",
+        "differences",
+        "elementwise",
+        "metadata",
+        "histograms",
+        "joining",
+        "products",
+        "manipulation",
+        "nan_reductions",
+        "numeric",
+        "padding",
+        "polynomials",
+        "quantiles",
+        "reductions",
+        "selecting",
+        "ranges",
+        "sets",
+        "interpolation",
+        "sorting",
+        "statistics",
+        "types",
+        "inplace",
+    ),
+    "numpy.linalg": ("linalg",),
+    "numpy.fft": ("fourier",),
+    "numpy.lib.stride_tricks": ("manipulation",),
+}
+
+#: Functions that print or write values out, so that they have to come to the host: no notice is due.
+TELL_VALUES = ("array2string", "array_repr", "array_str", "save", "savetxt", "savez", "savez_compressed")
+
+#: Functions that have no meaning for an array that is not in this process's memory, and what to write instead.
+REFUSED: dict[str, str] = {
+    "asfortranarray": "the order in memory is the device's own business: leave it out",
+    "may_share_memory": "x.base tells what an array is a view of",
+    "shares_memory": "x.base tells what an array is a view of",
+    "busday_count": "np.busday_count(np.asarray(x), …)",
+    "busday_offset": "np.busday_offset(np.asarray(x), …)",
+    "is_busday": "np.is_busday(np.asarray(x), …)",
+    "datetime_as_string": "np.datetime_as_string(np.asarray(x))",
+    "einsum_path": "np.einsum_path(…, np.asarray(x)): the path does not depend on the values",
+}
+
+
+#: Modules whose names sound like NumPy's and mean something else; the others may import from them.
+_NOT_FUNCTIONS = ("anygpu.array.core.recording", "anygpu.array.core.arguments", "anygpu.array.core.array")
+
+
+@cache
+def functions() -> dict[Any, Callable[..., Any]]:
+    """Each of NumPy's functions that we have, with ours."""
+    found: dict[Any, Callable[..., Any]] = {}
+    for namespace, modules in MODULES.items():
+        theirs = importlib.import_module(namespace)
+        for name in modules:
+            ours = importlib.import_module(f"anygpu.array.functions.{name}")
+            for public in vars(ours):
+                function, counterpart = getattr(ours, public), getattr(theirs, public, None)
+                home = getattr(function, "__module__", None) or ""
+                is_ours = callable(function) and home.startswith("anygpu.array.") and home not in _NOT_FUNCTIONS
+                if is_ours and callable(counterpart) and not isinstance(counterpart, type | np.ufunc):
+                    found.setdefault(counterpart, function)
+    return found
+
+
+def call_function(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """`function(*arguments, **options)`, where some of the arguments are our arrays."""
+    ours = functions().get(function)
+    name = getattr(function, "__name__", str(function))
+    if ours is not None:
+        out = options.pop("out", None) if "out" in options else None
+        result = ours(*arguments, **options)
+        return result if out is None else _into(out, result, name)
+    if name in REFUSED:
+        raise TypeError(f"np.{name} does not work on an anygpu Array; instead: {REFUSED[name]}.")
+    return _on_host(function, name, arguments, options)
+
+
+def _into(out: Any, result: Any, name: str) -> Array:
+    if not isinstance(out, Array):
+        raise TypeError(f"np.{name} of an anygpu Array cannot write into a {type(out).__name__}: leave out= away.")
+    return out._assign(as_array(result))
+
+
+def _on_host(function: Any, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    place = place_of(*_arrays_in((arguments, options)))
+    result = function(*_hosted(arguments), **_hosted(options))
+    if name in TELL_VALUES:
+        return result
+    returned = _returned(result, place)
+    line = users_line()
+    ran_on_host(
+        HostOperation(
+            operation=f"np.{name}",
+            reason="anygpu has no such function yet",
+            line=f"{line[0]}:{line[1]}" if line is not None else None,
+            bytes_moved=sum(each.nbytes for each in _arrays_in((arguments, options, returned))),
+        )
+    )
+    return returned
+
+
+def _arrays_in(arguments: Any) -> Iterator[Array]:
+    if isinstance(arguments, Array):
+        yield arguments
+    elif isinstance(arguments, dict):
+        yield from _arrays_in(tuple(arguments.values()))
+    elif isinstance(arguments, tuple | list):
+        for each in arguments:
+            yield from _arrays_in(each)
+
+
+def _hosted(arguments: Any) -> Any:
+    if isinstance(arguments, Array):
+        return arguments.numpy()
+    if type(arguments) is TracedScalar:
+        return float(arguments)
+    if isinstance(arguments, dict):
+        return {name: _hosted(each) for name, each in arguments.items()}
+    if isinstance(arguments, tuple) and hasattr(arguments, "_fields"):
+        return type(arguments)(*map(_hosted, arguments))
+    if isinstance(arguments, tuple | list):
+        return type(arguments)(map(_hosted, arguments))
+    return arguments
+
+
+def _returned(result: Any, place: Any) -> Any:
+    if type(result) is not Array and isinstance(result, np.ndarray) and result.dtype.kind in "biufc":
+        return as_array(result, place)
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return type(result)(*(_returned(each, place) for each in result))
+    if isinstance(result, tuple | list):
+        return type(result)(_returned(each, place) for each in result)
+    return result

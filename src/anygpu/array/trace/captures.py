@@ -1,0 +1,531 @@
+"""What a function depends on, found from its code: a list of steps that reads all of it anew at every call.
+
+A recorded program is true for as long as everything that it depends on, and that is not an input of it, is the same.
+So everything that the code can reach by a name is found once: arguments, globals, closures, defaults, attributes,
+elements, and the same again for the functions of the user's own that it calls. Each is a `Capture`: the capture that it
+is found in, the step from there, and what has to be true of it. At every call the steps are taken again, from the
+function and the arguments of *that* call. No object of the user's is kept.
+
+Only known kinds of things are followed, and `Unknown` stands for all others: what the function does with one of them
+cannot be recorded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import fractions
+import functools
+import operator
+import types
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, NamedTuple, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from anygpu.array.core.array import Array
+from anygpu.array.trace.code import (
+    APPROVED_MODULES,
+    attribute_names,
+    global_names,
+    imported_names,
+    is_approved_function,
+    reaches_inside,
+    sets_attributes,
+)
+from anygpu.array.trace.guards import (
+    PLAIN,
+    STEPS,
+    always,
+    are_absent,
+    attribute_keys,
+    bits,
+    container_facts,
+    defaults_facts,
+    is_in_order,
+    is_of,
+    is_of_ref,
+    is_ref,
+    lacks,
+    same_array,
+    same_class,
+    same_code,
+    same_container,
+    same_defaults,
+    same_object,
+    same_value,
+    weak,
+)
+from anygpu.program.dtypes import DTYPES
+
+#: After so many captures the function depends on too much to look at all of it before every call.
+MAX_CAPTURES = 4000
+#: How far the search goes.
+MAX_DEPTH = 40
+
+Kind = Literal[
+    "array",  # an input
+    "number",  # an input without axes
+    "value",  # compared by type and bits
+    "identity",  # the same object, which never changes
+    "same",  # the same object as an earlier capture
+    "function",
+    "method",
+    "partial",
+    "container",
+    "object",
+    "class",
+    "module",
+    "member",  # a property, static method or class method
+    "wrapper",  # an offloaded function: the function itself is used
+    "unknown",
+]
+
+#: Where a call begins: its arguments, its keywords, the function.
+ARGUMENTS, KEYWORDS, FUNCTION = range(3)
+
+
+class Capture(NamedTuple):
+    """One thing that a function depends on."""
+
+    kind: Kind
+    #: The position of the capture that it is found in, and the step from there.
+    parent: int
+    read: Callable[[Any, Any], Any]
+    key: Any
+    #: What must be true of it.
+    test: Callable[[Any, Any], bool]
+    expected: Any
+    #: What the user calls it.
+    name: str
+
+
+class TooMuch(Exception):
+    """The function depends on more than can be looked at."""
+
+
+class Search:
+    """One walk over everything that a call can reach. `values` are alive only while it is recorded."""
+
+    def __init__(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self.captures: list[Capture] = []
+        self.values: list[Any] = []
+        #: For each capture its children: the step's name, the step's key and the child's position.
+        self.children: list[list[tuple[str, Any, int]]] = []
+        #: Every attribute that is named in the code that was reached.
+        self.names: set[str] = set()
+        #: Whether attributes are reached by names that are made while the code runs.
+        self.any_name = False
+        #: Whether some code sets attributes: of classes too, for all that is known.
+        self.sets_attributes = False
+        #: Why functions are unknown.
+        self.unfollowed: dict[int, str] = {}
+        #: Where the members of classes are, by the class and the name.
+        self.members: dict[tuple[int, str], int] = {}
+        self.mro: dict[int, list[int]] = {}
+        self._known: dict[int, int] = {}
+        self._slots: dict[tuple[int, Any], int] = {}
+        #: Things whose attributes are looked at once their names are known.
+        self._named: list[tuple[int, int]] = []
+        self._looked: set[tuple[int, str]] = set()
+        #: Classes that no code can name, so that no code makes objects of them.
+        self._only_types: set[int] = set()
+        for position, root in ((ARGUMENTS, arguments), (KEYWORDS, keywords)):
+            facts = container_facts(root)
+            self._record("container", -1, "root", position, root, same_container, facts, "the number of its arguments")
+        for number, each in enumerate(arguments):
+            self._add(ARGUMENTS, "item", number, each, f"its argument number {number + 1}", 1)
+        for name, each in keywords.items():
+            self._add(KEYWORDS, "item", name, each, f"its argument {name}", 1)
+        #: Where the function itself is among the captures.
+        self.function = self._add(-1, "root", FUNCTION, function, _called(function), 0)
+        self._look_at_attributes()
+
+    # -- results
+
+    def is_argument(self, position: int) -> bool:
+        """Whether it was passed to the function, or is inside of something that was."""
+        while self.captures[position].parent >= 0:
+            position = self.captures[position].parent
+        return position in (ARGUMENTS, KEYWORDS)
+
+    def forget(self) -> None:
+        """Let go of everything that was found."""
+        self.values, self._known = [], {}
+
+    # -- the walk
+
+    def _look_at_attributes(self) -> None:
+        """Attributes are followed by name, and following them finds more code with more names: until there are none."""
+        done = -1
+        while done != (done := len(self.names) + len(self._named) + self.any_name - len(self._only_types)):
+            for position, depth in list(self._named):
+                self._look_into(position, depth)
+
+    def _record(
+        self,
+        kind: Kind,
+        parent: int,
+        step: str,
+        key: Any,
+        value: Any,
+        test: Callable[[Any, Any], bool],
+        expected: Any,
+        name: str,
+    ) -> int:
+        if len(self.captures) >= MAX_CAPTURES:
+            raise TooMuch
+        position = len(self.captures)
+        self.captures.append(Capture(kind, parent, STEPS[step], key, test, expected, name))
+        self.values.append(value)
+        self.children.append([])
+        if parent >= 0:
+            self.children[parent].append((step, key, position))
+        return position
+
+    def _add(self, parent: int, step: str, key: Any, value: Any, name: str, depth: int) -> int:
+        """See a thing that was found, decide what it is, and go on from it."""
+
+        def new(kind: Kind, test: Callable[[Any, Any], bool], expected: Any) -> int:
+            return self._record(kind, parent, step, key, value, test, expected, name)
+
+        kind = type(value)
+        if hides_its_class(kind):
+            return new("unknown", is_of_ref, weak(kind))
+        if kind in PLAIN or (isinstance(value, np.generic) and value.dtype.kind not in "OV"):
+            # A default is rarely another one, and as a value it leaves a method what it is.
+            is_default = step in ("default", "keyword default")
+            is_number = not is_default and (kind in (float, int) or isinstance(value, np.floating | np.integer))
+            if is_number and not isinstance(value, np.timedelta64) and (kind in PLAIN or value.dtype.name in DTYPES):
+                return new("number", is_of, kind)
+            return new("value", same_value, (kind, bits(value)))
+        if value is Ellipsis or value is NotImplemented:
+            return new("identity", operator.is_, value)
+        earlier = self._known.get(id(value))
+        if earlier is not None:
+            if step not in ("type", "mro"):
+                self._only_types.discard(earlier)
+            # The test needs all values that were read: it is done by whoever takes the steps.
+            return new("same", always, earlier)
+        if depth > MAX_DEPTH:
+            return new("unknown", is_of_ref, weak(kind))
+        if is_array(value):
+            position = new("array", same_array, (kind, value.shape, value.dtype, is_in_order(value)))
+        elif is_approved_function(value) or is_immutable(value):
+            return new("identity", is_ref, weak(value))
+        elif kind is types.FunctionType:
+            position = self._add_function(value, new, name, depth)
+        elif kind in VALUE_KINDS or (kind is frozenset and all(type(each) in PLAIN for each in value)):
+            return new("value", same_value, (kind, bits(value)))
+        elif isinstance(value, types.ModuleType):
+            position = self._add_module(value, new, depth)
+        elif kind in CONTAINERS or is_named_tuple(kind):
+            position = new("container", same_container, container_facts(value))
+            self._known[id(value)] = position
+            if isinstance(value, defaultdict):
+                self._add(position, "factory", None, value.default_factory, f"{name}.default_factory", depth + 1)
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for each, part in list(items):
+                self._add(position, "item", each, part, f"{name}[{each!r}]", depth + 1)
+        elif kind is types.MethodType:
+            position = new("method", is_of, kind)
+            self._known[id(value)] = position
+            self._add(position, "self", None, value.__self__, "self", depth + 1)
+            self._add(position, "func", None, value.__func__, name, depth + 1)
+        elif kind is functools.partial:
+            position = new("partial", is_of, kind)
+            self._known[id(value)] = position
+            self._add(position, "partial func", None, value.func, name, depth + 1)
+            self._add(position, "args", None, value.args, f"{name}.args", depth + 1)
+            self._add(position, "keywords", None, value.keywords, f"{name}.keywords", depth + 1)
+        elif kind in (property, staticmethod, classmethod, functools.cached_property):
+            position = new("member", is_of, kind)
+            self._known[id(value)] = position
+            inner = {property: "fget", functools.cached_property: "func attribute"}.get(kind, "func")
+            self._add(position, inner, None, STEPS[inner](value, None), name, depth + 1)
+            if kind is property and value.fset is not None:
+                self._add(position, "fset", None, value.fset, name, depth + 1)
+        elif _is_offloaded(value):
+            position = new("wrapper", is_of_ref, weak(kind))
+            self._add(position, "wrapped", None, value.__wrapped__, name, depth + 1)
+        elif isinstance(value, type):
+            position = self._add_class(value, new, depth)
+            if step in ("type", "mro"):
+                self._only_types.add(position)
+        elif is_followable(kind):
+            position = new("object", same_object, (weak(kind), attribute_keys(value)))
+            self._known[id(value)] = position
+            self._add(position, "type", None, kind, kind.__name__, depth + 1)
+            self._named.append((position, depth))
+        else:
+            position = new("unknown", is_of_ref, weak(kind))
+        self._known[id(value)] = position
+        return position
+
+    def _add_function(self, function: types.FunctionType, new: Callable[..., int], name: str, depth: int) -> int:
+        code = function.__code__
+        position = new("function", same_code, code)
+        self._known[id(function)] = position
+        why = _why_unfollowed(code, name)
+        if why is not None:
+            self.unfollowed[position] = why
+            self.captures[position] = self.captures[position]._replace(kind="unknown")
+            return position
+        for number, cell in enumerate(function.__closure__ or ()):
+            if (id(cell), "cell") in self._slots:
+                self.children[position].append(("cell", number, self._slots[id(cell), "cell"]))
+                continue
+            try:
+                value = cell.cell_contents
+            except ValueError:  # it is not bound yet
+                continue
+            self._slots[id(cell), "cell"] = len(self.captures)
+            self._add(position, "cell", number, value, code.co_freevars[number], depth + 1)
+        around = function.__globals__
+        absent = []
+        for each in sorted(global_names(code)):
+            if each not in around:
+                absent.append(each)
+                self._add_builtin(position, function, each)
+            elif (id(around), each) in self._slots:
+                self.children[position].append(("global", each, self._slots[id(around), each]))
+            else:
+                self._slots[id(around), each] = len(self.captures)
+                self._add(position, "global", each, around[each], each, depth + 1)
+        if absent:
+            self._record(
+                "value", position, "globals", None, around, are_absent, tuple(absent), f"the globals of {name}"
+            )
+        for number, default in enumerate(function.__defaults__ or ()):
+            self._add(position, "default", number, default, f"a default of {name}", depth + 1)
+        self._record(
+            "value", position, "defaults", None, None, same_defaults, defaults_facts(function), f"defaults of {name}"
+        )
+        for each, default in (function.__kwdefaults__ or {}).items():
+            self._add(position, "keyword default", each, default, f"a default of {name}", depth + 1)
+        found = attribute_names(code)
+        self.names |= found.names | (global_names(code) & {"type"})
+        self.any_name |= found.any_name
+        self.sets_attributes |= sets_attributes(code)
+        self._named.append((position, depth))
+        return position
+
+    def _add_builtin(self, position: int, function: types.FunctionType, name: str) -> None:
+        known: dict[str, Any] = cast(Any, function).__builtins__
+        if name in known and (id(known), name) not in self._slots:
+            self._slots[id(known), name] = len(self.captures)
+            self._record("identity", position, "builtin", name, None, is_ref, weak(known[name]), name)
+
+    def _add_module(self, module: types.ModuleType, new: Callable[..., int], depth: int) -> int:
+        if module.__name__ in APPROVED_MODULES:
+            position = new("identity", is_ref, weak(module))
+            self._named.append((position, depth))
+            return position
+        if getattr(module, "__spec__", None) is not None and module.__name__.partition(".")[0] in _STANDARD:
+            return new("unknown", is_of_ref, weak(type(module)))
+        if type(module) is not types.ModuleType or "__getattr__" in vars(module):
+            return new("unknown", is_of_ref, weak(type(module)))
+        position = new("module", is_ref, weak(module))
+        self._named.append((position, depth))
+        return position
+
+    def _add_class(self, kind: type[Any], new: Callable[..., int], depth: int) -> int:
+        if type(kind) not in _PLAIN_METACLASSES:
+            return new("unknown", is_of_ref, weak(type(kind)))
+        position = new("class", same_class, (weak(kind), len(vars(kind))))
+        self._known[id(kind)] = position
+        self.mro[id(kind)] = [position]
+        for number, base in enumerate(kind.__mro__[1:-1], 1):
+            if base.__module__ != "builtins":
+                self.mro[id(kind)].append(self._add(position, "mro", number, base, base.__name__, depth + 1))
+        self._named.append((position, depth))
+        return position
+
+    def _look_into(self, position: int, depth: int) -> None:
+        thing, capture = self.values[position], self.captures[position]
+        kind = capture.kind
+        if kind == "identity":
+            self._look_into_approved(position, thing, depth)
+            return
+        attributes = vars(thing) if hasattr(thing, "__dict__") else {}
+        every = (self.any_name and kind in ("object", "class")) or (kind == "object" and is_ours(type(thing)))
+        for each, member in list(attributes.items()):
+            # Special methods of a class run without being named.
+            runs_unnamed = kind == "class" and is_special(each) and type(member) is types.FunctionType
+            if each in _MAKING and position in self._only_types and not self.names & {"type", "__class__"}:
+                continue
+            is_reached = (every and not (kind == "class" and is_special(each))) or each in self.names or runs_unnamed
+            if is_reached and (kind != "class" or each not in _BESIDES):
+                self._look_at(position, "attribute", each, member, depth)
+        if kind == "object":
+            for slot in slots_of(type(thing)):
+                if not (every or slot in self.names) or (position, slot) in self._looked:
+                    continue
+                if hasattr(thing, slot):
+                    self._look_at(position, "slot", slot, getattr(thing, slot), depth)
+                else:
+                    self._looked.add((position, slot))
+                    label = f"{self.captures[position].name}.{slot}"
+                    self._record("value", position, "itself", None, thing, lacks, slot, label)
+
+    def _look_into_approved(self, position: int, module: types.ModuleType, depth: int) -> None:
+        """What a known module has under the names in the code: others may have put something else there."""
+        for name in self.names & vars(module).keys():
+            if (position, name) in self._looked:
+                continue
+            self._looked.add((position, name))
+            value, label = vars(module)[name], f"{module.__name__}.{name}"
+            if isinstance(value, types.ModuleType) and value.__name__ in APPROVED_MODULES:
+                self._add(position, "attribute", name, value, label, depth + 1)
+            elif type(value) in PLAIN:
+                known = type(value), bits(value)
+                self._record("value", position, "attribute", name, value, same_value, known, label)
+            else:
+                self._record("identity", position, "attribute", name, value, is_ref, weak(value), label)
+
+    def _look_at(self, position: int, step: str, name: str, value: Any, depth: int) -> None:
+        if (position, name) in self._looked:
+            return
+        self._looked.add((position, name))
+        label = f"{self.captures[position].name}.{name}"
+        found = self._add(position, step, name, value, label, depth + 1)
+        if self.captures[position].kind == "class":
+            self.members[id(self.values[position]), name] = found
+
+
+# What is followed, and what is taken as it is ------------------------------------------------------------------------
+
+VALUE_KINDS = frozenset(
+    (slice, range, datetime.date, datetime.timedelta, datetime.timezone, datetime.datetime, fractions.Fraction)
+)
+
+CONTAINERS: tuple[type[Any], ...] = (list, tuple, dict, OrderedDict, defaultdict)
+
+#: Methods that run without being named in code, and say nothing about what a function computes.
+_BESIDES = frozenset(("__del__", "__repr__", "__str__", "__init_subclass__", "__reduce__", "__doc__", "__module__"))
+
+#: Methods that run when an object is made.
+_MAKING = frozenset(("__init__", "__new__", "__post_init__"))
+
+_STANDARD = frozenset(__import__("sys").stdlib_module_names) - {"__main__"}
+
+_PLAIN_METACLASSES: tuple[type[Any], ...] = (type, type(Iterable))
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def is_named_tuple(kind: type[Any]) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields") and kind.__bases__ == (tuple,)
+
+
+def is_immutable(value: Any) -> bool:
+    """Whether it is itself and nothing else: an enum's member, a type of NumPy's, a bare sentinel."""
+    kind = type(value)
+    if kind is object or isinstance(value, np.dtype | enum.Enum | types.GenericAlias):
+        return True
+    if kind in (types.MemberDescriptorType, types.GetSetDescriptorType):
+        return True
+    if isinstance(value, BaseException):
+        return kind.__flags__ & _HEAP_TYPE != 0  # the others cannot be referred to weakly
+    if isinstance(value, type):
+        return isinstance(value, enum.EnumMeta) or value.__module__ in (
+            "builtins",
+            "numpy",
+            "collections",
+            "datetime",
+            "fractions",
+        )
+    if isinstance(value, Array) or _is_offloaded(value) or dataclasses.is_dataclass(kind):
+        return False
+    return kind.__module__.startswith("anygpu.")
+
+
+def _look_for_tricks(kind: type[Any]) -> bool:
+    if type(kind) not in _PLAIN_METACLASSES:
+        return False
+    for cls in kind.__mro__[:-1]:
+        for name in ("__getattr__", "__getattribute__", "__delattr__", "__setattr__", "__del__", "__init_subclass__"):
+            member = vars(cls).get(name)
+            # A frozen dataclass has made its own, which only refuse.
+            generated = isinstance(member, types.FunctionType) and name in ("__setattr__", "__delattr__")
+            if member is not None and not (generated and hasattr(cls, "__dataclass_fields__")):
+                return False
+    try:
+        object.__new__(kind)
+    except TypeError:
+        return False
+    return True
+
+
+def hides_its_class(kind: type[Any]) -> bool:
+    """Whether even asking for its class runs code of the user's: nothing is asked then."""
+    return any(
+        (type(vars(cls).get("__getattribute__")) is types.FunctionType or "__class__" in vars(cls))
+        and not cls.__module__.startswith("anygpu.")
+        for cls in kind.__mro__[:-1]
+    )
+
+
+def is_ours(kind: type[Any]) -> bool:
+    """Whether it is a class of anygpu's that only holds arrays, such as quantised weights."""
+    return kind.__module__.startswith("anygpu.") and dataclasses.is_dataclass(kind)
+
+
+def is_followable(kind: type[Any]) -> bool:
+    """Whether objects of the class are what their attributes are: it is written in Python, without tricks."""
+    if kind is types.SimpleNamespace:
+        return True
+    known = _FOLLOWABLE.get(kind)
+    if known is None:
+        library = kind.__module__.partition(".")[0]
+        is_known = is_ours(kind) or library not in _NOT_FOLLOWED
+        known = not issubclass(kind, type) and is_known and _look_for_tricks(kind)
+        _FOLLOWABLE[kind] = known
+    return known
+
+
+_FOLLOWABLE: WeakKeyDictionary[type[Any], bool] = WeakKeyDictionary()
+
+
+#: Libraries whose objects keep what they are in ways of their own.
+_NOT_FOLLOWED = frozenset(
+    ("anygpu", "numpy", "torch", "jax", "jaxlib", "pandas", "logging", "threading", "random", "os")
+)
+
+
+def is_array(value: Any) -> bool:
+    """Whether it can be an input of a program."""
+    if type(value) is np.ndarray or type(value) is np.memmap:
+        return value.dtype.isnative and value.dtype.name in DTYPES
+    return isinstance(value, Array)
+
+
+def _is_offloaded(thing: Any) -> bool:
+    """Whether it is a function of the user's in anygpu's hands: within a recording it is that function alone."""
+    return type(thing).__module__.startswith("anygpu.") and "__wrapped__" in getattr(thing, "__dict__", ())
+
+
+def is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def slots_of(kind: type[Any]) -> Iterator[str]:
+    """The attributes that a class keeps outside of `__dict__`, under the names that reach them."""
+    for cls in kind.__mro__[:-1]:
+        yield from (name for name, member in vars(cls).items() if type(member) is types.MemberDescriptorType)
+
+
+def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
+    inside = reaches_inside(code)
+    if inside:
+        return f"{name} uses {inside[0]}, through which it reaches what anygpu cannot follow"
+    imports = sorted(imported_names(code) - APPROVED_MODULES)
+    return f"{name} imports {imports[0]} while it runs, which anygpu cannot follow" if imports else None
+
+
+def _called(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)

@@ -1,0 +1,506 @@
+"""A call among copies of everything that it can reach, with arrays and numbers that have no values yet.
+
+What a function does with an array from outside must be recorded, as what it does with its arguments is: otherwise
+`x * W.mean()` would keep the mean of today. And what it writes down somewhere while it is recorded must be seen by
+nobody. The user's own things are not touched, because others may be using them at this moment. So the function runs as
+a copy: its globals are only the names that its code has, its builtins are only those that compute, and whatever can
+change, or leads to something that can, is a copy too. What is of an unknown kind is an `Unfollowed` there: the function
+may hold it, and stops being recorded as soon as it does anything with it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import types
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+
+from anygpu.array.core.array import Array
+from anygpu.array.core.expression import recorder
+from anygpu.array.trace.captures import ARGUMENTS, KEYWORDS, Search, slots_of
+from anygpu.array.trace.code import (
+    APPROVED_BUILTINS,
+    APPROVED_MODULES,
+    calls_super,
+    global_names,
+    is_approved_function,
+    is_numpys,
+)
+from anygpu.array.trace.numpy_names import REPLACED, NumpyNames
+
+#: What is refused, and why: it raises.
+Refuse = Callable[[str], NoReturn]
+
+
+class Copies:
+    """One set of copies. `inputs` gives what stands for an array or a number, or `None` to leave it as it is."""
+
+    def __init__(self, search: Search, inputs: Callable[[int], Any], refuse: Refuse) -> None:
+        self._search = search
+        self._inputs = inputs
+        self._refuse = refuse
+        self._made: dict[int, Any] = {}
+        self._globals: dict[int, dict[str, Any]] = {}
+        self._cells: dict[int, types.CellType] = {}
+        self._classes: dict[int, type[Any]] = {}
+        self._made_classes: list[type[Any]] = []
+        self._builtins = _Builtins(search, refuse).names
+        self._closed: dict[int, bool] = {}
+        #: What changes in a copy is kept from the user, so it must be noticed: its name, the copy, and what it was.
+        self._before: list[tuple[str, Any, Any]] = []
+        self._cells_before: list[tuple[types.CellType, Any]] = []
+
+    def call(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """The function, its arguments and its keywords. What is different from now on was changed by the function."""
+        function, arguments, keywords = self.of(self._search.function), self.of(ARGUMENTS), self.of(KEYWORDS)
+        for position, made in list(self._made.items()):
+            capture = self._search.captures[position]
+            if capture.kind == "container":
+                if position != KEYWORDS and not isinstance(made, tuple):
+                    self._before.append((capture.name, made, made.copy()))
+            elif capture.kind in ("object", "function", "module") and made is not self._search.values[position]:
+                if hasattr(made, "__dict__"):
+                    self._before.append((capture.name, vars(made), vars(made).copy()))
+                slots = {name: getattr(made, name, _UNSET) for name in slots_of(type(made))}
+                if slots:
+                    self._before.append((capture.name, _Slots(made, slots), slots))
+        for names in self._globals.values():
+            self._before.append(("a global name", names, names.copy()))
+        for made in self._made_classes:
+            self._before.append((f"the class {made.__name__}", vars(made), dict(vars(made))))
+        self._cells_before = [(cell, _content(cell)) for cell in self._cells.values()]
+        return function, arguments, keywords
+
+    def changed(self) -> str | None:
+        """What the function has changed in the copies."""
+        if any(_content(cell) is not before for cell, before in self._cells_before):
+            return "a nonlocal name"
+        for name, copied, before in self._before:
+            if isinstance(copied, _Slots):
+                copied = copied.now()
+            if len(copied) != len(before):
+                return name
+            if not isinstance(copied, list):
+                if list(copied) != list(before) or any(copied[key] is not before[key] for key in before):
+                    return name
+            elif any(one is not other for one, other in zip(copied, before, strict=True)):
+                return name
+        return None
+
+    def forget(self) -> None:
+        """Let go of everything that was copied."""
+        for names in self._globals.values():
+            names.clear()
+        for cell in self._cells.values():
+            del cell.cell_contents
+        self._made.clear()
+        self._classes.clear()
+        self._before.clear()
+        self._cells_before.clear()
+
+    # -- copies
+
+    def of(self, position: int) -> Any:
+        """What stands for a capture among the copies."""
+        if position in self._made:
+            return self._made[position]
+        made = self._copy(position)
+        self._made[position] = made
+        return made
+
+    def _copy(self, position: int) -> Any:
+        capture, value = self._search.captures[position], self._search.values[position]
+        match capture.kind:
+            case "array" | "number":
+                return self._inputs(position)
+            case "value":
+                return value
+            case "identity":
+                return self._taken(value)
+            case "same":
+                return self.of(capture.expected)
+            case "function":
+                return self._copy_function(position, value)
+            case "method":
+                bound, function = self._child(position, "self"), self._child(position, "func")
+                if type(function) in (types.FunctionType, Unfollowed):
+                    return types.MethodType(function, bound)
+                return function.__get__(bound, type(bound))
+            case "partial":
+                made, given = self._child(position, "args"), self._child(position, "keywords")
+                return functools.partial(self._child(position, "partial func"), *made, **given)
+            case "container":
+                return self._copy_container(position, value)
+            case "object":
+                return self._copy_object(position, value)
+            case "class":
+                return self._class(value)
+            case "module":
+                return self._copy_module(position, value)
+            case "wrapper":
+                return self._child(position, "wrapped")
+            case "member":
+                return value
+            case "unknown":
+                return Unfollowed(self._search.unfollowed.get(position) or _reason(capture.name, value), self._refuse)
+
+    def _taken(self, value: Any) -> Any:
+        if value is np:
+            return NumpyNames(self._numpy_name)
+        if isinstance(value, types.ModuleType):
+            return _Names(value, self._taken_name)
+        return REPLACED.get(id(value), value)
+
+    def _numpy_name(self, name: str, value: Any) -> Any:
+        return self._taken_name(f"np.{name}", value)
+
+    def _taken_name(self, name: str, value: Any) -> Any:
+        """An attribute of a module that is known."""
+        if isinstance(value, types.ModuleType):
+            if value.__name__ in APPROVED_MODULES:
+                return self._taken(value)
+        elif is_approved_function(value) or not callable(value) or isinstance(value, type):
+            return REPLACED.get(id(value), value)
+        return Unfollowed(f"it uses {name}, which anygpu cannot follow", self._refuse)
+
+    def _child(self, position: int, step: str) -> Any:
+        return next(self.of(child) for name, _, child in self._search.children[position] if name == step)
+
+    def _children(self, position: int, step: str) -> Iterator[tuple[Any, int]]:
+        return ((key, child) for name, key, child in self._search.children[position] if name == step)
+
+    def _copy_function(self, position: int, function: types.FunctionType) -> types.FunctionType:
+        if is_approved_function(function):
+            return function
+        closure = function.__closure__ or ()
+        cells = tuple([self._cells.setdefault(id(cell), types.CellType()) for cell in closure])
+        names = self._globals.get(id(function.__globals__))
+        if names is None:
+            names = {"__name__": function.__globals__.get("__name__", ""), "__builtins__": self._builtins}
+            self._globals[id(function.__globals__)] = names
+        copied = types.FunctionType(function.__code__, names, function.__name__, None, cells)
+        self._made[position] = copied
+        copied.__qualname__ = function.__qualname__
+        copied.__module__ = function.__module__
+        for number, child in self._children(position, "cell"):
+            # By this cell super() knows where to go on from: the class in which the method stands.
+            is_class = function.__code__.co_freevars[number] == "__class__"
+            cells[number].cell_contents = self._search.values[child] if is_class else self.of(child)
+        for name, child in self._children(position, "global"):
+            if name not in names:
+                names[name] = self.of(child)
+        if function.__defaults__:
+            copied.__defaults__ = tuple([self.of(child) for _, child in self._children(position, "default")])
+        if function.__kwdefaults__:
+            copied.__kwdefaults__ = {
+                name: self.of(child) for name, child in self._children(position, "keyword default")
+            }
+        for name, child in self._children(position, "attribute"):
+            copied.__dict__[name] = self.of(child)
+        return copied
+
+    def _copy_container(self, position: int, value: Any) -> Any:
+        parts = list(self._children(position, "item"))
+        kind = type(value)
+        if isinstance(value, tuple):
+            return tuple.__new__(kind, [self.of(child) for _, child in parts])
+        if kind is list:
+            items: list[Any] = []
+            self._made[position] = items
+            items.extend(self.of(child) for _, child in parts)
+            return items
+        entries: dict[Any, Any] = OrderedDict() if kind is OrderedDict else {}
+        if kind is defaultdict:
+            entries = defaultdict(self._child(position, "factory"))
+        self._made[position] = entries
+        for key, child in parts:
+            entries[key] = self.of(child)
+        return entries
+
+    def _copy_module(self, position: int, module: types.ModuleType) -> types.ModuleType:
+        copied = types.ModuleType(module.__name__)
+        self._made[position] = copied
+        for name, child in self._children(position, "attribute"):
+            vars(copied)[name] = self.of(child)
+        return copied
+
+    def _copy_object(self, position: int, thing: Any) -> Any:
+        kind = type(thing)
+        copied = kind() if kind is types.SimpleNamespace else object.__new__(self._class(kind))
+        self._made[position] = copied
+        if hasattr(thing, "__dict__"):
+            for name in list(vars(thing)):
+                # What no code names is only carried along.
+                vars(copied)[name] = Unfollowed(f"it uses {name}, which no code names", self._refuse)
+            for name, child in self._children(position, "attribute"):
+                vars(copied)[name] = self.of(child)
+        for name, child in self._children(position, "slot"):
+            _set_slot(kind, copied, name, self.of(child))
+        return copied
+
+    def _class(self, kind: type[Any]) -> type[Any]:
+        """The class itself, or one made of it with copies of the methods that lead to something that can change."""
+        known = self._classes.get(id(kind))
+        if known is not None:
+            return known
+        self._classes[id(kind)] = kind
+        members = self._search.members
+        found: dict[str, int] = {}
+        inherited: dict[str, list[int]] = {}
+        for cls in reversed(kind.__mro__[:-1]):
+            for (owner, name), position in members.items():
+                if owner == id(cls):
+                    if name in found and self._search.captures[found[name]].kind in ("function", "member"):
+                        inherited.setdefault(name, []).append(found[name])
+                    found[name] = position
+        open_members = {name: position for name, position in found.items() if not self.is_closed(position)}
+        if any(not self.is_closed(each) for positions in inherited.values() for each in positions) and any(
+            calls_super(code) for code in self._codes(found.values())
+        ):
+            self._refuse(f"it uses {kind.__name__}, whose methods call those of its base classes")
+        if (open_members or self._search.sets_attributes) and not issubclass(kind, BaseException):
+            made = _subclass(kind)
+            self._classes[id(kind)] = made
+            for name, position in open_members.items():
+                setattr(made, name, self._member(position))
+            self._made_classes.append(made)
+        return self._classes[id(kind)]
+
+    def _codes(self, positions: Any) -> Iterator[types.CodeType]:
+        for position in positions:
+            value = self._search.values[position]
+            value = getattr(value, "__func__", getattr(value, "fget", value))
+            if isinstance(value, types.FunctionType):
+                yield value.__code__
+
+    def _member(self, position: int) -> Any:
+        value = self._search.values[position]
+        if self._search.captures[position].kind != "member":
+            return self.of(position)
+        if isinstance(value, property):
+            setters = [self.of(child) for _, child in self._children(position, "fset")]
+            return property(self._child(position, "fget"), *setters)
+        if isinstance(value, functools.cached_property):
+            made = functools.cached_property(self._child(position, "func attribute"))
+            made.attrname = value.attrname
+            return made
+        return type(value)(self._child(position, "func"))
+
+    def is_closed(self, position: int) -> bool:
+        """Whether it is the same among the copies: it leads to nothing that is an input, or can change."""
+        known = self._closed.get(position)
+        if known is None:
+            seen: set[int] = set()
+            left = [position]
+            while left and not self._is_open(left[-1]):
+                each = left.pop()
+                if each not in seen:
+                    seen.add(each)
+                    left += self._leads_to(each)
+            known = self._closed[position] = not left
+        return known
+
+    def _is_open(self, position: int) -> bool:
+        kind, value = self._search.captures[position].kind, self._search.values[position]
+        if kind == "function":
+            names = global_names(value.__code__).difference(value.__globals__)
+            return bool(names & _WATCHED) or not names <= APPROVED_BUILTINS
+        return kind not in ("value", "identity", "same", "class", "member", "wrapper")
+
+    def _leads_to(self, position: int) -> list[int]:
+        capture, value = self._search.captures[position], self._search.values[position]
+        if capture.kind == "same":
+            return [capture.expected]
+        if capture.kind == "class":
+            bases = {id(cls) for cls in value.__mro__}
+            return [child for (owner, _), child in self._search.members.items() if owner in bases]
+        children = self._search.children[position]
+        if capture.kind == "function":
+            # A method that calls super() knows the class in which it stands, and does nothing else with it.
+            names = value.__code__.co_freevars
+            children = [each for each in children if not (each[0] == "cell" and names[each[1]] == "__class__")]
+        return [child for _, _, child in children]
+
+
+#: Builtins that are others in copies, so that whoever uses one is no different only as a copy.
+_WATCHED = frozenset(("type", "getattr", "hasattr", "setattr", "delattr", "isinstance", "issubclass", "__import__"))
+
+_UNSET = object()
+
+
+def original(kind: type[Any]) -> type[Any]:
+    """The user's own class of an object that was made, or copied, while a function is recorded."""
+    found: type[Any] = kind.__dict__.get("_anygpu_original", kind)
+    return found
+
+
+def _subclass(kind: type[Any]) -> type[Any]:
+    names = {
+        "__slots__": (),
+        "_anygpu_original": kind,
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+    }
+    metaclass: Any = type(kind)
+    made: type[Any] = metaclass(kind.__name__, (kind,), names)
+    return made
+
+
+class _Slots:
+    """The attributes of an object that has no dictionary."""
+
+    def __init__(self, thing: Any, names: dict[str, Any]) -> None:
+        self._thing, self._names = thing, names
+
+    def now(self) -> dict[str, Any]:
+        return {name: getattr(self._thing, name, _UNSET) for name in self._names}
+
+
+def _set_slot(kind: type[Any], thing: Any, name: str, value: Any) -> None:
+    for cls in kind.__mro__:
+        member = vars(cls).get(name)
+        if isinstance(member, types.MemberDescriptorType):
+            member.__set__(thing, value)
+            return
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _UNSET
+
+
+def _reason(name: str, value: Any) -> str:
+    kind = type(value).__name__
+    if name.startswith("its argument"):
+        return f"{name} is a {kind} of {value.dtype}" if isinstance(value, np.ndarray) else f"{name} is a {kind}"
+    return f"it uses {name}, a {kind}, which anygpu cannot follow"
+
+
+class _Names(types.ModuleType):
+    """A module that is known: its attributes are looked at when they are asked for, and nobody sets them."""
+
+    def __init__(self, module: types.ModuleType, taken: Callable[[str, Any], Any]) -> None:
+        super().__init__(module.__name__)
+        self.__dict__.update(_module=module, _taken=taken)
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["_taken"](f"{self.__name__}.{name}", getattr(self.__dict__["_module"], name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        paper = recorder.get()
+        if paper is not None:
+            paper.stop(f"it sets {self.__name__}.{name}")
+
+
+class _Builtins:
+    """Python's builtins as a function that is being recorded has them."""
+
+    def __init__(self, search: Search, refuse: Refuse) -> None:
+        self._search = search
+        self._refuse = refuse
+        names: dict[str, Any] = {name: each for name, each in vars(builtins).items() if name in APPROVED_BUILTINS}
+        for name in vars(builtins):
+            if name not in names and callable(getattr(builtins, name)):
+                names[name] = Unfollowed(f"it calls {name}()", refuse)
+        names.update(
+            type=_type_for(refuse),
+            isinstance=lambda value, kinds: isinstance(value, _originals(kinds)),
+            issubclass=lambda kind, kinds: issubclass(_originals(kind), _originals(kinds)),
+            getattr=self._by_name(getattr),
+            hasattr=self._by_name(_has),
+            setattr=self._by_name(setattr),
+            delattr=self._by_name(delattr),
+            __import__=self._import,
+        )
+        self.names = names
+
+    def _by_name(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def called(thing: Any, name: str, *more: Any) -> Any:
+            is_known = self._search.any_name or name in self._search.names or isinstance(thing, types.ModuleType)
+            if not is_known and hasattr(thing, "__dict__"):
+                self._refuse("it asks for attributes by names that it makes while it runs")
+            return real(thing, name, *more)
+
+        return called
+
+    def _import(self, name: str, around: Any = None, here: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        # NumPy imports modules of its own now and then, in the name of whoever calls it.
+        if level or not (name in APPROVED_MODULES or is_numpys(name)):
+            self._refuse(f"it imports {name}")
+        module = importlib.import_module(name if fromlist else name.partition(".")[0])
+        return NumpyNames(self._numpy_name) if module is np else module
+
+    def _numpy_name(self, name: str, value: Any) -> Any:
+        is_known = is_approved_function(value) or not callable(value) or isinstance(value, type)
+        if is_known and getattr(value, "__name__", "") != "numpy.random":
+            return value
+        return Unfollowed(f"it uses np.{name}, which anygpu cannot follow", self._refuse)
+
+
+def _has(thing: Any, name: str) -> bool:
+    """What NumPy's array has, one that is being recorded has too: asking is no use of it."""
+    return hasattr(thing._imitated if isinstance(thing, Array) else thing, name)
+
+
+def _originals(kinds: Any) -> Any:
+    if isinstance(kinds, tuple):
+        return tuple(map(_originals, kinds))
+    if isinstance(kinds, _TypeOfRecording):
+        return type
+    return original(kinds) if isinstance(kinds, type) else kinds
+
+
+class _TypeOfRecording(type):
+    """For the builtin `type`: what an array that is being recorded really is, nobody may see."""
+
+    def __call__(cls, *given: Any, **options: Any) -> Any:
+        if len(given) == 1:
+            kind = type(given[0])
+            if kind.__module__.startswith("anygpu."):
+                cls._refuse("it asks for the type of an array with type(); isinstance() can be recorded")  # type: ignore[attr-defined]
+            return kind
+        return type(*given, **options)
+
+
+def _type_for(refuse: Refuse) -> Any:
+    return _TypeOfRecording("type", (), {"_refuse": staticmethod(refuse)})
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    def refuse(self: Any, *given: Any, **options: Any) -> Any:
+        object.__getattribute__(self, "_stop")()
+
+    refuse.__name__ = name
+    return refuse
+
+
+class Unfollowed:
+    """Something that cannot be followed. It may be held and handed on; whoever does anything with it is refused."""
+
+    __slots__ = ("_reason", "_refuse_with")
+
+    def __init__(self, reason: str, refuse: Refuse) -> None:
+        object.__setattr__(self, "_reason", reason)
+        object.__setattr__(self, "_refuse_with", refuse)
+
+    def _stop(self) -> NoReturn:
+        refuse: Refuse = object.__getattribute__(self, "_refuse_with")
+        refuse(object.__getattribute__(self, "_reason"))
+
+
+_OPERATORS = "add sub mul truediv floordiv mod divmod pow matmul and or xor lshift rshift"
+_SPECIAL = """
+    getattribute setattr delattr call bool len iter next contains getitem setitem delitem enter exit aenter aexit await
+    hash eq ne lt le gt ge repr str format int float complex index round trunc floor ceil neg pos abs invert array
+    array_ufunc array_function get reduce_ex copy deepcopy instancecheck subclasscheck reversed bytes fspath dir
+"""
+for _name in (*_SPECIAL.split(), *(side + name for side in ("", "r", "i") for name in _OPERATORS.split())):
+    setattr(Unfollowed, f"__{_name}__", _refusing(_name))
+del _name

@@ -1,0 +1,143 @@
+"""NumPy as a function that is being recorded sees it: a few of its functions cannot be told to dispatch.
+
+`np.asarray(x)`, `np.array(x)` and their like look at what they are given and ask for its values. So a recorded function
+finds others in their place, which leave arrays that are being recorded as they are.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from anygpu.array.core.array import Array
+from anygpu.array.core.expression import recorder
+from anygpu.array.core.traced_scalar import TracedScalar
+from anygpu.array.functions.products import without_axes
+from anygpu.array.trace.imitation import is_c_contiguous
+
+
+def _is_traced(value: Any) -> bool:
+    return isinstance(value, Array) or type(value) is TracedScalar
+
+
+def _holds_traced(value: Any) -> bool:
+    return _is_traced(value) or (isinstance(value, list | tuple) and any(map(_holds_traced, value)))
+
+
+def _stop(name: str) -> NoReturn:
+    paper = recorder.get()
+    assert paper is not None
+    paper.stop(f"it calls np.{name} in a way that anygpu cannot trace")
+
+
+def _is_in_c_order(array: Array) -> bool:
+    paper = recorder.get()
+    assert paper is not None
+    return is_c_contiguous(array, paper)
+
+
+def _as_array(value: Any) -> Any:
+    """An array of what was given, as NumPy makes one: scalars get no axes, lists of arrays are stacked."""
+    if isinstance(value, Array):
+        return value
+    if type(value) is TracedScalar:
+        return Array(value.strong)
+    parts = [_as_array(each) if _holds_traced(each) else np.asarray(each) for each in value]
+    return np.stack(np.broadcast_arrays(*parts) if _are_scalars(parts) else parts)
+
+
+def _are_scalars(parts: list[Any]) -> bool:
+    return all(each.ndim == 0 for each in parts)
+
+
+def _in_dtype(array: Any, dtype: Any, copy: bool | None) -> Any:
+    wanted = array.dtype if dtype is None else np.dtype(dtype)
+    if wanted != array.dtype:
+        if copy is False:
+            raise ValueError("Unable to avoid copy while creating an array as requested.")
+        return array.astype(wanted)
+    return array.copy() if copy else array
+
+
+def _without_like(options: dict[str, Any]) -> bool:
+    return set(options) <= {"dtype", "order", "copy", "device", "ndmin", "subok"} and options.get("device") in (
+        None,
+        "cpu",
+    )
+
+
+def _made(real: Callable[..., Any], always_copies: bool) -> Callable[..., Any]:
+    def make(a: Any, dtype: Any = None, *more: Any, **options: Any) -> Any:
+        if not _holds_traced(a):
+            return real(a, dtype, *more, **options)
+        order = more[0] if more else options.get("order", "K")
+        if len(more) > 1 or not _without_like(options) or order not in (None, "K", "C", "A"):
+            _stop(real.__name__)
+        array = _as_array(a)
+        if order == "C" and not _is_in_c_order(array):
+            array = array.copy()
+        made = _in_dtype(array, dtype, options.get("copy", True if always_copies else None))
+        if made._is_number:
+            made = without_axes(made)
+        missing = options.get("ndmin", 0) - made.ndim
+        return made.reshape((1,) * missing + made.shape) if missing > 0 else made
+
+    make.__name__ = real.__name__
+    return make
+
+
+def _ascontiguousarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
+    if not _holds_traced(a) or like is not None:
+        return np.ascontiguousarray(a, dtype) if like is None else np.ascontiguousarray(a, dtype, like=like)
+    made = _asarray(a, dtype, order="C")
+    return made.reshape(1) if made.ndim == 0 else made
+
+
+def _asarray_chkfinite(a: Any, dtype: Any = None, order: Any = None) -> Any:
+    if _holds_traced(a):
+        _stop("asarray_chkfinite")
+    return np.asarray_chkfinite(a, dtype, order)
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(a: Any, *more: Any, **options: Any) -> Any:
+        if _holds_traced(a):
+            _stop(name)
+        return getattr(np, name)(a, *more, **options)
+
+    return refuse
+
+
+_asarray = _made(np.asarray, False)
+
+#: By the identity of NumPy's own.
+REPLACED: dict[int, Callable[..., Any]] = {
+    id(np.asarray): _asarray,
+    id(np.asanyarray): _made(np.asanyarray, False),
+    id(np.array): _made(np.array, True),
+    id(np.ascontiguousarray): _ascontiguousarray,
+    id(np.asarray_chkfinite): _asarray_chkfinite,
+    id(np.asfortranarray): _refused("asfortranarray"),
+    id(np.require): _refused("require"),
+}
+
+
+class NumpyNames(types.ModuleType):
+    """The module `numpy` with those in their place."""
+
+    def __init__(self, taken: Callable[[str, Any], Any]) -> None:
+        super().__init__("numpy")
+        self.__dict__["_taken"] = taken
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(np, name)
+        found = REPLACED.get(id(value))
+        return self.__dict__["_taken"](name, value) if found is None else found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        paper = recorder.get()
+        if paper is not None:
+            paper.stop(f"it sets np.{name}")

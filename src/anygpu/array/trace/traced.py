@@ -1,0 +1,282 @@
+"""A function that has become a program: what it takes for a call, and what the call returns."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from types import FunctionType, MethodType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from anygpu.array.core.abstract_device import AbstractDevice
+from anygpu.array.core.device import to_numpy_dtype
+from anygpu.array.core.structure import LEAF, Structure, flatten, unflatten
+from anygpu.array.core.traced_scalar import evaluator, in_type
+from anygpu.array.core.views import follow_on_host
+from anygpu.array.trace.captures import Capture
+from anygpu.array.trace.guards import GONE
+from anygpu.program.graph import Program
+from anygpu.program.precision import in_single_precision
+
+Precision = Literal["float32"]
+
+
+class NotTraceable(NamedTuple):
+    """Why a function did not become a program: it is called as it is, on the host."""
+
+    #: A clause that goes on after the function's name: "it needs a concrete value …".
+    reason: str
+    #: The user's own line, where it is known.
+    line: str | None = None
+    #: Whether it may be another thing when there is more time.
+    for_now: bool = False
+    #: What the function itself raised while it was recorded.
+    error: Exception | None = None
+
+
+class Input(NamedTuple):
+    """An array that is read for every call."""
+
+    position: int
+    is_argument: bool
+
+
+class Leaf(NamedTuple):
+    """An array or number that is returned, and how it is made."""
+
+    #: Which of the program's results it is made of.
+    which: int | None
+    #: The capture that it is, or is a view of.
+    argument: int | None
+    #: The way from there, for a view.
+    path: tuple[Any, ...]
+    finish: Callable[[Any], Any]
+    #: Whether the result's memory may be somebody else's too, so that it must be copied.
+    own: bool = False
+
+
+class Sketch(NamedTuple):
+    """What came out of one call with arrays that have no values."""
+
+    program: Program
+    reads: list[Input]
+    #: Expressions over numbers.
+    texts: list[str]
+    fixed: list[Any]
+    digests: list[bytes]
+    #: How the return value is nested, and its leaves; where arrays were there is `None`.
+    structure: Structure
+    returned: list[Any]
+    leaves: list[Leaf | None]
+    paper: AbstractDevice
+
+
+class Given(list[Any]):
+    """What a program takes for one call, and everything that was read for it."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, inputs: list[Any], values: list[Any]) -> None:
+        super().__init__(inputs)
+        self.values = values
+
+
+class Traced:
+    """A function that has become a program, for calls of one kind. It holds nothing of the user's."""
+
+    __slots__ = (
+        "_captures",
+        "_distinct",
+        "_evaluate",
+        "_fixed",
+        "_leaves",
+        "_numbers",
+        "_positions",
+        "_returned",
+        "_single",
+        "_steps",
+        "_structure",
+        "by_value",
+        "program",
+        "quiet_lines",
+    )
+
+    #: What is computed.
+    program: Program
+    #: Of float and int those whose values decide what the function does: another value is another program.
+    by_value: frozenset[type]
+    #: Lines on which NumPy has been told to ignore what it would warn of.
+    quiet_lines: frozenset[tuple[str, int]]
+
+    def __init__(
+        self,
+        sketch: Sketch,
+        captures: tuple[Capture, ...],
+        *,
+        by_value: frozenset[type],
+        precision: Precision | None,
+    ) -> None:
+        self.program = in_single_precision(sketch.program) if precision == "float32" else sketch.program
+        self.by_value = by_value
+        self.quiet_lines = frozenset(sketch.paper.quiet_lines)
+        self._captures = captures
+        #: The same for speed, without what only people read.
+        self._steps = [
+            (each.parent, each.read, each.key, None if each.kind == "same" else each.test, each.expected)
+            for each in captures
+        ]
+        first = [each for each in sketch.reads if each.is_argument]
+        self._positions = (
+            [each.position for each in first],
+            [each.position for each in sketch.reads if not each.is_argument],
+        )
+        texts = sketch.texts
+        specs = self.program.inputs[len(first) : len(first) + len(texts)]
+        self._numbers = [to_numpy_dtype(spec.dtype) for spec in specs]
+        # Those that are no inputs come last, and are computed only to see whether Python raises an error.
+        texts = [*texts, *(each for each in sketch.paper.risky if each not in texts)]
+        self._evaluate = evaluator(texts) if texts else None
+        self._fixed = sketch.fixed
+        self._structure = sketch.structure
+        self._returned = sketch.returned
+        self._leaves = sketch.leaves
+        arrays = [position for position, each in enumerate(captures) if each.kind == "array"]
+        self._distinct = arrays if len(arrays) > 1 else []
+        only = sketch.leaves[0] if sketch.structure is LEAF else None
+        self._single = (
+            only is not None and only.argument is None and not only.path and only.finish is same and not only.own
+        )
+
+    def read(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> list[Any] | None:
+        """Everything that the program depends on, as it is now; `None` when something that is no input has changed."""
+        roots = (arguments, keywords, as_function(function))
+        values: list[Any] = []
+        try:
+            for parent, read, key, test, expected in self._steps:
+                value = read(values[parent] if parent >= 0 else roots, key)
+                if not (test(value, expected) if test is not None else value is values[expected]):
+                    return None
+                values.append(value)
+        except GONE:
+            return None
+        if self._distinct and len({id(values[each]) for each in self._distinct}) != len(self._distinct):
+            return None
+        return values
+
+    def changed(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str | None:
+        """The name of the first thing that has changed, for people."""
+        roots = (arguments, keywords, as_function(function))
+        values: list[Any] = []
+        for kind, parent, read, key, test, expected, name in self._captures:
+            try:
+                value = read(values[parent] if parent >= 0 else roots, key)
+                same = value is values[expected] if kind == "same" else test(value, expected)
+            except GONE:
+                same = False
+            if not same:
+                return name
+            values.append(value)
+        return None
+
+    def inputs(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Given | None:
+        """What the program takes, one for each of `program.inputs`; `None` when it is not this call's program.
+
+        Arrays among the arguments come first, in their order and without those that the function does not use; then
+        numbers, as arrays without axes; then arrays from outside, as they are now; then what the function makes
+        itself. The arrays are the caller's own: with `precision="float32"` whoever runs the program narrows them.
+        """
+        values = self.read(function, arguments, keywords)
+        if values is None:
+            return None
+        before, after = self._positions
+        inputs = [values[position] for position in before]
+        if self._evaluate is not None:
+            try:
+                inputs += map(in_type, self._evaluate(values), self._numbers)
+            except (ArithmeticError, ValueError, TypeError):
+                return None  # Python's own error: the function itself shall raise it
+        inputs += [values[position] for position in after]
+        inputs += self._fixed
+        return Given(inputs, values)
+
+    def rebuild(self, results: Sequence[Any], given: Given | None = None) -> Any:
+        """What the function returns, from what the program gave for the call that `given` was read for.
+
+        Without `given` the word `ARGUMENT` stands in the place of arguments that are returned.
+        """
+        if self._single:
+            return results[0]
+        leaves = list(self._returned)
+        for where, leaf in enumerate(self._leaves):
+            if leaf is None:
+                if isinstance(leaves[where], np.ndarray):
+                    leaves[where] = leaves[where].copy()
+                continue
+            if leaf.which is None:
+                if given is None:
+                    leaves[where] = ARGUMENT
+                    continue
+                assert leaf.argument is not None
+                made = given.values[leaf.argument]
+            else:
+                made = results[leaf.which].copy() if leaf.own else results[leaf.which]
+            leaves[where] = leaf.finish(follow_on_host(leaf.path, made) if leaf.path else made)
+        return unflatten(self._structure, leaves)
+
+    @property
+    def results_returned(self) -> list[int | None]:
+        """For each leaf of what the function returns: which result of the program it is; `None` for what is none."""
+        return [None if leaf is None else leaf.which for leaf in self._leaves]
+
+    @property
+    def returned(self) -> Structure:
+        """How what the function returns is nested."""
+        return self._structure
+
+    @property
+    def owns(self) -> list[bool]:
+        """For each leaf of what the function returns: whether it is a result with memory of its own."""
+        return [leaf is None or (leaf.argument is None and not leaf.path) for leaf in self._leaves]
+
+    def without_arguments(self, value: Any) -> Any:
+        """What the function returned, where arguments and views of them are a word: they are the caller's, as ever."""
+        if not any(leaf is not None and leaf.argument is not None for leaf in self._leaves):
+            return value
+        leaves, structure = flatten(value)
+        if structure != self._structure:
+            return value
+        marked = [
+            ARGUMENT if known is not None and known.argument is not None else leaf
+            for known, leaf in zip(self._leaves, leaves, strict=True)
+        ]
+        return unflatten(structure, marked)
+
+
+#: Stands for an argument that is returned, where nobody has the arguments any more.
+ARGUMENT = "an argument"
+
+
+def as_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An object that can be called, as the method that is called then."""
+    if isinstance(function, FunctionType | MethodType | functools.partial):
+        return function
+    by_class = next((vars(cls)["__call__"] for cls in type(function).__mro__ if "__call__" in vars(cls)), None)
+    return MethodType(by_class, function) if isinstance(by_class, FunctionType) else function
+
+
+def same(result: Any) -> Any:
+    return result
+
+
+def as_python_gives(result: Any) -> Any:
+    return result.item()
+
+
+def as_numpy_gives(result: Any) -> Any:
+    """NumPy's functions give a scalar where there are no axes."""
+    return result[()] if type(result) is np.ndarray else result

@@ -1,0 +1,103 @@
+"""How fast a device is: measured in a time that is set beforehand, and kept on disk for the next process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from anygpu.cache_folder import cache_folder
+from anygpu.engines.catalogue import EngineEntry, catalogue
+from anygpu.engines.disk_cache import DiskCache, stamp_of
+from anygpu.errors import InvalidOption
+from anygpu.hardware.device import Device
+from anygpu.plan.calibration import Calibration
+from anygpu.workers.opening import home_of
+from anygpu.workers.worker import Isolation, Worker
+
+#: What a device may take, unless somebody says otherwise.
+SECONDS = 3.0
+
+#: Counts up when measurements change their meaning, so that what an earlier version kept is not taken for one.
+_VERSION = 1
+_KIND = "calibration"
+
+#: How often a trial is tried again, at the end, whose runs were too different.
+_LATER_ROUNDS = 3
+
+
+def calibrate(
+    worker: Worker,
+    *,
+    seconds: float = SECONDS,
+    clock: Callable[[], float] = time.perf_counter,
+    opening: float | None = None,
+) -> Calibration:
+    """How fast the worker's device is, measured in about `seconds` at most.
+
+    The most important comes first. What there is no time for is assumed, and scaled by what was measured. `opening` is
+    what it took to open the device, if whoever did that has measured it.
+
+    Sizes of kernels are not looked for: that would take longer than all the rest. So a program that is compiled with
+    care may be faster than predicted, until its own history is known.
+    """
+    if not seconds > 0:
+        raise InvalidOption(f"seconds is the time that calibrating may take, more than 0; got {seconds:g}.")
+    # Whoever only recalls what is kept needs none of this.
+    from anygpu.placement.benchmark import Bench
+    from anygpu.plan.microbenchmarks import fit, trials
+
+    bench = Bench(worker, clock, seconds)
+    # One of the numbers that a float32 has between 1 and 2: no compiler has seen the program with it.
+    number = 1.0 + (time.time_ns() // 1000 % (1 << 23)) / (1 << 23)
+    for trial in trials(number):
+        bench.try_out(trial)
+    for _ in range(_LATER_ROUNDS):
+        again, bench.doubtful = bench.doubtful, []
+        for trial in again:
+            bench.try_out(trial)
+    return fit(worker.device, bench.measurements, opening=opening)
+
+
+def recalled(device: Device, *, home: Isolation | None = None) -> Calibration | None:
+    """What was measured before, if nothing has changed that might change it.
+
+    `home` is that of the worker; `None` is where it lives if nobody says otherwise.
+    """
+    found = _kept(device).record(_KIND, _key(device, home), Calibration)
+    return found if found is not None and found.device == device.id and found.is_plausible else None
+
+
+def remember(calibration: Calibration, device: Device, *, home: Isolation | None = None) -> None:
+    """For `recalled`, in this process and in others. A folder that cannot be written is no reason to fail."""
+    _kept(device).put_record(_KIND, _key(device, home), calibration)
+
+
+def calibration_folder() -> Path:
+    """Where calibrations are kept."""
+    return cache_folder() / "calibrations"
+
+
+def _kept(device: Device) -> DiskCache:
+    entry = _entry(device)
+    return DiskCache(calibration_folder(), stamp_of(device, entry.versions if entry is not None else ()))
+
+
+def _key(device: Device, home: Isolation | None) -> bytes:
+    """Beside what a stamp has: two cards of one model may sit in different slots, and workers in different homes."""
+    entry = _entry(device)
+    if home is None and entry is not None:
+        home = home_of(entry)
+    return msgspec.msgpack.encode((_VERSION, device.id, _cores(), home))
+
+
+def _entry(device: Device) -> EngineEntry | None:
+    return next((entry for entry in catalogue() if entry.name == device.engine), None)
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

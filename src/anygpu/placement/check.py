@@ -1,0 +1,107 @@
+"""Comparing what a device computed with what NumPy did, and what follows from it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from anygpu.agreement.analysis import Flag, flags_of
+from anygpu.agreement.comparing import Difference, Judgement, judge
+from anygpu.array.core.structure import flatten
+from anygpu.engines.numpy import lowering
+from anygpu.placement.call_site import CallSite
+from anygpu.placement.floating_point import is_finite, may_warn
+from anygpu.placement.mismatches import Mismatch, keep, mismatch, tell
+from anygpu.placement.planner import Planner
+from anygpu.placement.trust import Sample, code_of
+from anygpu.program.graph import Program
+
+
+def compared(sample: Sample, results: Sequence[Any], usual: Sequence[float] = ()) -> Judgement:
+    """A device's results with what NumPy had for the same inputs."""
+    program = sample.traced.program
+    arrays = [np.asarray(each) for each in results]
+    if sample.is_ours:
+        expected = tuple(np.asarray(each) for each in lowering.run(program, sample.inputs))
+        return judge(program, sample.inputs, expected, arrays, tuple, usual=usual)
+    return judge(program, sample.inputs, sample.expected, arrays, sample.traced.rebuild, usual=usual)
+
+
+def quiet_lines(traced: Any) -> frozenset[tuple[str, int]]:
+    """Lines on which the function itself has told NumPy to be quiet."""
+    found: frozenset[tuple[str, int]] = getattr(traced, "quiet_lines", frozenset())
+    return found
+
+
+def learn_flags(state: CallSite, sample: Sample, known: frozenset[Flag] | None = None) -> None:
+    """What NumPy warned of with these inputs; the user has seen it at that call."""
+    program, quiet = sample.traced.program, quiet_lines(sample.traced)
+    if known is None:
+        if not may_warn_at_all(program, quiet):
+            return
+        with contextlib.suppress(Exception):  # in the background, where nothing may be raised
+            known = flags_of(program, sample.inputs)
+    heard = frozenset(flag for flag in known or () if flag.line not in quiet)
+    if heard:
+        state.trust.flags |= heard
+    elif known is not None and not is_finite([leaf for leaf in flatten(sample.expected)[0] if _is_number(leaf)]):
+        if is_finite(sample.inputs):
+            state.trust.makes_quietly = True
+        else:
+            state.trust.carries_quietly = True
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | np.generic | float | complex)
+
+
+def may_warn_at_all(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
+    """Also of what leaves no NaN in a result: masked later, or cast to whole numbers."""
+    return may_warn(program, quiet) or any(
+        spec.dtype not in ("bool",) and program.lines[position] not in quiet
+        for position, spec in enumerate(program.specs)
+        if position >= program.input_count
+    )
+
+
+def pin(
+    planner: Planner,
+    state: CallSite,
+    device: str,
+    function: Callable[..., Any],
+    sample: Sample,
+    difference: Difference,
+    *,
+    before_use: bool,
+) -> Mismatch:
+    """The device was wrong: the function stays on NumPy, and its user is told, once."""
+    found = mismatch(
+        state.task,
+        device,
+        planner.machine().device(device.rpartition("+")[2]),
+        sample.traced.program,
+        sample.inputs,
+        difference,
+        before_use=before_use,
+    )
+    with planner.lock:
+        state.pin(found.reason)
+        is_news = planner.disagreed(found, code_of(function))
+    if is_news:
+        keep(found)
+        state.owed = tell(found, function)
+    return found
+
+
+def judge_returned(
+    planner: Planner, state: CallSite, device: str, function: Callable[..., Any], sample: Sample, results: Sequence[Any]
+) -> None:
+    """In the background, when NumPy computed again what a device did: learn what it warned of, or that it was wrong."""
+    with contextlib.suppress(Exception):  # whatever goes wrong here, the caller has its value
+        learn_flags(state, sample)
+        judgement = compared(sample, results)
+        if judgement.difference is not None:
+            pin(planner, state, device, function, sample, judgement.difference, before_use=False)

@@ -1,0 +1,275 @@
+"""Finding out whether a call would be faster elsewhere, in the background, while calls go on where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from anygpu.errors import AnyGPUError, name_of, text_of
+from anygpu.placement.call import Call
+from anygpu.placement.call_site import COPIED_PER_SECOND, CallSite, lacking
+from anygpu.placement.check import compared, learn_flags, pin
+from anygpu.placement.planner import Planner
+from anygpu.placement.strategies import execute
+from anygpu.placement.trust import Sample, peculiarity, sample_of
+from anygpu.placement.values import as_arguments
+from anygpu.plan.choosing import DOUBT, DeviceChooser
+from anygpu.units import readable_seconds
+from anygpu.workers.opening import default_budget
+
+#: Runs of a trial: the first compiles and fills caches, the best of the others counts.
+_RUNS = 3
+#: A trial that takes longer than this is not repeated.
+_LONG = 0.5
+#: For so many calls nothing is asked when there is nothing to ask, and when the function is shorter than any device.
+_QUIET, _VERY_QUIET = 64, 1024
+#: Calibrating keeps so much on the device. Under a smaller budget it would take the room of the calls that go on.
+_CALIBRATION_BYTES = 256 << 20
+#: While something is going on in the background, a look for its end costs about this, and may cost a twentieth.
+_LOOK = 6e-5 * 20
+
+
+def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None:
+    """After a call: start a trial if there is something to try and it may cost what it costs.
+
+    `value` is what the function returned on NumPy, if it ran there; `checks` the device that it is to be compared with.
+    """
+    planner, state, cell = call.planner, call.state, call.state.cell
+    if state.traced is None or not state.considered:
+        planner.wake()
+        _stay_quiet(call)
+        return
+    if value is not None and not _is_ordinary(call, value):
+        _stay_quiet(call)
+        return
+    if checks is not None and value is not None:
+        sample = _sample(call, value)
+        planner.background.submit(partial(_check_again, planner, state, call.function, checks, sample))
+        return
+    if not state.refined:
+        if not state.refining:
+            state.refining = True
+            planner.background.submit(partial(_refine, planner, state))
+        if cell.home == "numpy":
+            state.be_quiet(_calls_in(cell, _LOOK), "other devices are being looked at in the background.")
+        return
+    with planner.lock:
+        name = cell.to_try()
+        if name is None:
+            _be_quiet_at_home(state, _calls_in(cell, _LOOK) if cell.trying else cell.next_look - cell.calls)
+            return
+    _start_trial(call, name, value)
+
+
+def _is_ordinary(call: Call, value: Any) -> bool:
+    """Whether a device could return the like of it. If not, the function is none that can be recorded."""
+    state = call.state
+    if state.ours:
+        return True
+    inputs, traced = call.given(), state.traced
+    if inputs is None or traced is None:
+        why: str | None = "it changes what it depends on"
+    else:
+        why = peculiarity(traced, value, inputs)
+        if why is None:
+            state.trust.see(traced, inputs, value)
+            return True
+    assert why is not None
+    with call.planner.lock:
+        state.refuse(why)
+    return False
+
+
+def _start_trial(call: Call, name: str, value: Any) -> None:
+    planner, state, cell = call.planner, call.state, call.state.cell
+    devices = state.facts[name].way.devices
+    machine = planner.machine()
+    if not all(planner.opening_is_worth_it(found) for each in devices if (found := machine.device(each))):
+        with planner.lock:
+            _be_quiet_at_home(state, _QUIET // 4)
+        return
+    bytes_in = sum(spec.nbytes for spec in state.program.inputs)
+    bytes_out = sum(spec.nbytes for spec in state.program.results)
+    cost = (bytes_in + bytes_out) / COPIED_PER_SECOND
+    if state.ours and cell.home is not None:
+        cost += planner.reading(cell.home, bytes_in)
+    if cell.home is not None and not cell.affords(cost):
+        with planner.lock:
+            _be_quiet_at_home(state, cell.calls_until_affordable(cost))
+        return
+    begin = planner.clock()
+    sample = _sample(call, value)
+    with planner.lock:
+        cell.spend(planner.clock() - begin)
+        cell.begin_trial(name)
+    planner.background.submit(partial(_try_out, planner, state, call.function, name, sample))
+
+
+def _sample(call: Call, value: Any) -> Sample:
+    """The program's inputs as they are now, and what NumPy returned for them."""
+    traced, given = call.state.traced, call.given()
+    assert traced is not None
+    assert given is not None
+    inputs = as_arguments(given, traced.program, None)
+    return sample_of(traced, inputs, value, ours=call.state.ours or value is None)
+
+
+def _be_quiet_at_home(state: CallSite, calls: int) -> None:
+    """Nothing has to be asked for so many calls, if they go home anyway."""
+    choice = state.cell.choose()
+    if state.cell.home == "numpy" and choice.candidate == "numpy" and choice.checks is None:
+        state.be_quiet(min(calls, _QUIET), choice.sentence)
+
+
+def _stay_quiet(call: Call) -> None:
+    """How many calls may go by before recording could be affordable, or devices be known; and why they stay."""
+    state, cell, planner = call.state, call.state.cell, call.planner
+    if cell.home != "numpy" or (state.ours and state.traced is None):
+        # Before it is recorded, a function of anygpu's own arrays may write to them.
+        return
+    why = cell.pinned or why_not_elsewhere(planner, state)
+    if cell.pinned is not None or state.not_recorded is not None or (cell.estimate("numpy") or 0.0) <= planner.floor:
+        state.be_quiet(_VERY_QUIET, why)
+    elif not planner.awake and (state.traced is not None or not planner.ready_to_record):
+        state.be_quiet(_calls_in(cell, max(_LOOK, planner.until_worth_looking)), why)
+    elif state.traced is None and not cell.affords(state.recording):
+        state.be_quiet(min(_QUIET, cell.calls_until_affordable(state.recording)), why)
+
+
+def why_not_elsewhere(planner: Planner, state: CallSite) -> str:
+    """Why calls stay on NumPy before there is a program that could run elsewhere."""
+    seconds = state.cell.estimate("numpy") or 0.0
+    takes = readable_seconds(seconds)
+    if state.not_recorded is not None:
+        return state.why_not_recorded
+    if seconds <= planner.floor:
+        return f"calls take {takes} there, and no device answers in less than {readable_seconds(planner.floor)}."
+    if not planner.awake:
+        return f"calls take {takes} there, and no other devices are known yet."
+    return f"calls take {takes} there, too little yet to pay for recording it."
+
+
+def _calls_in(cell: DeviceChooser, seconds: float) -> int:
+    """How many calls at home fit into so many seconds."""
+    each = cell.estimate(cell.home) if cell.home is not None else None
+    return min(_QUIET, int(seconds / each)) if each else 0
+
+
+def _refine(planner: Planner, state: CallSite) -> None:
+    """Calibrate what may take part, and look at two devices together."""
+    try:
+        machine = planner.machine()
+        for name in list(state.facts):
+            device = machine.device(name)
+            if device is None or planner.calibration(device).source == "measured":
+                continue
+            if (budget := default_budget()) is not None and budget < _CALIBRATION_BYTES:
+                continue
+            if planner.background.closed:
+                return
+            if planner.opening_is_worth_it(device):
+                with planner.trying((name,)):
+                    planner.calibrate(device)
+        with planner.lock:
+            state.consider(planner)
+        state.consider_parts(planner)
+    except AnyGPUError:
+        # A device that cannot be calibrated is found out by its trial.
+        pass
+    finally:
+        state.refining, state.refined = False, True
+
+
+def _try_out(planner: Planner, state: CallSite, function: Callable[..., Any], name: str, sample: Sample) -> None:
+    """Run it there, compare what comes out with NumPy's, and only then let real calls go there."""
+    cell = state.cell
+    facts = state.facts.get(name)
+    if facts is None:
+        return
+    program, devices = sample.traced.program, facts.way.devices
+    try:
+        with planner.trying(devices):
+            for device in devices:
+                lack = lacking(planner, device, program, state.options) if device != "numpy" else None
+                if lack is not None:
+                    with planner.lock:
+                        cell.failed(name, lack)
+                    return
+            workers = [planner.worker(device, state.options) for device in devices]
+            find = dict(zip(devices, workers, strict=True)).__getitem__
+            best = float("inf")
+            first: list[Any] = []
+            for number in range(_RUNS):
+                if planner.background.closed:
+                    return
+                begin = planner.clock()
+                ran = execute(facts.way, program, sample.inputs, find, timeout=state.options.timeout)
+                seconds = planner.clock() - begin
+                first = first or ran.results
+                if number:
+                    best = min(best, seconds)
+                    if seconds > _LONG or seconds > DOUBT * 2 * (cell.estimate(cell.home or name) or seconds):
+                        break
+        # What compiling gave, and what runs later: the same bits need no second look.
+        runs = [ran.results] if _same_bits(first, ran.results) else [first, ran.results]
+        if cell.checked and not _agrees(planner, state, function, name, sample, *runs):
+            return
+        learn_flags(state, sample)
+        with planner.lock:
+            state.trust.agree(program.key, facts.way, workers)
+            cell.tried(name, best)
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
+        with planner.lock:
+            cell.failed(name, f"{name} failed in a trial: {name_of(error)}: {text_of(error)}")
+
+
+def _same_bits(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(one, other, strict=True))
+
+
+def _agrees(
+    planner: Planner,
+    state: CallSite,
+    function: Callable[..., Any],
+    name: str,
+    sample: Sample,
+    *runs: list[Any],
+    before_use: bool = True,
+) -> bool:
+    """Whether what the device gave is what NumPy gave; one that is wrong is not used for this function again."""
+    program = sample.traced.program.key
+    for results in runs:
+        judgement = compared(sample, results, state.trust.usual.get(program, ()) if not before_use else ())
+        if judgement.difference is not None:
+            with planner.lock:
+                state.cell.failed(name, f"{name} disagreed with NumPy: {judgement.difference.sentence}.")
+            pin(planner, state, name, function, sample, judgement.difference, before_use=before_use)
+            return False
+        if judgement.verdict == "undecided" and before_use:
+            with planner.lock:
+                state.cell.failed(name, f"{name} cannot be compared with NumPy: {judgement.why}.")
+            return False
+        if judgement.usual and before_use:
+            if len(state.trust.usual) > 64:
+                state.trust.usual.clear()
+            before = state.trust.usual.get(program, judgement.usual)
+            state.trust.usual[program] = tuple(map(max, before, judgement.usual))
+    return True
+
+
+def _check_again(planner: Planner, state: CallSite, function: Callable[..., Any], name: str, sample: Sample) -> None:
+    """A sample: the device computes what a call has just computed on NumPy."""
+    facts = state.facts.get(name)
+    if facts is None or planner.background.closed:
+        return
+    try:
+        with planner.trying(()):
+            find = planner.worker_of(state.options)
+            ran = execute(facts.way, sample.traced.program, sample.inputs, find, timeout=state.options.timeout)
+        _agrees(planner, state, function, name, sample, ran.results, before_use=False)
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
+        with planner.lock:
+            state.cell.failed(name, f"{name} failed in a sample: {name_of(error)}: {text_of(error)}")

@@ -1,0 +1,355 @@
+"""`offload`: a function that runs where it is fastest, with the same arguments and results as before."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import time
+import types
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
+
+import numpy as np
+
+from anygpu.array.core.array import Array
+from anygpu.errors import InvalidOption
+from anygpu.hardware.selection import matches_name
+from anygpu.placement.call import Call
+from anygpu.placement.call_site import LARGE, CallSite, NewCallSite, said_of_new
+from anygpu.placement.call_sites import Known, KnownFunctions
+from anygpu.placement.opaque import explain_opaque, place_opaque
+from anygpu.placement.options import CallOptions, Options, options
+from anygpu.placement.place_call import explain, place
+from anygpu.placement.planner import Planner, allows_numpy, default
+from anygpu.placement.receipt_log import last, listeners, publish
+from anygpu.placement.signature import BUILTIN, function_key, signature, way_of
+from anygpu.placement.values import largest_of, majority_device
+from anygpu.plan.plan import Plan
+from anygpu.receipts import Receipt
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_clock = time.perf_counter
+_ndarray = np.ndarray
+_way_of_builtin = BUILTIN.get
+_set_last = last.set
+_listening = listeners.get
+
+
+class Result(NamedTuple):
+    """A value, and what happened."""
+
+    value: Any
+    receipt: Receipt
+
+
+class Calls:
+    """Calls of a function, with what is known of such calls. It is made for one call, or for as long as there are any.
+
+    What is known may be shared with other functions of the same code, and outlives them.
+    """
+
+    __slots__ = ("_find_planner", "_function", "_known")
+
+    def __init__(self, function: Callable[..., Any], known: Known, planner: Callable[[], Planner]) -> None:
+        self._function = function
+        self._known = known
+        self._find_planner = planner
+
+    def run(self, /, *arguments: Any, **keywords: Any) -> Result:
+        """As a call, with the receipt."""
+        return Result(*self._place(signature(arguments, keywords, self._known.lifted), arguments, keywords))
+
+    def explain(self, /, *arguments: Any, **keywords: Any) -> Plan:
+        """Where the next call with such arguments would run, and why. Nothing is computed."""
+        call = self.call(arguments, keywords)
+        return explain(call) if self._known.options.engine is None else explain_opaque(call)
+
+    def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any], key: Hashable | None = None) -> Call:
+        """The call, to be placed; `key` is its signature, where that is known already."""
+        known, planner = self._known, self._find_planner()
+        if key is None:
+            key = signature(arguments, keywords, known.lifted)
+        state = known.states.get(key)
+        if state is None:
+            state = self._state(planner, arguments, keywords)
+            early = known.new.get(key)
+            if early is not None:
+                planner.seconds += early.tell(state.cell)
+            known.remember(key, state)
+        else:
+            known.used(key)
+        return Call(planner, self._function, state, arguments, keywords, known=known, key=key)
+
+    def _state(self, planner: Planner, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> CallSite:
+        options, ours = self._known.options, majority_device(arguments, keywords)
+        return CallSite(_name_of(self._function), options, _home(planner, options, ours), ours=ours is not None)
+
+    def _place(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
+        call = self.call(arguments, keywords, key)
+        if self._known.options.engine is not None:
+            return place_opaque(call)
+        return place(call)
+
+
+def _name_of(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return str(name)
+
+
+def _home(planner: Planner, options: Options, ours: str | None) -> str | None:
+    """Where the arguments are, if calls may run there."""
+    if ours is None or ours == "numpy":
+        return "numpy" if allows_numpy(options) else None
+    on = options.preference.on
+    device = planner.machine().device(ours) if on else None
+    allowed = not on or (device is not None and any(matches_name(device, name) for name in on))
+    return ours if allowed else None
+
+
+class Offloaded(Calls, Generic[P, R]):
+    """A function whose calls are placed. Made by `offload`.
+
+    To everybody else it is the function: it binds to instances, pickles by name and has the same signature.
+    """
+
+    # What is in `__dict__` is copied by whoever wraps it in turn, so there is nothing of ours.
+    __slots__ = ("__dict__", "__weakref__", "_binds", "_may_begin_at_home", "_new", "_task")
+
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[P, R]
+
+    def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
+        check_function(function)
+        super().__init__(function, Known(options), planner)
+        self._task = _name_of(function)
+        self._new = said_of_new(self._task)
+        functools.update_wrapper(self, function)
+        #: Whether the function becomes a method when it is an attribute of a class.
+        self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
+        self._may_begin_at_home = allows_numpy(options) and options.precision is None
+
+    # -- calls
+
+    def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
+        # What is done here is done for every call, also of functions that take a microsecond: so it is written out.
+        begin = _clock()
+        known = self._known
+        lifted = known.lifted
+        parts: list[Any] = []
+        each: Any
+        for each in arguments:
+            kind = type(each)
+            if kind is _ndarray:
+                dtype = each.dtype
+                parts += (each.shape, dtype.num if dtype.isnative else -dtype.num)
+            elif kind in lifted:
+                parts.append(kind)
+            else:
+                (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
+        if keywords:
+            for name, each in keywords.items():
+                parts.append(name)
+                kind = type(each)
+                if kind is _ndarray:
+                    dtype = each.dtype
+                    parts += (each.shape, dtype.num if dtype.isnative else -dtype.num)
+                elif kind in lifted:
+                    parts.append(kind)
+                else:
+                    (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
+        key = tuple(parts)
+        state: CallSite | NewCallSite | None = known.states.get(key)
+        if state is None:
+            state = known.new.get(key)
+        function: Callable[..., R] = self._function
+        if state is not None and state.quiet > 0:
+            if not state.as_it_is:
+                function = state.at_home(function)  # type: ignore[union-attr]
+            ready = _clock()
+            value = function(*arguments, **keywords) if keywords else function(*arguments)
+            end = _clock()
+            state.quiet -= 1
+            state.unheard += end - ready
+            _set_last((state.said, begin, ready, end))
+            if _listening():
+                publish((state.said, begin, ready, end))
+            return value
+        if state is None and self._may_begin_at_home and _may_begin_small(key, arguments, keywords):
+            # Nothing is thought about before it is known to pay.
+            ready = _clock()
+            value = function(*arguments, **keywords) if keywords else function(*arguments)
+            end = _clock()
+            said = self._new
+            known.remember_new(key, NewCallSite(said, end - ready))
+            _set_last((said, begin, ready, end))
+            if _listening():
+                publish((said, begin, ready, end))
+            return value
+        placed: R = self._place(key, arguments, keywords)[0]
+        return placed
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return types.MethodType(self, instance) if instance is not None and self._binds else self
+
+    @property
+    def function(self) -> Callable[P, R]:
+        """The function itself."""
+        return self._function
+
+    @property
+    def options(self) -> Options:
+        return self._known.options
+
+    def __repr__(self) -> str:
+        return f"<offloaded {self._task}>"
+
+    # -- as a function is
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _OF_FUNCTIONS:
+                return getattr(self._function, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
+        """By its name, if that is what the name means where it was defined; else as the function and the options.
+
+        cloudpickle sends functions of `__main__` and of modules that others do not have by value.
+        """
+        name: str = getattr(self, "__qualname__", self._task)
+        pickler = sys._getframe(1).f_globals.get("__name__", "").split(".")
+        if "cloudpickle" not in pickler and _found(getattr(self, "__module__", None), name) is self:
+            return name
+        return _restored, (self._function, self.options)
+
+
+#: Attributes of functions that are asked of the function itself.
+_OF_FUNCTIONS = frozenset(("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__", "__builtins__"))
+
+
+def _found(module: str | None, name: str) -> Any:
+    found: Any = sys.modules.get(module or "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _restored(function: Callable[..., Any], options: Options) -> Offloaded[..., Any]:
+    return Offloaded(function, options, default)
+
+
+def _may_begin_small(key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Whether a first such call is to run at once: without anygpu's own arrays, and without large ones."""
+    if not keywords:
+        for each in arguments:
+            kind = type(each)
+            if kind is _ndarray:
+                if each.size >= LARGE:
+                    return False
+            elif kind not in _SMALL:
+                break
+        else:
+            return True
+    return not any(part is Array for part in key) and largest_of(arguments, keywords) < LARGE
+
+
+_SMALL = frozenset((int, float, str, bool, bytes, complex, type(None)))
+
+
+def check_callable(function: Any) -> None:
+    if not callable(function):
+        hint = " Put @property above @offload." if isinstance(function, property | functools.cached_property) else ""
+        raise InvalidOption(f"anygpu takes a function to run; got {function!r}.{hint}")
+
+
+def check_function(function: Any) -> None:
+    """Raises `InvalidOption` for what cannot be run as a function, with what to do instead."""
+    check_callable(function)
+    called = function
+    while isinstance(called, functools.partial | types.MethodType | staticmethod):
+        called = called.func if isinstance(called, functools.partial) else called.__func__
+    if not isinstance(called, types.FunctionType):
+        called = type(called).__call__
+    name = _name_of(function)
+    if inspect.iscoroutinefunction(called):
+        raise InvalidOption(
+            f"{name} is an async function, which anygpu cannot run: offload the function that computes, and call it "
+            "there, or `await anygpu.submit(function, …)` to let it run beside the event loop."
+        )
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise InvalidOption(
+            f"{name} is a generator function, which anygpu cannot run: offload the function that computes one item, "
+            "and call it in the generator."
+        )
+
+
+def offloaded(function: Callable[P, R], given: CallOptions) -> Offloaded[P, R]:
+    """The function with these options, as a caller has written them."""
+    if isinstance(function, Offloaded):
+        function = function.function
+    return Offloaded(function, options(**given), default)
+
+
+def decorated(function: Any, given: CallOptions) -> Any:
+    """What `@offload` makes of what stands below it."""
+    if isinstance(function, staticmethod | classmethod):
+        return type(function)(decorated(function.__func__, given))
+    if isinstance(function, type):
+        raise InvalidOption(
+            f"offload takes a function, and {function.__qualname__} is a class: offload those of its methods that "
+            "compute."
+        )
+    return offloaded(function, given)
+
+
+_functions = KnownFunctions()
+
+
+def unwrapped(
+    function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """What is called in the end: partials and methods are made anew for each call, so what they hold are arguments."""
+    keywords: dict[str, Any] = {}
+    while True:
+        if type(function) is functools.partial:
+            arguments, keywords = function.args + arguments, {**function.keywords, **keywords}
+            function = function.func
+        elif type(function) is types.MethodType and isinstance(function.__func__, Offloaded):
+            arguments, function = (function.__self__, *arguments), function.__func__
+        else:
+            return function, arguments, keywords
+
+
+def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
+    """The function, which nobody has decorated, with what is known from earlier calls with these options."""
+    if isinstance(function, Offloaded):
+        if all(value is None for value in given.values()):
+            return function
+        function = function.function
+    return Calls(function, known_of(function, options(**given)), default)
+
+
+def known_of(function: Callable[..., Any], wanted: Options) -> Known:
+    """What is known of a function under these options, for everybody who uses the default planner."""
+    check_callable(function)
+    same = function_key(function)
+    known = _functions.find((same, wanted)) if same is not None else None
+    if known is None:
+        check_function(function)
+        known = Known(wanted)
+        if same is not None:
+            known = _functions.remember((same, wanted), known)
+    return known

@@ -1,0 +1,144 @@
+"""What a caller may ask of a call, from arguments or from environment variables; arguments win."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict, Unpack, get_args
+
+import msgspec
+
+from anygpu.errors import InvalidOption
+from anygpu.hardware.selection import Power, Preference, prefer
+from anygpu.units import bytes_from
+from anygpu.workers.worker import Isolation
+
+#: raise: before any work is done elsewhere; warn: say so, once for each cause and line; allow: the receipt says it.
+Fallback = Literal["raise", "warn", "allow"]
+Precision = Literal["float32"]
+#: off: devices are not compared with NumPy. sample: before the first result, and every so often. always: every result.
+Check = Literal["off", "sample", "always"]
+#: What becomes of a result with a NaN in it.
+NaNs = Literal["allow", "raise"]
+
+DEVICE = "ANYGPU_DEVICE"
+FALLBACK = "ANYGPU_FALLBACK"
+CHECK = "ANYGPU_CHECK"
+PRECISION = "ANYGPU_PRECISION"
+MIN_MEMORY = "ANYGPU_MIN_MEMORY"
+MAX_LOAD = "ANYGPU_MAX_LOAD"
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for. The default lets every verified device take part."""
+
+    preference: Preference = Preference()
+    fallback: Fallback = "warn"
+    precision: Precision | None = None
+    isolation: Isolation | None = None
+    timeout: float | None = None
+    check: Check = "sample"
+    #: For opaque tasks: the engine whose own arrays the function takes.
+    engine: str | None = None
+
+    def __hash__(self) -> int:
+        return hash(msgspec.structs.astuple(self))
+
+
+class CallOptions(TypedDict, total=False):
+    """What `offload`, `run` and `explain` take. What is left out, or `None`, comes from the environment."""
+
+    #: Names of devices, engines or kinds ("gpu", "webgpu", "cuda:1"); of several the first that there is.
+    on: str | Sequence[str] | None
+    fallback: Fallback | None
+    #: "float32": 64-bit numbers are narrowed, results included, wherever the call runs.
+    precision: Precision | None
+    #: Bytes that a device must have free.
+    min_memory: int | None
+    #: The share of time, 0 to 1, that a device may have been busy lately.
+    max_load: float | None
+    power: Power | None
+    #: Where workers live: "thread" for this process, "process" for a child each.
+    isolation: Isolation | None
+    #: Seconds after which a worker in a child is killed and `DeviceHung` is raised.
+    timeout: float | None
+    #: How results of devices are compared with NumPy's: "off", "sample" or "always".
+    check: Check | None
+    #: For opaque tasks: the engine whose own arrays the function takes, such as "torch".
+    engine: str | None
+
+
+class TaskOptions(CallOptions, total=False):
+    """What `submit` takes beside the options of a call."""
+
+    #: 0 to 10; ten levels are overtaken after five seconds of waiting.
+    priority: int
+    tenant: str
+    #: Seconds from now after which the task is given up.
+    deadline: float | None
+    nan: NaNs
+    #: For opaque tasks: whether they may be run again when their device was lost.
+    idempotent: bool
+
+
+def options(**given: Unpack[CallOptions]) -> Options:
+    """Checked, and completed from the environment."""
+    check_names(given, CallOptions)
+    on, engine, timeout = given.get("on"), given.get("engine"), given.get("timeout")
+    if on is None and engine is None:
+        on = [name for name in os.environ.get(DEVICE, "").split(",") if name.strip()] or None
+    min_memory, max_load = given.get("min_memory"), given.get("max_load")
+    if timeout is not None and not timeout > 0:
+        raise InvalidOption(f"timeout is a number of seconds, more than 0; got {timeout!r}.")
+    precision = given.get("precision") or os.environ.get(PRECISION) or None
+    isolation = given.get("isolation")
+    return Options(
+        preference=prefer(
+            on if on is not None else engine,
+            min_memory=_bytes(MIN_MEMORY) if min_memory is None else min_memory,
+            max_load=_number(MAX_LOAD, 1.0) if max_load is None else max_load,
+            power=given.get("power"),
+        ),
+        fallback=_one_of("fallback", given.get("fallback") or os.environ.get(FALLBACK) or "warn", get_args(Fallback)),
+        precision=None if precision is None else _one_of("precision", precision, get_args(Precision)),
+        isolation=None if isolation is None else _one_of("isolation", isolation, get_args(Isolation)),
+        timeout=timeout,
+        check=_one_of("check", given.get("check") or os.environ.get(CHECK) or "sample", get_args(Check)),
+        engine=engine,
+    )
+
+
+def check_names(given: Mapping[str, Any], known: type[CallOptions]) -> None:
+    """Raises `InvalidOption` with those that there are, for one that there is not."""
+    names = known.__annotations__
+    unknown = sorted(set(given).difference(names))
+    if unknown:
+        raise InvalidOption(
+            f"there is no option {unknown[0]!r}; there are {', '.join(names)}. Arguments of the function itself go "
+            "into the call, or into functools.partial."
+        )
+
+
+def _one_of(name: str, value: Any, known: Sequence[str]) -> Any:
+    if value not in known:
+        listed = ", ".join(f'"{each}"' for each in known)
+        raise InvalidOption(f"{name} is one of {listed}; got {value!r}.")
+    return value
+
+
+def _bytes(variable: str) -> int:
+    given = os.environ.get(variable)
+    found = bytes_from(given) if given else 0
+    if found is None:
+        raise InvalidOption(f'{variable} is a number of bytes such as "2GB", "512MiB" or "4096"; got {given!r}.')
+    return found
+
+
+def _number(variable: str, default: float) -> float:
+    given = os.environ.get(variable)
+    if not given:
+        return default
+    try:
+        return float(given)
+    except ValueError:
+        raise InvalidOption(f"{variable} is a number; got {given!r}.") from None

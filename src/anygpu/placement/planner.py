@@ -1,0 +1,267 @@
+"""What placing needs: owns the devices, what is known of their speed, and the thread that finds out more."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from anygpu.array.trace.tracing import trace
+from anygpu.errors import AnyGPUError
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.hardware.selection import matches_name
+from anygpu.placement.background import Background
+from anygpu.placement.calibrate import calibrate, recalled, remember
+from anygpu.placement.mismatches import Mismatch
+from anygpu.placement.options import Options
+from anygpu.plan.calibration import Calibration, assumed
+from anygpu.plan.corrections import Corrections, kind_of
+from anygpu.plan.predicting import Expected, predict
+from anygpu.program.graph import Program
+from anygpu.residency.registry import DeviceRegistry, places
+from anygpu.workers.worker import Worker
+
+#: A device that nobody has used before costs this much to find out about: it is worth it only for those who compute.
+_LOOKING = 0.05
+#: What a calibration in the background may take; `anygpu calibrate` takes longer and is more exact.
+_CALIBRATION_SECONDS = 2.0
+#: Assumed for a device that is busy with a trial: nobody knows when it will be done.
+_TRIAL_SECONDS = 1.0
+#: Disagreements that are remembered.
+_MISMATCHES = 100
+#: Before anything is known: no device answers sooner.
+_FLOOR = 5e-5
+
+
+class Machine(NamedTuple):
+    devices: tuple[Device, ...]
+    unavailable: tuple[Unavailable, ...]
+
+    def device(self, identity: str) -> Device | None:
+        return next((each for each in self.devices if each.id == identity), None)
+
+
+class Planner:
+    """Where calls are placed. The module's functions use a default one."""
+
+    def __init__(self, *, known: DeviceRegistry = places, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.places = known
+        self.clock = clock
+        #: Held around everything that cells and tables are told; never while something runs.
+        self.lock = threading.RLock()
+        self.background = Background()
+        self.corrections = Corrections()
+        #: Seconds that calls have taken in all: what exploring has to be worth.
+        self.seconds = 0.0
+        self._machine: Machine | None = None
+        self._looking = self._ready = False
+        self._calibrations: dict[str, Calibration] = {}
+        #: By call, the devices that it uses and the seconds that it is expected to take.
+        self._in_flight: dict[object, tuple[tuple[str, ...], float]] = {}
+        self._trials: set[str] = set()
+        #: By the code of a function: why it stays on NumPy.
+        self.pinned: dict[Hashable, str] = {}
+        self._mismatches: deque[Mismatch] = deque(maxlen=_MISMATCHES)
+
+    # -- devices
+
+    @property
+    def awake(self) -> bool:
+        """Whether the devices are known, and recording is ready."""
+        return self._ready and self._machine is not None
+
+    @property
+    def ready_to_record(self) -> bool:
+        """Whether recording would not have to load its modules first."""
+        return self._ready
+
+    def machine(self) -> Machine:
+        """What there is; looks when nobody has looked before."""
+        found = self._machine
+        if found is None:
+            found = Machine(tuple(self.places.devices()), tuple(self.places.unavailable()))
+            self._machine = found
+            self._recall(found.devices)
+        return found
+
+    @property
+    def until_worth_looking(self) -> float:
+        """Seconds that calls still have to take before anybody looks at the machine for them."""
+        return 0.0 if self._looking else max(0.0, _LOOKING - self.seconds)
+
+    def wake(self) -> None:
+        """Look at the machine in the background, once calls have taken long enough to make that worth while."""
+        if not self._looking and self.seconds >= _LOOKING:
+            self._looking = True
+            self.background.submit(self._look)
+
+    def _look(self) -> None:
+        # Recording loads modules when it first meets an operation: not in the time of a caller.
+        trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
+        self._ready = True
+        # Without devices everything stays where it is; whoever asks for one gets the error.
+        with contextlib.suppress(AnyGPUError):
+            self.machine()
+
+    def worker(self, device: str, options: Options | None = None) -> Worker:
+        return self.places.worker(device, isolation=options.isolation if options else None)
+
+    def worker_of(self, options: Options) -> Callable[[str], Worker]:
+        return lambda device: self.worker(device, options)
+
+    @property
+    def numpy(self) -> Device:
+        return _NUMPY
+
+    def is_open(self, device: str) -> bool:
+        return self.places.is_open(device)
+
+    # -- speed
+
+    def _recall(self, devices: tuple[Device, ...]) -> None:
+        for device in devices:
+            if device.id not in self._calibrations:
+                self._calibrations[device.id] = recalled(device) or assumed(device)
+
+    def calibration(self, device: Device) -> Calibration:
+        known = self._calibrations.get(device.id)
+        if known is None:
+            self._recall((device,))
+            known = self._calibrations[device.id]
+        return known
+
+    def calibrate(self, device: Device, *, seconds: float = _CALIBRATION_SECONDS) -> Calibration:
+        """Measure, and keep it for the next process."""
+        measured = calibrate(self.worker(device.id), seconds=seconds)
+        remember(measured, device)
+        with self.lock:
+            self._calibrations[device.id] = measured
+        return measured
+
+    def expected(
+        self, program: Program, device: Device, *, resident_bytes: int = 0, keep: bool = False
+    ) -> tuple[Expected, float]:
+        """What the calibration says, and the seconds after what earlier calls have taught."""
+        plain = predict(program, self.calibration(device), resident_bytes=resident_bytes, keep=keep)
+        return plain, plain.seconds * self.corrections.factor(device.id, kind_of(program))
+
+    def reading(self, device: str, nbytes: int) -> float:
+        """What it takes to get so many bytes back from there."""
+        known = self._calibrations.get(device)
+        return known.read.seconds(nbytes) if known is not None else 0.0
+
+    @property
+    def floor(self) -> float:
+        """Less than the quickest call of any device: a function that takes less is at home where it is."""
+        others = [each for name, each in self._calibrations.items() if name != "numpy"]
+        return min((each.launch + each.write.latency + each.read.latency for each in others), default=_FLOOR)
+
+    def opening_is_worth_it(self, device: Device) -> bool:
+        """Whether calls have taken long enough to pay for the start of a library that nobody has loaded yet.
+
+        A child starts beside the caller; a library that is imported here holds the caller up.
+        """
+        if self.is_open(device.id) or self.places.home(device.id) == "process":
+            return True
+        return self.seconds >= self.calibration(device).open
+
+    # -- devices that were wrong
+
+    def disagreed(self, found: Mismatch, code: Hashable) -> bool:
+        """Pin the function to NumPy; whether that is news."""
+        with self.lock:
+            self._mismatches.append(found)
+            is_news = code not in self.pinned
+            self.pinned.setdefault(code, found.reason)
+        return is_news
+
+    def mismatches(self) -> tuple[Mismatch, ...]:
+        """The last disagreements with NumPy, the latest last."""
+        return tuple(self._mismatches)
+
+    # -- what is going on
+
+    def waiting(self) -> Mapping[str, float]:
+        """For each busy device the seconds until it is free, as far as that can be told."""
+        if not self._in_flight and not self._trials:
+            return _NOTHING
+        with self.lock:
+            busy: dict[str, float] = {}
+            for devices, seconds in list(self._in_flight.values()):
+                for device in devices:
+                    busy[device] = busy.get(device, 0.0) + seconds
+            for device in self._trials:
+                busy[device] = busy.get(device, 0.0) + _TRIAL_SECONDS
+        return busy
+
+    @contextlib.contextmanager
+    def using(self, devices: tuple[str, ...], seconds: float) -> Iterator[None]:
+        """A call that is expected to take so long is under way."""
+        call = object()
+        try:
+            self._in_flight[call] = (devices, seconds)
+            yield
+        finally:
+            # In one step, which no interrupt can come before.
+            self._in_flight.pop(call, None)
+
+    @contextlib.contextmanager
+    def trying(self, devices: tuple[str, ...]) -> Iterator[None]:
+        """Devices are busy with finding out, in the background."""
+        with self.lock:
+            self._trials.update(devices)
+        here = any(self.places.home(device) == "thread" for device in devices)
+        try:
+            with self.background.must_finish() if here else contextlib.nullcontext():
+                yield
+        finally:
+            with self.lock:
+                self._trials.difference_update(devices)
+
+    def settle(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is being tried in the background; whether that was so in time."""
+        return self.background.settle(timeout)
+
+    def close(self) -> None:
+        self.background.close()
+
+
+_NOTHING: Mapping[str, float] = {}
+
+
+def allows_numpy(options: Options) -> bool:
+    """Whether the user's own function on the user's own arrays is among what was asked for."""
+    preference = options.preference
+    if options.engine is not None:
+        return False
+    # Of several names the first one that there is counts, and nobody has looked yet what there is.
+    return not preference.on or matches_name(_NUMPY, preference.on[0])
+
+
+def _numpy_device() -> Device:
+    from anygpu.engines.numpy.engine import NumpyEngine
+
+    (device,) = NumpyEngine().discover()
+    assert isinstance(device, Device)
+    return device
+
+
+_NUMPY = _numpy_device()
+
+_default: Planner | None = None
+_making = threading.Lock()
+
+
+def default() -> Planner:
+    """The planner of the module's functions, made when the first of them is called."""
+    global _default
+    if _default is None:
+        with _making:
+            if _default is None:
+                _default = Planner()
+    return _default

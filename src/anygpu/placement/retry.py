@@ -1,0 +1,165 @@
+"""When a call failed on a device: what the life of a task says to do, done.
+
+Both the call that its caller waits for and the task in a queue come here, so both are mended in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from anygpu.errors import AllocationError, AnyGPUError, PoisonTask, text_of
+from anygpu.fallback_warnings import warn_fallback
+from anygpu.placement.call import Call
+from anygpu.placement.call_site import CallSite
+from anygpu.placement.strategies import Chunked, SingleDevice
+from anygpu.plan.choosing import Choice
+from anygpu.plan.chunking import Chunks
+from anygpu.tasks.faults import fault_of
+from anygpu.tasks.machine import (
+    Action,
+    Event,
+    Evict,
+    Failed,
+    Free,
+    Probe,
+    Reclaim,
+    Refuse,
+    Replace,
+    Requeue,
+    Smaller,
+    Task,
+    step,
+)
+
+#: `threading.RLock` is a function, and this is what it makes.
+Lock = AbstractContextManager[Any]
+
+
+class LockedTask:
+    """A task that several threads tell of what happens to it, one at a time."""
+
+    __slots__ = ("_lock", "task")
+
+    def __init__(self, task: Task, lock: Lock | None = None) -> None:
+        self.task = task
+        self._lock = lock or threading.RLock()
+
+    def tell(self, event: Event) -> tuple[Action, ...]:
+        """What is to be done now."""
+        with self._lock:
+            self.task, actions = step(self.task, event)
+        return actions
+
+
+def task_for(call: Call, first: str, *, idempotent: bool = False) -> Task:
+    """A call as a task: programs are safe to repeat, and may go elsewhere if the caller allows that."""
+    state = call.state
+    devices: tuple[str, ...] = (first,)
+    if state.options.fallback != "raise" and state.traced is not None:
+        devices = tuple(dict.fromkeys((first, *state.facts, "numpy")))
+    return Task(name=state.task, devices=devices, repeatable=state.traced is not None or idempotent)
+
+
+def handle_failure(
+    call: Call,
+    life: LockedTask,
+    name: str,
+    failure: AnyGPUError,
+    *,
+    overdue: bool = False,
+    refused: Callable[[Refuse], None] | None = None,
+) -> Action | None:
+    """Tell the task what happened, and do what has to be done before anything else runs there.
+
+    What is left to do is returned: `Requeue`, `Refuse`, or `Free` for a task that nobody waits for any more. `refused`
+    is called as soon as it is known, before a device is opened again.
+    """
+    state, planner = call.state, call.planner
+    chunks = _smaller(state, name, failure)
+    alone = "+" not in name
+    fault = fault_of(failure, device=name, generation=life.task.generation or None) if alone else fault_of(failure)
+    failed = Failed(fault, type(failure).__name__, text_of(failure), cuttable=chunks is not None, overdue=overdue)
+    outcome: Action | None = None
+    for action in life.tell(failed):
+        match action:
+            case Smaller() if chunks is not None:
+                state.facts[name] = state.facts[name]._replace(way=Chunked(name, chunks))
+            case Reclaim():
+                for device in _devices_of(state, name):
+                    planner.places.reclaim(device)
+            case Evict():
+                for device in _devices_of(state, name):
+                    planner.places.evict(device)
+            case Replace() | Probe():
+                # Opening verifies the device. Where it cannot be opened, the next attempt there says why.
+                for device in _devices_of(state, name):
+                    with contextlib.suppress(AnyGPUError):
+                        planner.worker(device, state.options)
+            case Refuse():
+                outcome = action
+                if refused is None:
+                    break
+                refused(action)
+            case Requeue() | Free():
+                outcome = outcome or action
+    if name in life.task.given_up:
+        with planner.lock:
+            state.cell.failed(name, f"{name} failed: {one_line(text_of(failure))}")
+    return outcome
+
+
+def refusal(call: Call, task: Task, why: Action | None, failure: AnyGPUError) -> AnyGPUError:
+    """The error that the caller gets."""
+    if isinstance(why, Refuse) and why.why == "poison":
+        return PoisonTask(call.state.task, task.deaths, detail=one_line(text_of(failure)))
+    return failure
+
+
+def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure: AnyGPUError) -> Choice:
+    """Where it goes from here; its caller is told, if it is another device."""
+    state = call.state
+    following = wanted or _next_best(state, task)
+    kind = type(failure).__name__
+    if following == failed:
+        return Choice(following, "known", f"it failed there once ({kind}), and can be run again.")
+    if state.options.fallback == "warn":
+        sentence = f"{state.task} runs on {following} instead of {failed}: {one_line(text_of(failure))}"
+        warn_fallback(sentence, cause=(state.task, failed, kind))
+    return Choice(following, "known", f"{failed} failed ({kind}), and it was next.")
+
+
+def _next_best(state: CallSite, task: Task) -> str:
+    left = [name for name in task.devices if name not in task.given_up]
+    known = [name for name in left if name in state.facts and state.cell.may_run(name)]
+    if known:
+        return min(known, key=lambda name: state.cell.estimate(name) or float("inf"))
+    # What has not been compared yet is not where a call may end up by chance.
+    return "numpy" if state.cell.checked and "numpy" in left else left[0]
+
+
+def _smaller(state: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:
+    """The same in pieces, or in smaller ones, if that can be."""
+    facts = state.facts.get(name)
+    if not isinstance(failure, AllocationError) or facts is None:
+        return None
+    if isinstance(facts.way, Chunked):
+        room = facts.way.chunks.peak_bytes // 2
+    elif isinstance(facts.way, SingleDevice) and facts.plain is not None:
+        room = min(failure.limit or facts.plain.peak_bytes, facts.plain.peak_bytes) // 2
+    else:
+        return None
+    chunks = state.chunks(name, room)
+    return chunks if isinstance(chunks, Chunks) else None
+
+
+def _devices_of(state: CallSite, name: str) -> tuple[str, ...]:
+    facts = state.facts.get(name)
+    return facts.way.devices if facts is not None else (name,)
+
+
+def one_line(text: str) -> str:
+    return " ".join(part.strip(" -") for part in text.splitlines())

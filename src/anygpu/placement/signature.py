@@ -1,0 +1,377 @@
+"""Keys of calls: what calls of one function have in common, so that what one of them taught holds for the next.
+
+A key never holds an object of the user's: a recorded program reads everything again that it depends on, at each call.
+It is made of shapes, dtypes, tokens of classes, and values of immutable plain types in a form in which equal means the
+same type and the same bits: `0.0` is not `-0.0`, and `1` is not `True`. Its length is bounded, whatever the arguments
+are. Made for speed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import weakref
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from anygpu.array.core.array import Array
+from anygpu.placement.tokens import token_of
+
+#: Types of numbers that become inputs of programs: their values are no part of a key, unless they turn out to decide
+#: what a function does.
+_FLOATS: frozenset[type] = frozenset((float, np.float16, np.float32, np.float64))
+_INTEGERS: frozenset[type] = frozenset(
+    (int, *(np.dtype(f"{sign}int{bits}").type for sign in ("", "u") for bits in (8, 16, 32, 64)))
+)
+#: With these are those that have one value, so that nothing of it has to be said either.
+LIFTED = _FLOATS | _INTEGERS | {type(None), type(Ellipsis)}
+
+#: Which of these types go together: what decides for Python's numbers decides for NumPy's.
+_FAMILIES = (_FLOATS, _INTEGERS)
+
+#: Parts of a key, after which nested containers are only known by their type.
+_MOST_PARTS = 256
+#: Longer strings and integers of more bits are known by a hash.
+_LONG_STRING, _LONG_INTEGER = 128, 128
+
+
+class ByType:
+    """In a key, before what is known by its type alone."""
+
+
+Parts = list[Any]
+_Describe = Callable[[Any, Parts, frozenset[type]], None]
+
+_ndarray = np.ndarray
+#: Those of ndarray itself, whatever a class of the user's makes of them.
+_shape_of: Callable[[Any], Any] = np.ndarray.shape.__get__
+_dtype_of: Callable[[Any], Any] = np.ndarray.dtype.__get__
+
+
+def signature(
+    arguments: tuple[Any, ...], keywords: dict[str, Any], lifted: frozenset[type] = LIFTED
+) -> tuple[Hashable, ...]:
+    """The key of a call; `lifted` are the types of numbers whose values do not count."""
+    parts: Parts = []
+    for each in arguments:
+        describe(each, parts, lifted)
+    for name, each in keywords.items():
+        parts.append(name)
+        describe(each, parts, lifted)
+    return tuple(parts)
+
+
+def describe(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    """Add what tells a value apart. What comes first says how many parts follow, so that no two values are confused."""
+    kind = type(value)
+    if kind is _ndarray:
+        dtype = value.dtype
+        parts += (value.shape, dtype.num if dtype.isnative else -dtype.num)
+    elif kind in lifted:
+        parts.append(kind)
+    else:
+        way_of(kind)(value, parts, lifted)
+
+
+def without(lifted: frozenset[type], deciding: Iterable[type]) -> frozenset[type]:
+    """The lifted types, less those whose values have turned out to decide."""
+    return lifted.difference(*(family for family in _FAMILIES if family.intersection(deciding)), deciding)
+
+
+def function_key(function: Callable[..., Any]) -> Hashable:
+    """What functions have in common that can share what is known of their calls; `None` when there is no telling.
+
+    Closures and methods that are made again and again have one code. What they capture is read at each call.
+    """
+    kind = type(function)  # and not isinstance: an object may say of itself that it is a function
+    if kind is FunctionType:
+        return _code_key(function)  # type: ignore[arg-type]
+    if kind is MethodType:
+        return _pair(function_key(function.__func__), token_of(type(function.__self__)))  # type: ignore[attr-defined]
+    if kind is np.ufunc or kind is type(np.dot):
+        name = function.__name__
+        return (np, name) if getattr(np, name, None) is function else None
+    by_class = kind.__call__
+    if type(by_class) is FunctionType and not issubclass(kind, type):
+        return _pair(token_of(kind), function_key(by_class))
+    return token_of(function)
+
+
+#: How far functions are followed that capture functions.
+_DEEPEST = 3
+
+
+def _code_key(function: FunctionType, depth: int = 0) -> Hashable:
+    """Its code, and that of the functions it captures: those of one decorator are as different as what they wrap."""
+    code = token_of(function.__code__)
+    captured = [each for each in _captured(function) if type(each) is FunctionType]
+    if not captured or depth == _DEEPEST:
+        return code
+    return code, function.__qualname__, *(_code_key(each, depth + 1) for each in captured)
+
+
+def _captured(function: FunctionType) -> Iterator[Any]:
+    yield from function.__defaults__ or ()
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # it is not bound yet
+            yield cell.cell_contents
+
+
+def _pair(one: Hashable, other: Hashable) -> Hashable:
+    return None if one is None or other is None else (one, other)
+
+
+# -- how values of each type are described
+
+
+def _by_kind(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    parts.append(type(value))
+
+
+def _by_value(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (type(value), value)
+
+
+def _integer(value: int, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (int, value if value.bit_length() <= _LONG_INTEGER else ("hash", hash(value)))
+
+
+def _string(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (type(value), value if len(value) <= _LONG_STRING else (len(value), hash(value)))
+
+
+def _float(value: float, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (float, value.hex())
+
+
+def _complex(value: complex, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (complex, value.real.hex(), value.imag.hex())
+
+
+def _scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (type(value), value.dtype.str, value.tobytes())
+
+
+def _long_scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> None:
+    """Not by its bytes, some of which mean nothing."""
+    parts += (type(value), repr(value))
+
+
+def _dtype(value: np.dtype[Any], parts: Parts, lifted: frozenset[type]) -> None:
+    # Others may hold objects of the user's, or have no hash.
+    parts += (np.dtype, value.str) if value.kind in "?biufcmMSU" and not value.metadata else (ByType, np.dtype)
+
+
+def _slice(value: slice, parts: Parts, lifted: frozenset[type]) -> None:
+    parts.append(slice)
+    describe(value.start, parts, lifted)
+    describe(value.stop, parts, lifted)
+    describe(value.step, parts, lifted)
+
+
+def _range(value: range, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (range, (value.start, value.stop, value.step))
+
+
+def _elements(values: Collection[Any], parts: Parts, lifted: frozenset[type], token: int | None = None) -> None:
+    """Of a tuple or list, or of what stands for an object of the class that has the token."""
+    parts += (token or type(values), len(values))
+    if len(parts) + len(values) > _MOST_PARTS:
+        parts.append(ByType)
+        return
+    for each in values:
+        # As in `describe`, for speed.
+        kind = type(each)
+        if kind is _ndarray:
+            dtype = each.dtype
+            parts += (each.shape, dtype.num if dtype.isnative else -dtype.num)
+        elif kind in lifted:
+            parts.append(kind)
+        else:
+            (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
+
+
+def _items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type], token: int | None = None) -> None:
+    parts += (token or dict, len(values))
+    if len(parts) + len(values) > _MOST_PARTS:
+        parts.append(ByType)
+        return
+    try:
+        for name, each in values.items():
+            if type(name) is str:
+                parts.append(name)
+            else:
+                describe(name, parts, frozenset())
+            kind = type(each)
+            if kind is _ndarray:
+                dtype = each.dtype
+                parts += (each.shape, dtype.num if dtype.isnative else -dtype.num)
+            elif kind in lifted:
+                parts.append(kind)
+            else:
+                (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
+    except RuntimeError:  # another thread adds to it
+        parts.append(ByType)
+
+
+def _function(value: FunctionType, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (FunctionType, function_key(value))
+
+
+def _method(value: MethodType, parts: Parts, lifted: frozenset[type]) -> None:
+    parts.append(MethodType)
+    describe(value.__func__, parts, lifted)
+    describe(value.__self__, parts, lifted)
+
+
+def _builtin_function(value: BuiltinFunctionType, parts: Parts, lifted: frozenset[type]) -> None:
+    if isinstance(value.__self__, ModuleType):
+        parts += (BuiltinFunctionType, token_of(value))
+    else:  # a method of an object, made anew each time that it is asked for
+        parts += (ByType, BuiltinFunctionType)
+
+
+def _numpys_function(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    name = value.__name__
+    parts += (type(value), name) if getattr(np, name, None) is value else (ByType, type(value))
+
+
+BUILTIN: dict[type, _Describe] = {
+    int: _integer,
+    str: _string,
+    bytes: _string,
+    float: _float,
+    complex: _complex,
+    bool: _by_value,
+    type(None): _by_kind,
+    type(Ellipsis): _by_kind,
+    type(NotImplemented): _by_kind,
+    tuple: _elements,
+    list: _elements,
+    dict: _items,
+    slice: _slice,
+    range: _range,
+    FunctionType: _function,
+    MethodType: _method,
+    BuiltinFunctionType: _builtin_function,
+    np.ufunc: _numpys_function,
+    type(np.dot): _numpys_function,
+    **dict.fromkeys({np.dtype(code).type for code in "?bBhHiIlLqQefdFDmM"}, _scalar),
+    **dict.fromkeys((np.longdouble, np.clongdouble), _long_scalar),
+    **dict.fromkeys((np.str_, np.bytes_), _string),
+}
+
+#: For other classes, by address; an entry goes with its class.
+_classes: dict[int, _Describe] = {}
+
+
+def way_of(kind: type) -> _Describe:
+    """How values of a type are described; those of Python and NumPy are in a table, which is asked first."""
+    return BUILTIN.get(kind) or _classes.get(id(kind)) or _look_at(kind)
+
+
+def _look_at(kind: type) -> _Describe:
+    token = token_of(kind)
+    assert token is not None, "every class can be referred to weakly"
+    how = _way_for(kind, token)
+    address = id(kind)
+    _classes[address] = how
+    weakref.finalize(kind, _classes.pop, address, None).atexit = False
+    return how
+
+
+def _way_for(kind: type, token: int) -> _Describe:
+    """How objects of a class are described; what holds other values is taken apart as programs take it apart."""
+    if issubclass(kind, Array):
+        return _array
+    if issubclass(kind, np.dtype):
+        return _dtype
+    if issubclass(kind, np.ndarray):
+        return lambda value, parts, lifted: parts.extend((token, _shape_of(value), _dtype_of(value).num))
+    if issubclass(kind, type | ModuleType):
+        return lambda value, parts, lifted: parts.extend((token, token_of(value)))
+    if issubclass(kind, enum.Enum):
+        return lambda value, parts, lifted: _member(token, value, parts, lifted)
+    whole = _whole(token)
+    if dataclasses.is_dataclass(kind) and not issubclass(kind, tuple | list | dict):
+        return _dataclass(kind, token, whole)
+    take = _parts_of(kind)
+    if take is None:
+        return whole
+
+    def describe_container(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+        taken = take(value)
+        if taken is None:
+            whole(value, parts, lifted)
+        elif isinstance(taken, dict):
+            _items(taken, parts, lifted, token)
+        else:
+            _elements(taken, parts, lifted, token)
+
+    return describe_container
+
+
+def _array(value: Array, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (Array, value.device, value.shape, value.dtype.char)
+
+
+def _member(token: int, value: enum.Enum, parts: Parts, lifted: frozenset[type]) -> None:
+    name: str | None = value._name_  # that of no flag at all has none
+    parts.append(token)
+    describe(value._value_ if name is None else name, parts, frozenset())
+
+
+def _whole(token: int) -> _Describe:
+    """An object that is not taken apart: its class is all that counts, as programs read what they depend on anew."""
+    return lambda value, parts, lifted: parts.append(token)
+
+
+def _dataclass(kind: type, token: int, whole: _Describe) -> _Describe:
+    fields = tuple(field.name for field in dataclasses.fields(kind))
+    count = len(fields)
+
+    def describe_dataclass(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+        attributes = getattr(value, "__dict__", fields)
+        begin = len(parts)
+        parts += (token, len(attributes))
+        if begin > _MOST_PARTS:
+            parts.append(ByType)
+            return
+        try:
+            for name in fields if len(attributes) <= count else (*fields, *attributes):
+                each = getattr(value, name)
+                kind = type(each)
+                if kind is _ndarray:
+                    dtype = each.dtype
+                    parts += (each.shape, dtype.num if dtype.isnative else -dtype.num)
+                elif kind in lifted:
+                    parts.append(kind)
+                else:
+                    (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
+        except Exception:  # noqa: BLE001 - an attribute that was never set, or that raises
+            del parts[begin:]
+            whole(value, parts, lifted)
+
+    return describe_dataclass
+
+
+def _parts_of(kind: type) -> Callable[[Any], Any] | None:
+    """What objects of a container's class are made of: a sequence or a dict; `None` for one that has to stay whole."""
+    if issubclass(kind, np.generic):
+        return None
+    if issubclass(kind, tuple):
+        return lambda value: None if getattr(value, "__dict__", None) else tuple.__getitem__(value, slice(None))
+    if issubclass(kind, list):
+        return lambda value: None if getattr(value, "__dict__", None) else list.copy(value)
+    if issubclass(kind, defaultdict):
+        return lambda value: None if getattr(value, "__dict__", None) else {"": value.default_factory, **value}
+    if issubclass(kind, OrderedDict):
+        return lambda value: None if getattr(value, "__dict__", None) else dict(OrderedDict.items(value))
+    if issubclass(kind, dict):
+        return lambda value: None if getattr(value, "__dict__", None) else dict.copy(value)
+    return None

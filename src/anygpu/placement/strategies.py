@@ -1,0 +1,199 @@
+"""The ways to run a program: whole on one device, in pieces on one, or in parts on two; and carrying them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anygpu.array.core.device import to_numpy_dtype
+from anygpu.plan.chunking import Chunks
+from anygpu.plan.splitting import Part, Split
+from anygpu.program.graph import Program
+from anygpu.program.independence import cut
+from anygpu.receipts import Phases
+from anygpu.workers.worker import Argument, Ran, Worker
+
+
+class SingleDevice(NamedTuple):
+    device: str
+
+    @property
+    def name(self) -> str:
+        return self.device
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (self.device,)
+
+    @property
+    def how(self) -> str | None:
+        return None
+
+
+class Chunked(NamedTuple):
+    """One stretch of the independent axis after the other, so that each fits into the device's memory."""
+
+    device: str
+    chunks: Chunks
+
+    @property
+    def name(self) -> str:
+        return self.device
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (self.device,)
+
+    @property
+    def how(self) -> str | None:
+        axes = [axis for axis in self.chunks.cut.outputs if axis is not None]
+        axis = f" along axis {axes[0]} of the result" if axes else ""
+        return f"in {self.chunks.count} pieces of at most {self.chunks.piece}{axis}"
+
+
+class SplitAcrossDevices(NamedTuple):
+    """Some operations on one device and some on another."""
+
+    devices: tuple[str, str]
+    split: Split
+
+    @property
+    def name(self) -> str:
+        return "+".join(self.devices)
+
+    @property
+    def how(self) -> str | None:
+        order = ", then ".join(
+            f"{len(part.program) - part.program.input_count} operations on {self.devices[part.device]}"
+            for part in self.split.parts
+        )
+        return f"in {len(self.split.parts)} parts: {order}"
+
+
+Strategy = SingleDevice | Chunked | SplitAcrossDevices
+
+#: Opens, or finds open, the worker of a device.
+FindWorker = Callable[[str], Worker]
+
+
+def execute(
+    way: Strategy,
+    program: Program,
+    arguments: Sequence[Argument],
+    find: FindWorker,
+    *,
+    keep: bool = False,
+    timeout: float | None = None,
+    between: Callable[[], None] | None = None,
+) -> Ran:
+    """Run it that way. `between` is called before each piece but the first, and ends the run by raising."""
+    match way:
+        case SingleDevice(device=device):
+            return find(device).run(program, arguments, keep=keep, timeout=timeout)
+        case Chunked(device=device, chunks=chunks):
+            return _in_pieces(find(device), chunks, program, arguments, timeout, between)
+        case SplitAcrossDevices(devices=devices, split=split):
+            return _in_parts([find(device) for device in devices], split, arguments, timeout)
+
+
+def _in_pieces(
+    worker: Worker,
+    chunks: Chunks,
+    program: Program,
+    arguments: Sequence[Argument],
+    timeout: float | None,
+    between: Callable[[], None] | None,
+) -> Ran:
+    whole = [each if isinstance(each, np.ndarray) else worker.download(each) for each in arguments]
+    results = [np.empty(spec.shape, to_numpy_dtype(spec.dtype)) for spec in program.results]
+    runs: list[Ran] = []
+    length = chunks.cut.length
+    for start in range(0, length, chunks.piece):
+        if start and between is not None:
+            between()
+        stop = min(start + chunks.piece, length)
+        piece = cut(program, chunks.cut, start, stop)
+        given = [
+            each if axis is None else each[_stretch(axis, start, stop)]
+            for each, axis in zip(whole, chunks.cut.inputs, strict=True)
+        ]
+        ran = worker.run(piece, given, timeout=timeout)
+        for result, part, axis in zip(results, ran.results, chunks.cut.outputs, strict=True):
+            result[... if axis is None else _stretch(axis, start, stop)] = part
+        runs.append(ran)
+    return merge_runs(runs, list(results), [ran.phases for ran in runs])
+
+
+def _in_parts(workers: Sequence[Worker], split: Split, arguments: Sequence[Argument], timeout: float | None) -> Ran:
+    #: By their position in the whole program.
+    values: dict[int, Any] = dict(enumerate(arguments))
+    runs: list[Ran] = []
+    #: Of parts that run at the same time only the longer one is waited for.
+    waited_for: list[Phases] = []
+
+    def run(part: Part) -> Ran:
+        return workers[part.device].run(part.program, [values[source] for source in part.sources], timeout=timeout)
+
+    waiting = list(split.parts)
+    while waiting:
+        first, *waiting = waiting
+        # The next part runs at the same time if it is on the other device and does not need this one.
+        beside: Part | None = None
+        if waiting and waiting[0].device != first.device and not set(waiting[0].sources) & set(first.results):
+            beside = waiting.pop(0)
+        if beside is None:
+            done = [(first, run(first))]
+        else:
+            with ThreadPoolExecutor(1, thread_name_prefix="anygpu-part") as other:
+                later = other.submit(run, beside)
+                done = [(first, run(first)), (beside, later.result())]
+        for part, ran in done:
+            values.update(zip(part.results, ran.results, strict=True))
+            runs.append(ran)
+        waited_for.append(max((ran.phases for _, ran in done), key=lambda phases: phases.total))
+    return merge_runs(runs, [values[output] for output in split.outputs], waited_for)
+
+
+def _stretch(axis: int, start: int, stop: int) -> tuple[slice, ...]:
+    return (*(slice(None),) * axis, slice(start, stop))
+
+
+def merge_runs(runs: Sequence[Ran], results: list[Any], waited_for: Sequence[Phases]) -> Ran:
+    """Several runs as one, which took the phases that were waited for."""
+    phases = Phases(
+        compile=sum(each.compile for each in waited_for),
+        queue=sum(each.queue for each in waited_for),
+        write=sum(each.write for each in waited_for),
+        run=sum(each.run for each in waited_for),
+        read=sum(each.read for each in waited_for),
+        other=sum(each.other for each in waited_for),
+    )
+    unknown: dict[str, str] = {}
+    for ran in runs:
+        unknown.update(ran.unknown)
+
+    def total(name: str) -> Any:
+        values = [getattr(ran, name) for ran in runs]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            unknown.setdefault(name, "one of the devices does not tell")
+            return None
+        unknown.pop(name, None)
+        return max(known) if name == "peak_bytes" else sum(known)
+
+    return Ran(
+        results=results,
+        phases=phases,
+        bytes_to_device=sum(ran.bytes_to_device for ran in runs),
+        bytes_to_host=sum(ran.bytes_to_host for ran in runs),
+        bytes_skipped=sum(ran.bytes_skipped for ran in runs),
+        device_seconds=total("device_seconds"),
+        peak_bytes=total("peak_bytes"),
+        kernels=total("kernels"),
+        driver=None,
+        host_operations=tuple(each for ran in runs for each in ran.host_operations),
+        unknown=unknown,
+    )

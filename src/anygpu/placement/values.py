@@ -1,0 +1,146 @@
+"""Values on their way in and out of calls: which arrays are anygpu's own, and what they become where."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from anygpu.array.core.array import Array, as_array
+from anygpu.array.core.device import device_for, to_numpy_dtype
+from anygpu.array.core.expression import compute
+from anygpu.array.core.structure import flatten, unflatten
+from anygpu.program.graph import Program
+from anygpu.residency.lineage import TrackedBuffer
+from anygpu.workers.worker import Argument
+
+#: So many values of a call are looked at. More of them are data that should be an array.
+_MOST_VALUES = 10_000
+
+
+def leaves_among(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:
+    """What a call was given, wherever in containers and dataclasses it is. None of the user's own code is run."""
+    stack: list[Any] = [*arguments, *keywords.values()] if keywords else list(arguments)
+    stack.reverse()
+    for _ in range(_MOST_VALUES):
+        if not stack:
+            return
+        each = stack.pop()
+        kind = type(each)  # and not isinstance: an object may say of itself that it is something else
+        if issubclass(kind, tuple):
+            stack += tuple.__getitem__(each, slice(None, None, -1))
+        elif issubclass(kind, list):
+            stack += list.__getitem__(each, slice(None, None, -1))
+        elif issubclass(kind, dict):
+            stack += reversed(list(dict.values(each)))
+        elif hasattr(kind, "__dataclass_fields__"):
+            for name in reversed(kind.__dataclass_fields__):
+                with contextlib.suppress(Exception):  # a field that was never set, or a property that raises
+                    stack.append(getattr(each, name))
+        else:
+            yield each
+
+
+def anygpu_arrays_in(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Array]:
+    for each in leaves_among(arguments, keywords):
+        if issubclass(type(each), Array):
+            yield each
+
+
+def largest_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
+    """The elements of the largest array of a call."""
+    arrays = (each for each in leaves_among(arguments, keywords) if issubclass(type(each), np.ndarray | Array))
+    return max((each.size for each in arrays), default=0)
+
+
+_WITHOUT_BYTES = frozenset((float, int, str))
+
+
+def bytes_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
+    """What a call's arrays take, wherever in its arguments they are."""
+    total = 0
+    for each in arguments:
+        if type(each) is np.ndarray:
+            total += each.nbytes
+        elif type(each) not in _WITHOUT_BYTES:
+            total += _nested_bytes((each,), {})
+    return total + (_nested_bytes((), keywords) if keywords else 0)
+
+
+def _nested_bytes(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
+    found = 0
+    for each in leaves_among(arguments, keywords):
+        with contextlib.suppress(Exception):  # of an object that raises whatever is asked
+            found += int(getattr(each, "nbytes", 0))
+    return found
+
+
+def majority_device(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str | None:
+    """The device that has most of the bytes of anygpu's own arrays; `None` when there are none."""
+    found: dict[str, int] = {}
+    for array in anygpu_arrays_in(arguments, keywords):
+        found[array.device] = found.get(array.device, 0) + array.nbytes
+    return max(found, key=lambda device: found[device]) if found else None
+
+
+def as_arguments(values: Sequence[Any], program: Program, resident: str | None) -> list[Argument]:
+    """What a worker takes: arrays that are on the device `resident` stay there, everything else goes as NumPy's."""
+    given: list[Argument] = []
+    for value, spec in zip(values, program.inputs, strict=True):
+        if isinstance(value, Array):
+            if value.device == resident and value.dtype.name == spec.dtype:
+                compute([value._value], value._place)
+                buffer: Any = value._value.buffer
+                given.append(buffer.live() if isinstance(buffer, TrackedBuffer) else buffer)
+                continue
+            value = np.asarray(value)
+        given.append(np.asarray(value, to_numpy_dtype(spec.dtype)))
+    return given
+
+
+def as_numpy(value: Any) -> Any:
+    """anygpu's own arrays of arguments as NumPy's, without a copy where they are on the host."""
+    leaves, structure = flatten(value)
+    return unflatten(structure, [np.asarray(leaf) if isinstance(leaf, Array) else leaf for leaf in leaves])
+
+
+def on_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function for anygpu's own arrays on the host: it computes with NumPy's, and returns anygpu's."""
+
+    def called(*arguments: Any, **keywords: Any) -> Any:
+        return to_anygpu(function(*as_numpy(arguments), **as_numpy(keywords)))
+
+    return called
+
+
+def to_anygpu(value: Any) -> Any:
+    """NumPy's arrays of a result as anygpu's, on the host."""
+    leaves, structure = flatten(value)
+    host = device_for("numpy")
+    arrays = [
+        as_array(np.asarray(leaf), host) if isinstance(leaf, np.ndarray | np.generic) else leaf for leaf in leaves
+    ]
+    return unflatten(structure, arrays)
+
+
+_NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
+
+
+def narrowing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """With `precision="float32"` results have the same types wherever they were computed."""
+    return lambda *arguments, **keywords: _narrowed(function(*arguments, **keywords))
+
+
+def _narrowed(value: Any) -> Any:
+    leaves, structure = flatten(value)
+    return unflatten(
+        structure,
+        [
+            leaf.astype(_NARROW[leaf.dtype.name])
+            if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.name in _NARROW
+            else leaf
+            for leaf in leaves
+        ],
+    )

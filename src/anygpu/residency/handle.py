@@ -1,0 +1,98 @@
+"""A device as arrays see it, through whichever worker has it open now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from anygpu.engines.numpy import lowering
+from anygpu.errors import CannotCompile, DeviceLost
+from anygpu.fallback_warnings import ran_on_host
+from anygpu.hardware.device import Device
+from anygpu.hardware.verification import HostArray
+from anygpu.program.graph import Program
+from anygpu.receipts import HostOperation
+from anygpu.workers.host_fallback import line_of
+from anygpu.workers.worker import Argument, Handle, Worker
+
+
+def run_and_keep(worker: Worker, program: Program, buffers: Sequence[Argument]) -> list[Any]:
+    """The results, left on the device. What the device cannot compile is computed on the host, which is told."""
+    try:
+        ran = worker.run(program, buffers, keep=True, wait=False)
+    except CannotCompile as refused:
+        reason = refused.with_traceback(None)
+    else:
+        for operation in ran.host_operations:
+            ran_on_host(operation)
+        return ran.results
+    if any(spec.dtype == "bfloat16" for spec in program.specs):
+        raise reason
+    given = [each if isinstance(each, np.ndarray) else worker.download(each) for each in buffers]
+    values = lowering.run(program, given)
+    last = len(program.nodes) - 1
+    ran_on_host(
+        HostOperation(
+            operation=program.nodes[last].op.name,
+            reason=f"{reason.device} cannot compile it",
+            line=line_of(program, last),
+            bytes_moved=sum(each.nbytes for each in (*given, *values)),
+        )
+    )
+    return [worker.upload(each) for each in values]
+
+
+class DeviceHandle:
+    """One device that holds arrays and runs programs, through whichever worker has it open now."""
+
+    def __init__(self, facts: Device, find_worker: Callable[[], Worker]) -> None:
+        self.facts = facts
+        self._find_worker = find_worker
+        self._worker: Worker | None = None
+
+    @property
+    def device(self) -> str:
+        return self.facts.id
+
+    @property
+    def worker(self) -> Worker:
+        """Opened when it is first needed, and again when it has died."""
+        worker = self._worker
+        if worker is None or not worker.alive:
+            worker = self._worker = self._find_worker()
+        return worker
+
+    def upload(self, values: HostArray) -> Any:
+        return self.worker.upload(values)
+
+    def download(self, buffer: Any) -> HostArray:
+        return self._worker_of(buffer).download(buffer)
+
+    def run(self, program: Program, buffers: Sequence[Any]) -> list[Any]:
+        worker = self.worker
+        for buffer in buffers:
+            worker = self._worker_of(buffer)
+        return run_and_keep(worker, program, buffers)
+
+    def native(self, buffer: Any) -> Any:
+        return self._worker_of(buffer).native(buffer)
+
+    def adopt(self, array: Any) -> Any:
+        return self.worker.adopt(array)
+
+    def keep(self, program: Program, given: Sequence[Argument], results: Sequence[Handle]) -> list[Any]:
+        """What a worker has left on the device after it ran the program on `given`, as buffers of arrays."""
+        return list(results)
+
+    def _worker_of(self, buffer: Any) -> Worker:
+        """The worker, unless what the buffer was on is gone: then a new one would be opened in vain."""
+        worker = self._worker
+        generation = getattr(buffer, "generation", None)
+        if generation is not None and worker is not None and (not worker.alive or worker.generation != generation):
+            raise DeviceLost(self.device, detail="its worker has ended since", generation=generation)
+        return self.worker
+
+    def __repr__(self) -> str:
+        return f"<place {self.device}>"

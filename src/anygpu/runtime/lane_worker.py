@@ -1,0 +1,574 @@
+"""What the thread of a lane does with its tasks: runs them, alone or together, mends what breaks, and delivers."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from anygpu.array.core.structure import flatten
+from anygpu.errors import AnyGPUError, DeadlineExceeded, Unsupported, name_of, text_of
+from anygpu.fallback_warnings import attribute_to_line
+from anygpu.hardware.device import Kind
+from anygpu.placement.call_site import CallSite
+from anygpu.placement.execute import hear_numpy, learn_from, receipt_of, run_at, run_untraced
+from anygpu.placement.floating_point import is_finite, is_shown
+from anygpu.placement.opaque import place_opaque
+from anygpu.placement.place_call import choose, trace_and_predict
+from anygpu.placement.planner import Planner
+from anygpu.placement.receipt_log import numpy_receipt
+from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
+from anygpu.placement.strategies import Chunked
+from anygpu.plan.choosing import Choice
+from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
+from anygpu.runtime.batch_check import LaunchCheck
+from anygpu.runtime.batches import Batch, Batched, Standing
+from anygpu.runtime.jobs import Job
+from anygpu.runtime.lanes import PLANNING, Lane
+from anygpu.runtime.routing import KindOfBatches, Routing, lane_of
+from anygpu.tasks.faults import fault_of
+from anygpu.tasks.machine import FINAL, Deliver, Failed, Finished, Refuse, Requeue, Started
+from anygpu.workers.worker import Ran
+
+_log = logging.getLogger(__name__)
+
+#: Tasks of a kind that are taken one by one after a batch was not worth it, although so many waited.
+_PASSED_OVER, _MANY = 64, 16
+_ALL_FREE: Mapping[str, float] = {}
+_NOTHING: AbstractContextManager[Any] = contextlib.nullcontext()
+_AT_HOME = Choice("numpy", "home", "")
+_STARTED_AT_HOME = Started("numpy", 0)
+#: The thread that knows whose time is over kills a worker; if it does not come to it, the worker does it itself.
+_LATER = 0.5
+
+
+class Host(Protocol):
+    """The runtime, as far as serving tells it something."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]: ...
+
+    def left(self, job: Job) -> None: ...
+
+    def put_back(self, job: Job, seconds: float = 0.0) -> None: ...
+
+    def settle(self, job: Job, seconds: float, *, succeeded: bool) -> None: ...
+
+    def closed(self, job: Job) -> None: ...
+
+
+class Stopped(Exception):
+    """Raised between pieces, in a task that nobody wants any more."""
+
+
+class LaneWorker:
+    """Everything that is done with tasks on the threads of lanes."""
+
+    def __init__(self, planner: Planner, routing: Routing, host: Host) -> None:
+        self._planner = planner
+        self._routing = routing
+        self._host = host
+
+    def can_stop(self, job: Job) -> bool:
+        """Whether it runs in pieces, so that it can be stopped between them."""
+        facts = job.call.state.facts.get(job.choice.candidate) if job.choice is not None else None
+        return facts is not None and isinstance(facts.way, Chunked)
+
+    def kill(self, job: Job) -> None:
+        """End the worker that is busy with it."""
+        if job.choice is None:
+            return
+        facts = job.call.state.facts.get(job.choice.candidate)
+        for device in facts.way.devices if facts is not None else (job.choice.candidate,):
+            self._planner.places.kill(device)
+
+    # -- work, on the thread of a lane
+
+    def serve(self, lane: Lane, jobs: Sequence[Job]) -> None:
+        if lane.name == PLANNING:
+            for job in jobs:
+                self._plan(job)
+            del job
+        elif lane.name == "numpy" or len(jobs) == 1:
+            # Some of them go back to the queue if one of them waits for other tasks.
+            for job in jobs:
+                with self._host.lock:
+                    wanted, job.taken = job.taken, False
+                if wanted:
+                    self._alone(lane, job)
+            del job
+        else:
+            self._in_batches(lane, jobs)
+
+    def give_up(self, jobs: Sequence[Job], error: BaseException) -> None:
+        """Something went wrong that nobody has thought of. Raises nothing: the lane has to go on."""
+        for job in jobs:
+            try:
+                if not job.future.done():
+                    self._fail(job, error)
+            except BaseException:  # noqa: BLE001
+                _log.exception("a task of anygpu could not be told that it has failed")
+            try:
+                if not job.future.done() and job.life.task.situation in FINAL:
+                    job.future.set_exception(error)
+                if job.future.done():
+                    self._host.closed(job)
+            except BaseException:  # noqa: BLE001
+                _log.exception("a task of anygpu could not be closed")
+
+    def _plan(self, job: Job) -> None:
+        """Record the function and look at the devices, before it waits for one of them."""
+        attribute_to_line(job.line)
+        begin = self._planner.clock()
+        try:
+            trace_and_predict(job.call, PhaseTimer(self._planner.clock))
+            job.planning += self._planner.clock() - begin
+        except BaseException as error:  # noqa: BLE001 - the caller's own errors, or that there is no such device
+            self._fail(job, error)
+            del job
+        else:
+            self._put_back_learned(job)
+
+    def _put_back_learned(self, job: Job) -> None:
+        """It waits for where it should run by what is known now."""
+        with self._host.lock:
+            self._routing.forget(job.call.state)
+            if not job.call.lasting:
+                job.alone()
+            self._host.put_back(job)
+
+    def _start(self, state: CallSite, name: str, *, alone: bool = True) -> Started:
+        """What those who begin there now are told."""
+        if name == "numpy":
+            return _STARTED_AT_HOME
+        places, lane = self._planner.places, lane_of(name)
+        home = state.options.isolation or places.home(lane)
+        return Started(name, places.generation(lane) or 0, alone=alone, killable=alone and home == "process")
+
+    def _begin(self, job: Job, choice: Choice, start: Started) -> bool:
+        """It runs now, unless its caller has left it since it was taken."""
+        with self._host.lock:
+            if job.life.task.situation != "queued":
+                self._host.left(job)
+                return False
+            if not job.life.task.devices:
+                job.life.task = task_for(job.call, choice.candidate, idempotent=job.idempotent)
+            job.choice = choice
+            job.life.tell(start)
+            if not job.begun:
+                # With the lock held: from now on its time may be over, and then its future is done.
+                job.begun = True
+                if not job.future.running():
+                    job.future.set_running_or_notify_cancel()
+        return True
+
+    def _alone(self, lane: Lane, job: Job) -> None:
+        call, state, planner = job.call, job.call.state, self._planner
+        if lane.name == "numpy" and state.quiet > 0 and job.forced is None:
+            if self._begin(job, _AT_HOME, _STARTED_AT_HOME):
+                self._quietly(job)
+            del job, call  # as below
+            return
+        timer = PhaseTimer(planner.clock)
+        timer.waited(max(0.0, time.monotonic() - job.submitted), job.planning)
+        attribute_to_line(job.line)
+        begin = planner.clock()
+        choice = job.forced or job.choice
+        try:
+            if state.options.engine is not None:
+                self._opaque(job)
+                return
+            with timer.phase("plan"):
+                planner.seconds += state.hear()
+                if job.forced is None:
+                    # What surrounds the function may have changed since another such task has run.
+                    trace_and_predict(call, timer)
+                    if choice is None or not _is_candidate(call.state, choice):
+                        choice = choose(call, _ALL_FREE)
+            assert choice is not None, "a task that is taken by a device was meant for it"
+            if lane_of(choice.candidate) != lane.name:
+                # Now that it was recorded, it is known to be faster elsewhere.
+                self._put_back_learned(job)
+                return
+            if not self._begin(job, choice, self._start(state, choice.candidate)):
+                return
+            self._limit(job)
+            with job.modes.hold() if job.modes is not None else _NOTHING:
+                value, receipt = run_at(call, choice, timer, job.attempts)
+        except AnyGPUError as error:
+            if choice is None or choice.candidate == "numpy" or job.life.task.situation == "queued":
+                self._fail(job, error)
+            else:
+                spent = Phases(other=planner.clock() - begin)
+                self._mend(job, choice.candidate, error.with_traceback(None), spent)
+        except Stopped:
+            self._fail(job, concurrent.futures.CancelledError())
+        except BaseException as error:  # noqa: BLE001 - the user's own error goes to whoever waits for the result
+            self._fail(job, error)
+            # The error's traceback has this frame, and the task has the error: only the collector would free them.
+            del job, call
+        else:
+            self._deliver(job, value, receipt, planner.clock() - begin)
+
+    def _opaque(self, job: Job) -> None:
+        """The function is called here, with that library's own arrays."""
+        engine = job.call.state.options.engine
+        assert engine is not None
+        waited = max(0.0, time.monotonic() - job.submitted)
+        if not self._begin(job, Choice(engine, "only", ""), Started(engine, 0)):
+            return
+        begin = self._planner.clock()
+        try:
+            value, receipt = place_opaque(job.call)
+        except AnyGPUError as error:
+            if fault_of(error) == "user":
+                raise
+            self._mend(job, engine, error.with_traceback(None), Phases(other=self._planner.clock() - begin))
+            return
+        phases = msgspec.structs.replace(receipt.phases, queue=waited)
+        attempts = (*job.attempts, Attempt(device=receipt.device, phases=phases))
+        receipt = msgspec.structs.replace(receipt, phases=phases, attempts=attempts)
+        self._deliver(job, value, receipt, self._planner.clock() - begin)
+
+    def _quietly(self, job: Job) -> None:
+        """A call at home of which nothing is to be learned, as `Offloaded` makes it."""
+        state, call, clock = job.call.state, job.call, self._planner.clock
+        begin = clock()
+        try:
+            with job.modes.hold() if job.modes is not None else _NOTHING:
+                value = state.at_home(call.function)(*call.arguments, **call.keywords)
+        except BaseException as error:  # noqa: BLE001
+            self._fail(job, error)
+            del job, call
+            return
+        end = clock()
+        state.quiet -= 1
+        state.unheard += end - begin
+        waited = max(0.0, time.monotonic() - job.submitted - (end - begin))
+        name, reason, predicted = state.said
+
+        def receipt() -> Receipt:
+            return numpy_receipt(name, reason, Phases(queue=waited, run=end - begin), predicted)
+
+        self._deliver(job, value, receipt, end - begin)
+
+    def _limit(self, job: Job) -> None:
+        call = job.call
+        if job.until is not None:
+            left = max(1e-3, job.until - time.monotonic()) + _LATER
+            call.timeout = left if call.timeout is None else min(call.timeout, left)
+        if self.can_stop(job):
+            call.between = lambda: _stop_if_unwanted(job)
+
+    def _is_over(self, job: Job) -> bool:
+        """Whether its caller has been told already that it is cancelled, or late, before it had begun."""
+        with self._host.lock:
+            over = job.life.task.situation in FINAL
+            if over:
+                self._host.left(job)
+        return over
+
+    def _mend(self, job: Job, name: str, failure: AnyGPUError, spent: Phases) -> None:
+        if self._is_over(job):
+            return
+        attribute_to_line(job.line)
+        job.attempts += (Attempt(device=name, phases=spent, error=type(failure).__name__, message=text_of(failure)),)
+
+        def refused(why: Refuse) -> None:
+            self._host.settle(job, spent.total, succeeded=False)
+            if why.why == "late" and job.until is not None:
+                job.future.set_exception(DeadlineExceeded(job.name, job.until - job.submitted))
+            elif why.why == "cancelled":
+                job.future.set_exception(concurrent.futures.CancelledError())
+            else:
+                job.future.set_exception(refusal(job.call, job.life.task, why, failure))
+            self._host.closed(job)
+
+        overdue = job.until is not None and time.monotonic() >= job.until
+        following = handle_failure(job.call, job.life, name, failure, overdue=overdue, refused=refused)
+        if isinstance(following, Requeue):
+            job.alone()
+            job.forced = next_choice(job.call, job.life.task, following.device, name, failure)
+            self._host.put_back(job, spent.total)
+        elif not isinstance(following, Refuse):  # nobody waits for it any more, and the device is free
+            self._host.settle(job, spent.total, succeeded=False)
+            self._host.closed(job)
+
+    # -- several in one launch
+
+    def _in_batches(self, lane: Lane, jobs: Sequence[Job]) -> None:
+        first = jobs[0]
+        batches, choice = self._routing.batches_of(first.call.state), first.choice
+        assert choice is not None, "a task that is taken by a device was meant for it"
+        rest = list(jobs)
+        while rest:
+            calls = [job.call for job in rest]
+            device = choice.candidate
+            planned = None
+            if len(rest) > 1:
+                # If the device is gone, whoever runs there alone is told so, and that is mended.
+                with contextlib.suppress(AnyGPUError):
+                    planned = batches.plan(len(rest), calls, device, self._planner, self._routing.max_latency)
+            if planned is not None:
+                standing = self._standing(planned, batches, first.call.state)
+                if standing == "compare":
+                    taken, rest = rest[: planned.taken], rest[planned.taken :]
+                    self._compare(taken, planned, batches)
+                    continue
+                planned = planned if standing == "agreed" else None
+            if planned is None:
+                alone, *rest = rest
+                if len(rest) > _MANY:
+                    batches.passed_over = _PASSED_OVER
+                for job in rest:  # another lane may have them
+                    self._host.put_back(job)
+                self._alone(lane, alone)
+                return
+            taken, rest = rest[: planned.taken], rest[planned.taken :]
+            self._together(taken, planned, choice, batches)
+
+    def _standing(self, planned: Batch, batches: KindOfBatches, state: CallSite) -> Standing:
+        """Whether the launch may be used now."""
+        if state.trust.flags and is_shown(state.trust.flags, "", state.trust.heard):
+            # NumPy has to warn, one call after the other.
+            return "wait"
+        if not state.cell.checked:
+            return "agreed"
+        with contextlib.suppress(AnyGPUError):
+            worker = self._planner.worker(planned.device, state.options)
+            home = state.cell.estimate("numpy") if state.cell.home == "numpy" else None
+            return batches.stands(planned, worker.generation, home)
+        return "wait"
+
+    def _compare(self, jobs: Sequence[Job], planned: Batch, batches: KindOfBatches) -> None:
+        """The calls run on NumPy, one by one; what they return is compared with what the launch gives."""
+        call = jobs[0].call
+        try:
+            check = LaunchCheck(self._planner, call.state, call.function, batches, planned)
+        except Exception:  # noqa: BLE001 - what cannot be copied cannot be compared
+            batches.disagreed(planned)
+            check = None
+        why = f"a launch of {len(jobs)} calls on {planned.device} is compared with NumPy before it is used."
+        for number, job in enumerate(jobs):
+            job.witness = partial(check.witness, number) if check is not None else None
+            job.alone()
+            job.forced = Choice("numpy", "sample", why)
+            self._host.put_back(job)
+
+    def _together(self, jobs: Sequence[Job], planned: Batch, choice: Choice, batches: KindOfBatches) -> None:
+        """One launch for all of them. If it fails nobody knows whose fault it was, so each goes on by itself."""
+        planner = self._planner
+        begun = time.monotonic()
+        begin = planner.clock()
+        # One that its caller has left since is computed all the same, and thrown away.
+        start = self._start(jobs[0].call.state, choice.candidate, alone=False)
+        with self._host.lock:
+            running = [job for job in jobs if self._begin(job, choice, start)]
+        if not running:
+            return
+        # It is killed when the last of them would be late.
+        untils = [job.until for job in running]
+        latest = max((until for until in untils if until is not None), default=None)
+        timeout = None if latest is None or None in untils else max(1e-3, latest - begun) + _LATER
+        try:
+            with planner.using((choice.candidate,), planned.seconds):
+                worker = planner.worker(choice.candidate, jobs[0].call.state.options)
+                made = batches.run(planned, worker, timeout)
+        except BaseException as error:  # noqa: BLE001
+            if isinstance(error, AnyGPUError):
+                failure = error.with_traceback(None)
+            else:
+                # Of one of them, such as an index that is out of bounds. Nobody knows whose: each shows it alone.
+                reason = one_line(text_of(error))
+                failure = Unsupported("way to run these calls in one launch", choice.candidate, instead=reason)
+            spent = Phases(other=(planner.clock() - begin) / len(running))
+            for job in running:
+                self._mend(job, choice.candidate, failure, spent)
+            return
+        took = planner.clock() - begin
+        each = took / len(jobs)
+        lasting = (took - made.ran.phases.compile) / len(jobs)
+        batches.seconds_each = lasting if batches.seconds_each is None else (batches.seconds_each + lasting) / 2
+        with planner.lock:
+            planner.seconds += took
+        device = planner.machine().device(choice.candidate)
+        launch = _Launch(
+            jobs[0].call.state.task,
+            choice,
+            device.kind if device is not None else "cpu",
+            made.share,
+            planned.seconds / planned.taken,
+            planned.how,
+            planned.traced.program.key,
+        )
+        begun_with = set(map(id, running))
+        told: list[tuple[Job, Any]] = []
+        values, again = self._as_numpy_has_them(jobs, planned, made)
+        for job in again:
+            if id(job) in begun_with and not self._is_heard(job):
+                begun_with.discard(id(job))
+                self._again_on_numpy(job, choice.candidate)
+        with self._host.lock:
+            # All at once: who submits meanwhile does not wait for it.
+            for job, value in zip(jobs, values, strict=True):
+                if id(job) in begun_with and self._settled(job, value, each):
+                    told.append((job, value))
+        for job, value in told:
+            note = _BatchNote(launch, begun - job.submitted, job.attempts)
+            self._tell(job, value, note.receipt)
+
+    def _as_numpy_has_them(self, jobs: Sequence[Job], planned: Batch, made: Batched) -> tuple[list[Any], list[Job]]:
+        """The values in memory as NumPy would have them, and the calls of which NumPy might warn."""
+        state = jobs[0].call.state
+        trust, automatic = state.trust, state.cell.home is not None
+        values: list[Any] = []
+        again: list[Job] = []
+        for number, (job, value) in enumerate(zip(jobs, made.values, strict=True)):
+            inputs = planned.rows[number]
+            is_new = not is_finite(flatten(value)[0]) if not made.finite and state.may_warn else False
+            if is_new and (trust.flags or trust.is_usual(inputs)):
+                is_new = False
+            if is_new or (automatic and not trust.knows_order(inputs)):
+                again.append(job)
+            values.append(trust.in_order(planned.traced, inputs, value))
+        return values, again
+
+    def _is_heard(self, job: Job) -> bool:
+        """For a device that was asked for: NumPy has warned, and the device's result stays."""
+        if job.call.state.cell.home is not None:
+            return False
+        attribute_to_line(job.line)
+        try:
+            hear_numpy(job.call)
+        except BaseException:  # noqa: BLE001 - raised again where the task is told
+            return False
+        return True
+
+    def _again_on_numpy(self, job: Job, device: str) -> None:
+        """It ran in a launch, and only NumPy can say what its user has to hear."""
+        attribute_to_line(job.line)
+        begin = self._planner.clock()
+        timer = PhaseTimer(self._planner.clock)
+        timer.waited(max(0.0, time.monotonic() - job.submitted), job.planning)
+        why = f"the result of {device} is not finite, or lies in memory as no other did; NumPy computes it again."
+        try:
+            value, receipt = run_untraced(job.call, Choice("numpy", "home", why), timer, job.attempts)
+        except BaseException as error:  # noqa: BLE001 - the user's own
+            self._fail(job, error)
+            del job
+        else:
+            if job.call.state.traced is not None:
+                learn_from(job.call, value)
+            self._deliver(job, value, receipt, self._planner.clock() - begin)
+
+    # -- ends
+
+    def _deliver(self, job: Job, value: Any, receipt: Any, seconds: float) -> None:
+        if self._settled(job, value, seconds):
+            self._tell(job, value, receipt)
+
+    def _settled(self, job: Job, value: Any, seconds: float) -> bool:
+        """The device is done with it; whether its caller wants the value."""
+        if job.witness is not None:
+            job.witness(value, True)
+            job.witness = None
+        try:
+            job.check(value)
+        except AnyGPUError as error:
+            self._fail(job, error, seconds)
+            return False
+        with self._host.lock:
+            actions = job.life.tell(Finished())
+            self._host.settle(job, seconds, succeeded=True)
+        if any(isinstance(action, Deliver) for action in actions):
+            return True
+        # A result that came after its caller was told that it is late, or cancelled, goes nowhere.
+        if any(isinstance(action, Refuse) for action in actions):
+            job.future.set_exception(concurrent.futures.CancelledError())
+        self._host.closed(job)
+        return False
+
+    def _tell(self, job: Job, value: Any, receipt: Any) -> None:
+        job.future._receipt = receipt
+        if job.hearing:
+            made = receipt() if callable(receipt) else receipt
+            for collected in job.hearing:
+                collected.append(made)
+        job.future.set_result(value)
+        self._host.closed(job)
+
+    def _fail(self, job: Job, error: BaseException, seconds: float | None = None) -> None:
+        """The user's own error, or one that nothing can be done about: raised unchanged where the result is wanted.
+
+        `seconds` is what it had of the device, else since it was taken.
+        """
+        if job.witness is not None:
+            job.witness(None, False)
+            job.witness = None
+        if self._is_over(job):
+            return
+        with self._host.lock:
+            if job.life.task.situation == "queued":
+                job.life.task = task_for(job.call, "numpy", idempotent=job.idempotent)
+                job.life.tell(Started("numpy", 0))
+            actions = job.life.tell(Failed("user", name_of(error), text_of(error)))
+        self._host.settle(job, time.monotonic() - job.started if seconds is None else seconds, succeeded=False)
+        if any(isinstance(action, Refuse) for action in actions):
+            job.future.set_exception(error)
+        self._host.closed(job)
+
+
+def _stop_if_unwanted(job: Job) -> None:
+    task = job.life.task
+    if task.stopping or task.situation == "abandoned":
+        raise Stopped
+
+
+class _Launch(NamedTuple):
+    """What the calls of one launch have in common; nothing of their arguments and results."""
+
+    task: str
+    choice: Choice
+    kind: Kind
+    share: Ran
+    predicted: float
+    how: str
+    program: str
+
+
+class _BatchNote(NamedTuple):
+    """A call's share of the launch that it was in, until somebody wants to see the receipt."""
+
+    launch: _Launch
+    waited: float
+    attempts: tuple[Attempt, ...]
+
+    def receipt(self) -> Receipt:
+        launch = self.launch
+        share, device = launch.share, launch.choice.candidate
+        phases = msgspec.structs.replace(share.phases, queue=share.phases.queue + max(0.0, self.waited))
+        return receipt_of(
+            share,
+            phases,
+            task=launch.task,
+            device=device,
+            kind=launch.kind,
+            reason=launch.choice.sentence,
+            attempts=self.attempts,
+            predicted=launch.predicted,
+            how=launch.how,
+            program=launch.program,
+            unknown=share.unknown,
+        )
+
+
+def _is_candidate(state: CallSite, choice: Choice) -> bool:
+    """Whether it may still go there, after it was recorded again."""
+    return choice.candidate == "numpy" or choice.candidate in state.cell.tracks

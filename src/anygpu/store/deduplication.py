@@ -1,0 +1,105 @@
+"""Contents that are equal become one: found when they are put, and again by `optimise()` after they were written to."""
+
+from __future__ import annotations
+
+from anygpu.array.core.expression import Value
+from anygpu.hardware.verification import HostArray
+from anygpu.program.primitives import Spec
+from anygpu.store import values
+from anygpu.store.contents import Content
+from anygpu.store.deferred_lock import DeferredLock
+from anygpu.store.hashing import are_equal, fingerprint_of
+from anygpu.store.report import Dropped
+from anygpu.store.tiers import Tiers
+from anygpu.tensor_files.tensor_metadata import content_hash
+
+
+class Deduplication:
+    """Looks for equal contents. The lock is not held while the device computes."""
+
+    def __init__(self, tiers: Tiers, guard: DeferredLock) -> None:
+        self._tiers = tiers
+        self._guard = guard
+
+    def with_buffer_of(self, value: Value) -> Content | None:
+        """The content that is this very memory: an array may be put twice, whatever is known of its values."""
+        with self._guard:
+            return next((each for each in self._tiers if each.value.buffer is value.buffer is not None), None)
+
+    def on_device(self, value: Value, *, but: Content | None = None) -> tuple[Content | None, bytes | None]:
+        """A content on the device that is equal to this value there, and the value's fingerprint if it was needed."""
+        with self._guard:
+            others = [each for each in self._tiers if each.spec == value.spec and each is not but]
+            others = [each for each in others if self._value_there(each) is not None]
+        if not others or not value.spec.size:
+            return None, None
+        array = values.array_of(value)
+        mine = fingerprint_of(array)
+        for content in others:
+            if content.fingerprint is not None and content.fingerprint != mine:
+                continue
+            with self._guard:
+                # One at a time: what is looked at cannot leave the device.
+                there = self._value_there(content)
+                other = values.array_of(there) if there is not None else None
+            if other is None:
+                continue
+            if content.fingerprint is None:
+                content.fingerprint = fingerprint_of(other)
+            if content.fingerprint == mine and are_equal(array, other):
+                return content, mine
+        return None, mine
+
+    @staticmethod
+    def _value_there(content: Content) -> Value | None:
+        return content.value if content.on_device and not content.moving else None
+
+    def as_told(self, values: HostArray, spec: Spec, told: str) -> Content | None:
+        """A content of which the same hash is told, or computed, if its bytes are these."""
+        with self._guard:
+            known = self._tiers.by_digest.get(told) or self._tiers.by_told.get(told)
+            if known is None or known.spec != spec:
+                return None
+            theirs = known.read()[0] if known.copied else None
+        if known.digest is None:
+            if theirs is None:
+                return None
+            known.digest = content_hash(theirs)
+        return known if content_hash(values) == known.digest else None
+
+    def merge(self) -> tuple[list[str], list[Dropped]]:
+        """Contents that were never compared with equal ones, because they were written to since they were put."""
+        names: list[str] = []
+        dropped: list[Dropped] = []
+        with self._guard:
+            unknown = [each for each in self._tiers if each.digest is None]
+        for content in unknown:
+            known = self._equal_to(content)
+            with self._guard:
+                if known is None or known is content or not known.tensors or not content.tensors:
+                    continue
+                # What is on the device may have to stay there, so the other one goes.
+                stays, goes = (content, known) if content.on_device and not known.on_device else (known, content)
+                labels = tuple(entry.name for entry in goes.tensors)
+                tiers = self._tiers.tiers_of(goes)
+                for entry in list(goes.tensors):
+                    entry.content = stays
+                    self._tiers.link(stays, entry)
+                    self._tiers.unlink(goes, entry)
+                names += labels
+                dropped += [Dropped(labels, goes.nbytes, tier) for tier in tiers]
+        return names, dropped
+
+    def _equal_to(self, content: Content) -> Content | None:
+        with self._guard:
+            values = content.read()[0] if content.copied else None
+        if values is None:
+            with self._guard:
+                value = self._value_there(content)
+            return self.on_device(value, but=content)[0] if value is not None else None
+        digest = content_hash(values)
+        with self._guard:
+            if not content.tensors:
+                return None
+            content.digest = digest
+            return self._tiers.by_digest.setdefault(digest, content)

@@ -1,0 +1,100 @@
+"""The one lock of a store, and notes from finalizers, which may run on any thread at any moment and so never wait."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+
+from anygpu.interrupts import may_be_interrupted, soon
+
+#: Something to do once the lock is held.
+Note = Callable[[], None]
+
+
+class DeferredLock:
+    """A lock that is not taken twice by one thread. Whoever lets go of it first does what notes say.
+
+    Never `with guard:` in the main thread, where an interrupt could leave it taken: there `anygpu.interrupts` lets
+    another thread do it. Only what looks at one thing may take the plain lock instead: `with guard.lock:`.
+    """
+
+    def __init__(self) -> None:
+        self._notes: deque[Note] = deque()
+        self.anew()
+
+    def anew(self) -> None:
+        """Also in a process that was forked, where nobody is left to let go of it."""
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        try:
+            self._settle()
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._settle()
+        finally:
+            self.lock.release()
+        self._look_again()
+
+    def note(self, note: Note) -> None:
+        """Do it now if nobody has the lock, and soon otherwise. Never waits."""
+        self._notes.append(note)
+        if not may_be_interrupted():
+            self._look_again()
+        if self._notes:
+            soon(self.settle)
+
+    @property
+    def has_notes(self) -> bool:
+        return bool(self._notes)
+
+    def settle(self) -> None:
+        """Do what notes say. Waits for the lock."""
+        with self:
+            pass
+
+    def wait(self) -> None:
+        """With the lock held: let go of it until something has changed."""
+        self._changed.wait()
+
+    def changed(self) -> None:
+        self._changed.notify_all()
+
+    def unlocked(self) -> _Unlocked:
+        """With the lock held: `with guard.unlocked():` does something slow without it."""
+        return _Unlocked(self.lock)
+
+    def _settle(self) -> None:
+        while self._notes:
+            self._notes.popleft()()
+
+    def _look_again(self) -> None:
+        # A note may have come between the last look and letting go.
+        while self._notes and self.lock.acquire(blocking=False):
+            try:
+                self._settle()
+            finally:
+                self.lock.release()
+
+
+class _Unlocked:
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.release()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.acquire()

@@ -1,0 +1,402 @@
+"""The worker's side of a child that serves a device: tasks and their answers, one after the other, and its end.
+
+Whoever has the lock sends a task and waits for its answer. A watching thread learns of the child's death at once, and
+everybody who asks afterwards is told why it died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, DevicePoisoned, InvalidOption
+from anygpu.hardware.verification import HostArray
+from anygpu.interrupts import Taken
+from anygpu.memory.resource import Block
+from anygpu.program import wire
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Spec
+from anygpu.workers import task_messages
+from anygpu.workers.error_transport import read
+from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
+from anygpu.workers.shared import MOST_OUT, Kind, Segment, SharedMemory
+from anygpu.workers.starting import Child, how_it_ended
+from anygpu.workers.task_messages import Attached, Envelope, Outcome, Task
+
+#: Programs that the child is taken to have. It keeps more, and says so when one is gone.
+PROGRAMS_SENT = 512
+
+#: When so many bytes on the device wait to be free, the child is told at once.
+DROPPED_BYTES = 64 << 20
+
+CLOSE_SECONDS = 5.0
+#: How often shared memory that nobody uses is looked for.
+_TIDY_SECONDS = 15.0
+
+Expected = TypeVar("Expected", bound=Outcome)
+
+
+class _Use(Taken):
+    """Nobody else talks to the child in this block."""
+
+    __slots__ = ("_talk",)
+
+    def __init__(self, talk: ChildConnection, seconds: float | None) -> None:
+        super().__init__(talk._lock, seconds)
+        self._talk = talk
+
+    def __enter__(self) -> bool:
+        if not super().__enter__():
+            raise self._talk._busy(self._seconds)
+        if not self._talk.alive:
+            self._let_go()
+            raise self._talk._gone()
+        return True
+
+
+class _Abandoned(NamedTuple):
+    """A call whose caller left before its answer came: what the child may still use, and what it may still make."""
+
+    blocks: list[Block]
+    handles: range
+
+
+class ChildConnection:
+    """With one child. Between `use` and the end of its block, nobody else talks to it."""
+
+    def __init__(self, child: Child, device: str, generation: int, memory_kind: Kind | None) -> None:
+        """Takes the child over."""
+        if child.link is None:
+            raise InvalidOption("this child was not asked to serve.")
+        self.child = child
+        self.link: Link = child.link
+        #: None where descriptors cannot be passed.
+        self.shared = SharedMemory(device, kind=memory_kind) if self.link.passes_descriptors else None
+        #: Of the last task.
+        self.number = 0
+        #: Handles that nobody has any more, of which the child has not been told.
+        self.dropped: deque[int] = deque()
+        self._dropped_bytes = 0
+        #: By the number of their task.
+        self.abandoned: dict[int, _Abandoned] = {}
+        #: The keys of programs, those that were used last at the end.
+        self.sent: dict[str, None] = {}
+        self._device = device
+        self._generation = generation
+        self._lock = threading.RLock()
+        #: Why it is over.
+        self._end: str | None = None
+        _conversations.add(self)
+        # Also when it is collected without having been closed, and when the interpreter ends.
+        self._finalizer = weakref.finalize(self, _let_go, child, os.getpid())
+        watcher = threading.Thread(
+            target=_watch, args=(weakref.ref(self), self.link), name=f"anygpu-watch-{device}", daemon=True
+        )
+        watcher.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._end is None
+
+    @property
+    def ended(self) -> str | None:
+        """Why it is over."""
+        return self._end
+
+    # -- tasks and answers. From here on the caller has the lock
+
+    def about(
+        self,
+        program: Program,
+        task: Callable[[str, bytes | None], Task],
+        *,
+        timeout: float | None = None,
+        blocks: list[Block] | None = None,
+        handles: range = range(0),
+    ) -> Outcome:
+        """A task that concerns a program, which is sent along if the child does not have it."""
+        key = program.key
+        text = None if key in self.sent else _text_of(program)
+        outcome = self.ask(task(key, text), timeout=timeout, blocks=blocks, handles=handles)
+        if isinstance(outcome, task_messages.UnknownProgram):
+            outcome = self.ask(task(key, _text_of(program)), timeout=timeout, blocks=blocks, handles=handles)
+        self.sent.pop(key, None)
+        self.sent[key] = None
+        if len(self.sent) > PROGRAMS_SENT:
+            del self.sent[next(iter(self.sent))]
+        return outcome
+
+    def ask(
+        self,
+        task: Task,
+        *,
+        timeout: float | None = None,
+        blocks: list[Block] | None = None,
+        handles: range = range(0),
+        doing: str = "it ran a program",
+    ) -> Outcome:
+        """Send a task, and wait for what comes of it.
+
+        A caller who is interrupted leaves `blocks` and `handles` behind until the answer comes; the list is empty then.
+        """
+        self.number += 1
+        number = self.number
+        try:
+            self._send(number, task)
+        except LinkClosed:
+            raise self._lost() from None
+        except BaseException:
+            # Nobody knows how much of it was sent.
+            self.finish("it was interrupted")
+            raise
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                left = None if deadline is None else max(1e-3, deadline - time.monotonic())
+                answer = task_messages.decode_answer(self.link.receive(left))
+            except LinkClosed:
+                raise self._lost() from None
+            except msgspec.DecodeError:
+                self.finish("it answered with something unreadable")
+                raise self._gone() from None
+            except TimeoutError:
+                self.finish(f"it did not answer within {timeout:g} s")
+                raise DeviceHung(self._device, timeout or 0.0, doing=doing) from None
+            except BaseException:
+                # Ctrl-C: the child goes on, and its answer is thrown away when it comes.
+                self.abandoned[number] = _Abandoned(list(blocks or ()), handles)
+                if blocks is not None:
+                    blocks.clear()
+                raise
+            if answer.number == number:
+                return answer.outcome
+            self._forget(answer.number)
+
+    def expect(self, outcome: Outcome, kind: type[Expected]) -> Expected:
+        """The outcome if it is of that kind. An error of the child is raised here."""
+        if isinstance(outcome, kind):
+            return outcome
+        if not isinstance(outcome, task_messages.Failed):
+            self.finish("it answered another question")
+            raise self._gone()
+        error = read(outcome, self._device)
+        if isinstance(error, DeviceLost):
+            error.generation = self._generation
+        if isinstance(error, DeviceLost | DevicePoisoned):
+            # Only a new process can use it again.
+            self.finish("it was lost earlier")
+        raise error
+
+    def _send(self, number: int, task: Task) -> None:
+        shared = self.shared
+        if not self.dropped and (shared is None or not (shared.unannounced or shared.forgotten)):
+            self.post(Envelope(number, task), ())
+            return
+        attached: list[Segment] = []
+        waiting = shared.unannounced if shared is not None else deque[Segment]()
+        while waiting:
+            segment = waiting.popleft()
+            if segment.closed:  # given back before anybody used it
+                continue
+            attached.append(segment)
+            if len(attached) == MOST_DESCRIPTORS and waiting:
+                self.post(Envelope(0, None, attached=_announced(attached)), attached)
+                attached = []
+        dropped = tuple(self.dropped)
+        self.post(Envelope(number, task, dropped, self._forgotten(), _announced(attached)), attached)
+        if dropped:
+            self._told(dropped)
+
+    def post(self, envelope: Envelope, attached: Sequence[Segment]) -> None:
+        """Send it as it is."""
+        descriptors = [segment.descriptor for segment in attached if segment.descriptor >= 0]
+        self.link.send(task_messages.encode(envelope), descriptors)
+        for segment in attached:
+            segment.sent()
+
+    def _forget(self, number: int) -> None:
+        """The answer of an abandoned call has come: nobody uses its memory now, and nobody wants its results."""
+        abandoned = self.abandoned.pop(number, None)
+        if abandoned is not None:
+            for block in abandoned.blocks:
+                self.release(block)
+            self.dropped.extend(abandoned.handles)
+
+    # -- memory
+
+    def place(self, nbytes: int, blocks: list[Block]) -> Block | None:
+        """Shared memory for an array, which is added to `blocks`, or none where there is none."""
+        if self.shared is None:
+            return None
+        block = self.shared.allocate(nbytes)
+        blocks.append(block)
+        return block
+
+    def release(self, block: Block) -> None:
+        if self.shared is not None:
+            self.shared.release(block)
+
+    def result(self, block: Block, spec: Spec) -> HostArray:
+        """The values in a block, which goes back with the last view of them."""
+        if self.shared is None:
+            raise InvalidOption("there is no shared memory.")
+        return self.shared.result(block, spec)
+
+    @property
+    def can_lend(self) -> bool:
+        """Whether there are segments to spare, beside those that results are in."""
+        return self.shared is not None and self.shared.out < MOST_OUT // 2
+
+    def drop(self, handle: int, nbytes: int) -> None:
+        """Nobody has the handle any more. From a finaliser: on any thread, at any moment, without the lock."""
+        if self._end is not None:
+            return
+        self.dropped.append(handle)
+        self._dropped_bytes += nbytes
+        if self._dropped_bytes >= DROPPED_BYTES:
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Tell the child what is not needed any more, unless somebody is using it: then they do. Takes the lock."""
+        with Taken(self._lock, 0) as taken:
+            if not taken:
+                return
+            dropped, forgotten = tuple(self.dropped), self._forgotten()
+            if self._end is None and (dropped or forgotten):
+                if self.link.send_if_free(task_messages.encode(Envelope(0, None, dropped, forgotten))):
+                    self._told(dropped)
+                elif self.shared is not None:
+                    self.shared.forgotten.extend(forgotten)
+
+    def _told(self, dropped: Sequence[int]) -> None:
+        for _ in dropped:
+            self.dropped.popleft()
+        self._dropped_bytes = 0
+
+    def _forgotten(self) -> tuple[int, ...]:
+        taken = []
+        while self.shared is not None and self.shared.forgotten:
+            taken.append(self.shared.forgotten.popleft())
+        return tuple(taken)
+
+    # -- life and death
+
+    def use(self, timeout: float | None = None) -> _Use:
+        """Around everything that is said to the child: `with` takes the lock, and lets go of it."""
+        return _Use(self, timeout)
+
+    def _busy(self, seconds: float) -> DeadlineExceeded:
+        return DeadlineExceeded(f"a task for {self._device}", seconds, still_running=True)
+
+    def close(self) -> None:
+        """Let the child end by itself, for a while. May be called twice; takes the lock."""
+        with self._lock:
+            if self._end is not None:
+                return
+            with contextlib.suppress(DeviceLost, DeviceHung):
+                self.ask(task_messages.Close(), timeout=CLOSE_SECONDS, doing="it was closed")
+            self.finish("it was closed")
+
+    def finish(self, why: str) -> None:
+        """With the lock held: kill the child if it is there, and give back what can be given back."""
+        if self._end is None:
+            self._end = why
+        self._finalizer()
+        for abandoned in self.abandoned.values():
+            for block in abandoned.blocks:
+                self.release(block)
+        self.abandoned.clear()
+        self.dropped.clear()
+        if self.shared is not None:
+            self.shared.close()
+
+    def _gone(self) -> DeviceLost:
+        return DeviceLost(self._device, detail=self._end or "", generation=self._generation)
+
+    def _lost(self) -> DeviceLost:
+        """The child is gone. Its exit code and its last words say why."""
+        if self._end is None:
+            code, words = self.child.collect()
+            ended = f"its process ended {how_it_ended(code)}"
+            self.finish(f"{ended}: {words}" if words else ended)
+        return self._gone()
+
+    def died(self) -> None:
+        """From the watcher: whoever waits for an answer sees it too, and says so first."""
+        with self._lock:
+            if self._end is None:
+                self._lost()
+
+    def look_after(self) -> None:
+        """From the watcher, now and then."""
+        if self.shared is not None:
+            self.shared.expire()
+        self.tidy()
+
+    def forked(self) -> None:
+        """In a process that was forked from the worker's own: the child is not ours."""
+        self._lock = threading.RLock()
+        self._end = "it belongs to the process that this one was forked from"
+        self.child.close()
+
+
+def _let_go(child: Child, process_id: int) -> None:
+    """End the child, unless this process has only inherited it."""
+    if os.getpid() != process_id:
+        return
+    if child.link is not None:
+        child.link.shut_down()
+    child.process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.process.wait(timeout=5.0)
+    child.close()
+
+
+def _watch(reference: weakref.ref[ChildConnection], link: Link) -> None:
+    """Until the child closes its end, which it does when it dies; now and then, look for memory that nobody uses."""
+    if not hasattr(select, "poll"):
+        return
+    poll = select.poll()
+    # Nothing is asked for: the end of the other side is always told.
+    poll.register(link.fileno(), 0)
+    while True:
+        ended = poll.poll(_TIDY_SECONDS * 1000)
+        conversation = reference()
+        if conversation is None or not conversation.alive:
+            return
+        if ended:
+            conversation.died()
+            return
+        conversation.look_after()
+        del conversation
+
+
+def _announced(segments: Sequence[Segment]) -> tuple[Attached, ...]:
+    return tuple([Attached(each.number, each.nbytes, each.name) for each in segments])
+
+
+def _text_of(program: Program) -> bytes:
+    # Without lines: two programs of one key may have different ones, so they are filled in on the worker's side.
+    return wire.to_bytes(program, lines=False)
+
+
+_conversations: weakref.WeakSet[ChildConnection] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for conversation in list(_conversations):
+        conversation.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,239 @@
+"""The inside of a child that is a worker: takes tasks from its link, does them one after the other, and answers.
+
+It takes programs, which are data and are checked, never code. It ends when its link closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import os
+import signal
+from collections.abc import Callable
+
+import numpy as np
+
+from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.protocol import ProgramEngine
+from anygpu.engines.tuning_limit import tuning_limited_to
+from anygpu.errors import InvalidOption, OutOfMemory
+from anygpu.hardware.verification import HostArray
+from anygpu.program import wire
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Spec
+from anygpu.workers import task_messages
+from anygpu.workers.error_transport import written
+from anygpu.workers.executor import Executor, Resident, open_engine, prepare_device
+from anygpu.workers.link import Link, LinkClosed
+from anygpu.workers.shared import Segment, attached_segment
+from anygpu.workers.task_messages import Attached, Envelope, InSegment, Outcome, Task
+
+#: More than the worker's side expects to be here, so that it is seldom told otherwise.
+PROGRAMS_KEPT = 1024
+
+#: Standard error is a file, which a chatty driver must not fill the disk with.
+_MOST_WORDS = 1 << 20
+_LOOK_AT_WORDS_EVERY = 256
+
+
+class UnknownProgramError(Exception):
+    """The program was not sent, and it is not here."""
+
+
+def serve(link: Link, engine: ProgramEngine | None = None) -> None:
+    """Until the link closes. `engine` is one that has discovered its devices already."""
+    # What the user types at the terminal goes to every process there; only the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server = Server(engine)
+    count = 0
+    while not server.finished:
+        try:
+            envelope = task_messages.decode_envelope(link.receive())
+            outcome = server.answer(envelope, link.next_descriptor)
+            if outcome is not None:
+                link.send(task_messages.encode(task_messages.Answer(envelope.number, outcome)))
+        except LinkClosed:
+            return
+        del envelope, outcome
+        count += 1
+        if count % _LOOK_AT_WORDS_EVERY == 0:
+            _forget_old_words()
+
+
+def _forget_old_words() -> None:
+    with contextlib.suppress(OSError):
+        if os.fstat(2).st_size > _MOST_WORDS:
+            os.ftruncate(2, 0)
+
+
+class Server:
+    """What a child holds: one open device, the programs and arrays that it was sent, and views of shared memory."""
+
+    def __init__(self, engine: ProgramEngine | None = None) -> None:
+        self.finished = False
+        self._engine = engine
+        self._executor: Executor | None = None
+        self._programs: dict[str, Program] = {}
+        self._residents: dict[int, Resident] = {}
+        self._segments: dict[int, Segment] = {}
+        #: Segments that were announced and are not mapped yet, with their descriptors.
+        self._announced: dict[int, tuple[Attached, int]] = {}
+
+    def answer(self, envelope: Envelope, next_descriptor: Callable[[], int]) -> Outcome | None:
+        for number in envelope.dropped:
+            self._residents.pop(number, None)
+        for number in envelope.forgotten:
+            segment = self._segments.pop(number, None)
+            if segment is not None:
+                segment.close()
+            _, descriptor = self._announced.pop(number, (None, -1))
+            if descriptor >= 0:
+                os.close(descriptor)
+        try:
+            for new in envelope.attached:
+                self._announced[new.segment] = (new, -1 if new.name else next_descriptor())
+            return self._do(envelope.task) if envelope.task is not None else None
+        except LinkClosed:
+            raise
+        except UnknownProgramError:
+            return task_messages.UnknownProgram()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
+            return written(error)
+
+    def _do(self, task: Task) -> Outcome:
+        match task:
+            case task_messages.Run():
+                return self._run(task)
+            case task_messages.Upload(operand, shape, dtype, handle):
+                self._residents[handle] = self._ready.upload(self._values(operand, Spec(shape, dtype)))
+                return task_messages.Finished()
+            case task_messages.Download(handle, segment):
+                resident = self._resident(handle)
+                if not segment:
+                    return task_messages.Values(self._ready.download(resident).tobytes())
+                self._ready.download_into(resident, self._segment(segment).array(resident.spec))
+                return task_messages.Values(b"")
+            case task_messages.Supports(key, text):
+                return task_messages.Lacks(self._ready.supports(self._program(key, text)))
+            case task_messages.Prepare(key, text, tuning):
+                with tuning_limited_to(tuning):
+                    return task_messages.Prepared(self._ready.prepare(self._program(key, text)))
+            case task_messages.AskMemory():
+                return task_messages.MemoryNow(self._ready.memory())
+            case task_messages.Reclaim():
+                return task_messages.Reclaimed(self._ready.reclaim())
+            case task_messages.Open():
+                return self._open(task)
+            case task_messages.Close():
+                self.finished = True
+                self._residents.clear()
+                if self._executor is not None:
+                    self._executor.engine.close()
+                return task_messages.Finished()
+
+    def _open(self, task: task_messages.Open) -> Outcome:
+        if self._engine is None:
+            self._engine = open_engine(task.entry, task.device, task.budget)
+        else:
+            prepare_device(self._engine, task.device, task.budget, listed=True)
+        self._executor = Executor(self._engine, task.device)
+        # What is there now stays: the garbage collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        return task_messages.Opened()
+
+    @property
+    def _ready(self) -> Executor:
+        if self._executor is None:
+            raise InvalidOption("no device is open in this process: the first task opens it.")
+        return self._executor
+
+    def _run(self, task: task_messages.Run) -> Outcome:
+        program = self._program(task.program, task.text)
+        arguments = [
+            self._resident(each) if isinstance(each, int) else self._values(each, spec)
+            for each, spec in zip(task.arguments, program.inputs, strict=True)
+        ]
+        wanted = task.results
+        targets = None
+        if wanted is not None:
+            places = zip(wanted, program.results, strict=True)
+            targets = [self._segment(number).array(spec) if number else None for number, spec in places]
+        done = self._ready.run(
+            program,
+            arguments,
+            keep=wanted is None,
+            wait=task.wait,
+            timed=task.timed,
+            deliver=lambda _, values: values.tobytes(),
+            targets=targets,
+        )
+        # Those in a segment have no bytes to send.
+        delivered = tuple([each or b"" for each in done.results]) if wanted is not None else ()
+        if wanted is None:
+            for number, (buffer, spec) in enumerate(zip(done.results, program.results, strict=True), task.handle):
+                self._residents[number] = Resident(buffer, spec)
+        return task_messages.Done(
+            delivered,
+            done.compile,
+            done.write,
+            done.run,
+            done.read,
+            done.bytes_to_device,
+            done.bytes_to_host,
+            done.bytes_skipped,
+            done.device_seconds,
+            done.peak_bytes,
+            done.driver,
+            [(node, operation) for node, operation in done.hosted],
+            done.unknown,
+        )
+
+    def _program(self, key: str, text: bytes | None) -> Program:
+        known = self._programs.pop(key, None)
+        if known is None:
+            if text is None:
+                raise UnknownProgramError
+            known = wire.from_bytes(text)
+            if known.key != key:
+                raise InvalidOption(f"the program that was sent as {key} is {known.key}.")
+        self._programs[key] = known
+        while len(self._programs) > PROGRAMS_KEPT:
+            del self._programs[next(iter(self._programs))]
+        return known
+
+    def _resident(self, number: int) -> Resident:
+        found = self._residents.get(number)
+        if found is None:
+            raise InvalidOption(f"there is no array {number} on this device.")
+        return found
+
+    def _segment(self, number: int) -> Segment:
+        """Mapped when it is first used: where there is no room for it now, a later task may have it."""
+        found = self._segments.get(number)
+        if found is None:
+            new, descriptor = self._announced[number]
+            try:
+                found = attached_segment(new.segment, new.nbytes, descriptor, new.name)
+            except OSError as error:
+                if error.errno != errno.ENOMEM:
+                    raise
+                raise OutOfMemory(self._ready.device.id, new.nbytes) from error
+            self._segments[number] = found
+            del self._announced[number]
+        return found
+
+    def _values(self, operand: bytes | InSegment, spec: Spec) -> HostArray:
+        _know(spec)
+        if isinstance(operand, InSegment):
+            return self._segment(operand.segment).array(spec)
+        values: HostArray = np.frombuffer(operand, numpy_dtype(spec.dtype)).reshape(spec.shape)
+        return values
+
+
+def _know(spec: Spec) -> None:
+    """NumPy knows bfloat16 only once somebody has imported it, as the sender has."""
+    if spec.dtype == "bfloat16":
+        with contextlib.suppress(ImportError):
+            import ml_dtypes  # noqa: F401

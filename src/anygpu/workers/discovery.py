@@ -1,0 +1,62 @@
+"""One look at the machine: what is remembered where that is still valid, and probes for the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from anygpu.cache_folder import cache_folder
+from anygpu.engines.catalogue import EngineEntry, catalogue
+from anygpu.hardware import evidence as evidence_of_this_machine
+from anygpu.hardware.diagnosis import Diagnosis, diagnose
+from anygpu.hardware.evidence import Evidence
+from anygpu.hardware.inventory import Inventory, take_inventory
+from anygpu.workers.probe_cache import fingerprint, recall, refreshed, remember
+from anygpu.workers.probe_messages import Item
+from anygpu.workers.probe_runner import CARDS, survey
+from anygpu.workers.probing import Deadlines
+from anygpu.workers.starting import Child
+
+
+def look(
+    *,
+    refresh: bool = False,
+    deep: bool = False,
+    timeout: float,
+    entries: Sequence[EngineEntry] | None = None,
+    evidence: Evidence | None = None,
+    with_cards: bool = True,
+    adopt: dict[str, Child | None] | None = None,
+) -> Inventory:
+    """Everything there is on this machine, usable or not. For `adopt` see `survey`."""
+    began = time.monotonic()
+    now = time.time()
+    entries = catalogue() if entries is None else entries
+    evidence = evidence or evidence_of_this_machine.gather()
+    path = cache_folder() / "probes.json"
+    fingerprints = {entry.name: fingerprint(entry, evidence) for entry in entries if entry.probe_in == "child"}
+    known = {} if refresh or deep else recall(path, fingerprints, now)
+    deadlines = Deadlines.within(timeout)
+    fresh = survey(
+        [entry for entry in entries if entry.name not in known],
+        deep=deep,
+        deadlines=deadlines,
+        with_cards=with_cards,
+        adopt=adopt,
+    )
+    remember(path, fresh, fingerprints, now)
+    items: list[Item] = []
+    for entry in entries:
+        items += [refreshed(item) for item in known[entry.name].items] if entry.name in known else fresh[entry.name]
+    items += fresh.get(CARDS, ())
+    return take_inventory(
+        items,
+        seconds=time.monotonic() - began,
+        remembered={name: now - record.probed_at for name, record in known.items()},
+    )
+
+
+def examine(*, timeout: float, deep: bool = False) -> Diagnosis:
+    """Probe everything anew, and say what is wrong with it."""
+    evidence = evidence_of_this_machine.gather()
+    return diagnose(look(refresh=True, deep=deep, timeout=timeout, evidence=evidence), evidence)

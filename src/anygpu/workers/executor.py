@@ -1,0 +1,384 @@
+"""A program executed on a device of this process, with what it took: the part that both homes of a worker share."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from anygpu.engines.catalogue import EngineEntry, load
+from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.numpy.engine import NumpyEngine
+from anygpu.engines.protocol import Buffer, Lack, Memory, ProgramEngine
+from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption
+from anygpu.hardware.device import Device
+from anygpu.hardware.verification import HostArray
+from anygpu.program.dtypes import DTYPES, DType
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Spec
+from anygpu.receipts import DriverWork
+from anygpu.workers.host_fallback import Hosted, run_with_host
+
+if TYPE_CHECKING:
+    from anygpu.engines.driver import Counters
+
+_NOT_COUNTED = {
+    "peak_bytes": "this engine does not count memory",
+    "kernels": "this engine does not tell how many kernels it starts",
+}
+_NOT_ASKED = "it was not asked for: reading the device's own clock costs another round trip"
+#: Below, a copy costs less than to find out whether it is needed.
+_WORTH_LENDING = 64 << 10
+_NO_CLOCK = "this engine gives no time by the device's own clock"
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """An engine that counts what it asks of its library, and the memory that it takes."""
+
+    def counters(self, device: Device) -> Counters: ...
+
+    def reset_peak(self, device: Device) -> None: ...
+
+    def peak_bytes(self, device: Device) -> int: ...
+
+    def execute_timed(self, executable: Any, buffers: Sequence[Buffer]) -> tuple[list[Buffer], float | None]: ...
+
+
+@runtime_checkable
+class ReadsInto(Protocol):
+    """An engine that reads from its device straight into memory which somebody else has."""
+
+    def download_into(self, buffer: Any, target: HostArray) -> None: ...
+
+
+@runtime_checkable
+class Reclaims(Protocol):
+    """An engine that keeps memory of its device for later."""
+
+    def reclaim(self, device: Device) -> int:
+        """Give that back: how many bytes it was."""
+
+
+class Resident:
+    """An array on the device, and what it looks like."""
+
+    __slots__ = ("buffer", "spec")
+
+    def __init__(self, buffer: Buffer, spec: Spec) -> None:
+        self.buffer = buffer
+        self.spec = spec
+
+
+class Executed(NamedTuple):
+    """What came out of one run on a device of this process. Seconds are of this process alone."""
+
+    #: What `deliver` made of the values, `None` for those with a target, or buffers if they were to be kept.
+    results: list[Any]
+    compile: float
+    write: float
+    run: float
+    read: float
+    bytes_to_device: int
+    bytes_to_host: int
+    bytes_skipped: int
+    device_seconds: float | None
+    peak_bytes: int | None
+    driver: DriverWork | None
+    hosted: list[Hosted]
+    unknown: dict[str, str]
+
+
+#: Makes of the values of a result, given its position, what its caller gets.
+Deliver = Callable[[int, HostArray], Any]
+
+
+def open_engine(entry: EngineEntry, device: Device, budget: int | None) -> ProgramEngine:
+    """The engine with this device open, and the slow work of a first use done."""
+    engine = load(entry)
+    if not isinstance(engine, ProgramEngine):
+        raise DeviceUnavailable(f'on="{device.id}"', [f"{entry.name} does not run programs."], device=device.id)
+    prepare_device(engine, device, budget)
+    return engine
+
+
+def prepare_device(engine: ProgramEngine, device: Device, budget: int | None, *, listed: bool = False) -> None:
+    """Open the device of an engine. `listed` says that the engine has discovered its devices already."""
+    if not listed:
+        found = {item.id: item for item in engine.discover() if isinstance(item, Device)}
+        now = found.get(device.id)
+        if now is None or now.name != device.name:
+            what = f"it is {now.name} now" if now is not None else "it is not there any more"
+            refusal = f"{device.id} was {device.name}, and {what}."
+            raise DeviceUnavailable(f'on="{device.id}"', [refusal], device=device.id)
+    if isinstance(engine, Counting):
+        budgets: dict[str, int] = engine.budgets  # type: ignore[attr-defined]
+        if budget is not None:
+            budgets[device.id] = budget
+        # Reading the target opens the device and, the first time ever, tries its built-in functions.
+        _ = engine.session(device).target  # type: ignore[attr-defined]
+
+
+class Executor:
+    """Runs programs on one device of an engine. Not to be used by two threads at once."""
+
+    def __init__(self, engine: ProgramEngine, device: Device) -> None:
+        self.engine = engine
+        self.device = device
+        self._translating = Translating(engine, device)
+        self._counting: Counting | None = engine if isinstance(engine, Counting) else None
+        self._reads_into: ReadsInto | None = engine if isinstance(engine, ReadsInto) else None
+        #: Its buffers are NumPy's arrays, in whatever order their values lie.
+        self._takes_arrays = isinstance(engine, NumpyEngine)
+        self._in_host_memory = device.form == "host" and self._counting is None
+
+    def supports(self, program: Program) -> list[Lack]:
+        with self._translating:
+            return self.engine.supports(program, self.device)
+
+    def prepare(self, program: Program) -> float:
+        """Compile it. What is cut by operations on the host is compiled when it runs."""
+        begin = time.perf_counter()
+        with self._translating:
+            if not self.engine.supports(program, self.device):
+                self.engine.compile(program, self.device)
+        return time.perf_counter() - begin
+
+    def run(
+        self,
+        program: Program,
+        arguments: Sequence[HostArray | Resident],
+        *,
+        keep: bool,
+        wait: bool,
+        timed: bool,
+        deliver: Deliver,
+        targets: Sequence[HostArray | None] | None = None,
+        lend: bool = False,
+    ) -> Executed:
+        """With `lend`, an engine that works in the host's memory may read arguments where they are.
+
+        `targets` are arrays that results are wanted in; a result without one is delivered.
+        """
+        with self._translating:
+            give = self._lent if lend and not keep and self._in_host_memory else self._uploaded
+            return self._run(program, arguments, keep, wait, timed, deliver, targets, give)
+
+    def _uploaded(self, values: HostArray) -> Buffer:
+        return self.engine.upload(values, self.device)
+
+    def _lent(self, values: HostArray) -> Buffer:
+        if self._takes_arrays:
+            return np.asarray(values)
+        if values.nbytes >= _WORTH_LENDING and values.flags.c_contiguous:
+            try:
+                return self.engine.adopt(exportable(values), self.device)
+            except (BufferError, RuntimeError, TypeError, ValueError):
+                # A type or an address that the library does not take as it is.
+                return self._uploaded(values)
+        return self._uploaded(values)
+
+    def _run(
+        self,
+        program: Program,
+        arguments: Sequence[HostArray | Resident],
+        keep: bool,
+        wait: bool,
+        timed: bool,
+        deliver: Deliver,
+        targets: Sequence[HostArray | None] | None,
+        give: Callable[[HostArray], Buffer],
+    ) -> Executed:
+        engine, device, counting = self.engine, self.device, self._counting
+        clock = time.perf_counter
+        begin = clock()
+        before = None
+        if counting is not None:
+            before = counting.counters(device)
+        lacks = engine.supports(program, device)
+        executable = None if lacks else engine.compile(program, device)
+        if counting is not None:
+            # Only now: kernels may have been tried out, on memory that the program itself does not need.
+            counting.reset_peak(device)
+        compiled = clock()
+        to_device = skipped = 0
+        buffers = []
+        for argument in arguments:
+            if isinstance(argument, Resident):
+                buffers.append(argument.buffer)
+                skipped += argument.spec.nbytes
+            else:
+                buffers.append(give(argument))
+                to_device += argument.nbytes
+        written = clock()
+        seconds: float | None = None
+        hosted: list[Hosted] = []
+        if executable is None:
+            results, hosted = run_with_host(engine, device, program, buffers, lacks)
+        elif timed and counting is not None:
+            results, seconds = counting.execute_timed(executable, buffers)
+        else:
+            results = engine.execute(executable, buffers)
+        if wait or not keep:
+            engine.synchronize(device)
+        ran = clock()
+        to_host = 0
+        if keep:
+            skipped += sum(spec.nbytes for spec in program.results)
+            delivered = results
+        else:
+            delivered = []
+            for position, buffer in enumerate(results):
+                target = targets[position] if targets is not None else None
+                if target is not None:
+                    self._read_into(buffer, target)
+                    to_host += target.nbytes
+                    delivered.append(None)
+                else:
+                    values = engine.download(buffer)
+                    to_host += values.nbytes
+                    delivered.append(deliver(position, values))
+        read = clock()
+        for node, _ in hosted:
+            to_device += program.specs[node].nbytes
+            to_host += sum(program.specs[source].nbytes for source in program.nodes[node].inputs)
+        unknown: dict[str, str] = {}
+        peak: int | None = None
+        work: DriverWork | None = None
+        if seconds is None:
+            unknown["device_seconds"] = _NO_CLOCK if timed or counting is None else _NOT_ASKED
+        if counting is not None and before is not None:
+            work = _difference(before, counting.counters(device))
+            peak = counting.peak_bytes(device)
+        else:
+            unknown |= _NOT_COUNTED
+        return Executed(
+            delivered,
+            compiled - begin,
+            written - compiled,
+            ran - written,
+            read - ran,
+            to_device,
+            to_host,
+            skipped,
+            seconds,
+            peak,
+            work,
+            hosted,
+            unknown,
+        )
+
+    def upload(self, values: HostArray) -> Resident:
+        with self._translating:
+            return Resident(self.engine.upload(values, self.device), spec_of(values))
+
+    def download(self, resident: Resident) -> HostArray:
+        with self._translating:
+            return self.engine.download(resident.buffer)
+
+    def download_into(self, resident: Resident, target: HostArray) -> None:
+        with self._translating:
+            self._read_into(resident.buffer, target)
+
+    def _read_into(self, buffer: Buffer, target: HostArray) -> None:
+        if self._reads_into is not None:
+            self._reads_into.download_into(buffer, target)
+        else:
+            np.copyto(target, self.engine.download(buffer))
+
+    def memory(self) -> Memory:
+        with self._translating:
+            return self.engine.memory(self.device)
+
+    def reclaim(self) -> int:
+        """Also of arrays in dead cycles."""
+        gc.collect()
+        if not isinstance(self.engine, Reclaims):
+            return 0
+        with self._translating:
+            return self.engine.reclaim(self.device)
+
+
+class Translating:
+    """Around every use of an engine: its library's errors become ours, and what is not the library's stays as it is."""
+
+    def __init__(self, engine: ProgramEngine, device: Device) -> None:
+        self._engine = engine
+        self._device = device
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None and isinstance(error, Exception) and not isinstance(error, AnyGPUError):
+            known = self._engine.classify(error, self._device)
+            if known is not None:
+                try:
+                    raise known from error
+                finally:
+                    # Its traceback holds this frame: without this, both would keep the run's arrays until the next
+                    # garbage collection.
+                    del known
+
+
+class _Writable:
+    """Memory that may not be written to, shown as if it might be: DLPack has no word for the difference everywhere."""
+
+    def __init__(self, values: HostArray) -> None:
+        self._values = values
+        self.__array_interface__ = {**values.__array_interface__, "data": (values.ctypes.data, False)}
+
+
+def exportable(values: HostArray) -> HostArray:
+    """The same memory as every library takes it. Engines only read their arguments, and results are copied from it."""
+    if values.flags.writeable or not values.dtype.isbuiltin:
+        return values
+    return np.asarray(_Writable(values))
+
+
+#: NumPy makes up the name of a type each time it is asked.
+_NAMES: dict[np.dtype[Any], DType] = {np.dtype(name): name for name in DTYPES if name != "bfloat16"}
+
+
+def spec_of(values: HostArray) -> Spec:
+    name = _NAMES.get(values.dtype)
+    return Spec(values.shape, name if name is not None else values.dtype.name)  # type: ignore[arg-type]
+
+
+def check_arguments(program: Program, arguments: Sequence[Any]) -> list[Any]:
+    """The arguments, values in the host's byte order. Raises `InvalidOption` where one does not fit the program."""
+    wanted = program.inputs
+    if len(arguments) != len(wanted):
+        raise InvalidOption(f"the program takes {len(wanted)} arguments, and {len(arguments)} were given.")
+    checked = []
+    for position, (spec, argument) in enumerate(zip(wanted, arguments, strict=True)):
+        if isinstance(argument, np.ndarray):
+            values = native_order(argument)
+            if values.shape != spec.shape or values.dtype != numpy_dtype(spec.dtype):
+                raise _does_not_fit(position, spec, spec_of(values))
+            checked.append(values)
+        else:
+            if argument.spec != spec:
+                raise _does_not_fit(position, spec, argument.spec)
+            checked.append(argument)
+    return checked
+
+
+def native_order(values: HostArray) -> HostArray:
+    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+
+
+def _does_not_fit(position: int, wanted: Spec, given: Spec) -> InvalidOption:
+    return InvalidOption(f"argument {position} of the program is {wanted}, and {given} was given.")
+
+
+def _difference(before: Counters, after: Counters) -> DriverWork:
+    return DriverWork(
+        allocations=after.allocations - before.allocations,
+        compilations=after.compilations - before.compilations,
+        submits=after.submits - before.submits,
+        dispatches=after.dispatches - before.dispatches,
+    )

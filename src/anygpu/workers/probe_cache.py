@@ -1,0 +1,87 @@
+"""What earlier probes found, kept on disk for as long as nothing has changed that could change it.
+
+A result counts only under the fingerprint of the machine (drivers, nodes, variables) and of the engine's libraries, for
+a day at most, and only when the probe ended well: a device that hung yesterday is asked again today.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from anygpu.cache_folder import decoded, read_file, sealed, unsealed, write_file
+from anygpu.engines.catalogue import EngineEntry, version_of
+from anygpu.hardware import host
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.hardware.evidence import Evidence
+from anygpu.workers.probe_messages import Item
+
+#: What the checksum in the file's first line is for.
+_PURPOSE = b"probes"
+
+VALID_SECONDS = 24 * 3600.0
+
+#: Failures that may be gone at the next try, so they are never taken for granted.
+_NOT_WORTH_REMEMBERING = ("hung", "crashed", "garbage", "failed", "import_failed", "lost", "wrong_result")
+
+_STALE = "it was read when the device was last probed, and changes all the time"
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine's last good result."""
+
+    fingerprint: str
+    probed_at: float
+    items: tuple[Device | Unavailable, ...]
+
+
+def fingerprint(entry: EngineEntry, evidence: Evidence) -> str:
+    """Changes with everything that could change what the engine's probe finds."""
+    versions = {name: version_of(name) for name in entry.versions}
+    # Other engines' libraries do not matter to this one; anygpu's own version stands for the code of the probe.
+    machine = msgspec.structs.replace(evidence, libraries={"anygpu": evidence.libraries.get("anygpu", "")}, user="")
+    identity = (entry, versions, machine, sys.executable)
+    return hashlib.sha256(msgspec.json.encode(identity, order="sorted")).hexdigest()
+
+
+def recall(path: Path, fingerprints: Mapping[str, str], now: float) -> dict[str, Remembered]:
+    """The results that are still valid. A file that is missing, torn, changed or foreign is as good as none."""
+    stored = decoded(msgspec.json.decode, unsealed(read_file(path), _PURPOSE), dict[str, Remembered])
+    return {
+        name: record
+        for name, record in (stored or {}).items()
+        if record.fingerprint == fingerprints.get(name)
+        and 0 <= now - record.probed_at < VALID_SECONDS
+        and all(item.engine == name for item in record.items)
+    }
+
+
+def remember(path: Path, results: Mapping[str, list[Item]], fingerprints: Mapping[str, str], now: float) -> None:
+    """Add what was just found to what is stored. A folder that cannot be written is no reason to fail."""
+    records = recall(path, fingerprints, now)
+    for name, items in results.items():
+        kept = tuple(item for item in items if isinstance(item, Device | Unavailable))
+        if name in fingerprints and all(_is_worth_remembering(item) for item in kept):
+            records[name] = Remembered(fingerprint=fingerprints[name], probed_at=now, items=kept)
+    write_file(path, sealed(msgspec.json.encode(records), _PURPOSE))
+
+
+def refreshed(item: Device | Unavailable) -> Device | Unavailable:
+    """A remembered item without the facts that are not facts any more."""
+    if not isinstance(item, Device):
+        return item
+    if item.kind == "cpu":
+        free = min(host.memory_free(), item.memory_total or sys.maxsize)
+        return msgspec.structs.replace(item, memory_free=free)
+    stale = {name: _STALE for name in ("memory_free", "load") if getattr(item, name) is not None}
+    return msgspec.structs.replace(item, unknown={**item.unknown, **stale}, **dict.fromkeys(stale))
+
+
+def _is_worth_remembering(item: Device | Unavailable) -> bool:
+    if isinstance(item, Device):
+        return item.verified
+    return item.cause not in _NOT_WORTH_REMEMBERING

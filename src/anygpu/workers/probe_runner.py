@@ -1,0 +1,188 @@
+"""Runs the probes: one child process an engine, all at once, under one deadline.
+
+This is the edge. It owns processes, pipes and the clock, and decides nothing: it tells `Probe` what happened and does
+what `Probe` answers.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from anygpu.engines import catalogue
+from anygpu.engines.catalogue import EngineEntry
+from anygpu.engines.protocol import probe as probe_here
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.workers.probe_messages import Item, Message, ProbeRequest, decode_line
+from anygpu.workers.probing import Action, Deadlines, Probe, Start, Stop
+from anygpu.workers.starting import Child
+
+#: The name under which the vendors' card readers are probed.
+CARDS = "cards"
+
+_LONGEST_LINE = 1 << 20
+
+
+def survey(
+    entries: Sequence[EngineEntry],
+    *,
+    deadlines: Deadlines,
+    with_cards: bool = True,
+    deep: bool = False,
+    adopt: dict[str, Child | None] | None = None,
+) -> dict[str, list[Item]]:
+    """Probe the engines (and the cards) in parallel. Returns within the deadline, whatever the drivers do.
+
+    The children of engines that are named in `adopt` stay when they have verified a device, and are put there: whoever
+    gives it either makes them workers or closes them.
+    """
+    targets: dict[str, EngineEntry | None] = {}
+    results: dict[str, list[Item]] = {}
+    for entry in entries:
+        if not catalogue.is_installed(entry):
+            results[entry.name] = [_not_installed(entry)]
+        elif entry.probe_in == "here":
+            results[entry.name] = list(probe_here(catalogue.load(entry), deep=deep))
+        else:
+            targets[entry.name] = entry
+    if with_cards:
+        targets[CARDS] = None
+    with _Children(targets, deep=deep, deadlines=deadlines, adopt=adopt) as children:
+        children.run()
+        results |= {name: probe.results() for name, probe in children.probes.items()}
+    return results
+
+
+def _not_installed(entry: EngineEntry) -> Unavailable:
+    return Unavailable(
+        id=entry.name,
+        engine=entry.name,
+        state="absent",
+        cause="not_installed",
+        reason=f"{entry.requires} is not installed.",
+        fix=entry.install_command,
+    )
+
+
+class _Children:
+    """The running children of one survey."""
+
+    def __init__(
+        self,
+        targets: dict[str, EngineEntry | None],
+        *,
+        deep: bool,
+        deadlines: Deadlines,
+        adopt: dict[str, Child | None] | None,
+    ) -> None:
+        self._targets = targets
+        self._adopt = adopt
+        self._deep = deep
+        self._deadlines = deadlines
+        self._events: queue.SimpleQueue[tuple[str, _Child, bytes | None]] = queue.SimpleQueue()
+        self._running: dict[str, _Child] = {}
+        now = time.monotonic()
+        self.probes = {name: Probe(name, deadlines=deadlines, now=now) for name in targets}
+
+    def __enter__(self) -> _Children:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        for name, child in self._running.items():
+            probe = self.probes[name]
+            verified = any(isinstance(item, Device) and item.verified for item in probe.results())
+            if kind is None and self._adopt is not None and child.child.link is not None and probe.done and verified:
+                self._adopt[name] = child.given_away()
+            else:
+                child.kill()
+
+    def run(self) -> None:
+        for name, probe in self.probes.items():
+            self._carry_out(name, probe.begin())
+        while unfinished := [probe for probe in self.probes.values() if not probe.done]:
+            wait = max(0.0, min(probe.next_deadline for probe in unfinished) - time.monotonic())
+            try:
+                name, child, line = self._events.get(timeout=wait)
+            except queue.Empty:
+                self._expire(unfinished)
+                continue
+            if self._running.get(name) is child:  # else: the last words of a child that was stopped
+                self._carry_out(name, self._told(name, child, line))
+
+    def _told(self, name: str, child: _Child, line: bytes | None) -> list[Action]:
+        probe, now = self.probes[name], time.monotonic()
+        if line is None and probe.done and child.child.link is not None:
+            return []  # it has said all that it had to say, and stays
+        if line is None:
+            code, last_words = child.child.collect()
+            child.child.close()
+            return probe.exited(code, last_words, now)
+        try:
+            message: Message = decode_line(line)
+        except msgspec.DecodeError:
+            return probe.garbled(line, now)
+        return probe.received(message, now)
+
+    def _expire(self, unfinished: Iterable[Probe]) -> None:
+        now = time.monotonic()
+        for probe in unfinished:
+            if now >= probe.next_deadline:
+                self._carry_out(probe.name, probe.expired(now))
+
+    def _carry_out(self, name: str, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Stop():
+                    self._running.pop(name).kill()
+                case Start(skip=skip):
+                    request = ProbeRequest(
+                        engine=self._targets[name],
+                        deep=self._deep,
+                        skip=skip,
+                        seconds=self._deadlines.total + 1,
+                    )
+                    try:
+                        stays = self._adopt is not None and name in self._adopt
+                        self._running[name] = _Child(name, request, self._events, stays=stays)
+                    except OSError as error:
+                        self.probes[name].could_not_start(str(error), time.monotonic())
+
+
+class _Child:
+    """One probing process, and the thread that reads what it says."""
+
+    def __init__(
+        self,
+        name: str,
+        request: ProbeRequest,
+        events: queue.SimpleQueue[tuple[str, _Child, bytes | None]],
+        *,
+        stays: bool,
+    ) -> None:
+        self.child = Child(request, serves=stays)
+
+        def read() -> None:
+            channel = self.child.process.stdout
+            # With a limit, so that a child which floods its channel with one endless line cannot fill our memory.
+            while channel is not None and (line := channel.readline(_LONGEST_LINE)):
+                events.put((name, self, line))
+            events.put((name, self, None))
+
+        self._reader = threading.Thread(target=read, name=f"anygpu-probe-{name}", daemon=True)
+        self._reader.start()
+
+    def kill(self) -> None:
+        self.child.kill()
+        self._reader.join(timeout=0.3)
+        # While it is read, closing the channel would wait for the reader.
+        if not self._reader.is_alive():
+            self.child.close()
+
+    def given_away(self) -> Child:
+        """The process alone, which has said all that it had to say."""
+        self._reader.join(timeout=1.0)
+        return self.child

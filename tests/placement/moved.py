@@ -1,0 +1,34 @@
+"""Offloaded functions whose calls go to a device at once, compared with NumPy as every one is before that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anygpu.placement import explore
+from anygpu.placement.call_site import CallSite
+from anygpu.placement.offload import Offloaded
+from anygpu.placement.options import options
+from anygpu.placement.planner import Planner
+from anygpu.plan.choosing import Choice
+
+
+def moved(
+    planner: Planner, function: Any, *arguments: Any, device: str = "opencl:0", **given: Any
+) -> tuple[Offloaded[..., Any], CallSite]:
+    """The function, whose next call with such arguments goes to the device; and what is known of such calls."""
+    offloaded: Offloaded[..., Any] = Offloaded(function, options(**given), lambda: planner)
+    call = offloaded.call(arguments, {})
+    state = call.state
+    call.record()
+    assert state.traced is not None, state.not_recorded
+    call.consider()
+    value = function(*arguments)
+    state.cell.measured("numpy", 1.0)
+    assert explore._is_ordinary(call, value), state.not_recorded
+    state.refined = True
+    explore._try_out(planner, state, function, device, explore._sample(call, value))
+    assert state.cell.may_run(device), state.cell.tracks[device].why_failed
+    # However fast NumPy is with so little: only the choice is another one.
+    vars(state.cell)["choose"] = lambda waiting=None: Choice(device, "known", "a test wants it there.")
+    vars(state.cell)["to_try"] = lambda: None
+    return offloaded, state

@@ -1,0 +1,149 @@
+"""Real children, real faults: what hangs, aborts, segfaults or prints garbage takes down nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from anygpu.engines.catalogue import EngineEntry
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.testing import FakeEngine, Fault, fake_device
+from anygpu.workers.probe_messages import Item
+from anygpu.workers.probe_runner import survey
+from anygpu.workers.probing import Deadlines
+
+GOOD = FakeEngine("good").entry()
+
+#: Long enough for a child to start on a busy machine, short enough for a test.
+DEADLINES = Deadlines(total=6.0, step=1.5)
+
+
+def faulty(fault: Fault, where: str = "bad:1") -> EngineEntry:
+    return FakeEngine("bad", [fake_device(f"bad:{n}") for n in range(3)], {where: fault}).entry()
+
+
+def by_id(items: list[Item]) -> dict[str, Device | Unavailable]:
+    return {item.id: item for item in items if isinstance(item, Device | Unavailable)}
+
+
+def timed_survey(*entries: EngineEntry) -> tuple[dict[str, Device | Unavailable], float]:
+    began = time.monotonic()
+    results = survey(entries, with_cards=False, deadlines=DEADLINES)
+    seconds = time.monotonic() - began
+    return by_id([item for items in results.values() for item in items]), seconds
+
+
+#: Workers of other tests in this process.
+before: set[psutil.Process] = set()
+
+
+@pytest.fixture(autouse=True)
+def _who_was_there() -> None:
+    before.clear()
+    before.update(psutil.Process().children(recursive=True))
+
+
+def children() -> list[psutil.Process]:
+    """Those that this test has started and that are still there."""
+    found = psutil.Process().children(recursive=True)
+    return [child for child in found if child not in before and child.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize(
+    ("fault", "state", "cause", "words"),
+    [
+        ("hang", "hung", "hung", "did not answer within 1.5 s while it was verified"),
+        ("abort", "present", "crashed", "SIGABRT"),
+        ("segfault", "present", "crashed", "SIGSEGV"),
+        ("exit", "present", "crashed", "exit with code 3"),
+        ("garbage", "present", "garbage", "something unreadable"),
+        ("raise", "present", "failed", "raised RuntimeError"),
+        ("wrong_result", "present", "wrong_result", "computes wrong results"),
+    ],
+)
+def test_one_bad_device_takes_down_nothing(fault: Fault, state: str, cause: str, words: str) -> None:
+    found, seconds = timed_survey(faulty(fault), GOOD)
+    bad = found.pop("bad:1")
+    assert isinstance(bad, Unavailable)
+    assert (bad.state, bad.cause) == (state, cause)
+    assert words in bad.reason
+    assert {name: item.state for name, item in found.items()} == {
+        "bad:0": "verified",
+        "bad:2": "verified",
+        "good:0": "verified",
+    }
+    assert seconds < DEADLINES.total + 1
+    assert children() == []
+
+
+@pytest.mark.parametrize("fault", ["hang", "abort", "segfault", "garbage"])
+def test_an_engine_that_fails_while_listing_takes_down_nothing(fault: Fault) -> None:
+    found, seconds = timed_survey(faulty(fault, "discover"), GOOD)
+    assert found["bad"].state in ("hung", "present")
+    assert found["good:0"].state == "verified"
+    assert seconds < DEADLINES.total + 1
+    assert children() == []
+
+
+def test_a_library_that_prints_does_no_harm() -> None:
+    found, _ = timed_survey(faulty("print"))
+    assert {item.state for item in found.values()} == {"verified"}
+
+
+def test_the_last_words_of_a_child_are_kept() -> None:
+    found, _ = timed_survey(EngineEntry(name="broken", target="no_such_module:Engine"))
+    broken = found["broken"]
+    assert isinstance(broken, Unavailable)
+    assert broken.cause == "import_failed"
+    assert "no_such_module" in (broken.detail or "")
+
+
+def test_a_missing_library_is_known_without_starting_anything() -> None:
+    entry = EngineEntry(name="other", target="nothing:here", requires="no-such-distribution", extra="other")
+    (item,) = survey([entry], with_cards=False, deadlines=DEADLINES)["other"]
+    assert isinstance(item, Unavailable)
+    assert (item.cause, item.fix) == ("not_installed", "pip install 'anygpu[other]'")
+
+
+def test_nothing_of_the_callers_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("numpy", "json", "fake"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the caller’s own file was imported')")
+    monkeypatch.chdir(tmp_path)
+    found, _ = timed_survey(GOOD)
+    assert found["good:0"].state == "verified"
+
+
+def test_in_a_frozen_application_no_child_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    found, _ = timed_survey(GOOD)
+    item = found["good"]
+    assert isinstance(item, Unavailable)
+    assert "does not know how to run a child" in (item.detail or "")
+
+
+def test_a_hanging_child_does_not_outlive_a_parent_that_is_killed() -> None:
+    script = """
+from anygpu.testing import FakeEngine
+from anygpu.workers.probing import Deadlines
+from anygpu.workers.probe_runner import survey
+survey([FakeEngine("bad", faults={"bad:0": "hang"}).entry()], with_cards=False, deadlines=Deadlines(total=2, step=2))
+"""
+    parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    process = psutil.Process(parent.pid)
+    deadline = time.monotonic() + 10
+    orphans: list[psutil.Process] = []
+    while not orphans and time.monotonic() < deadline:
+        orphans = process.children()
+    assert orphans, "the parent never started its child"
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    # The child ends itself by an alarm one second after the deadline that its parent would have kept.
+    _, alive = psutil.wait_procs(orphans, timeout=6)
+    assert alive == []
