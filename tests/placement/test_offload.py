@@ -239,7 +239,7 @@ def test_an_operation_that_the_device_lacks(device: str) -> None:
     with pytest.raises(ag.Unsupported, match=r"linear|svd"):
         ag.run(function, W, on=device, fallback="raise")
     offloaded = ag.offload(on=device)(function)
-    with pytest.warns(ag.HostFallback, match=r"test_offloading\.py:\d+\) ran on the host") as told:
+    with pytest.warns(ag.HostFallback, match=r"test_offload\.py:\d+\) ran on the host") as told:
         result = [offloaded.run(W) for _ in range(2)][-1]
     assert len(told) == 1
     assert len(result.receipt.host_operations) == 1
@@ -251,7 +251,7 @@ def test_a_function_that_cannot_be_recorded() -> None:
     def function(x: Any) -> Any:
         return x + 1 if x.sum() > 0 else x - 1
 
-    with pytest.raises(ag.NotRecordable, match=r"needs a concrete value.*test_offloading\.py"):
+    with pytest.raises(ag.NotRecordable, match=r"needs a concrete value.*test_offload\.py"):
         ag.run(function, X, on="opencl", fallback="raise")
     with pytest.warns(ag.DeviceFallback, match="cannot be recorded"):
         np.testing.assert_array_equal(ag.run(function, X, on="opencl").value, function(X))
