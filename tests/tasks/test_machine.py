@@ -33,7 +33,6 @@ from anygpu.tasks.machine import (
     Refuse,
     Replace,
     Requeue,
-    Restore,
     Situation,
     Smaller,
     Started,
@@ -123,7 +122,7 @@ _RUNNING: dict[str, Outcome] = {
     "over budget": ("queued", [Evict("a"), Requeue("a")]),
     "lost": ("queued", [Replace("a"), Requeue()]),
     "poisoned": ("queued", [Replace("a"), Requeue()]),
-    "missing": ("queued", [Restore(), Requeue()]),
+    "missing": ("queued", [Requeue()]),
     "hung": ("failed", [Refuse("hung"), Probe("a")]),
     "unsupported": ("queued", [Requeue()]),
     "unavailable": ("queued", [Requeue()]),
@@ -308,7 +307,7 @@ def test_a_worker_that_was_killed_at_the_tasks_own_deadline_means_late(start: St
 
 def test_missing_arguments_are_restored_three_times() -> None:
     done = life(fresh("a"), *launches(ON_A, *[failed("missing")] * 4))[1::2]
-    assert done == [(Restore(), Requeue())] * 3 + [(Refuse("missing"),)]
+    assert done == [(Requeue(),)] * 3 + [(Refuse("missing"),)]
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("user", "late", "hung")])

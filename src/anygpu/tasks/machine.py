@@ -23,7 +23,7 @@ What a failure leads to, the first that applies::
     hung           refused (late if its own time was over); the device is probed               again, alone
     lost           new worker, again anywhere; the third worker that dies makes it poison      again, alone; not counted
     poisoned       as lost
-    missing        arguments restored, again anywhere (at most three times), then refused      again, alone
+    missing        again anywhere (at most three times), then refused                          again, alone
     too big        cut smaller, here (at most three times), then another device                again, alone
     no memory      memory reclaimed, again here; then cut smaller as well; then another one    again, alone
     over budget    arrays of ours evicted, again here; then as too big                         again, alone
@@ -31,6 +31,7 @@ What a failure leads to, the first that applies::
     unavailable    another device                                                              the same
 
 With no other device left it is refused, with the last fault. Each of these is bounded, so every task comes to an end.
+No action restores missing arguments: the device that the task runs on next restores them when it is given them.
 """
 
 from __future__ import annotations
@@ -148,10 +149,6 @@ class Evict(msgspec.Struct, frozen=True, gc=False):
     device: str
 
 
-class Restore(msgspec.Struct, frozen=True, gc=False):
-    """Restore those of its arguments that were on a worker that is gone, from their copies or their programs."""
-
-
 class Replace(msgspec.Struct, frozen=True, gc=False):
     """A new worker for that device, and what was on the old one restored or named as lost."""
 
@@ -189,7 +186,7 @@ class Free(msgspec.Struct, frozen=True, gc=False):
     device: str
 
 
-Action = Requeue | Smaller | Reclaim | Evict | Restore | Replace | Kill | Probe | Deliver | Refuse | Free
+Action = Requeue | Smaller | Reclaim | Evict | Replace | Kill | Probe | Deliver | Refuse | Free
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -370,7 +367,7 @@ def _fail(task: Task, event: Failed, device: str) -> Step:
     if fault == "missing":
         if task.restores >= RESTORES:
             return _refuse(task, event, fault)
-        return _again(task, event, None, (Restore(),), restores=task.restores + 1)
+        return _again(task, event, None, restores=task.restores + 1)
     return _mend_memory(task, event, device) or _give_up(task, event, device)
 
 
@@ -457,8 +454,6 @@ def _done(action: Action) -> str:
             return f"memory was reclaimed on {action.device}"
         case Evict():
             return f"arrays were evicted from {action.device}"
-        case Restore():
-            return "its arguments were restored"
         case Replace():
             return f"{action.device} got a new worker"
         case Kill():
