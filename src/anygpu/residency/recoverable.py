@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from anygpu.residency.lineage import (
     LostArray,
     TrackedBuffer,
 )
+from anygpu.residency.references import is_shared
 from anygpu.residency.restore import Restoration
 from anygpu.workers.executor import spec_of
 from anygpu.workers.worker import Argument, Handle, Lending, Worker
@@ -431,7 +431,8 @@ def _uploaded(worker: Worker, values: HostArray) -> tuple[Handle, HostArray | No
 
 
 def _is_idle(kept: TrackedBuffer, generation: int) -> bool:
-    """Whether it is on the device and nobody else has it: not a call that runs, nor one that is about to."""
+    """Whether it is on the device and no call uses it or is about to: a call would hold its handle."""
+    if is_shared(kept, "handle"):
+        return False
     handle = kept.handle
-    # Three: the array's own, the name above, and the argument here.
-    return handle is not None and handle.generation == generation and sys.getrefcount(handle) <= 3
+    return handle is not None and handle.generation == generation

@@ -7,7 +7,6 @@ are stale, and go with it.
 from __future__ import annotations
 
 import itertools
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from anygpu.program.primitives import Spec
 from anygpu.residency.handle import DeviceHandle
 from anygpu.residency.lineage import HostCopy, TrackedBuffer
 from anygpu.residency.recoverable import RecoverableDevice
+from anygpu.residency.references import is_shared
 from anygpu.store.report import Tier
 from anygpu.workers.executor import exportable, native_order
 from anygpu.workers.thread import LocalHandle
@@ -276,28 +276,3 @@ def uploaded(place: DeviceHandle, values: HostArray, copy: HostCopy | None = Non
     if isinstance(place, RecoverableDevice):
         return (place.upload(values) if copy is None else place.upload_with(values, copy)), values.nbytes
     return place.upload(values), values.nbytes
-
-
-def is_shared(holder: Any, name: str) -> bool:
-    """Whether somebody beside the holder has what it calls `name`."""
-    return _references(holder, name) > _ALONE
-
-
-def _references(holder: Any, name: str) -> int:
-    return sys.getrefcount(getattr(holder, name))
-
-
-class _Dummy:
-    __slots__ = ("value",)
-
-    value: object
-
-
-def _alone() -> int:
-    """What `_references` finds when nobody else has it, which differs between versions of Python."""
-    dummy = _Dummy()
-    dummy.value = object()
-    return _references(dummy, "value")
-
-
-_ALONE = _alone()

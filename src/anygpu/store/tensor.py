@@ -12,7 +12,7 @@ from anygpu.array.core.device import ArrayDevice, to_numpy_dtype
 from anygpu.array.core.expression import Value
 from anygpu.hardware.verification import HostArray
 from anygpu.program.primitives import Spec
-from anygpu.store.contents import is_shared
+from anygpu.residency.references import is_shared
 from anygpu.store.report import Tier
 
 if TYPE_CHECKING:
