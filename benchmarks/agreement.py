@@ -26,9 +26,10 @@ from anygpu.program.independence import independent_cuts
 from anygpu.program.primitives import Linear, Primitive
 from anygpu.program.transforms import simplified
 from anygpu.residency.registry import DeviceRegistry
-from anygpu.testing.laws import broken_by_cutting, broken_by_simplifying, broken_by_vmap
-from anygpu.testing.programs import WEIGHTS, disagreement, random_inputs, random_program
 from benchmarks.report import this_machine
+from tests.support.agreement import disagreement
+from tests.support.laws import broken_by_cutting, broken_by_simplifying, broken_by_vmap
+from tests.support.random_programs import WEIGHTS, random_inputs, random_program
 
 What = Literal["vmap", "cut", "fold", "engines"]
 

@@ -1,6 +1,6 @@
 """Whether work survives its devices: `python -m benchmarks.faults [--what losses,memory,kills,poison,hangs] [--check]`.
 
-Real faults, injected into the workers of a `Runtime` (`anygpu.testing.faults`): devices are destroyed, memory is
+Real faults, injected into the workers of a `Runtime` (`tests.support.faults`): devices are destroyed, memory is
 limited by RLIMIT_AS or by a budget, processes are killed, kernels never end. Full counts are 1,000 losses (half on
 lavapipe, half on SwiftShader), 1,000 lacks of memory, 200 kills over 10,000 tasks, one poisonous task, and 100 endless
 kernels on each of SwiftShader and PoCL; `--count N` takes N of each instead. Bytes left are what the engine in the
@@ -16,10 +16,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from anygpu.testing.faults import SWIFTSHADER
-from anygpu.testing.faulty_schedule import Kind
 from benchmarks.faults_scenarios import Hung, Tally, hangs, is_poison, kills, losses, poison, shortages
 from benchmarks.report import Figure, options_parser, publish
+from tests.support.fault_schedule import Kind
+from tests.support.faults import SWIFTSHADER
 
 
 class Never(Figure, frozen=True, kw_only=True):

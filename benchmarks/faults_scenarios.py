@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, PoisonTask
 from anygpu.runtime.runtime import Runtime
-from anygpu.testing.faults import FaultyPlaces, Killer
-from anygpu.testing.faulty_schedule import LOSSES, Kind
+from tests.support.fault_schedule import LOSSES, Kind
+from tests.support.faults import FaultyPlaces, Killer
 
 Vector = npt.NDArray[np.float32]
 

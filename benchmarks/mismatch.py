@@ -37,9 +37,9 @@ from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.residency.registry import DeviceRegistry
-from anygpu.testing.programs import random_program
-from anygpu.testing.wrong import Wrong, WrongPlaces, real_values, spoil
 from benchmarks.report import this_machine
+from tests.support.random_programs import random_program
+from tests.support.wrong_results import Wrong, WrongPlaces, real_values, spoil
 
 #: In this process and without a compiler, so that a thousand functions take little time.
 DEVICE = "torch:cpu"

@@ -1,6 +1,6 @@
 """Whether a device that becomes slow loses its work, and gets it back: `python -m benchmarks.slowdown [--check]`.
 
-PoCL in its child, made five times slower in mid-run by a worker that waits (`anygpu.testing.slowed`), beside NumPy. The
+PoCL in its child, made five times slower in mid-run by a worker that waits (`tests.support.slowed`), beside NumPy. The
 workload is the shortest chain of operations on which PoCL is at least 1.5 times as fast as NumPy, so that it is clearly
 slower than NumPy afterwards.
 """
@@ -17,8 +17,8 @@ import anygpu as ag
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
-from anygpu.testing.slowed import SlowedPlaces
 from benchmarks.report import Figure, arguments, publish
+from tests.support.slowed import SlowedPlaces
 
 ELEMENTS = 1_000_000
 SLOWER = 5.0

@@ -21,9 +21,9 @@ from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, NotANumber, 
 from anygpu.residency.registry import places
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
-from anygpu.testing.faults import FaultyPlaces
-from anygpu.testing.faulty_schedule import LOSSES, Kind
 from anygpu.workers.process import ProcessWorker
+from tests.support.fault_schedule import LOSSES, Kind
+from tests.support.faults import FaultyPlaces
 
 Vector = npt.NDArray[np.float32]
 

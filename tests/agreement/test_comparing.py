@@ -14,8 +14,8 @@ from anygpu.array.trace.tracing import record
 from anygpu.engines.numpy import lowering
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry
-from anygpu.testing.programs import random_program
-from anygpu.testing.wrong import real_values, spoil
+from tests.support.random_programs import random_program
+from tests.support.wrong_results import real_values, spoil
 
 
 def judged(program: Program, inputs: list[Any], got: list[Any]) -> Judgement:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from anygpu.placement.planner import Planner
-from anygpu.testing.wrong import WrongPlaces
 from benchmarks.mismatch import DEVICE, called
+from tests.support.wrong_results import WrongPlaces
 
 
 def test_no_wrong_result_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from anygpu.codegen.schedule import schedule
 from anygpu.engines.unsupported import why_not
 from anygpu.program.graph import Program
-from anygpu.testing.programs import programs
 from tests.codegen import golden
 from tests.codegen.planning import CARD, PROCESSOR, plan, spec
+from tests.support.random_programs import programs
 
 TEXTS = golden.texts()
 

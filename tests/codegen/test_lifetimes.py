@@ -14,8 +14,8 @@ from anygpu.codegen.lifetimes import shared_temporaries
 from anygpu.codegen.schedule import schedule
 from anygpu.engines.unsupported import why_not
 from anygpu.program.graph import Program
-from anygpu.testing.programs import programs
 from tests.codegen.planning import TARGETS, plan, slots_of, spec
+from tests.support.random_programs import programs
 
 
 def stretches(planned: Schedule) -> dict[int, tuple[int, int]]:

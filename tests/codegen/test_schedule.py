@@ -18,7 +18,6 @@ from anygpu.engines.unsupported import why_not
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Binary, Cast, Flip, Permute, Primitive, Reshape, Spec, Unary
-from anygpu.testing.programs import programs
 from anygpu.testing.sheet import ConformanceProgram
 from tests.codegen.loops import most_rounds
 from tests.codegen.planning import (
@@ -34,6 +33,7 @@ from tests.codegen.planning import (
     spec,
     with_limits,
 )
+from tests.support.random_programs import programs
 
 every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 

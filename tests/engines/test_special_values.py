@@ -13,7 +13,7 @@ from anygpu.engines.protocol import Lack
 from anygpu.program.graph import Program
 from anygpu.program.transforms import simplified
 from anygpu.residency.registry import places
-from anygpu.testing.special_values import Tally, cases, tally
+from tests.support.special_values import Tally, cases, tally
 
 #: The types that are compiled in every run of the tests; the command has them all, and takes many minutes with XLA.
 COMPILED = ("int32", "uint8", "float32", "complex64")

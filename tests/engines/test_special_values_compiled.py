@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anygpu.residency.registry import places
-from anygpu.testing.special_values import cases, tally
+from tests.support.special_values import cases, tally
 
 TYPES = ("int8", "int32", "float32")
 

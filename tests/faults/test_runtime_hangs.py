@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from anygpu.testing.faults import SWIFTSHADER
 from benchmarks.faults_scenarios import hangs
+from tests.support.faults import SWIFTSHADER
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import pytest
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.errors import DeviceLost
-from anygpu.testing.faults import SWIFTSHADER, FaultyPlaces
-from anygpu.testing.faulty_schedule import LOSSES, Kind, Schedule
 from benchmarks.faults_scenarios import losses
+from tests.support.fault_schedule import LOSSES, Kind, Schedule
+from tests.support.faults import SWIFTSHADER, FaultyPlaces
 
 X = np.linspace(-3, 3, 4096).astype(np.float32)
 TRACED = trace(lambda x: x + x, (X,), {})

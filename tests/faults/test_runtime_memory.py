@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from anygpu.runtime.runtime import Runtime
-from anygpu.testing.faults import FaultyPlaces, limited
-from anygpu.testing.faulty_schedule import Kind
 from benchmarks.faults_scenarios import PATIENCE, shortages, smooth
+from tests.support.fault_schedule import Kind
+from tests.support.faults import FaultyPlaces, limited
 
 
 @pytest.mark.parametrize("kind", [Kind.NO_ROOM, Kind.OVER_BUDGET], ids=["rlimit", "budget"])

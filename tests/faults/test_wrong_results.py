@@ -20,7 +20,7 @@ from anygpu.placement.planner import Planner
 from anygpu.plan.choosing import Choice
 from anygpu.program.graph import Program
 from anygpu.runtime.runtime import Runtime
-from anygpu.testing.wrong import WrongPlaces
+from tests.support.wrong_results import WrongPlaces
 
 
 def chain(x: Any) -> Any:

@@ -18,9 +18,9 @@ from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
 from anygpu.residency.handle import DeviceHandle
-from anygpu.testing.slowed import SlowedPlaces
 from anygpu.workers.thread import ThreadWorker
 from anygpu.workers.worker import Argument, Ran
+from tests.support.slowed import SlowedPlaces
 
 X = np.linspace(0.1, 1.0, 70, dtype=np.float32)
 

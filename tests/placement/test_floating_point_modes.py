@@ -17,8 +17,8 @@ from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
 from anygpu.receipts import Receipt
 from anygpu.runtime.runtime import Runtime
-from anygpu.testing.slowed import SlowedPlaces
 from tests.placement.moved import moved
+from tests.support.slowed import SlowedPlaces
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SplitAcrossDevices
 from anygpu.plan.splitting import Split
-from anygpu.testing.slowed import Slowed, SlowedPlaces
+from tests.support.slowed import Slowed, SlowedPlaces
 
 
 def chain(x: Any) -> Any:

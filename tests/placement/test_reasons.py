@@ -13,7 +13,7 @@ from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.receipts import Receipt
 from anygpu.runtime.runtime import Runtime
-from anygpu.testing.slowed import SlowedPlaces
+from tests.support.slowed import SlowedPlaces
 
 
 @pytest.fixture

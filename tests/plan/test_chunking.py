@@ -15,8 +15,9 @@ from anygpu.engines.numpy.lowering import run
 from anygpu.plan.chunking import Chunks, Refused, chunks_for, corrected, memory_needed
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut
-from anygpu.testing.programs import disagreement, programs, random_inputs
 from tests.plan.sampling import recorded
+from tests.support.agreement import disagreement
+from tests.support.random_programs import programs, random_inputs
 
 Values = npt.NDArray[Any]
 

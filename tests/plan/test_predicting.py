@@ -18,8 +18,8 @@ from anygpu.plan.predicting import predict
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Constant, Linear, Primitive
-from anygpu.testing.programs import WEIGHTS, programs
 from tests.plan.sampling import ALL, GPU, NUMPY, OPENCL, calibrations, recorded
+from tests.support.random_programs import WEIGHTS, programs
 
 WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, Linear: 3.0}
 

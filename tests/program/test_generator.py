@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 
+from anygpu.agreement.tolerances import TOLERANCES
 from anygpu.engines.numpy import lowering
 from anygpu.program import functions
 from anygpu.program import primitives as p
@@ -19,16 +20,13 @@ from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Node, Program, Recorder
 from anygpu.program.primitives import Primitive, Spec
 from anygpu.program.vocabulary import PRIMITIVES
-from anygpu.testing.agreement import tolerances
-from anygpu.testing.makers import MAKERS
-from anygpu.testing.programs import (
-    TOLERANCES,
+from tests.support.agreement import disagreement, tolerance, tolerances
+from tests.support.node_generators import MAKERS
+from tests.support.random_programs import (
     WEIGHTS,
-    disagreement,
     programs,
     random_inputs,
     random_program,
-    tolerance,
 )
 
 Values = npt.NDArray[Any]

@@ -20,8 +20,8 @@ from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.primitives import Primitive, Shape, Spec
-from anygpu.testing.laws import broken_by_cutting
-from anygpu.testing.programs import WEIGHTS, random_program
+from tests.support.laws import broken_by_cutting
+from tests.support.random_programs import WEIGHTS, random_program
 
 Values = npt.NDArray[Any]
 

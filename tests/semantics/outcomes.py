@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anygpu.agreement.tolerances import tolerance_of
 from anygpu.program.dtypes import KIND
-from anygpu.testing.bounds import tolerance_of
 
 #: Floats may lie apart by so many times the published tolerance of one function, relative to the array's largest.
 _FUNCTIONS = 4

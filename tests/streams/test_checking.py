@@ -13,7 +13,7 @@ from anygpu.errors import ResultMismatch
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.streams.checking import ChunkCheck
-from anygpu.testing.slowed import SlowedPlaces
+from tests.support.slowed import SlowedPlaces
 
 RATES = (1.0, 0.1)
 

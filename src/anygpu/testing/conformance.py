@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from anygpu.agreement.tolerances import tolerance_of
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Buffer, Engine, ProgramEngine
 from anygpu.errors import AnyGPUError
@@ -14,7 +15,6 @@ from anygpu.hardware.device import FEATURES, Device, Unavailable
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Cast, Gather, Input, Primitive, Scatter
-from anygpu.testing.bounds import tolerance_of
 from anygpu.testing.cases import sheets
 from anygpu.testing.sheet import REFERENCE_DTYPES, ConformanceProgram, Result, Values, tame, values
 from anygpu.workers.host_fallback import run_with_host

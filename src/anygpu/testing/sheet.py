@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from anygpu.agreement.tolerances import OperationClass
 from anygpu.program.dtypes import DTYPES, KIND, DType, is_inexact
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Constant, Primitive, Spec
-from anygpu.testing.bounds import OperationClass
 
 Values = npt.NDArray[Any]
 Class = Literal["exact"] | OperationClass

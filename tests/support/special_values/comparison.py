@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from anygpu.agreement.tolerances import tolerance_of
 from anygpu.program.dtypes import REAL_PART, DType, is_inexact
-from anygpu.testing.bounds import tolerance_of
-from anygpu.testing.special_values.values import Values
+from tests.support.special_values.values import Values
 
 #: exact: no rounding happens, or it is part of what is asked. The others are classes of the published table;
 #: `several` is a few functions one after the other.

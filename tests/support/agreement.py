@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from anygpu.agreement.tolerances import tolerance_of
 from anygpu.program.dtypes import REAL_PART, is_inexact
 from anygpu.program.graph import Program
-from anygpu.testing.bounds import tolerance_of
-from anygpu.testing.propagation import bounds_of
+from tests.support.error_bounds import bounds_of
 
 Values = npt.NDArray[Any]
 

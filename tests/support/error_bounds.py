@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.agreement.tolerances import DIGITS, tolerance_of
 from anygpu.program import primitives as p
 from anygpu.program.attention import Attend
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact, is_integer
 from anygpu.program.functions import COMPARISONS
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Primitive, Spec, product
-from anygpu.testing.bounds import (
-    DIGITS,
+from tests.support.domains import POWER, POWER_COMPLEX, SMOOTH, SMOOTH_COMPLEX
+from tests.support.intervals import (
     UNKNOWN,
     Bounds,
     boxed,
@@ -26,10 +27,8 @@ from anygpu.testing.bounds import (
     product_of,
     rounded,
     sum_of,
-    tolerance_of,
     whole_range,
 )
-from anygpu.testing.domains import POWER, POWER_COMPLEX, SMOOTH, SMOOTH_COMPLEX
 
 
 def bounds_of(program: Program) -> list[Bounds]:

@@ -18,8 +18,8 @@ from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.transforms import Evaluate, simplified
-from anygpu.testing.agreement import disagreement
-from anygpu.testing.programs import random_inputs
+from tests.support.agreement import disagreement
+from tests.support.random_programs import random_inputs
 
 Values = npt.NDArray[Any]
 Run = Callable[[Program, Sequence[Values]], list[Values]]

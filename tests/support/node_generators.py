@@ -12,9 +12,9 @@ from anygpu.program.attention import Attend
 from anygpu.program.dtypes import DTYPES, KIND, REAL_PART, DType, is_inexact, is_integer
 from anygpu.program.functions import BINARY, COMPARISONS, UNARY, binary_dtype, unary_dtype
 from anygpu.program.primitives import Primitive, Shape, Spec, product
-from anygpu.testing.bounds import WHOLE_LIMIT, whole_range
-from anygpu.testing.domains import POWER, POWER_COMPLEX, SMOOTH, SMOOTH_COMPLEX
-from anygpu.testing.writing import LENGTHS, Impossible, Writer
+from tests.support.domains import POWER, POWER_COMPLEX, SMOOTH, SMOOTH_COMPLEX
+from tests.support.intervals import WHOLE_LIMIT, whole_range
+from tests.support.program_generator import LENGTHS, Impossible, Writer
 
 
 def _takes(fn: str, dtype: DType, *, binary: bool) -> bool:

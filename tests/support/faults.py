@@ -23,11 +23,14 @@ from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.errors import DeviceUnavailable
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.residency.registry import DeviceRegistry
-from anygpu.testing.faulty_schedule import Schedule
 from anygpu.workers.process import ProcessWorker
+from tests.support.fault_schedule import Schedule
 
 #: The manifest of SwiftShader's Vulkan driver, which comes with Debian's chromium.
 SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
+
+#: The repository, by which children find this package: they have none of their parent's paths.
+_ROOT = str(Path(__file__).parents[2])
 
 #: How long a killer waits for somebody to kill.
 _PATIENCE = 60.0
@@ -39,6 +42,7 @@ class FaultyPlaces(DeviceRegistry):
     def __init__(self, engine: str = "webgpu", *, drivers: Path | None = None, others: Sequence[str] = ()) -> None:
         """`drivers` names the Vulkan driver that the device is to be of, when it is not the machine's own."""
         super().__init__()
+        _let_children_import_tests()
         if drivers is not None and not drivers.is_file():
             raise DeviceUnavailable(f'on="{engine}"', [f"{drivers} is not there: install what brings it."])
         self.schedule = Schedule()
@@ -52,7 +56,7 @@ class FaultyPlaces(DeviceRegistry):
     def _with_faults(self, entry: EngineEntry) -> EngineEntry:
         if entry.name != self._engines[0]:
             return entry
-        target = "anygpu.testing.faulty_engines:faulty_engine"
+        target = "tests.support.faulty_engines:faulty_engine"
         return msgspec.structs.replace(entry, target=target, options=self._options)
 
     def _everything(self) -> list[Device | Unavailable]:
@@ -91,6 +95,12 @@ class FaultyPlaces(DeviceRegistry):
     def close(self) -> None:
         super().close()
         self.schedule.close()
+
+
+def _let_children_import_tests() -> None:
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if _ROOT not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, paths), _ROOT])
 
 
 class Killer:

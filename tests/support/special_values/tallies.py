@@ -12,9 +12,9 @@ import numpy as np
 from anygpu.engines.protocol import Lack
 from anygpu.program.graph import Program
 from anygpu.program.transforms import without_dead_code
-from anygpu.testing.special_values.comparing import Check, wrong
-from anygpu.testing.special_values.making import Case
-from anygpu.testing.special_values.values import Values
+from tests.support.special_values.comparison import Check, wrong
+from tests.support.special_values.programs import Case
+from tests.support.special_values.values import Values
 
 #: Elements of one output that are named.
 _NAMED = 3

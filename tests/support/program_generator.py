@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from anygpu.agreement.tolerances import EPSILON
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import KIND, REAL_PART, DType, is_inexact, is_integer
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Primitive, Shape, Spec, product
 from anygpu.program.transforms import without_dead_code
-from anygpu.testing.bounds import EPSILON, INPUT_LIMIT, INPUT_STEP, WHOLE_LIMIT, Bounds, fits, whole_range
-from anygpu.testing.propagation import bounds_after
+from tests.support.error_bounds import bounds_after
+from tests.support.intervals import INPUT_LIMIT, INPUT_STEP, WHOLE_LIMIT, Bounds, fits, whole_range
 
 Values = npt.NDArray[Any]
 

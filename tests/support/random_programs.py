@@ -1,7 +1,7 @@
 """Random programs with one right answer, for comparing engines and transforms with each other.
 
 Every operation is well defined on what `random_inputs` makes: where an operand could leave a function's domain, a clip
-is put before it, and a program whose right answers could lie too far apart is not made (`anygpu.testing.bounds`).
+is put before it, and a program whose right answers could lie too far apart is not made (`tests.support.intervals`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,11 @@ from anygpu.program.attention import Attend
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Primitive
-from anygpu.testing.agreement import disagreement, tolerance
-from anygpu.testing.bounds import TOLERANCES
-from anygpu.testing.makers import MAKERS
-from anygpu.testing.writing import Values, Writer, random_values
+from tests.support.node_generators import MAKERS
+from tests.support.program_generator import Values, Writer, random_values
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
-
-__all__ = [
-    "TOLERANCES",
-    "WEIGHTS",
-    "disagreement",
-    "programs",
-    "random_inputs",
-    "random_program",
-    "tolerance",
-]
 
 #: NumPy, the reference, has no bfloat16.
 COMMON_DTYPES: tuple[DType, ...] = tuple(dtype for dtype in DTYPES if dtype != "bfloat16")

@@ -1,9 +1,9 @@
 """What the values of a program can be, and how far two right answers may lie apart: intervals, carried node by node
-(`anygpu.testing.propagation`).
+(`tests.support.error_bounds`).
 
-Inputs are taken to be as `anygpu.testing.programs.random_inputs` makes them: small whole numbers, and fractions that
-are multiples of a power of two. So much of the arithmetic is exact in any order, which a `Bounds` knows; and a step
-function, such as `floor` or `argmax`, has one right answer only where its input is exact.
+Inputs are taken to be as `tests.support.random_programs.random_inputs` makes them: small whole numbers, and fractions
+that are multiples of a power of two. So much of the arithmetic is exact in any order, which a `Bounds` knows; and a
+step function, such as `floor` or `argmax`, has one right answer only where its input is exact.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from anygpu.agreement.tolerances import DIGITS, EPSILON, TOLERANCES, OperationClass, tolerance_of
+from anygpu.agreement.tolerances import DIGITS, OperationClass, tolerance_of
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
-
-__all__ = ["DIGITS", "EPSILON", "TOLERANCES", "OperationClass", "tolerance_of"]
 
 #: Inputs are multiples of two to the minus this, between -INPUT_LIMIT and INPUT_LIMIT.
 INPUT_STEP: dict[DType, int] = {"float16": 5, "bfloat16": 3, "float32": 10, "float64": 20}

@@ -10,8 +10,8 @@ import numpy as np
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Broadcast, Constant, Primitive, Spec
-from anygpu.testing.special_values.comparing import Check, Rule
-from anygpu.testing.special_values.values import Values
+from tests.support.special_values.comparison import Check, Rule
+from tests.support.special_values.values import Values
 
 #: Outputs of one program; more would be one kernel of more buffers than some devices bind.
 OUTPUTS = 12

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.program.dtypes import KIND, DType
-from anygpu.testing.special_values.values import Values
+from tests.support.special_values.values import Values
 
 _UNARY: dict[str, Callable[[Values], Any]] = {
     "asin": np.arcsin,

@@ -10,12 +10,12 @@ import numpy as np
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import BINARY, UNARY, BinaryFunction, UnaryFunction, is_defined
 from anygpu.program.primitives import Argsort, Binary, Cast, Primitive, Reduce, Scan, Select, Sort, Unary
-from anygpu.testing.special_values import making
-from anygpu.testing.special_values.comparing import Rule
-from anygpu.testing.special_values.expressions import expressions
-from anygpu.testing.special_values.making import Case, Function, Writer
-from anygpu.testing.special_values.references import binary_reference, cast_reference, scan_reference, unary_reference
-from anygpu.testing.special_values.values import TYPES, Values, few_values, pair_values, pairs, special_values, summands
+from tests.support.special_values import programs
+from tests.support.special_values.comparison import Rule
+from tests.support.special_values.expressions import expressions
+from tests.support.special_values.programs import Case, Function, Writer
+from tests.support.special_values.references import binary_reference, cast_reference, scan_reference, unary_reference
+from tests.support.special_values.values import TYPES, Values, few_values, pair_values, pairs, special_values, summands
 
 #: all: the whole table; some: what fits into every run of the tests.
 Amount = Literal["all", "some"]
@@ -52,11 +52,11 @@ def _unary_function(fn: UnaryFunction, dtype: DType) -> Function:
 def _unary(dtype: DType, amount: Amount) -> Iterator[Case]:
     functions = [_unary_function(fn, dtype) for fn in UNARY if is_defined(fn, dtype)]
     values = special_values(dtype)
-    yield from making.as_arrays(functions, values)
+    yield from programs.as_arrays(functions, values)
     if _is_looked_at(dtype, amount):
-        yield from making.as_constant_arrays(functions, np.tile(values, -(-300 // len(values))))
-        yield from making.only_constants(functions, values if amount == "all" else few_values(dtype)[:4])
-        yield from making.as_scalars(functions, values if amount == "all" else few_values(dtype))
+        yield from programs.as_constant_arrays(functions, np.tile(values, -(-300 // len(values))))
+        yield from programs.only_constants(functions, values if amount == "all" else few_values(dtype)[:4])
+        yield from programs.as_scalars(functions, values if amount == "all" else few_values(dtype))
 
 
 def _binary_function(fn: BinaryFunction, dtype: DType) -> Function:
@@ -78,19 +78,19 @@ def _binary(dtype: DType, amount: Amount) -> Iterator[Case]:
         functions = [each for each in functions if each.what != "power"]
     values, few = pair_values(dtype), few_values(dtype)
     x, y = pairs(values, values)
-    yield from making.as_arrays(functions, x, y)
+    yield from programs.as_arrays(functions, x, y)
     if _is_looked_at(dtype, amount):
         every = amount == "all"
-        yield from making.one_scalar(functions, values, values if every else few)
-        yield from making.one_constant(
+        yield from programs.one_scalar(functions, values, values if every else few)
+        yield from programs.one_constant(
             functions, values, (few if KIND[dtype] == "complex" else values) if every else few[:4]
         )
-        yield from making.only_constants(functions, *pairs(*2 * (few[: 8 if every else 3],)))
-        yield from making.as_constant_arrays(functions, x, y)
+        yield from programs.only_constants(functions, *pairs(*2 * (few[: 8 if every else 3],)))
+        yield from programs.as_constant_arrays(functions, x, y)
     if negative_powers:
         # NumPy raises for a negative exponent.
         power = [_binary_function("power", dtype)]
-        yield from making.as_arrays(power, *pairs(values, values[values >= 0]))
+        yield from programs.as_arrays(power, *pairs(values, values[values >= 0]))
         for exponent in few[few >= 0]:
             yield _with_constant(power[0], values, exponent)
     if KIND[dtype] == "complex":
@@ -100,7 +100,7 @@ def _binary(dtype: DType, amount: Amount) -> Iterator[Case]:
     if KIND[dtype] == "float":
         exponents = np.array([0, 1, -1, 3, -10, 24, -24, 100, -130, 127, 128, 1023, 2000, -2100, 2**31 - 1, -(2**31)])
         scale = Function(Binary("ldexp"), "ldexp", dtype, "exact", np.ldexp)
-        yield from making.as_arrays([scale], *pairs(values, exponents.astype(np.int32)))
+        yield from programs.as_arrays([scale], *pairs(values, exponents.astype(np.int32)))
 
 
 def _with_constant(function: Function, x: Values, number: Values) -> Case:
@@ -122,11 +122,11 @@ def _casts(dtype: DType, amount: Amount) -> Iterator[Case]:
         for target in TYPES if target != dtype
     ]  # fmt: skip
     values = special_values(dtype)
-    yield from making.as_arrays(functions, values)
+    yield from programs.as_arrays(functions, values)
     if _is_looked_at(dtype, amount):
-        yield from making.only_constants(functions, few_values(dtype))
-        yield from making.as_scalars(functions, values if amount == "all" else few_values(dtype))
-        yield from making.as_constant_arrays(functions, np.tile(values, -(-300 // len(values))))
+        yield from programs.only_constants(functions, few_values(dtype))
+        yield from programs.as_scalars(functions, values if amount == "all" else few_values(dtype))
+        yield from programs.as_constant_arrays(functions, np.tile(values, -(-300 // len(values))))
 
 
 def _beyond(source: DType, target: DType) -> Any:
@@ -151,7 +151,7 @@ def _selections(dtype: DType) -> Iterator[Case]:
         condition = np.arange(len(a)) % 2 == offset
         writer = Writer(condition, a, b)
         writer.want(choose, writer.arguments, (condition, a, b))
-        for number in few_values(dtype)[: making.OUTPUTS - 1]:
+        for number in few_values(dtype)[: programs.OUTPUTS - 1]:
             position = writer.repeated(writer.constant(np.asarray(number)), a.shape)
             spread = np.broadcast_to(number, a.shape)
             writer.want(choose, (writer.arguments[0], writer.arguments[1], position), (condition, a, spread))
@@ -166,9 +166,9 @@ def _lines(dtype: DType) -> Iterator[Case]:
         long = np.repeat(fill[:, None], 300, axis=1)
         long[:, 137] = odd
         for lines in (np.stack(pairs(values, values), axis=1), long):
-            yield from making.as_arrays([*_reductions(dtype, kind), *_scans(dtype, kind)], lines)
+            yield from programs.as_arrays([*_reductions(dtype, kind), *_scans(dtype, kind)], lines)
     rows = np.stack(pairs(pair_values(dtype), few_values(dtype)), axis=1)
-    yield from making.as_arrays(
+    yield from programs.as_arrays(
         [
             Function(Sort(1), "sort", dtype, "exact", lambda x: np.sort(x, axis=1, kind="stable")),
             Function(Argsort(1), "argsort", dtype, "exact", lambda x: np.argsort(x, axis=1, kind="stable")),

@@ -23,7 +23,7 @@ from anygpu.errors import AllocationError, InvalidOption
 from anygpu.memory.limit import Limit
 from anygpu.memory.resource import reclaim
 from anygpu.program.primitives import Constant
-from anygpu.testing.faulty_schedule import Ended, Kind, Schedule
+from tests.support.fault_schedule import Ended, Kind, Schedule
 
 if TYPE_CHECKING:
     from anygpu.engines.compiling import DeviceArray, Executable, Session
