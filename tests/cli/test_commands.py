@@ -81,7 +81,7 @@ def device_named(inventory: Inventory, name: str) -> Device:
 class TestDevices:
     def test_json_follows_the_schema(self, looks: Looks) -> None:
         inventory = inventory_of(looks.first)
-        assert inventory.schema == "anygpu.residency/1"
+        assert inventory.schema == "anygpu.devices/1"
         assert next(iter(msgspec.json.decode(looks.first.stdout))) == "schema"
         assert inventory.remembered == {}
         assert inventory.seconds > 0

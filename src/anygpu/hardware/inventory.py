@@ -9,7 +9,7 @@ import msgspec
 from anygpu.hardware.cards import Card, assemble
 from anygpu.hardware.device import Device, Unavailable
 
-SCHEMA = "anygpu.residency/1"
+SCHEMA = "anygpu.devices/1"
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
