@@ -43,6 +43,7 @@ html_sidebars = {
     "tutorial/arrays": [],
     "tutorial/programs": [],
     "requirements": [],
+    "how-we-release": [],
 }
 html_theme_options = {
     "show_prev_next": False,
