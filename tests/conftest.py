@@ -3,6 +3,8 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -26,3 +28,21 @@ def what_was_there_before() -> None:
     """Looking for leaks means collecting garbage, again and again: what is left of earlier files is not looked at."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that is marked `serial` has the machine for itself: no other worker of pytest-xdist runs one beside it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    import fcntl
+
+    alone = item.get_closest_marker("serial") is not None
+    # The workers have the folder from the process that started them.
+    folder = Path(os.environ["ANYGPU_CACHE_DIR"])
+    with (folder / "tests-turn").open("w") as turn, (folder / "tests-running").open("w") as running:
+        # A test that waits to be alone has the turn, so that others do not go on past it.
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        fcntl.flock(running, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(turn, fcntl.LOCK_UN)
+        return (yield)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import io
 import random
 import types
@@ -107,10 +106,9 @@ class _Generated:
 
 
 def _randomness() -> str:
-    """Of the generators that everybody shares."""
+    """Of the generators that everybody shares; only compared within this process, so that Python's own hash will do."""
     kind, keys, *rest = np.random.get_state(legacy=True)
-    text = repr((kind, np.asarray(keys).tobytes(), rest, random.getstate()))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"{hash((kind, np.asarray(keys).tobytes(), *rest, random.getstate())):x}"
 
 
 def _described(value: Any, met: dict[int, int], kept: list[Any]) -> Any:
