@@ -1,14 +1,64 @@
-"""Arrays: lazy, and ordinary to use. What is done with them becomes a program, computed when a value is needed."""
+"""Arrays: lazy, and ordinary to use. Operations on them become a program, which runs when a value is needed.
+
+`core` has the array itself, `functions` NumPy's functions on arrays, `trace` turns a Python function into a program.
+The core calls the other two through `overrides`; they are connected here, and imported when they are first needed.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from anygpu.array.core import overrides
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from anygpu.array.core.array import Array
+    from anygpu.array.core.expression import Recorder
+
+
+def _call_ufunc() -> Callable[[np.ufunc, str, tuple[Any, ...], dict[str, Any]], Any]:
+    from anygpu.array.functions.ufuncs import call_ufunc
+
+    return call_ufunc
+
+
+def _call_plain_ufunc() -> Callable[[np.ufunc, tuple[Any, ...]], Array | None]:
+    from anygpu.array.functions.ufuncs import call_plain_ufunc
+
+    return call_plain_ufunc
+
+
+def _call_function() -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
+    from anygpu.array.functions.numpy_functions import call_function
+
+    return call_function
+
+
+def _load_functions() -> Callable[[], None]:
+    from anygpu.array.functions import numpy_functions  # noqa: F401 - its import is all that is needed
+
+    return lambda: None
+
+
+def _imitate_attribute() -> Callable[[Array, str, Recorder], Any]:
+    from anygpu.array.trace.imitation import attribute
+
+    return attribute
+
+
+overrides.call_ufunc.connect(_call_ufunc)
+overrides.call_plain_ufunc.connect(_call_plain_ufunc)
+overrides.call_function.connect(_call_function)
+overrides.load_functions.connect(_load_functions)
+overrides.imitate_attribute.connect(_imitate_attribute)
 
 
 class _Package(ModuleType):
-    """Who comes from NumPy types `ag.array([1, 2])` first, and must not be told that a module is not callable."""
+    """`ag.array([1, 2])` is what a NumPy user types first; "module is not callable" would not help."""
 
     def __call__(self, *arguments: Any, **options: Any) -> NoReturn:
         raise TypeError("anygpu.array is a part of the package. Make arrays with anygpu.asarray(...).")

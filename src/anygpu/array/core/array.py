@@ -6,9 +6,8 @@ unchanged. Operators record; `np.asarray(x)`, `bool(x)`, `x.item()` and the like
 
 from __future__ import annotations
 
-import importlib
+import sys
 from collections.abc import Iterator
-from functools import cache
 from types import MethodType
 from typing import Any
 from weakref import ref
@@ -21,6 +20,7 @@ from anygpu.array.core.abstract_device import AbstractDevice, Read
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
 from anygpu.array.core.expression import Value, compute, recorder
 from anygpu.array.core.methods import NumpyMethods
+from anygpu.array.core.overrides import call_function, call_plain_ufunc, call_ufunc, imitate_attribute, override
 from anygpu.array.core.recording import Operand, binary, dtype_name
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import Shared, View, write
@@ -28,9 +28,6 @@ from anygpu.errors import InvalidOption
 from anygpu.program.functions import BinaryFunction
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Reshape, Spec
-
-#: Modules that import this one, and so come later: loaded when they are first needed.
-_later = cache(importlib.import_module)
 
 API_VERSION = "2024.12"
 
@@ -109,7 +106,7 @@ class Array(NumpyMethods):
         if paper is None or name.startswith("_") or not hasattr(self._imitated, name):
             shown = type(self).__name__ if paper is None else f"numpy.{self._imitated.__name__}"
             raise AttributeError(f"{shown!r} object has no attribute {name!r}", name=name, obj=self)
-        return _later("anygpu.array.trace.imitation").attribute(self, name, paper)
+        return imitate_attribute(self, name, paper)
 
     # Facts
 
@@ -252,7 +249,7 @@ class Array(NumpyMethods):
             raise TypeError("type numpy.ndarray doesn't define __round__ method")
         if digits is None:
             return round(self._only("an int"))
-        return _later("anygpu.array.functions.elementwise").round(self, digits)
+        return override(np.round)(self, digits)
 
     def __iter__(self) -> Iterator[Array]:
         if not self.shape:
@@ -312,27 +309,29 @@ class Array(NumpyMethods):
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", API_VERSION):
             raise ValueError(f"anygpu follows the Array API standard {API_VERSION}, not {api_version}.")
-        return importlib.import_module("anygpu" if recorder.get() is None else "numpy")
+        return sys.modules["anygpu"] if recorder.get() is None else np
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        ufuncs = _later("anygpu.array.functions.ufuncs")
         if not options and method == "__call__":
-            result = ufuncs.call_plainly(ufunc, inputs)
+            result = call_plain_ufunc(ufunc, inputs)
             if result is not None:
                 return result
-        return ufuncs.call_ufunc(ufunc, method, inputs, options)
+        return call_ufunc(ufunc, method, inputs, options)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
-        return _later("anygpu.array.functions.numpy_functions").call_function(function, arguments, options)
+        return call_function(function, arguments, options)
 
     # Indexing
 
     def __getitem__(self, key: Any) -> Array:
-        result: Array = _later("anygpu.array.core.indexing").get(self, key)
-        return result
+        from anygpu.array.core import indexing
+
+        return indexing.get(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        _later("anygpu.array.core.indexing").put_at(self, key, value)
+        from anygpu.array.core import indexing
+
+        indexing.put_at(self, key, value)
 
     # Operators
 
@@ -557,7 +556,7 @@ class Array(NumpyMethods):
 
     @staticmethod
     def _matmul(one: object, other: object) -> Array:
-        result: Array = _later("anygpu.array.functions.products").matmul(one, other)
+        result: Array = override(np.matmul)(one, other)
         return result
 
     # Changes in place that have no operator
@@ -566,7 +565,7 @@ class Array(NumpyMethods):
         self[...] = value
 
     def sort(self, axis: int = -1, kind: str | None = None, order: None = None, *, stable: bool | None = None) -> None:
-        self._assign(_later("anygpu.array.functions.sorting").sort(self, axis=axis))
+        self._assign(override(np.sort)(self, axis=axis))
 
     def copy(self, order: str = "C") -> Array:
         """The same values in an array of its own. Nothing is computed or copied before it must be."""

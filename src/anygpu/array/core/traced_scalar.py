@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import call_function, call_ufunc
 from anygpu.program.dtypes import DType
 
 #: Beyond this an expression is not worth it: a loop has made it.
@@ -244,13 +245,9 @@ class TracedScalar:
     # NumPy
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        from anygpu.array.functions.ufuncs import call_ufunc
-
         return call_ufunc(ufunc, method, inputs, options)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
-        from anygpu.array.functions.numpy_functions import call_function
-
         return call_function(function, arguments, options)
 
     # Everything that needs the value

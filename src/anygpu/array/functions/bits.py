@@ -10,6 +10,7 @@ from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, slice_axis
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, cast, normal_axis, reshape
 from anygpu.program.primitives import Pad, Reduce
 
@@ -30,6 +31,7 @@ def _along(array: Array, axis: int | None) -> tuple[Value, int]:
     return array._value, normal_axis(axis, array.ndim)
 
 
+@implements(np.packbits)
 def packbits(a: Any, /, axis: int | None = None, bitorder: Order = "big") -> Array:
     """Eight truth values in each byte; what is missing at the end is 0."""
     (array,) = arrays(a)
@@ -46,6 +48,7 @@ def packbits(a: Any, /, axis: int | None = None, bitorder: Order = "big") -> Arr
     return Array(apply(Reduce("sum", (position + 1,)), moved))
 
 
+@implements(np.unpackbits)
 def unpackbits(a: Any, /, axis: int | None = None, count: int | None = None, bitorder: Order = "big") -> Array:
     """The bits of each byte, one after the other; `count` of them, or without so many at the end."""
     (array,) = arrays(a)

@@ -9,11 +9,13 @@ import numpy as np
 from anygpu.array.core import recording
 from anygpu.array.core.array import Array, as_array, place_of
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import binary, broadcast_shapes, cast, compare, unary, where
 from anygpu.program.dtypes import is_inexact, promote
 from anygpu.program.primitives import Reduce
 
 
+@implements(np.isclose)
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
     """Whether |a − b| ≤ atol + rtol·|b|, element by element; infinities are close to themselves."""
     x, y = _pair(a, b)
@@ -31,11 +33,13 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
     return Array(result)
 
 
+@implements(np.allclose)
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> bool:
     """Whether all elements are close. The answer is a truth value, so it is computed now."""
     return bool(Array(_all(isclose(a, b, rtol, atol, equal_nan)._value)))
 
 
+@implements(np.array_equal)
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
     """Whether both have the same shape and the same elements."""
     x, y = _pair(a1, a2)
@@ -47,6 +51,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
     return bool(Array(_all(same)))
 
 
+@implements(np.array_equiv)
 def array_equiv(a1: Any, a2: Any) -> bool:
     """As `array_equal`, after broadcasting."""
     x, y = _pair(a1, a2)

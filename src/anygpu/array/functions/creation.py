@@ -28,6 +28,7 @@ from anygpu.array.core.arguments import (
 from anygpu.array.core.array import Array, as_value, place_of
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.plain import require_plain
 from anygpu.array.core.recording import (
     apply,
@@ -76,6 +77,7 @@ __all__ = [
 ]
 
 
+@implements(np.asarray)
 def asarray(
     obj: Any,
     /,
@@ -133,6 +135,7 @@ def _imported(obj: Any, place: ArrayDevice) -> Array:
     return _from_host(place.download(buffer), place)
 
 
+@implements(np.from_dlpack)
 def from_dlpack(x: Any, /, *, device: object | None = None, copy: bool | None = None) -> Array:
     """An array of another library that speaks DLPack, without a copy where the engine allows."""
     place = device_for(device) if device is not None else place_of(x)
@@ -151,6 +154,7 @@ def from_dlpack(x: Any, /, *, device: object | None = None, copy: bool | None = 
     return Array(Value.on(place, buffer, spec_of(native)))
 
 
+@implements(np.copy)
 def copy(a: Any, order: str = "K", subok: bool = False) -> Array:
     """The same values in an array of its own."""
     return asarray(a, copy=True)
@@ -159,6 +163,7 @@ def copy(a: Any, order: str = "K", subok: bool = False) -> Array:
 # One number everywhere
 
 
+@implements(np.full)
 def full(
     shape: int | Sequence[int],
     fill_value: Any,
@@ -181,6 +186,7 @@ def full(
     return Array(placed(broadcast(as_value(values, place), lengths), place))
 
 
+@implements(np.zeros)
 def zeros(
     shape: int | Sequence[int],
     dtype: npt.DTypeLike | None = None,
@@ -192,6 +198,7 @@ def zeros(
     return _repeated(shape, 0, dtype, device_for(device))
 
 
+@implements(np.ones)
 def ones(
     shape: int | Sequence[int],
     dtype: npt.DTypeLike | None = None,
@@ -203,6 +210,7 @@ def ones(
     return _repeated(shape, 1, dtype, device_for(device))
 
 
+@implements(np.empty)
 def empty(
     shape: int | Sequence[int],
     dtype: npt.DTypeLike | None = None,
@@ -220,6 +228,7 @@ def _repeated(shape: int | Sequence[int], number: int, dtype: npt.DTypeLike | No
     return Array(placed(filled(full_shape(shape), number, name), place))
 
 
+@implements(np.full_like)
 def full_like(
     a: Any,
     fill_value: Any,
@@ -235,6 +244,7 @@ def full_like(
     return full(lengths, fill_value, to_numpy_dtype(name), device=place)
 
 
+@implements(np.zeros_like)
 def zeros_like(
     a: Any,
     dtype: npt.DTypeLike | None = None,
@@ -248,6 +258,7 @@ def zeros_like(
     return Array(placed(filled(lengths, 0, name), place))
 
 
+@implements(np.ones_like)
 def ones_like(
     a: Any,
     dtype: npt.DTypeLike | None = None,
@@ -261,6 +272,7 @@ def ones_like(
     return Array(placed(filled(lengths, 1, name), place))
 
 
+@implements(np.empty_like)
 def empty_like(
     a: Any,
     dtype: npt.DTypeLike | None = None,
@@ -288,6 +300,7 @@ def _likeness(
 # Grids
 
 
+@implements(np.meshgrid)
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[Array, ...]:
     """Coordinates of a grid, one array for each vector."""
     if indexing not in ("xy", "ij"):
@@ -309,6 +322,7 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     return tuple(result)
 
 
+@implements(np.indices)
 def indices(
     dimensions: Sequence[int], dtype: npt.DTypeLike = int, sparse: bool = False, *, device: object | None = None
 ) -> Any:
@@ -327,6 +341,7 @@ def indices(
     return Array(placed(apply(Concatenate(0), *grids), place))
 
 
+@implements(np.fromfunction)
 def fromfunction(
     function: Callable[..., Any],
     shape: Sequence[int],
@@ -351,6 +366,7 @@ def _rows_and_columns(rows: int, columns: int, k: int) -> tuple[Value, Value]:
     return row, reshape(counting(columns, kind), (1, columns))
 
 
+@implements(np.eye)
 def eye(
     N: int,  # noqa: N803 - NumPy's name
     M: int | None = None,  # noqa: N803
@@ -369,12 +385,14 @@ def eye(
     return Array(placed(cast(where_one, name), device_for(device)))
 
 
+@implements(np.identity)
 def identity(
     n: int, dtype: npt.DTypeLike | None = None, *, device: object | None = None, like: object | None = None
 ) -> Array:
     return eye(n, dtype=dtype, device=device)
 
 
+@implements(np.tri)
 def tri(
     N: int,  # noqa: N803 - NumPy's name
     M: int | None = None,  # noqa: N803
@@ -392,11 +410,13 @@ def tri(
     return Array(placed(cast(below, name), device_for(device)))
 
 
+@implements(np.tril)
 def tril(m: Any, k: int = 0) -> Array:
     """The part on and below a diagonal; zeros above it."""
     return _triangle(m, k, lower=True)
 
 
+@implements(np.triu)
 def triu(m: Any, k: int = 0) -> Array:
     """The part on and above a diagonal; zeros below it."""
     return _triangle(m, k - 1, lower=False)
@@ -413,6 +433,7 @@ def _triangle(m: Any, k: int, *, lower: bool) -> Array:
     return Array(where(below, value, zero) if lower else where(below, zero, value))
 
 
+@implements(np.diag)
 def diag(v: Any, k: int = 0) -> Array:
     """A matrix with the vector on a diagonal, or the diagonal of a matrix."""
     (array,) = arrays(v)
@@ -428,12 +449,14 @@ def diag(v: Any, k: int = 0) -> Array:
     return Array(where(compare("equal", *_rows_and_columns(size, size, k)), broadcast(spread, (size, size)), zero))
 
 
+@implements(np.diagflat)
 def diagflat(v: Any, k: int = 0) -> Array:
     """A matrix with all elements on a diagonal."""
     (array,) = arrays(v)
     return diag(Array(reshape(array._value, (array.size,))), k)
 
 
+@implements(np.vander)
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:  # noqa: N803 - NumPy's name
     """Powers of a vector as columns."""
     (array,) = arrays(x)

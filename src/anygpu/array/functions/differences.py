@@ -11,6 +11,7 @@ from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, same_dtype, slice_axis, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import Operand, apply, binary, broadcast, cast, normal_axes, normal_axis, reshape
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.functions.metadata import ndim
@@ -18,6 +19,7 @@ from anygpu.program.dtypes import is_inexact
 from anygpu.program.primitives import Concatenate, Reduce
 
 
+@implements(np.diff)
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Array:
     """Each element less the one before it, `n` times over; truth values: whether both differ."""
     (array,) = arrays(a)
@@ -55,6 +57,7 @@ def _steps(value: Value, axis: int) -> Value:
     return binary("not_equal" if value.spec.dtype == "bool" else "subtract", after, before)
 
 
+@implements(np.ediff1d)
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
     """The differences of all elements in one row, with other elements before and after them if wished."""
     (array,) = arrays(ary)
@@ -73,6 +76,7 @@ def _extra(x: Any, array: Array, steps: Value) -> Value | None:
     return cast(reshape(value, (value.spec.size,)), steps.spec.dtype)
 
 
+@implements(np.trapezoid)
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
     """The area under a line through the points, at distances `dx` or at the places `x`."""
     given = arrays(y) if x is None else arrays(y, x)
@@ -91,6 +95,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
     return Array(apply(Reduce("sum", (position,)), areas))
 
 
+@implements(np.gradient)
 def gradient(f: Any, *varargs: Any, axis: int | Sequence[int] | None = None, edge_order: int = 1) -> Any:
     """The slope along each axis, from both neighbours; at the edges from one side."""
     (array,) = arrays(f)

@@ -18,6 +18,7 @@ from anygpu.array.core.arguments import to_array
 from anygpu.array.core.array import Array, place_of
 from anygpu.array.core.device import ArrayDevice, to_numpy_dtype
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import Operand, _fitted, binary, broadcast_shapes, cast, compare, dtype_name, unary
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import attach
@@ -150,7 +151,7 @@ def _one(name: str, ufunc: np.ufunc, body: UnaryFunction | Body, text: str, *, r
         operands = operands_of((x,))
         return array_of(record(ufunc, operands)[0], operands)
 
-    return _named(function, name, text)
+    return _named(ufunc, function, name, text)
 
 
 def _two(name: str, ufunc: np.ufunc, body: BinaryFunction | Body, text: str, *, raw: bool = False) -> OfTwo:
@@ -160,17 +161,17 @@ def _two(name: str, ufunc: np.ufunc, body: BinaryFunction | Body, text: str, *, 
         operands = operands_of((x1, x2))
         return array_of(record(ufunc, operands)[0], operands)
 
-    return _named(function, name, text)
+    return _named(ufunc, function, name, text)
 
 
 def _comparison(fn: BinaryFunction, ufunc: np.ufunc, text: str) -> OfTwo:
     return _two(fn, ufunc, partial(compare, fn), text, raw=True)
 
 
-def _named(function: Function, name: str, text: str) -> Function:
+def _named(ufunc: np.ufunc, function: Function, name: str, text: str) -> Function:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = text
-    return function
+    return implements(ufunc)(function)
 
 
 def _pair(ufunc: np.ufunc, *inputs: Any) -> tuple[Array, Array]:
@@ -306,21 +307,25 @@ true_divide = divide
 RULES.update({np.divmod: Rule(composed.divmod), np.frexp: Rule(composed.frexp), np.modf: Rule(composed.modf)})
 
 
+@implements(np.divmod)
 def divmod(x1: Any, x2: Any, /) -> tuple[Array, Array]:
     """`floor_divide` and `remainder`."""
     return _pair(np.divmod, x1, x2)
 
 
+@implements(np.frexp)
 def frexp(x: Any, /) -> tuple[Array, Array]:
     """Mantissas from 0.5 to 1 and exponents of 2, whose product each number is."""
     return _pair(np.frexp, x)
 
 
+@implements(np.modf)
 def modf(x: Any, /) -> tuple[Array, Array]:
     """The parts after and before the point, both with the sign of the number."""
     return _pair(np.modf, x)
 
 
+@implements(np.round, np.around)
 def round(x: Any, /, decimals: int = 0, out: Array | None = None) -> Array:
     """To the nearest number of that many decimals, the even one of two; negative: tens, hundreds, …"""
     array = to_array(x, place_of(x))
@@ -335,6 +340,7 @@ def round(x: Any, /, decimals: int = 0, out: Array | None = None) -> Array:
 around = round
 
 
+@implements(np.clip)
 def clip(
     x: Any, /, a_min: Any = None, a_max: Any = None, out: Array | None = None, *, min: Any = None, max: Any = None
 ) -> Array:
@@ -363,6 +369,7 @@ def clip(
     return _into(out, Array(value))
 
 
+@implements(np.real)
 def real(x: Any, /) -> Array:
     """The real part. Real arrays are returned themselves, as NumPy does."""
     array = to_array(x, place_of(x))
@@ -373,6 +380,7 @@ def real(x: Any, /) -> Array:
     )
 
 
+@implements(np.imag)
 def imag(x: Any, /) -> Array:
     """The imaginary part; zeros for real arrays."""
     array = to_array(x, place_of(x))

@@ -12,6 +12,7 @@ from anygpu.array.core import recording
 from anygpu.array.core.array import Array, as_array
 from anygpu.array.core.device import device_for
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.program.dtypes import COMPLEX_OF, KIND, DType
 from anygpu.program.functions import FourierFunction
 from anygpu.program.primitives import Concatenate, Fourier, Iota, Pad, Slice, Spec
@@ -25,26 +26,31 @@ _SWAPPED: dict[Norm, Norm] = {None: "forward", "backward": "forward", "ortho": "
 # Along one axis
 
 
+@implements(np.fft.fft)
 def fft(a: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Array:
     """The Fourier transform along an axis, which is first cut or filled with zeros to the length `n`."""
     return Array(_transform("fft", as_array(a)._value, n, axis, norm))
 
 
+@implements(np.fft.ifft)
 def ifft(a: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Array:
     """The inverse of `fft`."""
     return Array(_transform("ifft", as_array(a)._value, n, axis, norm))
 
 
+@implements(np.fft.rfft)
 def rfft(a: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Array:
     """The half of the transform of real numbers that says it all: `n // 2 + 1` of its terms."""
     return Array(_transform("rfft", as_array(a)._value, n, axis, norm))
 
 
+@implements(np.fft.irfft)
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Array:
     """The inverse of `rfft`. Give `n` if the real numbers were odd in number: the half does not tell."""
     return Array(_transform("irfft", as_array(a)._value, n, axis, norm))
 
 
+@implements(np.fft.hfft)
 def hfft(a: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Array:
     """The transform, real as it is, of a signal with Hermitian symmetry, of which half is given."""
     x = as_array(a)._value
@@ -53,6 +59,7 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Arr
     return Array(_transform("irfft", x, n, axis, _swapped(norm)))
 
 
+@implements(np.fft.ihfft)
 def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Array:
     """The inverse of `hfft`."""
     return Array(recording.unary("conj", _transform("rfft", as_array(a)._value, n, axis, _swapped(norm))))
@@ -61,16 +68,19 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Ar
 # Along several axes
 
 
+@implements(np.fft.fftn)
 def fftn(a: Any, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: Norm = None) -> Array:
     """`fft` along each of the axes; `s` is the length of each."""
     return _transform_each("fft", as_array(a), s, axes, norm)
 
 
+@implements(np.fft.ifftn)
 def ifftn(a: Any, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: Norm = None) -> Array:
     """The inverse of `fftn`."""
     return _transform_each("ifft", as_array(a), s, axes, norm)
 
 
+@implements(np.fft.rfftn)
 def rfftn(a: Any, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: Norm = None) -> Array:
     """`rfft` along the last of the axes, then `fft` along the others."""
     x = as_array(a)._value
@@ -82,6 +92,7 @@ def rfftn(a: Any, s: Sequence[int] | None = None, axes: Sequence[int] | None = N
     return Array(x)
 
 
+@implements(np.fft.irfftn)
 def irfftn(a: Any, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: Norm = None) -> Array:
     """The inverse of `rfftn`. Give `s` if the last axis was odd in length."""
     x = as_array(a)._value
@@ -92,21 +103,25 @@ def irfftn(a: Any, s: Sequence[int] | None = None, axes: Sequence[int] | None = 
     return Array(_transform("irfft", x, None if s is None else lengths[-1], places[-1], norm))
 
 
+@implements(np.fft.fft2)
 def fft2(a: Any, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: Norm = None) -> Array:
     """`fftn` along two axes."""
     return fftn(a, s, axes, norm)
 
 
+@implements(np.fft.ifft2)
 def ifft2(a: Any, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: Norm = None) -> Array:
     """`ifftn` along two axes."""
     return ifftn(a, s, axes, norm)
 
 
+@implements(np.fft.rfft2)
 def rfft2(a: Any, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: Norm = None) -> Array:
     """`rfftn` along two axes."""
     return rfftn(a, s, axes, norm)
 
 
+@implements(np.fft.irfft2)
 def irfft2(a: Any, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1), norm: Norm = None) -> Array:
     """`irfftn` along two axes."""
     return irfftn(a, s, axes, norm)
@@ -115,6 +130,7 @@ def irfft2(a: Any, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1
 # Frequencies and their order
 
 
+@implements(np.fft.fftfreq)
 def fftfreq(n: int, d: Any = 1.0, device: object | None = None, *, dtype: Any = None) -> Array:
     """The frequencies that the terms of `fft` stand for, where samples are `d` apart."""
     n = _samples(n)
@@ -124,17 +140,20 @@ def fftfreq(n: int, d: Any = 1.0, device: object | None = None, *, dtype: Any = 
     return _as_frequencies(signed, n, d, dtype)
 
 
+@implements(np.fft.rfftfreq)
 def rfftfreq(n: int, d: Any = 1.0, device: object | None = None, *, dtype: Any = None) -> Array:
     """The frequencies that the terms of `rfft` stand for, where samples are `d` apart."""
     n = _samples(n)
     return _as_frequencies(_counted(n, n // 2 + 1, device), n, d, dtype)
 
 
+@implements(np.fft.fftshift)
 def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
     """The frequency 0 in the middle instead of at the start."""
     return _rolled(as_array(x), axes, forwards=True)
 
 
+@implements(np.fft.ifftshift)
 def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> Array:
     """The inverse of `fftshift`."""
     return _rolled(as_array(x), axes, forwards=False)

@@ -14,6 +14,7 @@ from anygpu.array.core.arguments import arrays, filled, placed, same_dtype, slic
 from anygpu.array.core.array import Array, place_of
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, cast, compare, constant, dtype_name, reshape, where
 from anygpu.array.functions.metadata import ndim
 from anygpu.array.functions.ranges import linspace
@@ -23,12 +24,14 @@ from anygpu.program.primitives import Flip, Reduce, Scatter, Search, product
 Range = tuple[Any, Any] | None
 
 
+@implements(np.histogram_bin_edges)
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Range = None, weights: Any = None) -> Array:
     """The edges that `histogram` uses."""
     (array,) = arrays(a)
     return Array(placed(_edges(_flat(array), bins, range, weights, array._place), array._place))
 
 
+@implements(np.histogram)
 def histogram(
     a: Any, bins: Any = 10, range: Range = None, density: bool | None = None, weights: Any = None
 ) -> tuple[Array, Array]:
@@ -155,6 +158,7 @@ def _float_of(value: Value) -> DType:
     return value.spec.dtype if is_inexact(value.spec.dtype) else "float64"
 
 
+@implements(np.histogramdd)
 def histogramdd(
     sample: Any,
     bins: Any = 10,
@@ -194,6 +198,7 @@ def _coordinates(sample: Any) -> tuple[list[Value], ArrayDevice]:
     return [reshape(slice_axis(value, 1, each, each + 1), (rows,)) for each in columns], table._place
 
 
+@implements(np.histogram2d)
 def histogram2d(
     x: Any,
     y: Any,
@@ -210,6 +215,7 @@ def histogram2d(
     return counts, rows, columns
 
 
+@implements(np.bincount)
 def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Array:
     """How often each integer from 0 occurs.
 
@@ -246,6 +252,7 @@ def _largest(dtype: np.dtype[Any]) -> int:
     return 1 if dtype == np.bool_ else int(np.iinfo(dtype).max)
 
 
+@implements(np.digitize)
 def digitize(x: Any, bins: Any, right: bool = False) -> Array:
     """The bin that each element is in, for edges that go up or down. `right` says which edge belongs to a bin."""
     points, edges = arrays(x, bins)

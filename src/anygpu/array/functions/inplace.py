@@ -11,6 +11,7 @@ from anygpu.array.core import recording
 from anygpu.array.core.arguments import checked_index, counting, to_array
 from anygpu.array.core.array import Array, is_numpys, place_of
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, broadcast, broadcast_shapes, cast, normal_axis, reshape, where
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import write
@@ -24,6 +25,7 @@ def _target(array: Any, name: str) -> Array:
     return array
 
 
+@implements(np.copyto)
 def copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
     """Put values into an array, everywhere or where a mask is true."""
     if is_numpys(dst):
@@ -51,6 +53,7 @@ def copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) ->
     write(target, new)
 
 
+@implements(np.putmask)
 def putmask(a: Any, mask: Any, values: Any) -> None:
     """Where the mask is true, the value of the same place in `values`, which is repeated when it is too short."""
     target = _target(a, "putmask")
@@ -63,6 +66,7 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
     write(target, where(chosen, new, target._value))
 
 
+@implements(np.place)
 def place(arr: Any, mask: Any, vals: Any) -> None:
     """Where the mask is true, the next of the values, from the beginning again when they run out."""
     target = _target(arr, "place")
@@ -98,6 +102,7 @@ def _source(values: Any, target: Array, *, safely: bool) -> Value | None:
     return reshape(cast(value, target._value.spec.dtype), (value.spec.size,))
 
 
+@implements(np.put)
 def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     """Put values at positions that count over all elements."""
     target = _target(a, "put")
@@ -114,6 +119,7 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     write(target, reshape(apply(Scatter("set", 0), flat, positions, updates), target.shape))
 
 
+@implements(np.fill_diagonal)
 def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
     """Put values on the main diagonal, again and again from the beginning; with `wrap` also below a square."""
     target = _target(a, "fill_diagonal")
@@ -133,6 +139,7 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
     write(target, reshape(apply(Update((0,), (step,)), flat, values), target.shape))
 
 
+@implements(np.put_along_axis)
 def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> None:
     """The inverse of `take_along_axis`: put values at positions that differ from line to line."""
     target = _target(arr, "put_along_axis")
@@ -190,6 +197,7 @@ def fold(index: Value, length: int, mode: str) -> Value:
     raise ValueError(f'mode is "raise", "wrap" or "clip", not {mode!r}.')
 
 
+@implements(np.ravel_multi_index)
 def ravel_multi_index(multi_index: Any, dims: Sequence[int], mode: Any = "raise", order: str = "C") -> Array:
     """One position over all elements, from one for each axis."""
     place_ = place_of(*multi_index)
@@ -210,6 +218,7 @@ def ravel_multi_index(multi_index: Any, dims: Sequence[int], mode: Any = "raise"
     return Array(total)
 
 
+@implements(np.unravel_index)
 def unravel_index(indices: Any, shape: int | Sequence[int], order: str = "C") -> tuple[Array, ...]:
     """One position for each axis, from one over all elements."""
     index = to_array(indices, place_of(indices))._value

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+import numpy as np
+
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, same_dtype, slice_axis, to_array
 from anygpu.array.core.array import Array, place_of
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, cast, compare, constant, reshape, unary, where
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.primitives import Argsort, Concatenate, Contract, Flip, Gather, Pad, Search, Windows
@@ -16,6 +19,7 @@ from anygpu.program.primitives import Argsort, Concatenate, Contract, Flip, Gath
 Mode = Literal["full", "same", "valid"]
 
 
+@implements(np.interp)
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: float | None = None) -> Array:
     """The height at `x` of a line through the points (xp, fp); xp must go up. In float64, as in NumPy."""
     place = place_of(x, xp, fp)
@@ -82,6 +86,7 @@ def _on_the_line(at: Value, places: Value, heights: Value) -> Value:
     return where(compare("greater_equal", at, x1), y1, line)
 
 
+@implements(np.convolve)
 def convolve(a: Any, v: Any, mode: Mode = "full") -> Array:
     """One vector, turned, moved along the other: the sum of products at each shift."""
     one, other = _vectors(a, v)
@@ -90,6 +95,7 @@ def convolve(a: Any, v: Any, mode: Mode = "full") -> Array:
     return Array(_moved(one, apply(Flip((0,)), other), mode))
 
 
+@implements(np.correlate)
 def correlate(a: Any, v: Any, mode: Mode = "valid") -> Array:
     """One vector, conjugated, moved along the other: the sum of products at each shift."""
     one, other = _vectors(a, v)

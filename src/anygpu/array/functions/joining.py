@@ -11,6 +11,7 @@ import numpy.typing as npt
 from anygpu.array.core.arguments import arrays, common_dtype, deliver, on_place, slice_axis, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
     apply,
     broadcast,
@@ -25,6 +26,7 @@ from anygpu.program.dtypes import DType
 from anygpu.program.primitives import Concatenate, Gather, product
 
 
+@implements(np.concatenate)
 def concatenate(
     arrays_: Sequence[Any] | Array,
     /,
@@ -88,6 +90,7 @@ def _joined(values: Sequence[Value], axis: int, dtype: npt.DTypeLike | None, cas
     return apply(Concatenate(axis), *(cast(value, wanted) for value in values))
 
 
+@implements(np.stack)
 def stack(
     arrays: Sequence[Any] | Array,
     /,
@@ -107,12 +110,14 @@ def stack(
     return deliver(Array(_joined(apart, position, dtype, casting, out)), out)
 
 
+@implements(np.vstack)
 def vstack(tup: Any, *, dtype: npt.DTypeLike | None = None, casting: Any = "same_kind") -> Array:
     """Rows below each other."""
     rows = [_shaped(part, (1, part.size)) if part.ndim < 2 else part for part in _parts(tup)]
     return concatenate(rows, 0, dtype=dtype, casting=casting)  # type: ignore[no-any-return]
 
 
+@implements(np.hstack)
 def hstack(tup: Any, *, dtype: npt.DTypeLike | None = None, casting: Any = "same_kind") -> Array:
     """Columns beside each other; vectors after each other."""
     parts = [_shaped(part, (1,)) if part.ndim == 0 else part for part in _parts(tup)]
@@ -120,6 +125,7 @@ def hstack(tup: Any, *, dtype: npt.DTypeLike | None = None, casting: Any = "same
     return concatenate(parts, axis, dtype=dtype, casting=casting)  # type: ignore[no-any-return]
 
 
+@implements(np.dstack)
 def dstack(tup: Any) -> Array:
     """Behind each other, along the third axis."""
     parts = [
@@ -129,6 +135,7 @@ def dstack(tup: Any) -> Array:
     return concatenate(parts, 2)  # type: ignore[no-any-return]
 
 
+@implements(np.column_stack)
 def column_stack(tup: Any) -> Array:
     """Vectors as the columns of a matrix."""
     columns = [_shaped(part, (part.size, 1)) if part.ndim < 2 else part for part in _parts(tup)]
@@ -139,6 +146,7 @@ def _shaped(part: Array, shape: tuple[int, ...]) -> Array:
     return Array(reshape(part._value, shape))
 
 
+@implements(np.block)
 def block(arrays: Any) -> Array:
     """A matrix of blocks from nested lists: the innermost lists are joined along the last axis, and so on."""
     depth = _depth(arrays)
@@ -180,11 +188,13 @@ def _leaves(item: Any) -> Any:
 # Elements put in or left out
 
 
+@implements(np.append)
 def append(arr: Any, values: Any, axis: int | None = None) -> Array:
     """The values after the array; with `axis=None` all elements of both in one row."""
     return concatenate(arrays(arr, values), axis)  # type: ignore[no-any-return]
 
 
+@implements(np.delete)
 def delete(arr: Any, obj: Any, axis: int | None = None) -> Array:
     """Without some positions along an axis. Which these are decides the shape, so they are computed."""
     value, position = _along(arr, axis)
@@ -226,6 +236,7 @@ def _positions(obj: Any, length: int, axis: int) -> npt.NDArray[np.int64]:
     return np.where(positions < 0, positions + length, positions)
 
 
+@implements(np.insert)
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     """With values put in before the positions `obj`. These decide the shape, so they are computed."""
     host, source = arrays(arr, values)
@@ -291,6 +302,7 @@ def _insert_block(base: Value, axis: int, index: int, new: Value, *, alone: bool
 # Line by line
 
 
+@implements(np.apply_along_axis)
 def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any, **kwargs: Any) -> Array:
     """What a function of vectors gives for each line along an axis. It is called once for each: slow for many lines."""
     (array,) = arrays(arr)
@@ -312,6 +324,7 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
     return Array(permute(grid, order))
 
 
+@implements(np.apply_over_axes)
 def apply_over_axes(func: Callable[..., Any], a: Any, axes: int | Sequence[int]) -> Array:
     """`func(x, axis)` for one axis after the other; axes that it drops are put back with length 1."""
     (array,) = arrays(a)

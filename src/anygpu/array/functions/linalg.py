@@ -16,6 +16,7 @@ from anygpu.array.core import recording
 from anygpu.array.core.array import Array, as_array, place_of
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value, compute
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.views import attach
 from anygpu.array.functions import matrices, products
 from anygpu.array.functions.contraction import diagonal_path, follow
@@ -59,21 +60,25 @@ class SVDResult(NamedTuple):
 # Products: as in the main namespace, with the standard's stricter signatures
 
 
+@implements(np.linalg.matmul)
 def matmul(x1: Any, x2: Any, /) -> Array:
     """The matrix product; see `anygpu.matmul`."""
     return products.matmul(x1, x2)
 
 
+@implements(np.linalg.vecdot)
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     """Scalar products of vectors; see `anygpu.vecdot`."""
     return products.vecdot(x1, x2, axis=axis)
 
 
+@implements(np.linalg.tensordot)
 def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Array:
     """Products summed over pairs of axes; see `anygpu.tensordot`."""
     return products.tensordot(x1, x2, axes)
 
 
+@implements(np.linalg.outer)
 def outer(x1: Any, x2: Any, /) -> Array:
     """Each element of one vector with each of the other."""
     place = place_of(x1, x2)
@@ -83,6 +88,7 @@ def outer(x1: Any, x2: Any, /) -> Array:
     return products.outer(x, y)
 
 
+@implements(np.linalg.cross)
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     """The cross product of vectors with three components."""
     place = place_of(x1, x2)
@@ -93,6 +99,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     return products.cross(x, y, axis=axis)
 
 
+@implements(np.linalg.multi_dot)
 def multi_dot(arrays: Sequence[Any]) -> Array:
     """The product of a chain of matrices in the order that takes the least work."""
     if len(arrays) < 2:
@@ -113,6 +120,7 @@ def multi_dot(arrays: Sequence[Any]) -> Array:
     return Array(recording.reshape(result, (height,) * (not row) + (width,) * (not column)))
 
 
+@implements(np.linalg.matrix_power)
 def matrix_power(a: Any, n: int) -> Array:
     """The matrix times itself, `n` times over; negative powers are those of the inverse."""
     x = as_array(a)
@@ -130,6 +138,7 @@ def matrix_power(a: Any, n: int) -> Array:
 # Parts of matrices
 
 
+@implements(np.linalg.matrix_transpose)
 def matrix_transpose(x: Any, /) -> Array:
     """The last two axes exchanged; a view."""
     base = as_array(x)
@@ -139,6 +148,7 @@ def matrix_transpose(x: Any, /) -> Array:
     return attach(Array(follow(base._value, path)), base, path)
 
 
+@implements(np.linalg.diagonal)
 def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     """The diagonal of the last two axes, along a new last axis; a view that cannot be written to."""
     base = as_array(x)
@@ -149,6 +159,7 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     return attach(Array(follow(base._value, path)), base, path, refusal)
 
 
+@implements(np.linalg.trace)
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
     """The sum of the diagonal of the last two axes."""
     return products.trace(x, offset, -2, -1, dtype)
@@ -157,11 +168,13 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
 # Equations
 
 
+@implements(np.linalg.inv)
 def inv(a: Any) -> Array:
     """The inverse."""
     return _linear("inv", _square(a))
 
 
+@implements(np.linalg.solve)
 def solve(a: Any, b: Any) -> Array:
     """The `x` with `a @ x = b`. A `b` with one axis is one vector, otherwise a stack of matrices."""
     x, y = _prepared(a, b)
@@ -185,6 +198,7 @@ def solve(a: Any, b: Any) -> Array:
     return Array(recording.reshape(result, (*common, rows) if vector else (*common, rows, columns)))
 
 
+@implements(np.linalg.tensorsolve)
 def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
     """The `x` with `tensordot(a, x, x.ndim) = b`."""
     place = place_of(a, b)
@@ -202,6 +216,7 @@ def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
     return Array(recording.reshape(solution._value, shape))
 
 
+@implements(np.linalg.tensorinv)
 def tensorinv(a: Any, ind: int = 2) -> Array:
     """The inverse for `tensordot(…, ind)`."""
     x = as_array(a)._value
@@ -215,6 +230,7 @@ def tensorinv(a: Any, ind: int = 2) -> Array:
     return Array(recording.reshape(inverse._value, shape))
 
 
+@implements(np.linalg.lstsq)
 def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Array, Array, int, Array]:
     """The least-squares solution, the residuals, the rank and the singular values.
 
@@ -252,6 +268,7 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Array, Array, int, Array]:
     return Array(solution), Array(residuals), full, Array(singular)
 
 
+@implements(np.linalg.pinv)
 def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = _NOT_GIVEN) -> Array:
     """The pseudo-inverse; singular values up to `rtol` times the largest count as zero."""
     if rcond is not None and rtol is not _NOT_GIVEN:
@@ -276,17 +293,20 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = _NOT
 # Numbers that tell about a matrix
 
 
+@implements(np.linalg.det)
 def det(a: Any) -> Array:
     """The determinant."""
     return _linear("det", _square(a))
 
 
+@implements(np.linalg.slogdet)
 def slogdet(a: Any) -> SlogdetResult:
     """The determinant as its sign and the logarithm of its size."""
     x = _square(a)
     return SlogdetResult(_linear("slogdet", x, 0), _linear("slogdet", x, 1))
 
 
+@implements(np.linalg.matrix_rank)
 def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Array:  # noqa: N803
     """How many singular values are larger than `tol`, or than `rtol` times the largest."""
     if tol is not None and rtol is not None:
@@ -305,6 +325,7 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
     return Array(matrices.count_true(recording.binary("greater", s, limit)))
 
 
+@implements(np.linalg.cond)
 def cond(x: Any, p: Any = None) -> Array:
     """The condition number: in the 2-norm from singular values, else the norms of the matrix and its inverse."""
     a = _stack_of_matrices(x)
@@ -334,6 +355,7 @@ def cond(x: Any, p: Any = None) -> Array:
 # Norms
 
 
+@implements(np.linalg.norm)
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:
     """The norm of vectors (one axis) or of matrices (two axes), or of all elements."""
     value = _inexact(as_array(x)._value)
@@ -359,6 +381,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     return Array(recording.reshape(result, kept) if keepdims else result)
 
 
+@implements(np.linalg.vector_norm)
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Array:
     """The norm over one axis, or over several as if they were one."""
     value = _inexact(as_array(x)._value)
@@ -372,6 +395,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     return Array(recording.reshape(result, kept) if keepdims else result)
 
 
+@implements(np.linalg.matrix_norm)
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
     """The norm of matrices in the last two axes."""
     return norm(x, ord, (-2, -1), keepdims)
@@ -380,6 +404,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array
 # Decompositions
 
 
+@implements(np.linalg.cholesky)
 def cholesky(a: Any, /, *, upper: bool = False) -> Array:
     """The lower (or upper) triangular factor; only that triangle of `a` is looked at."""
     x = _square(a)
@@ -387,10 +412,13 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Array:
     return Array(matrices.adjoint(factor) if upper else factor)
 
 
+@implements(np.linalg.qr)
 @overload
 def qr(a: Any, mode: Literal["reduced", "complete"] = ...) -> QRResult: ...
+@implements(np.linalg.qr)
 @overload
 def qr(a: Any, mode: Literal["r"]) -> Array: ...
+@implements(np.linalg.qr)
 def qr(a: Any, mode: str = "reduced") -> QRResult | Array:
     """An orthogonal and an upper triangular factor; with `mode="r"` only the latter."""
     if mode == "raw":
@@ -403,12 +431,16 @@ def qr(a: Any, mode: str = "reduced") -> QRResult | Array:
     return triangle if mode == "r" else QRResult(Array(recording.apply(Linear("qr", 0, full), x)), triangle)
 
 
+@implements(np.linalg.svd)
 @overload
 def svd(a: Any, full_matrices: bool = ..., compute_uv: Literal[True] = ..., hermitian: bool = ...) -> SVDResult: ...
+@implements(np.linalg.svd)
 @overload
 def svd(a: Any, full_matrices: bool, compute_uv: Literal[False], hermitian: bool = ...) -> Array: ...
+@implements(np.linalg.svd)
 @overload
 def svd(a: Any, full_matrices: bool = ..., *, compute_uv: Literal[False], hermitian: bool = ...) -> Array: ...
+@implements(np.linalg.svd)
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> SVDResult | Array:
     """Singular values in descending order, and the vectors on both sides."""
     x = _stack_of_matrices(a)
@@ -418,22 +450,26 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
     return SVDResult(*map(Array, parts))
 
 
+@implements(np.linalg.svdvals)
 def svdvals(x: Any, /) -> Array:
     """Singular values in descending order."""
     return Array(matrices.singular_values(_stack_of_matrices(x)))
 
 
+@implements(np.linalg.eigh)
 def eigh(a: Any, UPLO: str = "L") -> EighResult:  # noqa: N803
     """Eigenvalues in ascending order and eigenvectors of Hermitian matrices, of which one triangle is looked at."""
     x = _hermitian(a, UPLO)
     return EighResult(_linear("eigh", x, 0), _linear("eigh", x, 1))
 
 
+@implements(np.linalg.eigvalsh)
 def eigvalsh(a: Any, UPLO: str = "L") -> Array:  # noqa: N803
     """Eigenvalues of Hermitian matrices in ascending order."""
     return _linear("eigvalsh", _hermitian(a, UPLO))
 
 
+@implements(np.linalg.eig)
 def eig(a: Any) -> EigResult:
     """Eigenvalues and right eigenvectors.
 
@@ -446,6 +482,7 @@ def eig(a: Any) -> EigResult:
     return EigResult(*map(Array, parts))
 
 
+@implements(np.linalg.eigvals)
 def eigvals(a: Any) -> Array:
     """Eigenvalues, in no particular order; see `eig`."""
     x = _square(a)

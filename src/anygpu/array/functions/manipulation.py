@@ -13,6 +13,7 @@ from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, on_place, slice_axis, slice_of, view
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, full_shape, infer_length, normal_axes, normal_axis
 from anygpu.array.functions.inplace import copyto, fill_diagonal, place, put, putmask, ravel_multi_index, unravel_index
 from anygpu.array.functions.joining import (
@@ -111,6 +112,7 @@ _DIAGONAL = "NumPy's diagonals are read-only. Write x[np.arange(n), np.arange(n)
 # Shapes
 
 
+@implements(np.reshape)
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Array:
     """The same elements in another shape; one length may be -1 and is then whatever is left."""
     (array,) = arrays(a)
@@ -145,11 +147,13 @@ def _wanted_shape(shape: Any, array: Array) -> Shape:
     return wanted
 
 
+@implements(np.ravel)
 def ravel(a: Any, order: str = "C") -> Array:
     """All elements in one row."""
     return reshape(a, (-1,) if arrays(a)[0].size else (0,), order)
 
 
+@implements(np.expand_dims)
 def expand_dims(a: Any, axis: int | Sequence[int] = 0) -> Array:
     """New axes of length 1, at these positions of the result."""
     (array,) = arrays(a)
@@ -159,6 +163,7 @@ def expand_dims(a: Any, axis: int | Sequence[int] = 0) -> Array:
     return view(array, Reshape(tuple(1 if each in new else next(rest) for each in range(count))))
 
 
+@implements(np.squeeze)
 def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Array:
     """Without axes of length 1: all of them, or those that are named."""
     (array,) = arrays(a)
@@ -171,14 +176,17 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Array:
     return view(array, Reshape(tuple(length for each, length in enumerate(array.shape) if each not in gone)))
 
 
+@implements(np.atleast_1d)
 def atleast_1d(*arys: Any) -> Any:
     return _each(arys, lambda array: array if array.ndim else view(array, Reshape((1,))))
 
 
+@implements(np.atleast_2d)
 def atleast_2d(*arys: Any) -> Any:
     return _each(arys, lambda array: array if array.ndim > 1 else view(array, Reshape((1, array.size))))
 
 
+@implements(np.atleast_3d)
 def atleast_3d(*arys: Any) -> Any:
     """NumPy's rule: a vector becomes (1, n, 1), a matrix (n, m, 1)."""
 
@@ -196,11 +204,13 @@ def _each(arys: tuple[Any, ...], grow: Any) -> Any:
     return grown[0] if len(grown) == 1 else grown
 
 
+@implements(np.broadcast_shapes)
 def broadcast_shapes(*shapes: int | Sequence[int]) -> Shape:
     """The shape that arrays of these shapes have together."""
     return recording.broadcast_shapes(*(full_shape(shape) for shape in shapes))
 
 
+@implements(np.broadcast_to)
 def broadcast_to(array: Any, shape: int | Sequence[int], subok: bool = False) -> Array:
     """Repeated to a shape, without taking memory for it; the result is read-only, as in NumPy."""
     (source,) = arrays(array)
@@ -213,6 +223,7 @@ def broadcast_to(array: Any, shape: int | Sequence[int], subok: bool = False) ->
     return view(source, Broadcast(wanted), refusal=_REPEATS)
 
 
+@implements(np.broadcast_arrays)
 def broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Array, ...]:
     """All in the one shape that they have together."""
     given = arrays(*args)
@@ -225,6 +236,7 @@ def broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Array, ...]:
 # Axes
 
 
+@implements(np.transpose)
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
     """The axes in another order; reversed when none is given."""
     (array,) = arrays(a)
@@ -241,6 +253,7 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
 permute_dims = transpose
 
 
+@implements(np.matrix_transpose)
 def matrix_transpose(x: Any, /) -> Array:
     """With the last two axes exchanged."""
     (array,) = arrays(x)
@@ -249,6 +262,7 @@ def matrix_transpose(x: Any, /) -> Array:
     return swapaxes(array, -1, -2)
 
 
+@implements(np.swapaxes)
 def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
     (array,) = arrays(a)
     one, other = normal_axis(axis1, array.ndim), normal_axis(axis2, array.ndim)
@@ -257,6 +271,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
     return view(array, Permute(tuple(order)))
 
 
+@implements(np.moveaxis)
 def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
     """Some axes at other positions; the others keep their order."""
     (array,) = arrays(a)
@@ -274,6 +289,7 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
     return view(array, Permute(tuple(order)))
 
 
+@implements(np.rollaxis)
 def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
     """The axis before position `start`. `moveaxis` says the same more clearly."""
     (array,) = arrays(a)
@@ -288,16 +304,19 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
     return view(array, Permute(tuple(order)))
 
 
+@implements(np.flip)
 def flip(m: Any, axis: int | Sequence[int] | None = None) -> Array:
     """Backwards along the axes; along all of them when none is given."""
     (array,) = arrays(m)
     return view(array, Flip(normal_axes(axis, array.ndim)))
 
 
+@implements(np.fliplr)
 def fliplr(m: Any) -> Array:
     return flip(_at_least(m, 2), 1)
 
 
+@implements(np.flipud)
 def flipud(m: Any) -> Array:
     return flip(_at_least(m, 1), 0)
 
@@ -309,6 +328,7 @@ def _at_least(m: Any, dimensions: int) -> Array:
     return array
 
 
+@implements(np.rot90)
 def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Array:
     """Turned by 90 degrees `k` times, from the first of the two axes towards the second."""
     (array,) = arrays(m)
@@ -329,6 +349,7 @@ def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Array:
     return view(array, *(turn if turns == 1 else turn[::-1]))
 
 
+@implements(np.diagonal)
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """The diagonals of two axes, along a new last axis. Read-only, as in NumPy."""
     (array,) = arrays(a)
@@ -355,6 +376,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     )
 
 
+@implements(np.lib.stride_tricks.sliding_window_view)
 def sliding_window_view(
     x: Any,
     window_shape: int | Sequence[int],
@@ -386,6 +408,7 @@ def sliding_window_view(
 # Parts
 
 
+@implements("unstack")
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
     """The parts along an axis, one by one."""
     (array,) = arrays(x)
@@ -394,6 +417,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
     return tuple(array[(*before, each)] for each in range(array.shape[position]))
 
 
+@implements(np.array_split)
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     """Cut before each of the positions, or into so many parts of nearly equal length."""
     (array,) = arrays(ary)
@@ -411,6 +435,7 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array
     return [array[(*before, slice(*each))] for each in pairwise(cuts)]
 
 
+@implements(np.split)
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     """As `array_split`, but so many parts must be of equal length."""
     (array,) = arrays(ary)
@@ -420,19 +445,23 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     return array_split(array, indices_or_sections, axis)
 
 
+@implements(np.hsplit)
 def hsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
     array = _at_least(ary, 1)
     return split(array, indices_or_sections, 1 if array.ndim > 1 else 0)
 
 
+@implements(np.vsplit)
 def vsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
     return split(_at_least(ary, 2), indices_or_sections, 0)
 
 
+@implements(np.dsplit)
 def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
     return split(_at_least(ary, 3), indices_or_sections, 2)
 
 
+@implements(np.trim_zeros)
 def trim_zeros(filt: Any, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
     """Without the zeros at the front and the back. How many they are has to be computed."""
     (array,) = arrays(filt)
@@ -454,6 +483,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: int | Sequence[int] | None = N
 # Elements again and again, or elsewhere
 
 
+@implements(np.repeat)
 def repeat(a: Any, repeats: Any, axis: int | None = None) -> Array:
     """Each element several times in a row. How often may differ: then it decides the shape, and is computed."""
     (array,) = arrays(a)
@@ -485,6 +515,7 @@ def _repeat_all(value: Value, axis: int, count: int) -> Value:
     )
 
 
+@implements(np.tile)
 def tile(A: Any, reps: Any) -> Array:  # noqa: N803 - NumPy's name
     """The whole array again and again along each axis."""
     (array,) = arrays(A)
@@ -500,6 +531,7 @@ def tile(A: Any, reps: Any) -> Array:  # noqa: N803 - NumPy's name
     return Array(recording.reshape(spread, tuple(n * count for n, count in zip(shape, counts, strict=True))))
 
 
+@implements(np.resize)
 def resize(a: Any, new_shape: int | Sequence[int]) -> Array:
     """As many elements as the shape needs, from the beginning again when they run out."""
     (array,) = arrays(a)
@@ -513,6 +545,7 @@ def resize(a: Any, new_shape: int | Sequence[int]) -> Array:
     return Array(recording.reshape(slice_axis(flat, 0, 0, size), wanted))
 
 
+@implements(np.roll)
 def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Array:
     """Moved along an axis; what leaves it at one end comes in at the other."""
     (array,) = arrays(a)

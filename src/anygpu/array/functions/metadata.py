@@ -8,20 +8,24 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core.array import Array
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import normal_axes
 from anygpu.program.primitives import Shape, product
 
 
+@implements(np.shape)
 def shape(a: Any) -> Shape:
     """The lengths of the axes of whatever can be an array; nothing is computed for it."""
     return a.shape if isinstance(a, Array) else np.shape(a)
 
 
+@implements(np.ndim)
 def ndim(a: Any) -> int:
     """The number of axes."""
     return len(shape(a))
 
 
+@implements(np.size)
 def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
     """The number of elements, or those along some axes."""
     lengths = shape(a)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 
 from anygpu.array.core.arguments import arrays, checked_index, deliver
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import binary, cast, compare, constant, normal_axes, unary, where
 from anygpu.array.functions import reductions
 from anygpu.array.functions.reductions import Axis, reduced
@@ -25,6 +27,7 @@ def _without(a: Any, instead: float) -> tuple[Array, Array, Value | None]:
     return Array(where(missing, constant(instead, value.spec.dtype), value)), array, missing
 
 
+@implements(np.nansum)
 def nansum(
     a: Any,
     axis: Axis = None,
@@ -37,6 +40,7 @@ def nansum(
     return reductions.sum(_without(a, 0)[0], axis, dtype, out, keepdims, initial, where)
 
 
+@implements(np.nanprod)
 def nanprod(
     a: Any,
     axis: Axis = None,
@@ -49,14 +53,17 @@ def nanprod(
     return reductions.prod(_without(a, 1)[0], axis, dtype, out, keepdims, initial, where)
 
 
+@implements(np.nancumsum)
 def nancumsum(a: Any, axis: int | None = None, dtype: npt.DTypeLike | None = None, out: Any = None) -> Any:
     return reductions.cumsum(_without(a, 0)[0], axis, dtype, out)
 
 
+@implements(np.nancumprod)
 def nancumprod(a: Any, axis: int | None = None, dtype: npt.DTypeLike | None = None, out: Any = None) -> Any:
     return reductions.cumprod(_without(a, 1)[0], axis, dtype, out)
 
 
+@implements(np.nanmax)
 def nanmax(
     a: Any, axis: Axis = None, out: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True
 ) -> Any:
@@ -64,6 +71,7 @@ def nanmax(
     return _extreme("max", a, axis, out, keepdims, initial, where)
 
 
+@implements(np.nanmin)
 def nanmin(
     a: Any, axis: Axis = None, out: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True
 ) -> Any:
@@ -81,11 +89,13 @@ def _extreme(fn: Literal["max", "min"], a: Any, axis: Axis, out: Any, keepdims: 
     return deliver(result, out)
 
 
+@implements(np.nanargmax)
 def nanargmax(a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False) -> Any:
     """Where the largest element is that is not NaN. Where all are NaN, it fails with an IndexError when it runs."""
     return _argument("argmax", a, axis, out, keepdims)
 
 
+@implements(np.nanargmin)
 def nanargmin(a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False) -> Any:
     """Where the smallest element is that is not NaN. Where all are NaN, it fails with an IndexError when it runs."""
     return _argument("argmin", a, axis, out, keepdims)
@@ -102,6 +112,7 @@ def _argument(fn: Literal["argmax", "argmin"], a: Any, axis: int | None, out: An
     return deliver(Array(checked_index(where(nothing, length, result._value), length)), out)
 
 
+@implements(np.nanmean)
 def nanmean(
     a: Any,
     axis: Axis = None,
@@ -116,6 +127,7 @@ def nanmean(
     return reductions.mean(array, axis, dtype, out, keepdims, where=_there(array, where))
 
 
+@implements(np.nanvar)
 def nanvar(
     a: Any,
     axis: Axis = None,
@@ -132,6 +144,7 @@ def nanvar(
     return deliver(Array(_variance(a, axis, dtype, ddof, keepdims, where, mean, correction)), out)
 
 
+@implements(np.nanstd)
 def nanstd(
     a: Any,
     axis: Axis = None,

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core.array import Array, as_array
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import normal_axis
 from anygpu.array.functions import elementwise as ew
 from anygpu.array.functions import selecting
 
 
+@implements(np.angle)
 def angle(z: Any, deg: bool = False) -> Array:
     """The angle of complex numbers, from -π to π."""
     x = as_array(z)
@@ -23,11 +25,13 @@ def angle(z: Any, deg: bool = False) -> Array:
     return ew.rad2deg(result) if deg else result
 
 
+@implements("fix")
 def fix(x: Any) -> Array:
     """The next whole number towards zero."""
     return ew.trunc(x)
 
 
+@implements(np.sinc)
 def sinc(x: Any) -> Array:
     """sin(πx) / (πx), and 1 at zero."""
     scaled: Array = math.pi * as_array(x)
@@ -37,6 +41,7 @@ def sinc(x: Any) -> Array:
     return ew.sin(scaled) / scaled
 
 
+@implements(np.nan_to_num)
 def nan_to_num(
     x: Any, copy: bool = True, nan: Any = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Array:
@@ -56,12 +61,14 @@ def nan_to_num(
     return result if copy else y._assign(result)
 
 
+@implements(np.isposinf)
 def isposinf(x: Any, out: Array | None = None) -> Array:
     y = as_array(x)
     _refuse_complex(y, "isposinf")
     return ew.logical_and(ew.isinf(y), y > 0)
 
 
+@implements(np.isneginf)
 def isneginf(x: Any, out: Array | None = None) -> Array:
     y = as_array(x)
     _refuse_complex(y, "isneginf")
@@ -73,24 +80,29 @@ def _refuse_complex(x: Array, name: str) -> None:
         raise TypeError(f"{name} is not defined for complex numbers: ask for x.real and x.imag.")
 
 
+@implements(np.isreal)
 def isreal(x: Any) -> Array:
     """Whether the imaginary part is zero."""
     return ew.imag(as_array(x)) == 0
 
 
+@implements(np.iscomplex)
 def iscomplex(x: Any) -> Array:
     """Whether the imaginary part is not zero."""
     return ew.imag(as_array(x)) != 0
 
 
+@implements(np.isrealobj)
 def isrealobj(x: Any) -> bool:
     return as_array(x).dtype.kind != "c"
 
 
+@implements(np.iscomplexobj)
 def iscomplexobj(x: Any) -> bool:
     return as_array(x).dtype.kind == "c"
 
 
+@implements(np.real_if_close)
 def real_if_close(a: Any, tol: float = 100) -> Array:
     """Without the imaginary parts, when all of them are tiny. That depends on the values, so it computes."""
     x = as_array(a)
@@ -100,6 +112,7 @@ def real_if_close(a: Any, tol: float = 100) -> Array:
     return ew.real(x) if builtins.bool(np.all(np.abs(np.asarray(ew.imag(x))) < small)) else x
 
 
+@implements(np.unwrap)
 def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: float = 2 * math.pi) -> Array:
     """Angles without jumps: each is moved by whole periods to lie near the one before."""
     from anygpu.array.functions.differences import diff
@@ -125,6 +138,7 @@ def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: floa
     return result
 
 
+@implements(np.vdot)
 def vdot(a: Any, b: Any) -> Array:
     """The sum of products of all elements, the first side conjugated."""
     from anygpu.array.functions.manipulation import ravel

@@ -1,56 +1,51 @@
 """NumPy's functions for our arrays: `np.where(x > 0, x, 0)` with an `Array` ends up here.
 
-A function of NumPy's that has one of ours of the same name is that one. What we do not have runs on the host, with a
-notice that names it, its line and the bytes it moved; what would lose its meaning there is refused with what to write.
+A function that one of ours implements is that one; importing this module imports all of them. What we do not have runs
+on the host, with a notice that names it, its line and the bytes it moved; what would lose its meaning there is refused
+with what to write.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from anygpu.array.core.array import Array, as_array, place_of
 from anygpu.array.core.expression import users_line
+from anygpu.array.core.overrides import FUNCTIONS
 from anygpu.array.core.traced_scalar import TracedScalar
+from anygpu.array.functions import (  # noqa: F401 - each registers its functions in FUNCTIONS
+    bits,
+    comparison,
+    creation,
+    differences,
+    elementwise,
+    fourier,
+    histograms,
+    inplace,
+    interpolation,
+    joining,
+    linalg,
+    manipulation,
+    metadata,
+    nan_reductions,
+    numeric,
+    padding,
+    polynomials,
+    products,
+    quantiles,
+    ranges,
+    reductions,
+    selecting,
+    sets,
+    sorting,
+    statistics,
+    types,
+)
 from anygpu.fallback_warnings import ran_on_host
 from anygpu.receipts import HostOperation
-
-#: Where our functions are, by the part of NumPy that they stand for.
-MODULES: dict[str, tuple[str, ...]] = {
-    "numpy": (
-        "bits",
-        "comparison",
-        "creation",
-        "differences",
-        "elementwise",
-        "metadata",
-        "histograms",
-        "joining",
-        "products",
-        "manipulation",
-        "nan_reductions",
-        "numeric",
-        "padding",
-        "polynomials",
-        "quantiles",
-        "reductions",
-        "selecting",
-        "ranges",
-        "sets",
-        "interpolation",
-        "sorting",
-        "statistics",
-        "types",
-        "inplace",
-    ),
-    "numpy.linalg": ("linalg",),
-    "numpy.fft": ("fourier",),
-    "numpy.lib.stride_tricks": ("manipulation",),
-}
 
 #: Functions that print or write values out, so that they have to come to the host: no notice is due.
 TELL_VALUES = ("array2string", "array_repr", "array_str", "save", "savetxt", "savez", "savez_compressed")
@@ -68,30 +63,9 @@ REFUSED: dict[str, str] = {
 }
 
 
-#: Modules whose names sound like NumPy's and mean something else; the others may import from them.
-_NOT_FUNCTIONS = ("anygpu.array.core.recording", "anygpu.array.core.arguments", "anygpu.array.core.array")
-
-
-@cache
-def functions() -> dict[Any, Callable[..., Any]]:
-    """Each of NumPy's functions that we have, with ours."""
-    found: dict[Any, Callable[..., Any]] = {}
-    for namespace, modules in MODULES.items():
-        theirs = importlib.import_module(namespace)
-        for name in modules:
-            ours = importlib.import_module(f"anygpu.array.functions.{name}")
-            for public in vars(ours):
-                function, counterpart = getattr(ours, public), getattr(theirs, public, None)
-                home = getattr(function, "__module__", None) or ""
-                is_ours = callable(function) and home.startswith("anygpu.array.") and home not in _NOT_FUNCTIONS
-                if is_ours and callable(counterpart) and not isinstance(counterpart, type | np.ufunc):
-                    found.setdefault(counterpart, function)
-    return found
-
-
 def call_function(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """`function(*arguments, **options)`, where some of the arguments are our arrays."""
-    ours = functions().get(function)
+    ours = FUNCTIONS.get(function)
     name = getattr(function, "__name__", str(function))
     if ours is not None:
         out = options.pop("out", None) if "out" in options else None

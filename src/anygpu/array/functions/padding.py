@@ -12,6 +12,7 @@ from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, placed, slice_axis, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, broadcast, cast, reshape
 from anygpu.array.functions import reductions, statistics
 from anygpu.array.functions.metadata import ndim
@@ -37,6 +38,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
+@implements(np.pad)
 def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Array:
     """Widened on both sides of each axis, with values that the mode says."""
     (given,) = arrays(array)

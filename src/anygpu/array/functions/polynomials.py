@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core.array import Array, as_array, place_of
+from anygpu.array.core.overrides import implements
 from anygpu.array.functions.creation import arange, zeros
 from anygpu.array.functions.joining import concat
 from anygpu.array.functions.manipulation import atleast_1d, trim_zeros
 
 
+@implements(np.polyval)
 def polyval(p: Any, x: Any) -> Array:
     """The polynomial's value at each x, by Horner's rule."""
     place = place_of(p, x)
@@ -22,16 +24,19 @@ def polyval(p: Any, x: Any) -> Array:
     return result
 
 
+@implements(np.polyadd)
 def polyadd(a1: Any, a2: Any) -> Array:
     one, other = _same_length(a1, a2)
     return one + other
 
 
+@implements(np.polysub)
 def polysub(a1: Any, a2: Any) -> Array:
     one, other = _same_length(a1, a2)
     return one - other
 
 
+@implements(np.polymul)
 def polymul(a1: Any, a2: Any) -> Array:
     """The product. Zeros before the first power are left out, so the first coefficients have to be known."""
     from anygpu.array.functions.interpolation import convolve
@@ -43,6 +48,7 @@ def polymul(a1: Any, a2: Any) -> Array:
     return convolve(one, other)
 
 
+@implements(np.polyder)
 def polyder(p: Any, m: int = 1) -> Array:
     """The derivative, m times."""
     if m < 0:
@@ -54,6 +60,7 @@ def polyder(p: Any, m: int = 1) -> Array:
     return coefficients
 
 
+@implements(np.polyint)
 def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
     """The antiderivative, m times, with the constants k."""
     if m < 0:
@@ -67,6 +74,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
     return coefficients
 
 
+@implements(np.polyfit)
 def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = False, w: Any = None) -> Array:
     """The polynomial of that degree that fits best, by least squares."""
     from anygpu.array.functions.creation import vander

@@ -11,6 +11,7 @@ import numpy as np
 from anygpu.array.core import recording
 from anygpu.array.core.array import Array, as_array, place_of
 from anygpu.array.core.expression import Value, is_ordered
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.views import attach
 from anygpu.array.functions.contraction import (
     Labelled,
@@ -30,6 +31,7 @@ _MATRICES = Contract((1,), (0,))
 _ROW, _INNER, _COLUMN = 0, 1, 2
 
 
+@implements(np.matmul)
 def matmul(x1: Any, x2: Any, /) -> Array:
     """The matrix product. Vectors count as a row on the left and as a column on the right; stacks broadcast."""
     x, y = _alike(x1, x2)
@@ -44,6 +46,7 @@ def matmul(x1: Any, x2: Any, /) -> Array:
     return Array(stacked(x, left, y, right, left[:-1] + right[1:]))
 
 
+@implements(np.vecdot)
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     """Scalar products of the vectors along an axis; the first ones are conjugated, and all other axes broadcast."""
     x, y = _alike(x1, x2)
@@ -51,18 +54,21 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     return Array(stacked(_conjugate(x), (_INNER,), y, (_INNER,), ()))
 
 
+@implements("matvec")
 def matvec(x1: Any, x2: Any, /) -> Array:
     """Matrices times vectors, where both may be stacks."""
     x, y = _alike(x1, x2)
     return Array(stacked(x, (_ROW, _INNER), y, (_INNER,), (_ROW,)))
 
 
+@implements("vecmat")
 def vecmat(x1: Any, x2: Any, /) -> Array:
     """Conjugated vectors times matrices, where both may be stacks."""
     x, y = _alike(x1, x2)
     return Array(stacked(_conjugate(x), (_INNER,), y, (_INNER, _COLUMN), (_COLUMN,)))
 
 
+@implements(np.tensordot)
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Array:
     """Products summed over `axes`: a count (the last of `a` with the first of `b`), or the axes of both."""
     x, y = _alike(a, b)
@@ -84,6 +90,7 @@ def without_axes(number: Array) -> Array:
     return attach(Array(recording.reshape(line._value, ())), line, (Reshape(()),))
 
 
+@implements(np.dot)
 def dot(a: Any, b: Any) -> Array:
     """The sum over the last axis of `a` and the last but one of `b`; with a single number, a product."""
     x, y = _alike(a, b)
@@ -94,6 +101,7 @@ def dot(a: Any, b: Any) -> Array:
     return Array(_over_axes(x, (len(x.spec.shape) - 1,), y, (axis,)))
 
 
+@implements(np.inner)
 def inner(a: Any, b: Any, /) -> Array:
     """The sum over the last axis of both; with a single number, a product."""
     x, y = _alike(a, b)
@@ -104,6 +112,7 @@ def inner(a: Any, b: Any, /) -> Array:
     return Array(_over_axes(x, last[:1], y, last[1:]))
 
 
+@implements(np.outer)
 def outer(a: Any, b: Any) -> Array:
     """Each element of `a` with each of `b`, after both have been flattened."""
     x, y = _alike(a, b)
@@ -111,6 +120,7 @@ def outer(a: Any, b: Any) -> Array:
     return Array(recording.binary("multiply", column, row))
 
 
+@implements(np.kron)
 def kron(a: Any, b: Any) -> Array:
     """The Kronecker product: blocks of `b`, scaled by the elements of `a`."""
     x, y = _alike(a, b)
@@ -123,6 +133,7 @@ def kron(a: Any, b: Any) -> Array:
     return Array(recording.reshape(scaled, tuple(n * m for n, m in zip(outside, inside, strict=True))))
 
 
+@implements(np.cross)
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
     """The cross product of vectors in space. In the plane the third component is 0; for two such, only that is left."""
     if axis is not None:
@@ -146,6 +157,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     return Array(recording.permute(result, (*range(axisc), len(shape), *range(axisc, len(shape)))))
 
 
+@implements(np.trace)
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Array:
     """The sum of a diagonal. Small integers are summed as 64-bit ones, as in NumPy."""
     x = as_array(a)._value
@@ -162,6 +174,7 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     return Array(recording.apply(Reduce("sum", (last,)), recording.cast(diagonal, wanted)))
 
 
+@implements(np.einsum)
 def einsum(*operands: Any, dtype: Any = None, casting: str = "safe", order: str = "K", optimize: Any = False) -> Array:
     """Einstein's summation: `einsum("ij,jk->ik", a, b)` or `einsum(a, [0, 1], b, [1, 2], [0, 2])`.
 

@@ -12,6 +12,7 @@ from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, deliver, on_place, slice_axis, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
     apply,
     binary,
@@ -49,6 +50,7 @@ def _finish(result: Value, array: Array, axes: tuple[int, ...], keepdims: bool, 
     return Array(reshape(result, (*lead, *kept_shape(array.shape, axes))) if keepdims else result)
 
 
+@implements(np.median)
 def median(a: Any, axis: Axis = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """The middle element, or the mean of the two in the middle; NaN if there is one."""
     (array,) = arrays(a)
@@ -69,6 +71,7 @@ def median(a: Any, axis: Axis = None, out: Any = None, overwrite_input: bool = F
     return deliver(_finish(result, array, axes, keepdims), out)
 
 
+@implements(np.nanmedian)
 def nanmedian(a: Any, axis: Axis = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """The median of what is not NaN; NaN where nothing is left."""
     (array,) = arrays(a)
@@ -148,6 +151,7 @@ def _weight_of_next(place: Any, below: Any, method: str) -> Any:
     return place - below
 
 
+@implements(np.quantile)
 def quantile(
     a: Any,
     q: Any,
@@ -163,6 +167,7 @@ def quantile(
     return _quantile(a, np.asarray(q), axis, out, method, keepdims, weights, skip=False, weak=type(q) in (int, float))
 
 
+@implements(np.percentile)
 def percentile(
     a: Any,
     q: Any,
@@ -179,6 +184,7 @@ def percentile(
     return _quantile(a, share, axis, out, method, keepdims, weights, skip=False, weak=type(q) in (int, float))
 
 
+@implements(np.nanquantile)
 def nanquantile(
     a: Any,
     q: Any,
@@ -194,6 +200,7 @@ def nanquantile(
     return _quantile(a, np.asarray(q), axis, out, method, keepdims, weights, skip=True, weak=type(q) in (int, float))
 
 
+@implements(np.nanpercentile)
 def nanpercentile(
     a: Any,
     q: Any,

@@ -14,6 +14,7 @@ from anygpu.array.core.arguments import counting, counting_dtype, placed, to_arr
 from anygpu.array.core.array import Array, place_of
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
     binary,
     broadcast,
@@ -30,6 +31,7 @@ from anygpu.array.functions.metadata import ndim, shape
 from anygpu.program.dtypes import KIND, DType, is_integer, promote
 
 
+@implements(np.arange)
 def arange(
     start: Any,
     stop: Any = None,
@@ -95,6 +97,7 @@ def _inner_dtype(dtype: DType, length: int) -> DType:
     return dtype
 
 
+@implements(np.linspace)
 def linspace(
     start: Any,
     stop: Any,
@@ -159,6 +162,7 @@ def _walk(column: Value, way: Value, stride: Value, gaps: int, step: Any) -> Val
     return where(compare("equal", stride, 0), careful, straight)
 
 
+@implements(np.logspace)
 def logspace(
     start: Any,
     stop: Any,
@@ -191,6 +195,7 @@ def _with_dimensions(array: Array, dimensions: int) -> Array:
     return Array(reshape(array._value, (*(1,) * (dimensions - array.ndim), *array.shape)))
 
 
+@implements(np.geomspace)
 def geomspace(
     start: Any,
     stop: Any,

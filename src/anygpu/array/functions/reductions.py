@@ -13,6 +13,7 @@ from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, deliver, filled, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
     apply,
     binary,
@@ -129,6 +130,7 @@ def _total(
     return deliver(Array(result), out)
 
 
+@implements(np.sum)
 def sum(
     a: Any,
     axis: Axis = None,
@@ -142,6 +144,7 @@ def sum(
     return _total("sum", a, axis, dtype, out, keepdims, initial, where)
 
 
+@implements(np.prod)
 def prod(
     a: Any,
     axis: Axis = None,
@@ -176,6 +179,7 @@ def _extreme(fn: Literal["max", "min"], a: Any, axis: Axis, out: Any, keepdims: 
     return deliver(Array(result), out)
 
 
+@implements(np.max, np.amax)
 def max(
     a: Any, axis: Axis = None, out: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True
 ) -> Any:
@@ -183,6 +187,7 @@ def max(
     return _extreme("max", a, axis, out, keepdims, initial, where)
 
 
+@implements(np.min, np.amin)
 def min(
     a: Any, axis: Axis = None, out: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True
 ) -> Any:
@@ -194,17 +199,20 @@ amax = max
 amin = min
 
 
+@implements(np.ptp)
 def ptp(a: Any, axis: Axis = None, out: Any = None, keepdims: bool = False) -> Any:
     """From the smallest element to the largest."""
     high, low = max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims)
     return deliver(high - low, out)
 
 
+@implements(np.any)
 def any(a: Any, axis: Axis = None, out: Any = None, keepdims: bool = False, *, where: Any = True) -> Any:
     """Whether one element at least is not 0."""
     return _truth("any", a, axis, out, keepdims, where)
 
 
+@implements(np.all)
 def all(a: Any, axis: Axis = None, out: Any = None, keepdims: bool = False, *, where: Any = True) -> Any:
     """Whether no element is 0."""
     return _truth("all", a, axis, out, keepdims, where)
@@ -216,17 +224,20 @@ def _truth(fn: Literal["any", "all"], a: Any, axis: Axis, out: Any, keepdims: bo
     return deliver(Array(reduced(fn, value, _axes(axis, array.ndim), keepdims)), out)
 
 
+@implements(np.count_nonzero)
 def count_nonzero(a: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
     """How many elements are not 0."""
     (array,) = arrays(a)
     return sum(Array(cast(array._value, "bool")), axis, keepdims=keepdims)
 
 
+@implements(np.argmax)
 def argmax(a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False) -> Any:
     """Where the largest element is; the first of several."""
     return _argument("argmax", a, axis, out, keepdims)
 
 
+@implements(np.argmin)
 def argmin(a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False) -> Any:
     """Where the smallest element is; the first of several."""
     return _argument("argmin", a, axis, out, keepdims)
@@ -277,6 +288,7 @@ def _divided(total: Value, count: int | float | Value) -> Value:
     return cast(binary("divide", total, count), total.spec.dtype)
 
 
+@implements(np.mean)
 def mean(
     a: Any,
     axis: Axis = None,
@@ -306,6 +318,7 @@ def drop(value: Value, axes: tuple[int, ...]) -> Value:
     return reshape(value, tuple(n for axis, n in enumerate(value.spec.shape) if axis not in axes))
 
 
+@implements(np.var)
 def var(
     a: Any,
     axis: Axis = None,
@@ -322,6 +335,7 @@ def var(
     return deliver(Array(_variance(a, axis, dtype, ddof, keepdims, where, mean, correction)), out)
 
 
+@implements(np.std)
 def std(
     a: Any,
     axis: Axis = None,
@@ -386,11 +400,13 @@ def squared_length(value: Value) -> Value:
 # Running totals
 
 
+@implements(np.cumsum)
 def cumsum(a: Any, axis: int | None = None, dtype: npt.DTypeLike | None = None, out: Any = None) -> Any:
     """The sum of everything up to each element; of all elements in one row without an axis."""
     return _running("sum", a, axis, dtype, out)
 
 
+@implements(np.cumprod)
 def cumprod(a: Any, axis: int | None = None, dtype: npt.DTypeLike | None = None, out: Any = None) -> Any:
     """The product of everything up to each element; of all elements in one row without an axis."""
     return _running("prod", a, axis, dtype, out)
@@ -416,6 +432,7 @@ def _scanned(fn: Literal["sum", "prod"], value: Value, axis: int, dtype: npt.DTy
     return apply(Scan(fn, axis), cast(value, kind))
 
 
+@implements("cumulative_sum")
 def cumulative_sum(
     x: Any,
     /,
@@ -429,6 +446,7 @@ def cumulative_sum(
     return _cumulative("sum", x, axis, dtype, out, include_initial)
 
 
+@implements("cumulative_prod")
 def cumulative_prod(
     x: Any,
     /,

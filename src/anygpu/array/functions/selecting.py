@@ -20,6 +20,7 @@ from anygpu.array.core.arguments import (
 )
 from anygpu.array.core.array import Array, place_of
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
     Operand,
     apply,
@@ -39,6 +40,7 @@ from anygpu.array.functions.metadata import ndim
 from anygpu.program.primitives import Concatenate, Gather, Iota, Reduce, Scan, Search
 
 
+@implements(np.where)
 def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     """`x` where the condition holds and `y` elsewhere; with the condition alone, the positions where it holds."""
     if x is None and y is None:
@@ -71,6 +73,7 @@ def true_positions(mask: Value) -> Value:
     return apply(Search("left"), running, binary("add", apply(Iota(count, "int64")), 1))
 
 
+@implements(np.nonzero)
 def nonzero(a: Any) -> tuple[Array, ...]:
     """The positions of what is not 0, one vector for each axis."""
     (array,) = arrays(a)
@@ -88,12 +91,14 @@ def _positions(array: Array) -> list[Value]:
     return [rest, *found[::-1]]
 
 
+@implements(np.flatnonzero)
 def flatnonzero(a: Any) -> Array:
     """The positions of what is not 0, counted over all elements."""
     (array,) = arrays(a)
     return Array(placed(true_positions(reshape(cast(array._value, "bool"), (array.size,))), array._place))
 
 
+@implements(np.argwhere)
 def argwhere(a: Any) -> Array:
     """The positions of what is not 0, one row for each."""
     (array,) = arrays(a)
@@ -104,6 +109,7 @@ def argwhere(a: Any) -> Array:
     return Array(placed(apply(Concatenate(1), *columns), array._place))
 
 
+@implements(np.compress)
 def compress(condition: Any, a: Any, axis: int | None = None, out: Any = None) -> Any:
     """The parts along an axis for which the condition, a vector, holds."""
     mask, array = arrays(condition, a)
@@ -112,6 +118,7 @@ def compress(condition: Any, a: Any, axis: int | None = None, out: Any = None) -
     return take(array, Array(true_positions(cast(mask._value, "bool"))), axis, out)
 
 
+@implements(np.extract)
 def extract(condition: Any, arr: Any) -> Array:
     """The elements for which the condition holds, in one row."""
     mask, array = arrays(condition, arr)
@@ -122,6 +129,7 @@ def extract(condition: Any, arr: Any) -> Array:
 # By position
 
 
+@implements(np.take)
 def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise") -> Any:
     """Elements at positions along an axis, or counted over all elements."""
     array = to_array(a, place_of(a, indices))
@@ -162,6 +170,7 @@ def _known(positions: np.ndarray[Any, Any], length: int, mode: str, axis: int, b
     return on_place(positions, beside.place)
 
 
+@implements(np.take_along_axis)
 def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Array:
     """Elements at positions that differ from line to line, as `argsort` gives them."""
     array, index = arrays(arr, indices)
@@ -177,6 +186,7 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Array:
     return Array(permute(apply(Gather(last, last), lines, picks), back))
 
 
+@implements(np.choose)
 def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     """From several arrays, in each place the one whose number stands there."""
     place = place_of(a, *choices)
@@ -196,6 +206,7 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     return deliver(Array(placed(broadcast(result, shape), place)), out)
 
 
+@implements(np.select)
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Array:
     """In each place the choice of the first condition that holds there."""
     if len(condlist) != len(choicelist):
@@ -216,6 +227,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     return Array(placed(result, place))
 
 
+@implements(np.piecewise)
 def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Array:
     """Another function, or number, where each condition holds. Each is called with just those elements."""
     (array,) = arrays(x)
@@ -240,6 +252,7 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
     return result
 
 
+@implements(np.ix_)
 def ix_(*args: Any) -> tuple[Array, ...]:
     """Vectors of positions, or masks, shaped so that indexing with all of them picks a grid."""
     vectors = arrays(*args)
@@ -257,6 +270,7 @@ def ix_(*args: Any) -> tuple[Array, ...]:
     return tuple(result)
 
 
+@implements(np.tril_indices_from)
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """The positions on and below a diagonal of a matrix."""
     (array,) = arrays(arr)
@@ -265,6 +279,7 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     return one, other
 
 
+@implements(np.triu_indices_from)
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """The positions on and above a diagonal of a matrix."""
     (array,) = arrays(arr)
@@ -279,6 +294,7 @@ def _matrix_shape(array: Array) -> tuple[int, int]:
     return array.shape[0], array.shape[1]
 
 
+@implements(np.diag_indices_from)
 def diag_indices_from(arr: Any) -> tuple[Array, ...]:
     """The positions on the main diagonal of an array whose axes are of equal length."""
     (array,) = arrays(arr)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from anygpu.array.core.arguments import arrays, filled, placed, same_dtype, slice_axis
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, cast, compare, normal_axis, permute, reshape, unary
 from anygpu.array.functions.selecting import true_positions
 from anygpu.program.dtypes import is_inexact
@@ -105,6 +108,7 @@ def _counts(found: _Distinct) -> Value:
     return binary("subtract", slice_axis(ends, 0, 1, length + 1), slice_axis(ends, 0, 0, length))
 
 
+@implements(np.unique)
 def unique(
     ar: Any,
     return_index: bool = False,
@@ -139,23 +143,28 @@ def unique(
     return placed_results[0] if len(placed_results) == 1 else placed_results
 
 
+@implements(np.unique_all)
 def unique_all(x: Any, /) -> UniqueAll:
     """Distinct elements, where each is first, which of them each element is, and how often it occurs."""
     return UniqueAll(*unique(x, True, True, True, equal_nan=False))
 
 
+@implements(np.unique_counts)
 def unique_counts(x: Any, /) -> UniqueCounts:
     return UniqueCounts(*unique(x, return_counts=True, equal_nan=False))
 
 
+@implements(np.unique_inverse)
 def unique_inverse(x: Any, /) -> UniqueInverse:
     return UniqueInverse(*unique(x, return_inverse=True, equal_nan=False))
 
 
+@implements(np.unique_values)
 def unique_values(x: Any, /) -> Array:
     return unique(x, equal_nan=False)  # type: ignore[no-any-return]
 
 
+@implements(np.isin)
 def isin(
     element: Any,
     test_elements: Any,
@@ -192,6 +201,7 @@ def _pick(value: Value, mask: Value, place: ArrayDevice) -> Array:
     return Array(placed(apply(Gather(0), value, true_positions(mask)), place))
 
 
+@implements(np.union1d)
 def union1d(ar1: Any, ar2: Any) -> Array:
     """What is in one of them at least, sorted."""
     one, other = arrays(ar1, ar2)
@@ -199,6 +209,7 @@ def union1d(ar1: Any, ar2: Any) -> Array:
     return unique(Array(apply(Concatenate(0), *parts)))  # type: ignore[no-any-return]
 
 
+@implements(np.intersect1d)
 def intersect1d(ar1: Any, ar2: Any, assume_unique: bool = False, return_indices: bool = False) -> Any:
     """What is in both, sorted; if wished with where it is first in each."""
     one, other = arrays(ar1, ar2)
@@ -233,6 +244,7 @@ def intersect1d(ar1: Any, ar2: Any, assume_unique: bool = False, return_indices:
     return common, Array(placed(in_first, one._place)), Array(placed(in_second, one._place))
 
 
+@implements(np.setdiff1d)
 def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Array:
     """What is in the first and not in the second."""
     one, other = arrays(ar1, ar2)
@@ -240,6 +252,7 @@ def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Array:
     return _pick(left._value, isin(left, other, invert=True)._value, one._place)
 
 
+@implements(np.setxor1d)
 def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Array:
     """What is in one of them only, sorted."""
     one, other = arrays(ar1, ar2)

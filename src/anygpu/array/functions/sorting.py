@@ -9,6 +9,7 @@ import numpy as np
 from anygpu.array.core.arguments import arrays, same_dtype, to_array
 from anygpu.array.core.array import Array, place_of
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, cast, normal_axis, reshape
 from anygpu.array.functions.inplace import put_along_axis
 from anygpu.array.functions.interpolation import convolve, correlate, interp
@@ -100,6 +101,7 @@ def _no_fields(order: object) -> None:
         raise TypeError("order= is for arrays with named fields, which do not exist here.")
 
 
+@implements(np.sort)
 def sort(
     a: Any,
     axis: int | None = -1,
@@ -119,6 +121,7 @@ def sort(
     return Array(apply(turn, apply(Sort(position), apply(turn, value))))
 
 
+@implements(np.argsort)
 def argsort(
     a: Any,
     axis: int | None = -1,
@@ -141,6 +144,7 @@ def argsort(
     return Array(binary("subtract", max(last, 0), places))
 
 
+@implements(np.sort_complex)
 def sort_complex(a: Any) -> Array:
     """Sorted by real and then by imaginary part, as complex numbers."""
     (array,) = arrays(a)
@@ -149,12 +153,14 @@ def sort_complex(a: Any) -> Array:
     return sort(Array(cast(array._value, "complex64" if small else "complex128")))
 
 
+@implements(np.partition)
 def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: object = None) -> Array:
     """What is smaller than the k-th element before it, what is larger after it; here everything is sorted."""
     _check_kth(a, kth, axis)
     return sort(a, axis, order=order)
 
 
+@implements(np.argpartition)
 def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: object = None) -> Array:
     """The positions that partition; here they sort."""
     _check_kth(a, kth, axis)
@@ -169,6 +175,7 @@ def _check_kth(a: Any, kth: Any, axis: int | None) -> None:
             raise ValueError(f"kth={each} is out of bounds for an axis of length {length}.")
 
 
+@implements(np.lexsort)
 def lexsort(keys: Any, axis: int = -1) -> Array:
     """The positions that sort by several keys, of which the last counts first."""
     parts = arrays(*keys)
@@ -186,6 +193,7 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
     return order
 
 
+@implements(np.searchsorted)
 def searchsorted(a: Any, v: Any, side: Literal["left", "right"] = "left", sorter: Any = None) -> Array:
     """Where each value belongs in a sorted vector: before equal elements, or after them."""
     if side not in ("left", "right"):

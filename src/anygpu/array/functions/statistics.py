@@ -10,6 +10,7 @@ import numpy.typing as npt
 from anygpu.array.core.arguments import arrays, common_dtype, same_dtype, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
     apply,
     binary,
@@ -88,6 +89,7 @@ __all__ = [
 ]
 
 
+@implements(np.average)
 def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
     """The mean, or with weights sum(a·w) / sum(w)."""
     (array,) = arrays(a)
@@ -109,6 +111,7 @@ def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = Fal
     return (Array(mean), Array(broadcast(weight, mean.spec.shape))) if returned else Array(mean)
 
 
+@implements(np.cov)
 def cov(
     m: Any,
     y: Any = None,
@@ -194,6 +197,7 @@ def _products(one: Value, other: Value, freedom: float | Value) -> Value:
     return cast(binary("divide", apply(Contract((1,), (1,)), one, other), freedom), one.spec.dtype)
 
 
+@implements(np.corrcoef)
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: npt.DTypeLike | None = None) -> Array:
     """The correlations of the rows, or with `rowvar=False` of the columns."""
     value = cov(x, y, rowvar, dtype=dtype)._value

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from anygpu.array.core.array import Array, as_array, place_of
 from anygpu.array.core.device import device_for, to_numpy_dtype
+from anygpu.array.core.overrides import implements
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.program.primitives import MAX_DIMENSIONS
 
@@ -38,6 +39,7 @@ newaxis = None
 pi: float = np.pi
 
 
+@implements(np.astype)
 def astype(x: Any, dtype: npt.DTypeLike, /, *, copy: builtins.bool = True, device: object | None = None) -> Array:
     """The same numbers in another type."""
     array = as_array(x, place_of(x))
@@ -46,11 +48,13 @@ def astype(x: Any, dtype: npt.DTypeLike, /, *, copy: builtins.bool = True, devic
     return array.astype(dtype, copy=copy or array is not x)
 
 
+@implements(np.can_cast)
 def can_cast(from_: Any, to: npt.DTypeLike, /, casting: Any = "safe") -> builtins.bool:
     """Whether values of one type can be converted to another under the casting rule."""
     return np.can_cast(from_.dtype if isinstance(from_, Array) else from_, to, casting)
 
 
+@implements(np.result_type)
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
     """The type that an operation between all of them has; Python numbers adapt to the others."""
     return np.result_type(*map(_telling, arrays_and_dtypes))
@@ -61,6 +65,7 @@ def _telling(x: Any) -> Any:
     return x.dtype if isinstance(x, Array) else x.sample if type(x) is TracedScalar else x
 
 
+@implements(np.common_type)
 def common_type(*arrays: Any) -> type[Any]:
     """The floating-point type that holds all of them, as NumPy's scalar type."""
     known = (np.empty(0, each.dtype) if isinstance(each, Array) else each for each in arrays)
@@ -68,6 +73,7 @@ def common_type(*arrays: Any) -> type[Any]:
     return found
 
 
+@implements(np.min_scalar_type)
 def min_scalar_type(a: Any, /) -> np.dtype[Any]:
     """The smallest type that holds a single number, whose value is computed; of an array, its own type."""
     if isinstance(a, Array):
@@ -75,6 +81,7 @@ def min_scalar_type(a: Any, /) -> np.dtype[Any]:
     return np.min_scalar_type(a)
 
 
+@implements(np.isdtype)
 def isdtype(dtype: Any, kind: Any) -> builtins.bool:
     """Whether a dtype is of a kind such as "real floating", or is one of those given."""
     return np.isdtype(np.dtype(dtype), kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,23 +10,12 @@ import numpy as np
 
 from anygpu.array.core.arguments import to_array
 from anygpu.array.core.array import Array, place_of
+from anygpu.array.core.overrides import UFUNCS
 from anygpu.array.core.recording import binary, cast, reshape, unary
-from anygpu.array.functions import elementwise, products
 from anygpu.array.functions import ufunc_methods as methods
 from anygpu.array.functions.elementwise import RULES, array_of, operands_of, record, resolve
 from anygpu.array.functions.ufunc_methods import into, mask_of
 from anygpu.program.dtypes import FLOATS, DType
-
-#: Ufuncs on matrices and vectors in the last axes. Which there are depends on the NumPy that is installed.
-LINEAR: dict[np.ufunc, str] = {
-    getattr(np, name): name for name in ("matmul", "vecdot", "matvec", "vecmat") if hasattr(np, name)
-}
-
-#: Every ufunc that becomes a part of a program, and the function of this package that it is.
-UFUNCS: dict[np.ufunc, Callable[..., Any]] = {
-    **{ufunc: getattr(elementwise, ufunc.__name__) for ufunc in RULES},
-    **{ufunc: getattr(products, name) for ufunc, name in LINEAR.items() if hasattr(products, name)},
-}
 
 #: Ufuncs of NumPy that are refused, and what to write instead.
 REFUSED: dict[np.ufunc, str] = {np.isnat: "anygpu has no arrays of dates; keep them in NumPy: np.isnat(np.asarray(x))."}
@@ -57,7 +46,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: d
     raise TypeError(f"np.{ufunc.__name__}.{method} is not known here; use it on np.asarray(x).")
 
 
-def call_plainly(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Array | None:
+def call_plain_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Array | None:
     """The everyday case, without asking NumPy for its rules: real floats of one type. `None` when it is not that."""
     fn = _PLAIN.get(ufunc)
     first = inputs[0]

@@ -1,0 +1,89 @@
+"""NumPy's functions and ufuncs, each with the function of this package that takes its place for an `Array`.
+
+A function is registered where it is defined, by `@implements(np.sum)`. Those modules import `Array`, so arrays cannot
+import them: they reach them through the tables here, and through `Late` functions, which `anygpu.array` connects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from anygpu.array.core.array import Array
+    from anygpu.array.core.expression import Recorder
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: NumPy's function → ours. `override` loads the modules that fill it.
+FUNCTIONS: dict[Any, Callable[..., Any]] = {}
+
+#: NumPy's ufunc → ours.
+UFUNCS: dict[Any, Callable[..., Any]] = {}
+
+
+def implements(*theirs: Callable[..., Any] | str) -> Callable[[Function], Function]:
+    """Register a function as ours for these of NumPy's.
+
+    A function that not every NumPy from 2.0 on has is given by its name, as in `@implements("unstack")`.
+    """
+
+    def register(ours: Function) -> Function:
+        for each in theirs:
+            function = getattr(np, each, None) if isinstance(each, str) else each
+            if isinstance(function, np.ufunc):
+                UFUNCS[function] = ours
+            elif function is not None:
+                FUNCTIONS[function] = ours
+        return ours
+
+    return register
+
+
+class Late(Generic[P, R]):
+    """A function of a layer above this one, which is imported when it is called for the first time."""
+
+    __slots__ = ("_find", "_function")
+
+    def __init__(self) -> None:
+        self._find: Callable[[], Callable[P, R]] | None = None
+        self._function: Callable[P, R] | None = None
+
+    def connect(self, find: Callable[[], Callable[P, R]]) -> None:
+        """Called by the layer above: `find` imports the function and returns it."""
+        self._find = find
+
+    def __call__(self, *arguments: P.args, **options: P.kwargs) -> R:
+        function = self._function
+        if function is None:
+            assert self._find is not None, "anygpu.array connects what its core calls"
+            function = self._function = self._find()
+        return function(*arguments, **options)
+
+
+#: `Array.__array_ufunc__` with whatever NumPy passes it.
+call_ufunc: Late[[np.ufunc, str, tuple[Any, ...], dict[str, Any]], Any] = Late()
+
+#: The same for the everyday case, a call without options; `None` when it is not that.
+call_plain_ufunc: Late[[np.ufunc, tuple[Any, ...]], Array | None] = Late()
+
+#: `Array.__array_function__`.
+call_function: Late[[Any, tuple[Any, ...], dict[str, Any]], Any] = Late()
+
+#: An attribute that NumPy's arrays have and `Array` lacks, while a function is traced.
+imitate_attribute: Late[[Array, str, Recorder], Any] = Late()
+
+#: Imports every module that registers functions.
+load_functions: Late[[], None] = Late()
+
+
+def override(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Our function for one of NumPy's functions or ufuncs, which must have one."""
+    table = UFUNCS if isinstance(theirs, np.ufunc) else FUNCTIONS
+    if theirs not in table:
+        load_functions()
+    return table[theirs]
