@@ -1,4 +1,4 @@
-"""The life of a task: every pair of situation and event, every reachable state, and long random lives."""
+"""The life of a task: every pair of status and event, every reachable state, and long random lives."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from anygpu.tasks.machine import (
     Event,
     Evict,
     Expired,
+    Fail,
     Failed,
     Fault,
     Finished,
@@ -30,22 +31,21 @@ from anygpu.tasks.machine import (
     Kill,
     Probe,
     Reclaim,
-    Refuse,
     Replace,
     Requeue,
-    Situation,
-    Smaller,
+    SplitFurther,
     Started,
+    Status,
     Task,
+    describe,
     step,
-    tell,
 )
 
 FAULTS: tuple[Fault, ...] = get_args(Fault)
-SITUATIONS: tuple[Situation, ...] = get_args(Situation)
+SITUATIONS: tuple[Status, ...] = get_args(Status)
 
-Expected = tuple[Situation, list[Action]]
-#: What is expected of a pair: a situation with actions, nothing at all, or an error.
+Expected = tuple[Status, list[Action]]
+#: What is expected of a pair: a status with actions, nothing at all, or an error.
 Outcome = Expected | Literal["nothing", "impossible"]
 
 
@@ -84,9 +84,9 @@ ON_B = Started("b", 1)
 DONE, CANCEL, EXPIRE = Finished(), Cancelled(), Expired()
 
 
-# -- every pair of situation and event
+# -- every pair of status and event
 
-IN_SITUATION: dict[str, Task] = {
+BY_STATUS: dict[str, Task] = {
     "queued": fresh(),
     "running": lived(fresh(), ON_A),
     "running with others": lived(fresh(), ON_A_SHARED),
@@ -116,28 +116,28 @@ _RUNNING: dict[str, Outcome] = {
     "started": "impossible",
     "finished": ("done", [Deliver()]),
     "cancelled": ("running", []),
-    "expired": ("abandoned", [Refuse("late", still_running=True)]),
-    "too big": ("queued", [Smaller("a"), Requeue("a")]),
+    "expired": ("abandoned", [Fail("late", still_running=True)]),
+    "too big": ("queued", [SplitFurther("a"), Requeue("a")]),
     "no memory": ("queued", [Reclaim("a"), Requeue("a")]),
     "over budget": ("queued", [Evict("a"), Requeue("a")]),
     "lost": ("queued", [Replace("a"), Requeue()]),
     "poisoned": ("queued", [Replace("a"), Requeue()]),
     "missing": ("queued", [Requeue()]),
-    "hung": ("failed", [Refuse("hung"), Probe("a")]),
+    "hung": ("failed", [Fail("hung"), Probe("a")]),
     "unsupported": ("queued", [Requeue()]),
     "unavailable": ("queued", [Requeue()]),
-    "late": ("failed", [Refuse("late")]),
-    "user": ("failed", [Refuse("user")]),
+    "late": ("failed", [Fail("late")]),
+    "user": ("failed", [Fail("user")]),
 }
 _STOPPING: dict[str, Outcome] = {
     "started": "impossible",
-    "finished": ("cancelled", [Refuse("cancelled")]),
+    "finished": ("cancelled", [Fail("cancelled")]),
     "cancelled": "nothing",
-    "expired": ("abandoned", [Refuse("cancelled", still_running=True)]),
-    **{fault: ("cancelled", [Refuse("cancelled")]) for fault in FAULTS},
-    "lost": ("cancelled", [Refuse("cancelled"), Replace("a")]),
-    "poisoned": ("cancelled", [Refuse("cancelled"), Replace("a")]),
-    "hung": ("cancelled", [Refuse("cancelled"), Probe("a")]),
+    "expired": ("abandoned", [Fail("cancelled", still_running=True)]),
+    **{fault: ("cancelled", [Fail("cancelled")]) for fault in FAULTS},
+    "lost": ("cancelled", [Fail("cancelled"), Replace("a")]),
+    "poisoned": ("cancelled", [Fail("cancelled"), Replace("a")]),
+    "hung": ("cancelled", [Fail("cancelled"), Probe("a")]),
 }
 _ABANDONED: dict[str, Outcome] = {
     "started": "impossible",
@@ -151,10 +151,10 @@ _ABANDONED: dict[str, Outcome] = {
 }
 
 
-def _ending_as(situation: Situation, outcomes: dict[str, Outcome]) -> dict[str, Outcome]:
+def _ending_as(status: Status, outcomes: dict[str, Outcome]) -> dict[str, Outcome]:
     """The same, where every event that ends the task ends it so."""
     return {
-        name: each if isinstance(each, str) else (situation if each[0] in FINAL else each[0], each[1])
+        name: each if isinstance(each, str) else (status if each[0] in FINAL else each[0], each[1])
         for name, each in outcomes.items()
     }
 
@@ -163,8 +163,8 @@ TABLE: dict[str, dict[str, Outcome]] = {
     "queued": {
         **_IMPOSSIBLE,
         "started": ("running", []),
-        "cancelled": ("cancelled", [Refuse("cancelled")]),
-        "expired": ("failed", [Refuse("late")]),
+        "cancelled": ("cancelled", [Fail("cancelled")]),
+        "expired": ("failed", [Fail("late")]),
     },
     "running": _RUNNING,
     "running with others": {
@@ -175,14 +175,14 @@ TABLE: dict[str, dict[str, Outcome]] = {
     },
     "running, once only": {
         **_RUNNING,
-        **{fault: ("failed", [Refuse(fault)]) for fault in FAULTS},
-        "lost": ("failed", [Refuse("lost"), Replace("a")]),
-        "poisoned": ("failed", [Refuse("poisoned"), Replace("a")]),
-        "hung": ("failed", [Refuse("hung"), Probe("a")]),
+        **{fault: ("failed", [Fail(fault)]) for fault in FAULTS},
+        "lost": ("failed", [Fail("lost"), Replace("a")]),
+        "poisoned": ("failed", [Fail("poisoned"), Replace("a")]),
+        "hung": ("failed", [Fail("hung"), Probe("a")]),
     },
-    "running, killable": {**_RUNNING, "expired": ("abandoned", [Kill("a"), Refuse("late")])},
+    "running, killable": {**_RUNNING, "expired": ("abandoned", [Kill("a"), Fail("late")])},
     "stopping": _STOPPING,
-    "stopping, killable": {**_STOPPING, "expired": ("abandoned", [Kill("a"), Refuse("cancelled")])},
+    "stopping, killable": {**_STOPPING, "expired": ("abandoned", [Kill("a"), Fail("cancelled")])},
     "abandoned": _ABANDONED,
     "abandoned, killed": {
         **_ABANDONED,
@@ -196,60 +196,60 @@ TABLE: dict[str, dict[str, Outcome]] = {
 
 
 def test_the_table_is_complete() -> None:
-    assert {task.situation for task in IN_SITUATION.values()} == set(SITUATIONS)
-    assert set(TABLE) == set(IN_SITUATION)
+    assert {task.status for task in BY_STATUS.values()} == set(SITUATIONS)
+    assert set(TABLE) == set(BY_STATUS)
     assert all(set(row) == set(EVENTS) for row in TABLE.values())
 
 
 @pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize("situation", IN_SITUATION)
-def test_every_pair_of_situation_and_event(situation: str, event: str) -> None:
-    task = IN_SITUATION[situation]
-    expected = TABLE[situation][event]
+@pytest.mark.parametrize("status", BY_STATUS)
+def test_every_pair_of_situation_and_event(status: str, event: str) -> None:
+    task = BY_STATUS[status]
+    expected = TABLE[status][event]
     if expected == "impossible":
         with pytest.raises(InvalidTransition) as caught:
             step(task, EVENTS[event])
-        assert caught.value.story == tell(task)
+        assert caught.value.story == describe(task)
         assert task.name in str(caught.value)
-        assert all(sentence in str(caught.value) for sentence in tell(task))
+        assert all(sentence in str(caught.value) for sentence in describe(task))
     elif expected == "nothing":
         assert step(task, EVENTS[event]) == (task, ())
     else:
         after, actions = step(task, EVENTS[event])
-        assert (after.situation, list(actions)) == expected
-        assert after.story == (*task.story, (EVENTS[event], actions))
+        assert (after.status, list(actions)) == expected
+        assert after.history == (*task.history, (EVENTS[event], actions))
 
 
 # -- what follows what
 
 
 def test_too_big_is_cut_three_times_and_then_goes_elsewhere() -> None:
-    cut = (Smaller("a"), Requeue("a"))
+    cut = (SplitFurther("a"), Requeue("a"))
     too_big = failed("too big", cuttable=True)
     assert life(fresh(), *launches(ON_A, *[too_big] * 4))[1::2] == [cut, cut, cut, (Requeue(),)]
-    assert lived(fresh(), *launches(ON_A, *[too_big] * 4)).given_up == ("a",)
+    assert lived(fresh(), *launches(ON_A, *[too_big] * 4)).excluded == ("a",)
 
 
 def test_what_cannot_be_cut_goes_elsewhere_at_once_and_is_refused_in_the_end() -> None:
     done = life(fresh(), ON_A, failed("too big"), ON_B, failed("too big"))
-    assert done == [(), (Requeue(),), (), (Refuse("too big"),)]
+    assert done == [(), (Requeue(),), (), (Fail("too big"),)]
 
 
 def test_no_memory_is_tried_twice_more_and_then_goes_elsewhere() -> None:
     no_memory = failed("no memory", cuttable=True)
     done = life(fresh(), *launches(ON_A, *[no_memory] * 3))[1::2]
-    assert done == [(Reclaim("a"), Requeue("a")), (Reclaim("a"), Smaller("a"), Requeue("a")), (Requeue(),)]
+    assert done == [(Reclaim("a"), Requeue("a")), (Reclaim("a"), SplitFurther("a"), Requeue("a")), (Requeue(),)]
 
 
 def test_no_memory_for_what_cannot_be_cut() -> None:
     done = life(fresh("a"), *launches(ON_A, *[failed("no memory")] * 3))[1::2]
-    assert done == [(Reclaim("a"), Requeue("a"))] * 2 + [(Refuse("no memory"),)]
+    assert done == [(Reclaim("a"), Requeue("a"))] * 2 + [(Fail("no memory"),)]
 
 
 def test_over_budget_evicts_once_then_cuts_then_is_refused() -> None:
-    cut = (Smaller("a"), Requeue("a"))
+    cut = (SplitFurther("a"), Requeue("a"))
     done = life(fresh("a"), *launches(ON_A, *[failed("over budget", cuttable=True)] * 5))[1::2]
-    assert done == [(Evict("a"), Requeue("a")), cut, cut, cut, (Refuse("over budget"),)]
+    assert done == [(Evict("a"), Requeue("a")), cut, cut, cut, (Fail("over budget"),)]
     assert life(fresh("a"), *launches(ON_A, *[failed("over budget")] * 2))[1::2] == [done[0], done[-1]]
 
 
@@ -281,40 +281,40 @@ def test_another_device_begins_anew_and_the_same_one_does_not() -> None:
 def test_the_third_worker_that_dies_of_it_makes_it_poison(fault: Fault) -> None:
     task = lived(fresh(), ON_A, failed(fault), ON_B, failed(fault), Started("a", 2))
     after, actions = step(task, failed(fault))
-    assert (after.situation, after.deaths) == ("failed", 3)
-    assert actions == (Refuse("poison"), Replace("a"))
+    assert (after.status, after.deaths) == ("failed", 3)
+    assert actions == (Fail("poison"), Replace("a"))
 
 
 @pytest.mark.parametrize("fault", ["lost", "hung", "too big", "unsupported", "missing"])
 def test_who_failed_with_others_runs_alone_from_then_on(fault: Fault) -> None:
     task = lived(fresh(), ON_A_SHARED, failed(fault))
     assert task.suspect
-    assert (task.deaths, task.cuts, task.restores, task.given_up) == (0, 0, 0, ())
+    assert (task.deaths, task.cuts, task.restores, task.excluded) == (0, 0, 0, ())
     with pytest.raises(InvalidTransition, match="with others cannot happen to blur, which is queued to run alone"):
         step(task, ON_A_SHARED)
-    assert lived(task, ON_A).situation == "running"
+    assert lived(task, ON_A).status == "running"
 
 
 def test_an_endless_one_is_found_among_others_and_then_not_repeated() -> None:
     done = life(fresh(), ON_A_SHARED, failed("hung"), Started("a", 2), failed("hung"))
-    assert done == [(), (Probe("a"), Requeue()), (), (Refuse("hung"), Probe("a"))]
+    assert done == [(), (Probe("a"), Requeue()), (), (Fail("hung"), Probe("a"))]
 
 
 @pytest.mark.parametrize("start", [ON_A, ON_A_SHARED])
 def test_a_worker_that_was_killed_at_the_tasks_own_deadline_means_late(start: Started) -> None:
-    assert life(fresh(), start, failed("hung", overdue=True))[1] == (Refuse("late"), Probe("a"))
+    assert life(fresh(), start, failed("hung", overdue=True))[1] == (Fail("late"), Probe("a"))
 
 
 def test_missing_arguments_are_restored_three_times() -> None:
     done = life(fresh("a"), *launches(ON_A, *[failed("missing")] * 4))[1::2]
-    assert done == [(Requeue(),)] * 3 + [(Refuse("missing"),)]
+    assert done == [(Requeue(),)] * 3 + [(Fail("missing"),)]
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("user", "late", "hung")])
 def test_what_was_not_begun_may_be_tried_again_even_if_it_is_not_repeatable(fault: Fault) -> None:
     task = lived(fresh(repeatable=False), ON_A)
-    assert step(task, failed(fault))[0].situation == "failed"
-    assert step(task, failed(fault, begun=False))[0].situation == "queued"
+    assert step(task, failed(fault))[0].status == "failed"
+    assert step(task, failed(fault, begun=False))[0].status == "queued"
 
 
 def test_a_device_that_was_given_up_and_one_that_it_does_not_wait_for_are_refused() -> None:
@@ -378,67 +378,67 @@ def _attempt(task: Task, event: Event) -> tuple[Task, tuple[Action, ...]] | None
         check(task, event, after, actions)
         return after, actions
     assert not _may_happen(task, event)
-    assert len(refused) == len(task.story)
+    assert len(refused) == len(task.history)
     return None
 
 
 def _essence(task: Task) -> Task:
     """Without what decides nothing any more, so that there are few enough to look at them all."""
-    if task.situation in FINAL:
-        return Task(name=task.name, devices=task.devices, situation=task.situation, cancelled=task.cancelled)
-    if task.situation == "queued":
-        return replace(task, story=(), generation=0, alone=True, killable=False)
-    return replace(task, story=())
+    if task.status in FINAL:
+        return Task(name=task.name, devices=task.devices, status=task.status, cancelled=task.cancelled)
+    if task.status == "queued":
+        return replace(task, history=(), generation=0, alone=True, killable=False)
+    return replace(task, history=())
 
 
 def _may_happen(task: Task, event: Event) -> bool:
     if isinstance(event, Cancelled | Expired):
         return True
     if isinstance(event, Finished | Failed):
-        return task.situation in ("running", "abandoned")
+        return task.status in ("running", "abandoned")
     return (
-        task.situation == "queued"
-        and event.device in set(task.devices) - set(task.given_up)
-        and task.waits_for in (None, event.device)
+        task.status == "queued"
+        and event.device in set(task.devices) - set(task.excluded)
+        and task.pinned_device in (None, event.device)
         and (event.alone or not task.suspect)
     )
 
 
 def _answered(task: Task) -> bool:
-    return task.situation == "abandoned" or task.situation in FINAL
+    return task.status == "abandoned" or task.status in FINAL
 
 
 def check(before: Task, event: Event, after: Task, actions: tuple[Action, ...]) -> None:
     """What is true of every single step; together these make every life a right one."""
-    answers = [action for action in actions if isinstance(action, Deliver | Refuse)]
+    answers = [action for action in actions if isinstance(action, Deliver | Fail)]
     assert len(answers) == _answered(after) - _answered(before), "one answer, when its caller is done with it"
-    assert (Deliver() in actions) == (after.situation == "done" != before.situation)
+    assert (Deliver() in actions) == (after.status == "done" != before.status)
     assert not (after.cancelled and Deliver() in actions)
     assert after.cancelled >= before.cancelled
-    assert before.situation not in FINAL or (after is before and not actions), "nothing after the end"
+    assert before.status not in FINAL or (after is before and not actions), "nothing after the end"
     requeued = [action for action in actions if isinstance(action, Requeue)]
-    assert len(requeued) == (after.situation == "queued" != before.situation)
+    assert len(requeued) == (after.status == "queued" != before.status)
     if requeued:
         assert isinstance(event, Failed)
         assert event.fault not in ("user", "late")
         assert before.repeatable or not event.begun
-        assert requeued[0].device == after.waits_for
+        assert requeued[0].device == after.pinned_device
         assert actions[-1] is requeued[0], "everything is ready before it waits"
-        assert set(after.devices) - set(after.given_up), "there is a device to wait for"
-        assert not isinstance(requeued[0].device, str) or requeued[0].device not in after.given_up
+        assert set(after.devices) - set(after.excluded), "there is a device to wait for"
+        assert not isinstance(requeued[0].device, str) or requeued[0].device not in after.excluded
     freed = any(isinstance(action, Free) for action in actions)
-    assert freed == (before.situation == "abandoned" != after.situation), "an abandoned task frees its device"
+    assert freed == (before.status == "abandoned" != after.status), "an abandoned task frees its device"
     if isinstance(event, Failed) and event.fault in ("lost", "poisoned", "hung"):
         assert Replace(before.device or "") in actions or Probe(before.device or "") in actions, (
             "a dead worker is mended"
         )
     assert after.deaths <= DEATHS
-    assert after.deaths < DEATHS or Refuse("poison") in actions or before.deaths == DEATHS
-    assert set(before.given_up) <= set(after.given_up) <= set(after.devices)
-    if after.situation == "running":
-        assert after.device not in after.given_up
+    assert after.deaths < DEATHS or Fail("poison") in actions or before.deaths == DEATHS
+    assert set(before.excluded) <= set(after.excluded) <= set(after.devices)
+    if after.status == "running":
+        assert after.device not in after.excluded
         assert after.alone or not after.suspect
-    assert after is before or after.story == (*before.story, (event, actions))
+    assert after is before or after.history == (*before.history, (event, actions))
 
 
 @pytest.mark.parametrize(("devices", "repeatable", "longest"), [("ab", True, 114), ("a", True, 28), ("a", False, 28)])
@@ -455,8 +455,8 @@ def test_every_state_that_a_task_can_come_to(devices: str, repeatable: bool, lon
         steps = [taken[0] for event in events if (taken := _attempt(task, event)) is not None]
         following[task] = {_essence(after) for after in steps if after is not task}
         unseen += following[task]
-    assert {task.situation for task in following} == set(SITUATIONS)
-    assert {task.situation for task in following if not following[task]} == FINAL, "nothing else is an end"
+    assert {task.status for task in following} == set(SITUATIONS)
+    assert {task.status for task in following if not following[task]} == FINAL, "nothing else is an end"
     assert _longest_way(start, following) == longest
 
 
@@ -486,7 +486,9 @@ def _longest_way(start: Task, following: dict[Task, set[Task]]) -> int:
 def _some_event(draw: random.Random, task: Task) -> Event:
     kind = draw.random()
     if kind < 0.4:
-        device = task.waits_for if task.waits_for is not None and draw.random() < 0.9 else draw.choice(task.devices)
+        device = (
+            task.pinned_device if task.pinned_device is not None and draw.random() < 0.9 else draw.choice(task.devices)
+        )
         alone = draw.random() < (0.95 if task.suspect else 0.6)
         return Started(device, draw.randrange(1, 4), alone=alone, killable=draw.random() < 0.5)
     if kind < 0.45:
@@ -512,15 +514,15 @@ def test_ten_thousand_random_lives() -> None:
                 impossible += 1
                 continue
             after, actions = taken
-            answers += [action for action in actions if isinstance(action, Deliver | Refuse)]
+            answers += [action for action in actions if isinstance(action, Deliver | Fail)]
             starts += isinstance(event, Started)
             task = after
         assert len(answers) == _answered(task)
         assert not (task.cancelled and Deliver() in answers)
-        assert len(tell(task)) == len(task.story)
-        ends[task.situation] += 1
+        assert len(describe(task)) == len(task.history)
+        ends[task.status] += 1
     # That the lives were worth living: each end was reached, and tasks were tried again.
-    assert min(ends[situation] for situation in FINAL) > 200, ends
+    assert min(ends[status] for status in FINAL) > 200, ends
     assert starts > 20_000
     assert impossible > 20_000
 
@@ -534,8 +536,8 @@ def test_nobody_is_tried_for_ever(devices: int) -> None:
     most = 0
     for _ in range(300):
         task, tries = fresh(*names), 0
-        while task.situation not in FINAL:
-            left = [name for name in names if name not in task.given_up and task.waits_for in (None, name)]
+        while task.status not in FINAL:
+            left = [name for name in names if name not in task.excluded and task.pinned_device in (None, name)]
             task = lived(task, Started(draw.choice(left), 1), failed(draw.choice(retried), cuttable=True))
             tries += 1
             most = max(most, tries)
@@ -550,7 +552,7 @@ class Lives(RuleBasedStateMachine):
     def submit(self, devices: int, repeatable: bool) -> None:
         self.task = fresh(*"abc"[:devices], repeatable=repeatable)
         self.waits = True
-        self.waits_for: str | None = None
+        self.pinned_device: str | None = None
         self.busy: str | None = None
         self.answers: list[Action] = []
         self.cancelled_in_time = False
@@ -561,8 +563,8 @@ class Lives(RuleBasedStateMachine):
         self.task = after
         for action in actions:
             if isinstance(action, Requeue):
-                self.waits, self.waits_for = True, action.device
-            elif isinstance(action, Deliver | Refuse):
+                self.waits, self.pinned_device = True, action.device
+            elif isinstance(action, Deliver | Fail):
                 self.answers.append(action)
                 self.waits = False
             elif isinstance(action, Kill):
@@ -571,9 +573,9 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.waits)
     @rule(data=st.data(), shared=st.booleans(), killable=st.booleans())
     def start(self, data: st.DataObject, shared: bool, killable: bool) -> None:
-        left = [name for name in self.task.devices if name not in self.task.given_up]
-        self.busy = self.waits_for or data.draw(st.sampled_from(left))
-        self.waits, self.waits_for = False, None
+        left = [name for name in self.task.devices if name not in self.task.excluded]
+        self.busy = self.pinned_device or data.draw(st.sampled_from(left))
+        self.waits, self.pinned_device = False, None
         self.tell(Started(self.busy, 1, alone=self.task.suspect or not shared, killable=killable))
 
     @precondition(lambda self: self.busy)
@@ -601,7 +603,7 @@ class Lives(RuleBasedStateMachine):
     def has_one_answer_at_most(self) -> None:
         assert len(self.answers) <= 1
         over = not self.waits and self.busy is None
-        assert over == (self.task.situation in FINAL)
+        assert over == (self.task.status in FINAL)
         assert not over or len(self.answers) == 1
 
     @invariant()
@@ -610,7 +612,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def tells_everything(self) -> None:
-        assert len(tell(self.task)) == len(self.task.story)
+        assert len(describe(self.task)) == len(self.task.history)
 
 
 TestLives = Lives.TestCase
@@ -635,7 +637,7 @@ def test_a_life_without_trouble_costs_hardly_more_than_its_records() -> None:
         return step(running, DONE)
 
     def records() -> object:
-        return replace(replace(task, situation="running", device="a"), situation="done", story=((DONE, ()),))
+        return replace(replace(task, status="running", device="a"), status="done", history=((DONE, ()),))
 
     took = [(_best(lives), _best(records)) for _ in range(7)]
     ratio = min(life for life, _ in took) / min(record for _, record in took)

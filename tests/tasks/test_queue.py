@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from anygpu.errors import InvalidOption, QueueFull, QuotaExceeded
-from anygpu.tasks.queue import KEPT, LOOK, MOST, TaskQueue
+from anygpu.tasks.queue import LOOK, MOST, RESERVED, TaskQueue
 from anygpu.tasks.tenants import Tenant
 
 
@@ -392,7 +392,7 @@ def test_a_refused_task_leaves_nothing_behind() -> None:
 def test_places_are_kept_for_the_tenants_that_are_named() -> None:
     named = [Tenant(name="a"), Tenant(name="b", share=3), Tenant(name="c", queued=0)]
     queue: TaskQueue[Item] = TaskQueue(most=100, tenants=named)
-    kept = {"a": int(100 * KEPT / 5), "b": int(100 * KEPT * 3 / 5)}
+    kept = {"a": int(100 * RESERVED / 5), "b": int(100 * RESERVED * 3 / 5)}
     for _ in range(100 - sum(kept.values())):
         queue.push(Item(tenant="stranger"), 0.0)
     for refused in ("stranger", "other"):
@@ -652,7 +652,7 @@ class Model:
         self.tenants: dict[str, ModelTenant] = {}
         shares = sum(each.share for each in tenants)
         for each in tenants:
-            places = int(most * KEPT * each.share / shares)
+            places = int(most * RESERVED * each.share / shares)
             self.meet(each, places if each.queued is None else min(places, each.queued))
 
     def meet(self, tenant: Tenant, places: int = 0) -> ModelTenant:

@@ -23,14 +23,14 @@ from anygpu.tasks.machine import (
     Action,
     Event,
     Evict,
+    Fail,
     Failed,
     Free,
     Probe,
     Reclaim,
-    Refuse,
     Replace,
     Requeue,
-    Smaller,
+    SplitFurther,
     Task,
     step,
 )
@@ -71,11 +71,11 @@ def handle_failure(
     failure: AnyGPUError,
     *,
     overdue: bool = False,
-    refused: Callable[[Refuse], None] | None = None,
+    refused: Callable[[Fail], None] | None = None,
 ) -> Action | None:
     """Tell the task what happened, and do what has to be done before anything else runs there.
 
-    What is left to do is returned: `Requeue`, `Refuse`, or `Free` for a task that nobody waits for any more. `refused`
+    What is left to do is returned: `Requeue`, `Fail`, or `Free` for a task that nobody waits for any more. `refused`
     is called as soon as it is known, before a device is opened again.
     """
     state, planner = call.state, call.planner
@@ -86,7 +86,7 @@ def handle_failure(
     outcome: Action | None = None
     for action in life.tell(failed):
         match action:
-            case Smaller() if chunks is not None:
+            case SplitFurther() if chunks is not None:
                 state.facts[name] = state.facts[name]._replace(way=Chunked(name, chunks))
             case Reclaim():
                 for device in _devices_of(state, name):
@@ -99,14 +99,14 @@ def handle_failure(
                 for device in _devices_of(state, name):
                     with contextlib.suppress(AnyGPUError):
                         planner.worker(device, state.options)
-            case Refuse():
+            case Fail():
                 outcome = action
                 if refused is None:
                     break
                 refused(action)
             case Requeue() | Free():
                 outcome = outcome or action
-    if name in life.task.given_up:
+    if name in life.task.excluded:
         with planner.lock:
             state.cell.failed(name, f"{name} failed: {one_line(text_of(failure))}")
     return outcome
@@ -114,7 +114,7 @@ def handle_failure(
 
 def refusal(call: Call, task: Task, why: Action | None, failure: AnyGPUError) -> AnyGPUError:
     """The error that the caller gets."""
-    if isinstance(why, Refuse) and why.why == "poison":
+    if isinstance(why, Fail) and why.why == "poison":
         return PoisonTask(call.state.task, task.deaths, detail=one_line(text_of(failure)))
     return failure
 
@@ -133,7 +133,7 @@ def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure
 
 
 def _next_best(state: CallSite, task: Task) -> str:
-    left = [name for name in task.devices if name not in task.given_up]
+    left = [name for name in task.devices if name not in task.excluded]
     known = [name for name in left if name in state.facts and state.cell.may_run(name)]
     if known:
         return min(known, key=lambda name: state.cell.estimate(name) or float("inf"))

@@ -44,7 +44,7 @@ class Submission(msgspec.Struct):
     given: TaskOptions
     submitted: float
     #: Who collects receipts where it was submitted.
-    hearing: tuple[list[Receipt], ...]
+    receipt_sinks: tuple[list[Receipt], ...]
     #: The user's own line where it was submitted.
     line: tuple[str, int]
     #: NumPy's floating-point modes there, if they are not as usual.
@@ -70,9 +70,9 @@ class Intake:
         self._items.append(job)
         self._ring("now")
 
-    def put_soon(self, parcel: Submission, loop: asyncio.AbstractEventLoop) -> None:
+    def put_soon(self, submission: Submission, loop: asyncio.AbstractEventLoop) -> None:
         """Never waits, and nothing is done before the loop has had its turn."""
-        self._items.append(parcel)
+        self._items.append(submission)
         loop.call_soon(self._bell.put, "now")
         self._ring("in a moment")
 

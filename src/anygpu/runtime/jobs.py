@@ -29,7 +29,6 @@ class Job:
         "choice",
         "forced",
         "future",
-        "hearing",
         "held_bytes",
         "idempotent",
         "kind",
@@ -42,6 +41,7 @@ class Job:
         "number",
         "planning",
         "priority",
+        "receipt_sinks",
         "seconds",
         "started",
         "submitted",
@@ -65,7 +65,7 @@ class Job:
         nan: NaNs,
         idempotent: bool,
         nbytes: int,
-        hearing: tuple[list[Receipt], ...],
+        receipt_sinks: tuple[list[Receipt], ...],
         line: tuple[str, int],
         modes: Modes | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class Job:
         #: Of its arguments, and of its results where they are known.
         self.nbytes = nbytes
         #: Who collects receipts where it was submitted.
-        self.hearing = hearing
+        self.receipt_sinks = receipt_sinks
         #: The user's own line where it was submitted.
         self.line = line
         #: NumPy's floating-point modes where it was submitted, if they were not as usual.

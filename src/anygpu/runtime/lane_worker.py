@@ -34,7 +34,7 @@ from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
 from anygpu.runtime.routing import KindOfBatches, Routing, lane_of
 from anygpu.tasks.faults import fault_of
-from anygpu.tasks.machine import FINAL, Deliver, Failed, Finished, Refuse, Requeue, Started
+from anygpu.tasks.machine import FINAL, Deliver, Fail, Failed, Finished, Requeue, Started
 from anygpu.workers.worker import Ran
 
 _log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class LaneWorker:
             except BaseException:  # noqa: BLE001
                 _log.exception("a task of anygpu could not be told that it has failed")
             try:
-                if not job.future.done() and job.life.task.situation in FINAL:
+                if not job.future.done() and job.life.task.status in FINAL:
                     job.future.set_exception(error)
                 if job.future.done():
                     self._host.closed(job)
@@ -155,7 +155,7 @@ class LaneWorker:
     def _begin(self, job: Job, choice: Choice, start: Started) -> bool:
         """It runs now, unless its caller has left it since it was taken."""
         with self._host.lock:
-            if job.life.task.situation != "queued":
+            if job.life.task.status != "queued":
                 self._host.left(job)
                 return False
             if not job.life.task.devices:
@@ -203,7 +203,7 @@ class LaneWorker:
             with job.modes.hold() if job.modes is not None else _NOTHING:
                 value, receipt = run_at(call, choice, timer, job.attempts)
         except AnyGPUError as error:
-            if choice is None or choice.candidate == "numpy" or job.life.task.situation == "queued":
+            if choice is None or choice.candidate == "numpy" or job.life.task.status == "queued":
                 self._fail(job, error)
             else:
                 spent = Phases(other=planner.clock() - begin)
@@ -270,7 +270,7 @@ class LaneWorker:
     def _is_over(self, job: Job) -> bool:
         """Whether its caller has been told already that it is cancelled, or late, before it had begun."""
         with self._host.lock:
-            over = job.life.task.situation in FINAL
+            over = job.life.task.status in FINAL
             if over:
                 self._host.left(job)
         return over
@@ -281,7 +281,7 @@ class LaneWorker:
         attribute_to_line(job.line)
         job.attempts += (Attempt(device=name, phases=spent, error=type(failure).__name__, message=text_of(failure)),)
 
-        def refused(why: Refuse) -> None:
+        def refused(why: Fail) -> None:
             self._host.settle(job, spent.total, succeeded=False)
             if why.why == "late" and job.until is not None:
                 job.future.set_exception(DeadlineExceeded(job.name, job.until - job.submitted))
@@ -297,7 +297,7 @@ class LaneWorker:
             job.alone()
             job.forced = next_choice(job.call, job.life.task, following.device, name, failure)
             self._host.put_back(job, spent.total)
-        elif not isinstance(following, Refuse):  # nobody waits for it any more, and the device is free
+        elif not isinstance(following, Fail):  # nobody waits for it any more, and the device is free
             self._host.settle(job, spent.total, succeeded=False)
             self._host.closed(job)
 
@@ -490,16 +490,16 @@ class LaneWorker:
         if any(isinstance(action, Deliver) for action in actions):
             return True
         # A result that came after its caller was told that it is late, or cancelled, goes nowhere.
-        if any(isinstance(action, Refuse) for action in actions):
+        if any(isinstance(action, Fail) for action in actions):
             job.future.set_exception(concurrent.futures.CancelledError())
         self._host.closed(job)
         return False
 
     def _tell(self, job: Job, value: Any, receipt: Any) -> None:
         job.future._receipt = receipt
-        if job.hearing:
+        if job.receipt_sinks:
             made = receipt() if callable(receipt) else receipt
-            for collected in job.hearing:
+            for collected in job.receipt_sinks:
                 collected.append(made)
         job.future.set_result(value)
         self._host.closed(job)
@@ -515,19 +515,19 @@ class LaneWorker:
         if self._is_over(job):
             return
         with self._host.lock:
-            if job.life.task.situation == "queued":
+            if job.life.task.status == "queued":
                 job.life.task = task_for(job.call, "numpy", idempotent=job.idempotent)
                 job.life.tell(Started("numpy", 0))
             actions = job.life.tell(Failed("user", name_of(error), text_of(error)))
         self._host.settle(job, time.monotonic() - job.started if seconds is None else seconds, succeeded=False)
-        if any(isinstance(action, Refuse) for action in actions):
+        if any(isinstance(action, Fail) for action in actions):
             job.future.set_exception(error)
         self._host.closed(job)
 
 
 def _stop_if_unwanted(job: Job) -> None:
     task = job.life.task
-    if task.stopping or task.situation == "abandoned":
+    if task.stopping or task.status == "abandoned":
         raise Stopped
 
 

@@ -95,10 +95,10 @@ class Runtime:
         """As `submit`, for a task that must not be refused: another one, which runs, waits for it."""
         future = Future(self._scheduler.cancel, self._scheduler.awaited)
         line = users_line()
-        parcel = Submission(
+        submission = Submission(
             future, function, arguments, given, time.monotonic(), listeners.get(), line, Modes.unusual()
         )
-        self._scheduler.put(parcel, beyond=True)
+        self._scheduler.put(submission, beyond=True)
         return future
 
     def run(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Result:
@@ -195,9 +195,9 @@ class Runtime:
 
     # -- what was asked for
 
-    def _job(self, parcel: Submission) -> Job:
+    def _job(self, submission: Submission) -> Job:
         """Checks everything that was asked for."""
-        given, arguments = parcel.given.copy(), parcel.arguments
+        given, arguments = submission.given.copy(), submission.arguments
         priority, tenant = given.pop("priority", 0), given.pop("tenant", "default")
         seconds, nan = given.pop("deadline", None), given.pop("nan", "allow")
         idempotent = given.pop("idempotent", False)
@@ -208,13 +208,13 @@ class Runtime:
         if nan not in ("allow", "raise"):
             raise InvalidOption(f'nan is "allow" or "raise"; got {nan!r}.')
         check_priority(priority)
-        function, arguments, keywords = unwrapped(parcel.function, arguments)
+        function, arguments, keywords = unwrapped(submission.function, arguments)
         call = self._calls(function, given).call(arguments, keywords)
-        now = parcel.submitted
+        now = submission.submitted
         return Job(
             next(self._numbers),
             call,
-            parcel.future,
+            submission.future,
             LockedTask(Task(name=call.state.task, devices=()), self._scheduler.lock),
             priority=priority,
             tenant=tenant,
@@ -223,9 +223,9 @@ class Runtime:
             nan=nan,
             idempotent=idempotent,
             nbytes=bytes_of(arguments, keywords),
-            hearing=parcel.hearing,
-            line=parcel.line,
-            modes=parcel.modes,
+            receipt_sinks=submission.receipt_sinks,
+            line=submission.line,
+            modes=submission.modes,
         )
 
     def _calls(self, function: Callable[..., Any], given: CallOptions) -> Calls:

@@ -24,7 +24,7 @@ from anygpu.runtime.lane_worker import LaneWorker
 from anygpu.runtime.lanes import PLANNING, Lane
 from anygpu.runtime.routing import Routing
 from anygpu.runtime.waiting import here
-from anygpu.tasks.machine import Cancelled, Expired, Kill, Refuse
+from anygpu.tasks.machine import Cancelled, Expired, Fail, Kill
 from anygpu.tasks.queue import TaskQueue
 
 _log = logging.getLogger(__name__)
@@ -57,14 +57,14 @@ class Scheduler:
         #: Tasks whose callers have not been told yet: those that wait, and those that run.
         self._jobs: dict[Future, Job] = {}
         self._routing = routing
-        self._serving = LaneWorker(planner, routing, self)
+        self._lane_worker = LaneWorker(planner, routing, self)
         _schedulers.add(self)
 
     # -- tasks
 
-    def put(self, parcel: Submission, *, beyond: bool = False) -> None:
+    def put(self, submission: Submission, *, beyond: bool = False) -> None:
         """Let it in, also `beyond` the queue's limit. Never waits for whoever is looking at the queue."""
-        future = parcel.future
+        future = submission.future
         loop = asyncio._get_running_loop()
         if loop is not None:
             # Everything that takes time is done on another thread, once the loop has nothing else to do: whoever
@@ -73,11 +73,11 @@ class Scheduler:
             if not beyond:
                 self._queue.check_room(len(self._intake))
             future._hurry = self._intake.hurry
-            self._intake.put_soon(parcel, loop)
+            self._intake.put_soon(submission, loop)
             if self._ended:  # closed meanwhile
                 self._take_in()
             return
-        job = self._make_job(parcel)
+        job = self._make_job(submission)
         if may_be_interrupted():
             # One step, and what it leads to is done on other threads; only where it may be refused is that waited for.
             self._check_open()
@@ -167,7 +167,7 @@ class Scheduler:
                 job for lane in lanes for jobs, _ in lane.running.values() for job in jobs if job.life.task.killable
             ]
             for job in stuck:
-                self._serving.kill(job)
+                self._lane_worker.kill(job)
             if stuck:
                 over = self._settled.wait_for(self._is_idle, _AFTER_A_KILL)
         # What came in the last moment, or back to the queue, is not taken any more.
@@ -183,7 +183,7 @@ class Scheduler:
 
     def _cancel_waiting(self) -> None:
         for job in list(self._jobs.values()):  # in one step: those that are done leave it at any moment
-            if job.life.task.situation == "queued":
+            if job.life.task.status == "queued":
                 self.cancel(job.future)
 
     def _is_idle(self) -> bool:
@@ -347,9 +347,9 @@ class Scheduler:
 
     def _run(self, lane: Lane, jobs: list[Job]) -> None:
         try:
-            self._serving.serve(lane, jobs)
+            self._lane_worker.serve(lane, jobs)
         except BaseException as error:  # noqa: BLE001 - a lane must not end with a task: others wait for it
-            self._serving.give_up(jobs, error)
+            self._lane_worker.give_up(jobs, error)
         finally:
             with self.lock:
                 del lane.running[threading.get_ident()]
@@ -378,7 +378,7 @@ class Scheduler:
             return
         with self.lock:
             job = self._jobs.get(future)
-            if job is not None and job.lane and job.life.task.situation == "queued" and not job.taken:
+            if job is not None and job.lane and job.life.task.status == "queued" and not job.taken:
                 lane = self._lanes[job.lane]
                 lane.awaited[job] = None
                 self._help(lane)
@@ -460,7 +460,7 @@ class Scheduler:
         with self.lock:
             self.left(job)
             self._queue.charge(job.tenant, seconds - job.seconds)
-            if job.life.task.situation != "queued":  # cancelled, or late, while it was looked at
+            if job.life.task.status != "queued":  # cancelled, or late, while it was looked at
                 return
             if not self._ended:
                 self._queue.push(job, now, again=True)
@@ -515,9 +515,9 @@ class Scheduler:
                 return True
             if job is None or future.done():
                 return future.cancelled()
-            if job.life.task.situation != "queued" and not self._serving.can_stop(job):
+            if job.life.task.status != "queued" and not self._lane_worker.can_stop(job):
                 return False
-            waited = job.life.task.situation == "queued"
+            waited = job.life.task.status == "queued"
             job.life.tell(Cancelled())
             if waited:
                 self._unqueue(job)
@@ -533,14 +533,14 @@ class Scheduler:
     def _expire(self, job: Job) -> None:
         """From the thread that knows whose time is over."""
         with self.lock:
-            waited = job.life.task.situation == "queued"
+            waited = job.life.task.status == "queued"
             actions = job.life.tell(Expired())
             if waited and actions:
                 self._unqueue(job)
             if any(isinstance(action, Kill) for action in actions):
                 # With the lock held, so that its lane has not begun with another one.
-                self._serving.kill(job)
-            refused = next((action for action in actions if isinstance(action, Refuse)), None)
+                self._lane_worker.kill(job)
+            refused = next((action for action in actions if isinstance(action, Fail)), None)
             if refused is None:
                 return
             self._telling += 1

@@ -1,4 +1,4 @@
-"""Which kind of failure an error is, by its type, so that the state machine of tasks can decide what comes next."""
+"""Maps an error to the kind of failure that the state machine of tasks decides by."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _FAULTS: dict[type[BaseException], Fault] = {
 
 
 def fault_of(error: BaseException, *, device: str | None = None, generation: int | None = None) -> Fault:
-    """Everything that anygpu can do nothing about is the user's.
+    """The fault that an error stands for; errors that anygpu cannot handle are the user's.
 
-    With the device and the generation of the worker that the task ran on, the loss of that worker (`lost`) is told from
-    that of another one, where only an argument was (`missing`).
+    The device and the generation of the worker that ran the task distinguish the loss of that worker (`lost`) from the
+    loss of another one that held an argument (`missing`).
     """
     for kind in type(error).__mro__:
         fault = _FAULTS.get(kind)

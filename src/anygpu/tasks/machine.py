@@ -1,9 +1,9 @@
-"""The life of a task as a pure state machine: what is told of it, and what is to be done next.
+"""The life of a task as a pure state machine: events in, actions out.
 
-Nothing here runs, waits or looks at a clock. Whoever runs a task tells `step` what happened and does what it says, in
-order. Errors decide what comes next, and only work that is safe to repeat is repeated. ::
+Nothing here runs, waits or looks at a clock. The caller that runs a task passes each event to `step` and performs the
+actions it returns, in order. Errors decide what comes next, and only work that is safe to repeat is repeated. ::
 
-    situation    Started     Finished         Failed                Cancelled         Expired
+    status       Started     Finished         Failed                Cancelled         Expired
     ─────────    ───────     ────────         ──────                ─────────         ───────
     queued       → running   ✗                ✗                     → cancelled       → failed: late
     running      ✗           → done           → queued, or failed   stopping          → abandoned: late
@@ -14,24 +14,24 @@ order. Errors decide what comes next, and only work that is safe to repeat is re
     ✗ raises InvalidTransition     – changes nothing: these two may come at any moment
     A task that was stopping when it was abandoned becomes cancelled instead of failed.
 
-What a failure leads to, the first that applies::
+What a failure leads to, the first row that applies::
 
     fault          next                                                                        in a launch with others
     ─────          ────                                                                        ───────────────────────
-    user, late     refused                                                                     the same: it is its own
-    (any)          refused, unless it may be repeated or nothing of it was begun
-    hung           refused (late if its own time was over); the device is probed               again, alone
+    user, late     fails                                                                       the same: it is its own
+    (any)          fails, unless the task is repeatable or had not begun
+    hung           fails (as late if its deadline is over); the device is probed               again, alone
     lost           new worker, again anywhere; the third worker that dies makes it poison      again, alone; not counted
     poisoned       as lost
-    missing        again anywhere (at most three times), then refused                          again, alone
-    too big        cut smaller, here (at most three times), then another device                again, alone
-    no memory      memory reclaimed, again here; then cut smaller as well; then another one    again, alone
-    over budget    arrays of ours evicted, again here; then as too big                         again, alone
+    missing        again anywhere (at most three times), then fails                            again, alone
+    too big        split further, here (at most three times), then another device              again, alone
+    no memory      memory reclaimed, again here; then split further as well; then another one  again, alone
+    over budget    buffers evicted, again here; then as too big                                again, alone
     unsupported    another device                                                              again, alone
     unavailable    another device                                                              the same
 
-With no other device left it is refused, with the last fault. Each of these is bounded, so every task comes to an end.
-No action restores missing arguments: the device that the task runs on next restores them when it is given them.
+With no other device left the task fails with the last fault. Every retry is bounded, so every task comes to an end.
+No action restores missing arguments: the device that runs the task next restores them when it is given them.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from msgspec.structs import replace
 
 from anygpu.errors import InvalidTransition
 
-#: What kind of failure it was, which decides. `user` is everything that is not anygpu's to mend; `missing`: an argument
-#: was on a worker that is gone, and the one that the task ran on is well.
+#: The kind of failure, which decides what comes next. `user`: anygpu can do nothing about it; `missing`: an argument
+#: was on a worker that is gone, while the worker that ran the task is healthy.
 Fault = Literal[
     "too big",
     "no memory",
@@ -60,17 +60,17 @@ Fault = Literal[
     "user",
 ]
 
-#: queued: waits for a device; running: is on one; abandoned: its caller has been given an error, and the device is
-#: still busy with it; the last three are final.
-Situation = Literal["queued", "running", "abandoned", "done", "failed", "cancelled"]
+#: queued: waits for a device; running: is on one; abandoned: its caller has an error, and the device is still busy with
+#: it; the last three are final.
+Status = Literal["queued", "running", "abandoned", "done", "failed", "cancelled"]
 
-FINAL: frozenset[Situation] = frozenset({"done", "failed", "cancelled"})
+FINAL: frozenset[Status] = frozenset({"done", "failed", "cancelled"})
 
-#: How often a task is cut smaller, tried again after memory was reclaimed, and after an eviction: each on one device.
+#: Bounds on one device: splits, retries after memory was reclaimed, and retries after an eviction.
 CUTS = 3
 MEMORY_RETRIES = 2
 EVICTIONS = 1
-#: How often its arguments are restored, and how many workers may die of it: in its life.
+#: Bounds in the life of a task: retries for missing arguments, and workers that may die of it.
 RESTORES = 3
 DEATHS = 3
 
@@ -79,40 +79,39 @@ DEATHS = 3
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):
-    """It runs on a worker now, with others in one launch or alone.
+    """A worker runs the task, in one launch with others or alone.
 
-    Where no worker can be had for a device, tasks that wait for it are told `Started` and then `Failed("unavailable")`.
+    If a device has no worker, tasks that wait for it get `Started` and then `Failed("unavailable")`.
     """
 
     device: str
     generation: int
     alone: bool = True
-    #: Whether its worker can and may be killed for it, so that a deadline is kept while it runs. Others in the same
-    #: launch that still have time speak against it.
+    #: Whether its worker may be killed to keep its deadline: not while others in the same launch still have time.
     killable: bool = False
 
 
 class Finished(msgspec.Struct, frozen=True, gc=False):
-    """The device has answered, with results."""
+    """The device has returned results."""
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
-    """The device has answered, or will not any more: it is free, or dead."""
+    """The device has returned an error, or never will return: it is free, or dead."""
 
     fault: Fault
     #: The error's name and message.
     error: str
     message: str
-    #: Whether the program can be cut into pieces, or into smaller ones, for this device.
+    #: Whether the program can be split into pieces, or smaller pieces, for this device.
     cuttable: bool = False
-    #: Whether anything of the work may have been done. What was not begun may always be tried again.
+    #: Whether any of the work may have been done. A task that had not begun may always be retried.
     begun: bool = True
-    #: Whether its own time was over: then a worker that hung was killed because of this task's deadline.
+    #: Whether its own deadline was over: then the worker was killed because of this task.
     overdue: bool = False
 
 
 class Cancelled(msgspec.Struct, frozen=True, gc=False):
-    """Its caller does not want it any more."""
+    """The caller has cancelled it."""
 
 
 class Expired(msgspec.Struct, frozen=True, gc=False):
@@ -126,88 +125,88 @@ Event = Started | Finished | Failed | Cancelled | Expired
 
 
 class Requeue(msgspec.Struct, frozen=True, gc=False):
-    """Let it wait for a device: for this one and no other, or for any that it has not given up."""
+    """Queue it again: for this device only, or for any that is not excluded."""
 
     device: str | None = None
 
 
-class Smaller(msgspec.Struct, frozen=True, gc=False):
-    """Cut it into pieces for that device, or into smaller ones."""
+class SplitFurther(msgspec.Struct, frozen=True, gc=False):
+    """Split it into pieces for that device, or into smaller pieces."""
 
     device: str
 
 
 class Reclaim(msgspec.Struct, frozen=True, gc=False):
-    """Give back what is kept on that device for later, and what nobody has any more."""
+    """Free cached memory and unreferenced buffers on that device."""
 
     device: str
 
 
 class Evict(msgspec.Struct, frozen=True, gc=False):
-    """Take arrays of ours off that device, of which there is a copy or a recipe."""
+    """Evict buffers from that device that can be restored from a copy or recomputed."""
 
     device: str
 
 
 class Replace(msgspec.Struct, frozen=True, gc=False):
-    """A new worker for that device, and what was on the old one restored or named as lost."""
+    """Start a new worker for that device; buffers of the old one are recorded as restorable or lost."""
 
     device: str
 
 
 class Kill(msgspec.Struct, frozen=True, gc=False):
-    """End the worker: it is busy with the task. Its lane will tell that it failed, or that it had just finished."""
+    """Kill the worker, which is busy with the task. Its lane will report `Failed`, or `Finished` if it just had."""
 
     device: str
 
 
 class Probe(msgspec.Struct, frozen=True, gc=False):
-    """As `Replace`, and see whether the device still works before anything else runs there: its worker was killed."""
+    """Like `Replace`, and verify the device before anything else runs there: its worker was killed."""
 
     device: str
 
 
 class Deliver(msgspec.Struct, frozen=True, gc=False):
-    """Give the caller the result. Happens at most once, and never together with `Refuse`."""
+    """Give the caller the result. Happens at most once, and never together with `Fail`."""
 
 
-class Refuse(msgspec.Struct, frozen=True, gc=False):
+class Fail(msgspec.Struct, frozen=True, gc=False):
     """Give the caller the error. Happens at most once, and never together with `Deliver`."""
 
-    #: `poison` when it has killed three workers; `late` when its time was over; else the fault that was not mended.
+    #: `poison` if it has killed three workers; `late` if its deadline was over; else the last fault.
     why: Fault | Literal["poison", "cancelled"]
     #: Whether a device is still busy with it.
     still_running: bool = False
 
 
 class Free(msgspec.Struct, frozen=True, gc=False):
-    """The device is known to be free of a task that was abandoned: it may take another."""
+    """The device has finished with an abandoned task and may take another."""
 
     device: str
 
 
-Action = Requeue | Smaller | Reclaim | Evict | Replace | Kill | Probe | Deliver | Refuse | Free
+Action = Requeue | SplitFurther | Reclaim | Evict | Replace | Kill | Probe | Deliver | Fail | Free
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One task as far as decisions need it."""
+    """The facts about one task that decisions need."""
 
     name: str
     #: Where it may run, in no order; the first event decides.
     devices: tuple[str, ...]
-    #: Whether it may be run again when nobody knows how far it came.
+    #: Whether it may run again after it was interrupted at an unknown point.
     repeatable: bool = True
-    situation: Situation = "queued"
+    status: Status = "queued"
     #: The device that it is on, or was on last.
     device: str | None = None
     generation: int = 0
     alone: bool = True
     killable: bool = False
     #: While it is queued: the only device that it may start on.
-    waits_for: str | None = None
-    #: It has been in a launch with others that failed, and nobody knows through whom: from now on it runs alone.
+    pinned_device: str | None = None
+    #: A launch that it shared has failed, and any member may be the cause: from now on it runs alone.
     suspect: bool = False
-    given_up: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
     #: On the device that it was on last: retries after a lack of memory, evictions, cuts.
     memory_retries: int = 0
     evictions: int = 0
@@ -216,17 +215,17 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     restores: int = 0
     #: Workers that died while it ran alone on them.
     deaths: int = 0
-    #: Its caller was told that it is cancelled, so no result of it is delivered any more.
+    #: Its caller was told that it is cancelled, so no result may be delivered.
     cancelled: bool = False
     #: A cancelled or expired task that still runs is stopped at the next opportunity.
     stopping: bool = False
-    #: Everything that has happened to it, and what was done then. `tell` makes sentences of it.
-    story: tuple[tuple[Event, tuple[Action, ...]], ...] = ()
+    #: Every event so far, with the actions it led to. `describe` turns it into sentences.
+    history: tuple[tuple[Event, tuple[Action, ...]], ...] = ()
 
 
 # -- the machine
 
-#: What a task becomes, and what is to be done.
+#: The task after an event, and the actions to perform.
 Step = tuple[Task, tuple[Action, ...]]
 
 _NOTHING: tuple[Action, ...] = ()
@@ -234,77 +233,66 @@ _DELIVER: tuple[Action, ...] = (Deliver(),)
 
 
 def step(task: Task, event: Event) -> Step:
-    """What becomes of the task, and what is to be done, in that order.
+    """The task after the event, and the actions to perform, in order.
 
-    A caller gets his error before a device is replaced or probed, because he need not wait for that.
+    The caller gets its error before a device is replaced or probed, so that it does not wait for that.
     """
-    situation = task.situation
-    if situation == "running":
+    status = task.status
+    if status == "running":
         if isinstance(event, Finished) and not task.stopping:
-            return replace(task, situation="done", story=(*task.story, (event, _DELIVER))), _DELIVER
+            return replace(task, status="done", history=(*task.history, (event, _DELIVER))), _DELIVER
         return _while_running(task, event)
-    if situation == "queued":
+    if status == "queued":
         if isinstance(event, Started):
             return _start(task, event)
         if isinstance(event, Cancelled):
-            return _after(task, event, Refuse("cancelled"), situation="cancelled", cancelled=True)
+            return _transition(task, event, Fail("cancelled"), status="cancelled", cancelled=True)
         if isinstance(event, Expired):
-            return _after(task, event, Refuse("late"), situation="failed")
+            return _transition(task, event, Fail("late"), status="failed")
     elif isinstance(event, Cancelled | Expired):
-        # Its caller and its deadline know nothing of how far it is: they may come after the end.
+        # A cancellation or a deadline may arrive after the task has ended.
         return task, _NOTHING
-    elif situation == "abandoned" and isinstance(event, Finished | Failed):
+    elif status == "abandoned" and isinstance(event, Finished | Failed):
         return _free(task, event)
-    raise InvalidTransition(task.name, type(event).__name__, situation, tell(task))
+    raise InvalidTransition(task.name, type(event).__name__, status, describe(task))
 
 
 def _start(task: Task, event: Started) -> Step:
     device = event.device
     if (
         device not in task.devices
-        or device in task.given_up
-        or (task.waits_for is not None and task.waits_for != device)
+        or device in task.excluded
+        or (task.pinned_device is not None and task.pinned_device != device)
         or (task.suspect and not event.alone)
     ):
         raise _wrong_start(task, event)
-    story = (*task.story, (event, _NOTHING))
-    if task.device is None or task.device == device:
-        after = replace(
-            task,
-            situation="running",
-            device=device,
-            generation=event.generation,
-            alone=event.alone,
-            killable=event.killable,
-            story=story,
-        )
-    else:
-        after = replace(
-            task,
-            situation="running",
-            device=device,
-            generation=event.generation,
-            alone=event.alone,
-            killable=event.killable,
-            memory_retries=0,
-            evictions=0,
-            cuts=0,
-            story=story,
-        )
+    same = task.device is None or task.device == device
+    after = replace(
+        task,
+        status="running",
+        device=device,
+        generation=event.generation,
+        alone=event.alone,
+        killable=event.killable,
+        memory_retries=task.memory_retries if same else 0,
+        evictions=task.evictions if same else 0,
+        cuts=task.cuts if same else 0,
+        history=(*task.history, (event, _NOTHING)),
+    )
     return after, _NOTHING
 
 
 def _wrong_start(task: Task, event: Started) -> InvalidTransition:
     if event.device not in task.devices:
-        situation = f"queued for {' or '.join(task.devices) or 'no device'}"
-    elif event.device in task.given_up:
-        situation = f"queued, and has given up {' and '.join(task.given_up)}"
-    elif task.waits_for is not None and task.waits_for != event.device:
-        situation = f"queued for {task.waits_for}"
+        status = f"queued for {' or '.join(task.devices) or 'no device'}"
+    elif event.device in task.excluded:
+        status = f"queued, and has given up {' and '.join(task.excluded)}"
+    elif task.pinned_device is not None and task.pinned_device != event.device:
+        status = f"queued for {task.pinned_device}"
     else:
-        situation = "queued to run alone"
+        status = "queued to run alone"
     company = "" if event.alone else " with others"
-    return InvalidTransition(task.name, f"Started on {event.device}{company}", situation, tell(task))
+    return InvalidTransition(task.name, f"Started on {event.device}{company}", status, describe(task))
 
 
 def _while_running(task: Task, event: Event) -> Step:
@@ -312,28 +300,28 @@ def _while_running(task: Task, event: Event) -> Step:
     if isinstance(event, Failed):
         return _fail(task, event, device)
     if isinstance(event, Finished):
-        return _after(task, event, Refuse("cancelled"), situation="cancelled")
+        return _transition(task, event, Fail("cancelled"), status="cancelled")
     if isinstance(event, Cancelled):
         if task.cancelled:
             return task, _NOTHING
-        return _after(task, event, cancelled=True, stopping=True)
+        return _transition(task, event, cancelled=True, stopping=True)
     if isinstance(event, Expired):
         why: Literal["cancelled", "late"] = "cancelled" if task.cancelled else "late"
-        actions = (Kill(device), Refuse(why)) if task.killable else (Refuse(why, still_running=True),)
-        return _after(task, event, *actions, situation="abandoned", stopping=True)
-    raise InvalidTransition(task.name, type(event).__name__, f"running on {device}", tell(task))
+        actions = (Kill(device), Fail(why)) if task.killable else (Fail(why, still_running=True),)
+        return _transition(task, event, *actions, status="abandoned", stopping=True)
+    raise InvalidTransition(task.name, type(event).__name__, f"running on {device}", describe(task))
 
 
 def _free(task: Task, event: Finished | Failed) -> Step:
-    """The lane of an abandoned task has an answer: nobody waits for it, but the device is free again."""
+    """The device has finished with an abandoned task: its result is dropped, and the device is free again."""
     device = task.device or ""
     end = "cancelled" if task.cancelled else "failed"
-    mending = (Probe(device),) if task.killable else _mending(event, device)
-    return _after(task, event, *mending, Free(device), situation=end)
+    repairs = (Probe(device),) if task.killable else _repairs(event, device)
+    return _transition(task, event, *repairs, Free(device), status=end)
 
 
-def _mending(event: Event, device: str) -> tuple[Action, ...]:
-    """What its worker needs before it can be used again, whatever becomes of the task."""
+def _repairs(event: Event, device: str) -> tuple[Action, ...]:
+    """What the worker needs before it can be used again, however the task ends."""
     fault = event.fault if isinstance(event, Failed) else None
     if fault == "hung":
         return (Probe(device),)
@@ -346,33 +334,33 @@ def _mending(event: Event, device: str) -> tuple[Action, ...]:
 
 
 def _fail(task: Task, event: Failed, device: str) -> Step:
-    fault, mending = event.fault, _mending(event, device)
+    fault, repairs = event.fault, _repairs(event, device)
     if task.cancelled:
-        return _after(task, event, Refuse("cancelled"), *mending, situation="cancelled")
+        return _transition(task, event, Fail("cancelled"), *repairs, status="cancelled")
     if fault == "hung" and event.overdue:
-        return _refuse(task, event, "late", mending)
+        return _fail_with(task, event, "late", repairs)
     if fault == "user" or fault == "late" or (event.begun and not task.repeatable):
-        return _refuse(task, event, fault, mending)
+        return _fail_with(task, event, fault, repairs)
     if not task.alone and fault != "unavailable":
-        # Somebody in the launch is to blame, or only their number: each shows it alone.
-        return _again(task, event, None if mending else device, mending, suspect=True)
+        # One member of the launch is the cause, or their number: each is retried alone to find out.
+        return _requeue(task, event, None if repairs else device, repairs, suspect=True)
     if fault == "hung":
-        # It may be endless, so it is not repeated.
-        return _refuse(task, event, fault, mending)
+        # It may never end, so it is not repeated.
+        return _fail_with(task, event, fault, repairs)
     if fault == "lost" or fault == "poisoned":
         deaths = task.deaths + 1
         if deaths >= DEATHS:
-            return _refuse(task, event, "poison", mending, deaths=deaths)
-        return _again(task, event, None, mending, deaths=deaths)
+            return _fail_with(task, event, "poison", repairs, deaths=deaths)
+        return _requeue(task, event, None, repairs, deaths=deaths)
     if fault == "missing":
         if task.restores >= RESTORES:
-            return _refuse(task, event, fault)
-        return _again(task, event, None, restores=task.restores + 1)
-    return _mend_memory(task, event, device) or _give_up(task, event, device)
+            return _fail_with(task, event, fault)
+        return _requeue(task, event, None, restores=task.restores + 1)
+    return _retry_for_memory(task, event, device) or _exclude(task, event, device)
 
 
-def _mend_memory(task: Task, event: Failed, device: str) -> Step | None:
-    """Another try on the same device, after a lack of memory; `None` when there is nothing left to try."""
+def _retry_for_memory(task: Task, event: Failed, device: str) -> Step | None:
+    """A retry on the same device after a failed allocation; `None` if the retries are used up."""
     fault = event.fault
     can_cut = event.cuttable and task.cuts < CUTS
     if fault == "no memory":
@@ -380,45 +368,45 @@ def _mend_memory(task: Task, event: Failed, device: str) -> Step | None:
             return None
         retries = task.memory_retries + 1
         if retries > 1 and can_cut:
-            doing = (Reclaim(device), Smaller(device))
-            return _again(task, event, device, doing, memory_retries=retries, cuts=task.cuts + 1)
-        return _again(task, event, device, (Reclaim(device),), memory_retries=retries)
+            actions = (Reclaim(device), SplitFurther(device))
+            return _requeue(task, event, device, actions, memory_retries=retries, cuts=task.cuts + 1)
+        return _requeue(task, event, device, (Reclaim(device),), memory_retries=retries)
     if fault == "over budget" and task.evictions < EVICTIONS:
-        return _again(task, event, device, (Evict(device),), evictions=task.evictions + 1)
+        return _requeue(task, event, device, (Evict(device),), evictions=task.evictions + 1)
     if (fault == "over budget" or fault == "too big") and can_cut:
-        return _again(task, event, device, (Smaller(device),), cuts=task.cuts + 1)
+        return _requeue(task, event, device, (SplitFurther(device),), cuts=task.cuts + 1)
     return None
 
 
-def _give_up(task: Task, event: Failed, device: str) -> Step:
-    given_up = (*task.given_up, device)
-    if all(each in given_up for each in task.devices):
-        return _refuse(task, event, event.fault, given_up=given_up)
-    return _again(task, event, None, given_up=given_up)
+def _exclude(task: Task, event: Failed, device: str) -> Step:
+    excluded = (*task.excluded, device)
+    if all(each in excluded for each in task.devices):
+        return _fail_with(task, event, event.fault, excluded=excluded)
+    return _requeue(task, event, None, excluded=excluded)
 
 
-def _again(task: Task, event: Failed, device: str | None, before: tuple[Action, ...] = (), **changes: Any) -> Step:
-    return _after(task, event, *before, Requeue(device), situation="queued", waits_for=device, **changes)
+def _requeue(task: Task, event: Failed, device: str | None, before: tuple[Action, ...] = (), **changes: Any) -> Step:
+    return _transition(task, event, *before, Requeue(device), status="queued", pinned_device=device, **changes)
 
 
-def _refuse(
-    task: Task, event: Failed, why: Fault | Literal["poison"], mending: tuple[Action, ...] = (), **changes: Any
+def _fail_with(
+    task: Task, event: Failed, why: Fault | Literal["poison"], repairs: tuple[Action, ...] = (), **changes: Any
 ) -> Step:
-    return _after(task, event, Refuse(why), *mending, situation="failed", **changes)
+    return _transition(task, event, Fail(why), *repairs, status="failed", **changes)
 
 
-def _after(task: Task, event: Event, *actions: Action, **changes: Any) -> Step:
-    return replace(task, story=(*task.story, (event, actions)), **changes), actions
+def _transition(task: Task, event: Event, *actions: Action, **changes: Any) -> Step:
+    return replace(task, history=(*task.history, (event, actions)), **changes), actions
 
 
 # -- for people
 
 
-def tell(task: Task) -> tuple[str, ...]:
-    """Everything that has happened to it, a sentence for each event."""
+def describe(task: Task) -> tuple[str, ...]:
+    """The history of the task, one sentence per event."""
     sentences = []
     device = "a device"
-    for event, actions in task.story:
+    for event, actions in task.history:
         if isinstance(event, Started):
             device = event.device
         then = _listed([_done(action) for action in actions])
@@ -448,7 +436,7 @@ def _done(action: Action) -> str:
             return "it was queued for any device that is left"
         case Requeue():
             return f"it was queued for {action.device}"
-        case Smaller():
+        case SplitFurther():
             return f"it was cut smaller for {action.device}"
         case Reclaim():
             return f"memory was reclaimed on {action.device}"
@@ -462,7 +450,7 @@ def _done(action: Action) -> str:
             return f"{action.device} got a new worker and was probed"
         case Deliver():
             return "its caller got the result"
-        case Refuse():
+        case Fail():
             busy = ", while the device was still busy with it" if action.still_running else ""
             return f"its caller got an error ({action.why}{busy})"
         case Free():

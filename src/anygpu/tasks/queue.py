@@ -1,10 +1,10 @@
-"""The queue of tasks: priorities that grow with waiting, tenants that share fairly, limits, and kinds for batching.
+"""The queue of tasks: priorities that age, fair shares between tenants, limits, and kinds for batching.
 
-It has no clock, thread or lock of its own: one caller at a time, which says what time it is. Within a tenant the order
-is decided by priority and age, between tenants by the device time that each has had.
+The queue has no clock, thread or lock of its own: the caller must hold a lock and pass the time. Within a tenant the
+order is decided by priority and age, between tenants by the device time that each has used.
 
-All orders here are sorted lists, not heaps: what is removed is gone at once, the first few can be looked at without
-taking them out, and at the sizes of a queue moving some pointers costs less than a comparison in Python.
+All orders are sorted lists, not heaps: a removed entry is gone at once, the first few can be inspected without taking
+them out, and at these sizes moving some pointers costs less than one comparison in Python.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ LEAST = 0
 #: ... to this; the higher goes first.
 MOST = 10
 
-#: How many heads one `take` asks about, unless told. A head is the first task of a tenant and a kind.
+#: Heads that one `take` tries by default. A head is the first task of a tenant and a kind.
 LOOK = 32
-#: The part of all places that is kept for the tenants that were named, by their shares: one that floods the queue must
-#: not keep the others out of it, or there would be nothing to be fair about.
-KEPT = 0.25
+#: The fraction of the queue that is reserved for the named tenants, by their shares: a tenant that floods the queue
+#: must not keep the others out of it.
+RESERVED = 0.25
 
-#: Of a list's beginning, so many are taken before the rest is moved up.
+#: Entries taken from the beginning of a list before the rest is moved up.
 _MOVE_UP = 32
-#: So many tenants that nobody named are remembered before the idle ones are looked for.
+#: Unnamed tenants that are remembered before idle ones are forgotten.
 _FORGET_AT = 64
 
 
 class Queued(Protocol):
-    """What the queue wants to know of a task. Only `kind` may change, and only while the task is not waiting."""
+    """What the queue reads of a task. Only `kind` may change, and only while the task is not waiting."""
 
     @property
     def kind(self) -> Hashable:
@@ -53,7 +53,7 @@ class Queued(Protocol):
 
 
 T = TypeVar("T", bound=Queued)
-Place = TypeVar("Place")
+Ranked = TypeVar("Ranked")
 
 
 def check_priority(priority: int) -> None:
@@ -62,23 +62,25 @@ def check_priority(priority: int) -> None:
 
 
 class _Entry(Generic[T]):
-    """A task that waits or was taken."""
+    """A task that is waiting or was taken."""
 
     __slots__ = ("group", "item", "line", "nbytes", "order", "sequence", "submitted")
 
-    def __init__(self, item: T, line: _Line[T], nbytes: int, submitted: float, order: float, sequence: int) -> None:
+    def __init__(
+        self, item: T, line: _TenantQueue[T], nbytes: int, submitted: float, order: float, sequence: int
+    ) -> None:
         self.item = item
         self.line = line
         self.nbytes = nbytes
         self.submitted = submitted
         self.order = order
         self.sequence = sequence
-        #: Where it waits; None while it is taken.
+        #: The group it waits in; None once it is taken.
         self.group: _Group[T] | None = None
 
 
 class _Kind(Generic[T]):
-    """All that wait of one kind."""
+    """The waiting tasks of one kind."""
 
     __slots__ = ("groups", "key", "waiting")
 
@@ -89,11 +91,11 @@ class _Kind(Generic[T]):
 
 
 class _Group(Generic[T]):
-    """Those of one kind and one tenant that wait, in order. What is before `start` has been taken."""
+    """The waiting tasks of one kind and one tenant, in order. Entries before `start` have been taken."""
 
     __slots__ = ("entries", "kind", "line", "start")
 
-    def __init__(self, kind: _Kind[T], line: _Line[T]) -> None:
+    def __init__(self, kind: _Kind[T], line: _TenantQueue[T]) -> None:
         self.kind = kind
         self.line = line
         self.entries: list[tuple[float, int, _Entry[T]]] = []
@@ -104,39 +106,39 @@ class _Group(Generic[T]):
         return self.entries[self.start][2].item
 
 
-class _Line(Generic[T]):
-    """A tenant's tasks, and what it has had."""
+class _TenantQueue(Generic[T]):
+    """A tenant's tasks, and its virtual time."""
 
     __slots__ = (
         "cursors",
         "floor",
         "heads",
-        "known",
         "limited",
         "nbytes",
-        "places",
+        "open_tasks",
+        "reserved",
         "tenant",
         "turn",
         "virtual",
         "waiting",
     )
 
-    def __init__(self, tenant: Tenant, virtual: float, turn: int, places: int) -> None:
+    def __init__(self, tenant: Tenant, virtual: float, turn: int, reserved: int) -> None:
         self.tenant = tenant
         self.limited = tenant.bytes is not None or tenant.queued is not None
-        #: Places of the queue that are kept for it.
-        self.places = places
+        #: Places of the queue that are reserved for it.
+        self.reserved = reserved
         self.waiting = 0
-        #: Its tasks that wait or were taken, and their bytes.
-        self.known = 0
+        #: Its tasks that are waiting or taken, and their bytes.
+        self.open_tasks = 0
         self.nbytes = 0
-        #: Device seconds it was charged for, over its share; moved up to that of the queue when it was idle.
+        #: Device seconds it was charged, divided by its share; raised to the queue's virtual time after it was idle.
         self.virtual = virtual
-        #: What a correction cannot take it below.
+        #: The lower bound for corrections.
         self.floor = virtual
-        #: Of those with the same virtual time, the one that has not been served for longest goes first.
+        #: Breaks ties in virtual time: the tenant served least recently goes first.
         self.turn = turn
-        #: Its groups, by their first tasks.
+        #: Its groups, ordered by their first tasks.
         self.heads: list[tuple[float, int, _Group[T]]] = []
         self.cursors: dict[Hashable, tuple[float, int]] = {}
 
@@ -144,20 +146,19 @@ class _Line(Generic[T]):
 class TaskQueue(Generic[T]):
     """Tasks that wait for a device, in the order in which they should run.
 
-    Within a tenant: a task gains one level of priority for every `ageing` seconds that it waits. All age at the same
-    speed, so a task's place never changes: they go by `submitted - priority * ageing`, then by who came first. Hence
-    nobody starves: a task of priority p waits behind one of priority q > p only if that was submitted at most
-    (q - p) * ageing seconds later. With priorities from 0 to 10, nothing of its tenant that comes more than 10 * ageing
-    seconds after a task goes before it, so it waits no longer than that and then the time that a full queue takes.
+    Within a tenant: a task gains one level of priority for every `ageing` seconds that it waits. All tasks age at the
+    same speed, so the order never changes: it is `submitted - priority * ageing`, then the order of submission. Hence
+    no task starves: a task of priority p waits behind one of priority q > p only if that was submitted at most
+    (q - p) * ageing seconds later. With priorities from 0 to 10, no task of its tenant that is submitted more than
+    10 * ageing seconds later overtakes it, so it waits at most that long plus the time that a full queue takes.
 
-    Between tenants: start-time fair queueing. The tenant goes first whose virtual time is least: the device seconds it
-    was charged, over its share. One that had nothing waiting comes back at the virtual time of whoever was served last,
-    so it has neither saved anything up nor anything to make up for. One that waits for a device of its own keeps its
-    claim. On one device the virtual times of two tenants whose tasks wait are never further apart than what is charged
-    for one `take`, over the share.
+    Between tenants: start-time fair queueing. The tenant with the least virtual time goes first: the device seconds it
+    was charged, divided by its share. A tenant that was idle returns at the virtual time of the tenant served last, so
+    it has neither credit nor debt. A tenant that waits for a device of its own keeps its claim. On one device the
+    virtual times of two waiting tenants never differ by more than what is charged for one `take`, divided by the share.
 
-    At most `most` tasks wait, and a quarter of these places is kept for the tenants that are named, by their shares.
-    A tenant that is not named has a share of 1 and no limits of its own.
+    At most `most` tasks wait, and a quarter of these places is reserved for the named tenants, by their shares. A
+    tenant that is not named has a share of 1 and no limits of its own.
     """
 
     def __init__(self, *, most: int = 1000, ageing: float = 0.5, tenants: Iterable[Tenant] = ()) -> None:
@@ -173,10 +174,10 @@ class TaskQueue(Generic[T]):
         self._sequence = count()
         self._turns = count()
         self._virtual = 0.0
-        #: Those with tasks that wait.
-        self._order: list[tuple[float, int, _Line[T]]] = []
+        #: Tenants with waiting tasks, by virtual time.
+        self._order: list[tuple[float, int, _TenantQueue[T]]] = []
         self._cursors: dict[Hashable, tuple[float, int]] = {}
-        self._lines: dict[str, _Line[T]] = {}
+        self._lines: dict[str, _TenantQueue[T]] = {}
         named = tuple(tenants)
         for each in named:
             if not isinstance(each, Tenant):
@@ -185,21 +186,21 @@ class TaskQueue(Generic[T]):
         for each in named:
             if each.name in self._lines:
                 raise InvalidOption(f"there are two tenants with the name {each.name!r}.")
-            places = int(most * KEPT * each.share / shares)
+            reserved = int(most * RESERVED * each.share / shares)
             if each.queued is not None:
-                places = min(places, each.queued)
-            self._lines[each.name] = _Line(each, 0.0, next(self._turns), places)
+                reserved = min(reserved, each.queued)
+            self._lines[each.name] = _TenantQueue(each, 0.0, next(self._turns), reserved)
         self._named = frozenset(self._lines)
-        #: Places that are kept, and not used yet.
-        self._kept = sum(line.places for line in self._lines.values())
+        #: Reserved places that are not used yet.
+        self._reserved = sum(line.reserved for line in self._lines.values())
         self._forget_at = len(self._named) + _FORGET_AT
 
     # -- in and out
 
     def push(self, item: T, now: float, *, again: bool = False) -> None:
-        """Let it wait. Raises `QueueFull` or `QuotaExceeded`, and then it does not.
+        """Add a task. Raises `QueueFull` or `QuotaExceeded`, and then the task is not added.
 
-        `again`: it was taken before, and failed. It returns to its old place, as old as it is, and no limit refuses it.
+        `again`: the task was taken before, and failed. It returns to its old position, and no limit applies.
         """
         entry = self._entries.get(id(item))
         if entry is None:
@@ -211,24 +212,24 @@ class TaskQueue(Generic[T]):
         self._wait(entry)
 
     def check(self, item: T, more: int = 0) -> None:
-        """Raises what `push` would raise, if `more` others came first. Changes nothing, so it needs no lock."""
+        """Raises what `push` would raise after `more` other tasks. Changes nothing, so it needs no lock."""
         self.check_room(more)
         line = self._lines.get(item.tenant)
         if line is not None:
             self._check_limits(line, item.nbytes)
 
     def surely_takes(self, item: T, more: int = 0) -> bool:
-        """Whether `push` would refuse it for no reason, if `more` others came first. Needs no lock."""
+        """Whether `push` is certain to accept it after `more` other tasks. Needs no lock."""
         line = self._lines.get(item.tenant)
-        return (line is None or not line.limited) and self._waiting + self._kept + more < self.most
+        return (line is None or not line.limited) and self._waiting + self._reserved + more < self.most
 
     def check_room(self, more: int = 0) -> None:
-        """Raises `QueueFull` if nothing could be pushed after `more` others. Needs no lock."""
+        """Raises `QueueFull` if no task could be pushed after `more` others. Needs no lock."""
         if self._waiting + more >= self.most:
             raise QueueFull(self.most)
 
     def check_quotas(self, item: T) -> None:
-        """Raises `QuotaExceeded` if the item is more than its tenant may have."""
+        """Raises `QuotaExceeded` if the item exceeds the quotas of its tenant."""
         line = self._lines.get(item.tenant)
         if line is not None and line.limited:
             self._check_quotas(line, item.nbytes)
@@ -244,33 +245,35 @@ class TaskQueue(Generic[T]):
     ) -> list[T]:
         """The first task that fits, and with it others of its kind, up to `most` in all; nothing if none fits.
 
-        `most` may be a function of that task and of how many of its kind wait. Those of its own tenant come first, then
-        those of others, in their order. Each counts as taken until `finished`, and is to be charged to its own tenant.
+        `most` may be a function of that task and of how many of its kind wait. Tasks of the same tenant come first,
+        then those of other tenants, in order. Each counts as taken until `finished`, and is charged to its own tenant.
 
-        `fits` is asked of the first task of each tenant and kind, and its answer holds for the others. It is asked of
-        `look` such heads in all; None means every one. They are asked in order, but where there are more of them, half
-        of the questions go to other heads each time: so tasks that cannot run here hide those that can only for some
-        calls. `by` says who asks: each has a round of its own. (`now` is not looked at: no place changes with time.)
+        `fits` is called with the first task of each tenant and kind (a head), and its answer holds for the rest. At
+        most `look` heads are tried; None means all. If there are more, half of the calls go to the first heads and half
+        to others in rotation: tasks that cannot run here hide those that can for a few calls only. `by` identifies the
+        caller, which has a rotation of its own. (`now` is unused: the order does not change with time.)
         """
         order = self._order
         if not order:
             return []
-        # At least two questions for each tenant: one for its first head, one for the round of the others.
-        questions = 2 * self._waiting if look is None else max(look, 4)
-        lines = order if len(order) <= questions // 2 else _some(order, questions // 2, self._cursors, by)
+        # At least two heads per tenant: its first, and one of the rotation.
+        looks = 2 * self._waiting if look is None else max(look, 4)
+        lines = order if len(order) <= looks // 2 else _sample(order, looks // 2, self._cursors, by)
         lines_left = len(lines)
         for _, _, line in lines:
-            part = questions // lines_left
-            heads = line.heads if look is None or len(line.heads) <= part else _some(line.heads, part, line.cursors, by)
+            part = looks // lines_left
+            heads = (
+                line.heads if look is None or len(line.heads) <= part else _sample(line.heads, part, line.cursors, by)
+            )
             for _, _, group in heads:
                 if fits(group.entries[group.start][2].item):
                     return self._take(group, fits, most)
-            questions -= len(heads)
+            looks -= len(heads)
             lines_left -= 1
         return []
 
     def take_this(self, item: T) -> bool:
-        """Take it out of its turn, if it waits: somebody who has been taken cannot go on without it."""
+        """Take this task out of turn, if it is waiting: a running task depends on it."""
         entry = self._entries.get(id(item))
         if entry is None or entry.group is None:
             return False
@@ -278,7 +281,7 @@ class TaskQueue(Generic[T]):
         return True
 
     def remove(self, item: T) -> bool:
-        """Forget it if it waits: it was cancelled, or its time is over. Whether it waited."""
+        """Remove it if it is waiting: it was cancelled or has expired. Returns whether it was waiting."""
         entry = self._entries.get(id(item))
         if entry is None or entry.group is None:
             return False
@@ -287,7 +290,7 @@ class TaskQueue(Generic[T]):
         return True
 
     def finished(self, item: T) -> None:
-        """Forget it, wherever it is: it does not count against its tenant's bytes any more. May be said twice."""
+        """Remove it, waiting or taken: it no longer counts against its tenant's bytes. Idempotent."""
         entry = self._entries.get(id(item))
         if entry is not None:
             if entry.group is not None:
@@ -295,7 +298,7 @@ class TaskQueue(Generic[T]):
             self._forget(entry)
 
     def charge(self, tenant: str, seconds: float) -> None:
-        """Device seconds that it has used, or is going to; less than 0 to correct what was said before."""
+        """Charge device seconds that the tenant has used or will use; negative to correct an earlier charge."""
         line = self._lines.get(tenant)
         if line is None:
             line = self._new_line(tenant)
@@ -308,34 +311,34 @@ class TaskQueue(Generic[T]):
     # -- what is in it
 
     def __len__(self) -> int:
-        """Tasks that wait."""
+        """The number of waiting tasks."""
         return self._waiting
 
     def __iter__(self) -> Iterator[T]:
-        """The tasks that wait now, those that were submitted first before the others."""
+        """The waiting tasks, in order of submission."""
         return iter([entry.item for entry in self._entries.values() if entry.group is not None])
 
     def waiting(self, tenant: str) -> int:
-        """Tasks of that tenant that wait."""
+        """The number of waiting tasks of a tenant."""
         line = self._lines.get(tenant)
         return 0 if line is None else line.waiting
 
     def bytes_of(self, tenant: str) -> int:
-        """Bytes of that tenant's tasks that wait or were taken and are not finished."""
+        """Bytes of a tenant's tasks that are waiting, or taken and not finished."""
         line = self._lines.get(tenant)
         return 0 if line is None else line.nbytes
 
     def count(self, kind: Hashable) -> int:
-        """Tasks of that kind that wait."""
+        """The number of waiting tasks of a kind."""
         found = self._kinds.get(kind)
         return 0 if found is None else found.waiting
 
     def kinds(self) -> dict[Hashable, int]:
-        """How many wait of each kind, now."""
+        """The number of waiting tasks by kind."""
         return {key: kind.waiting for key, kind in self._kinds.items()}
 
     def oldest(self, now: float) -> float | None:
-        """Seconds since the first of those that wait was submitted; None if none does."""
+        """The age of the oldest waiting task in seconds; None if there is none."""
         for entry in self._entries.values():
             if entry.group is not None:
                 return now - entry.submitted
@@ -354,22 +357,22 @@ class TaskQueue(Generic[T]):
         line = self._lines.get(name)
         if line is None:
             line = self._new_line(name)
-        if not again and (line.limited or self._waiting + self._kept >= self.most):
+        if not again and (line.limited or self._waiting + self._reserved >= self.most):
             self._check_limits(line, nbytes)
         entry = _Entry(item, line, nbytes, now, now - priority * self.ageing, next(self._sequence))
         self._entries[id(item)] = entry
-        line.known += 1
+        line.open_tasks += 1
         line.nbytes += nbytes
         return entry
 
-    def _check_limits(self, line: _Line[T], nbytes: int) -> None:
+    def _check_limits(self, line: _TenantQueue[T], nbytes: int) -> None:
         if self._waiting >= self.most:
             raise QueueFull(self.most)
         self._check_quotas(line, nbytes)
-        if line.waiting >= line.places and self._waiting + self._kept >= self.most:
-            raise QueueFull(self.most - self._kept, self._kept)
+        if line.waiting >= line.reserved and self._waiting + self._reserved >= self.most:
+            raise QueueFull(self.most - self._reserved, self._reserved)
 
-    def _check_quotas(self, line: _Line[T], nbytes: int) -> None:
+    def _check_quotas(self, line: _TenantQueue[T], nbytes: int) -> None:
         tenant = line.tenant
         if tenant.queued is not None and line.waiting >= tenant.queued:
             raise QuotaExceeded(tenant.name, "queued tasks", tenant.queued)
@@ -377,13 +380,13 @@ class TaskQueue(Generic[T]):
             raise QuotaExceeded(tenant.name, "bytes", tenant.bytes)
 
     def _begin(self) -> None:
-        """Nobody is in the queue: all that comes from now on begins together, whoever used an idle machine before."""
+        """The queue is empty: all tenants start equal, whichever of them used an idle machine before."""
         self._virtual = max((line.virtual for line in self._lines.values()), default=self._virtual)
         if len(self._lines) > len(self._named) + _FORGET_AT:
             self._sweep()
 
     def _wait(self, entry: _Entry[T]) -> None:
-        """Into its group, its tenant's line and the order of tenants, as far as it is not there."""
+        """Insert it into its group, its tenant's queue and the order of tenants."""
         line, key = entry.line, entry.item.kind
         kind = self._kinds.get(key)
         if kind is None:
@@ -406,8 +409,8 @@ class TaskQueue(Generic[T]):
         entry.group = group
         kind.waiting += 1
         self._waiting += 1
-        if line.waiting < line.places:
-            self._kept -= 1
+        if line.waiting < line.reserved:
+            self._reserved -= 1
         line.waiting += 1
         if line.waiting == 1:
             line.floor = self._virtual
@@ -431,7 +434,7 @@ class TaskQueue(Generic[T]):
         if len(taken) < most and kind.waiting:
             for other in sorted(kind.groups.values(), key=lambda each: (each.line.virtual, each.line.turn)):
                 if other is not group and fits(other.first):
-                    if self._order[0][2] is other.line:  # it does not only ride along: it is its turn
+                    if self._order[0][2] is other.line:  # it is this tenant's turn as well
                         self._virtual = max(self._virtual, other.line.virtual)
                     self._take_from(other, most - len(taken), taken)
                     if len(taken) >= most:
@@ -439,7 +442,7 @@ class TaskQueue(Generic[T]):
         return taken
 
     def _take_from(self, group: _Group[T], most: int, taken: list[T]) -> None:
-        """Its first tasks."""
+        """Take the first tasks of a group."""
         heads, entries, start = group.line.heads, group.entries, group.start
         end = min(start + most, len(entries))
         del heads[bisect_left(heads, entries[start][:2])]
@@ -456,7 +459,7 @@ class TaskQueue(Generic[T]):
             group.start = 0
 
     def _withdraw(self, entry: _Entry[T], group: _Group[T]) -> None:
-        """Out of its group, wherever it is in it."""
+        """Remove it from its group, at any position."""
         heads, entries = group.line.heads, group.entries
         place = (entry.order, entry.sequence)
         index = bisect_left(entries, place, group.start)
@@ -470,7 +473,7 @@ class TaskQueue(Generic[T]):
         self._went(group, 1)
 
     def _went(self, group: _Group[T], number: int) -> None:
-        """So many of a group do not wait any more."""
+        """Account for `number` tasks of a group that have stopped waiting."""
         line, kind = group.line, group.kind
         self._waiting -= number
         kind.waiting -= number
@@ -479,21 +482,21 @@ class TaskQueue(Generic[T]):
             if not kind.waiting:
                 del self._kinds[kind.key]
         line.waiting -= number
-        if line.waiting < line.places:
-            self._kept += min(number, line.places - line.waiting)
+        if line.waiting < line.reserved:
+            self._reserved += min(number, line.reserved - line.waiting)
         if not line.waiting:
             del self._order[bisect_left(self._order, (line.virtual, line.turn))]
 
     def _forget(self, entry: _Entry[T]) -> None:
         del self._entries[id(entry.item)]
-        del entry.item  # a list whose beginning was taken may have the entry for a while, but not the task's arguments
-        entry.line.known -= 1
+        del entry.item  # a group may hold the taken entry for a while; the task's arguments must not stay with it
+        entry.line.open_tasks -= 1
         entry.line.nbytes -= entry.nbytes
 
     # -- tenants
 
-    def _move(self, line: _Line[T], virtual: float, turn: int) -> None:
-        """To another place among the tenants with tasks that wait."""
+    def _move(self, line: _TenantQueue[T], virtual: float, turn: int) -> None:
+        """Change the position of a tenant in the order of waiting tenants."""
         order = self._order
         if len(order) == 1:
             order[0] = (virtual, turn, line)
@@ -502,35 +505,35 @@ class TaskQueue(Generic[T]):
             insort(order, (virtual, turn, line))
         line.virtual, line.turn = virtual, turn
 
-    def _new_line(self, name: str) -> _Line[T]:
+    def _new_line(self, name: str) -> _TenantQueue[T]:
         if len(self._lines) >= self._forget_at:
             self._sweep()
-        line: _Line[T] = _Line(Tenant(name=name), self._virtual, next(self._turns), 0)
+        line: _TenantQueue[T] = _TenantQueue(Tenant(name=name), self._virtual, next(self._turns), 0)
         self._lines[name] = line
         return line
 
     def _sweep(self) -> None:
-        """Forget tenants that nobody named and that would come back as if they were new."""
+        """Forget unnamed tenants that would return as if they were new."""
         idle = [
             name
             for name, line in self._lines.items()
-            if not line.known and line.virtual <= self._virtual and name not in self._named
+            if not line.open_tasks and line.virtual <= self._virtual and name not in self._named
         ]
         for name in idle:
             del self._lines[name]
         self._forget_at = 2 * len(self._lines) + _FORGET_AT
 
 
-def _some(
-    places: list[tuple[float, int, Place]], number: int, cursors: dict[Hashable, tuple[float, int]], by: Hashable
-) -> list[tuple[float, int, Place]]:
-    """The first of them, and as many others, which are others each time until all have been looked at."""
+def _sample(
+    ranked: list[tuple[float, int, Ranked]], number: int, cursors: dict[Hashable, tuple[float, int]], by: Hashable
+) -> list[tuple[float, int, Ranked]]:
+    """The first half of `number` entries, and a second half that rotates through the others."""
     first = (number + 1) // 2
     cursor = cursors.pop(by, None)
-    begin = first if cursor is None else bisect_left(places, cursor, first)
-    if begin == len(places):
+    begin = first if cursor is None else bisect_left(ranked, cursor, first)
+    if begin == len(ranked):
         begin = first
     end = begin + number - first
-    if end < len(places):
-        cursors[by] = places[end][:2]
-    return places[:first] + places[begin:end]
+    if end < len(ranked):
+        cursors[by] = ranked[end][:2]
+    return ranked[:first] + ranked[begin:end]

@@ -1,4 +1,4 @@
-"""Tenants: those who share one runtime, with what each of them may have of it."""
+"""Tenants: the users of one runtime, each with a share and limits."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from anygpu.errors import InvalidOption
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """One of those who share a runtime. What is left out is not limited."""
+    """One user of a runtime. Limits that are left out do not apply."""
 
     name: str
-    #: Of the devices' time while others want it too, relative to their shares.
+    #: Its share of device time while tenants compete, relative to the other shares.
     share: float = 1.0
-    #: Of the arguments of its tasks that wait or run.
+    #: Limit for the argument bytes of its waiting and running tasks.
     bytes: int | None = None
-    #: Tasks of it that wait.
+    #: Limit for its waiting tasks.
     queued: int | None = None
 
     def __post_init__(self) -> None:
