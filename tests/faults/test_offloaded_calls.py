@@ -13,6 +13,7 @@ import pytest
 
 import anygpu as ag
 from anygpu import fallback_warnings
+from anygpu.engines.traits import Isolation
 from anygpu.errors import DeviceHung, OutOfMemory
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.offload import Offloaded
@@ -21,7 +22,7 @@ from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry, places
 from anygpu.workers.process import ProcessWorker
-from anygpu.workers.worker import Argument, Isolation, Ran, Worker
+from anygpu.workers.worker import Argument, Ran, Worker
 
 
 def score(x: Any) -> Any:

@@ -19,6 +19,7 @@ import pytest
 
 import anygpu as ag
 from anygpu import fallback_warnings
+from anygpu.engines.traits import Isolation
 from anygpu.errors import DeviceHung, DeviceLost, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.options import Fallback
@@ -28,7 +29,7 @@ from anygpu.residency.registry import DeviceRegistry, places
 from anygpu.streams.report import Streamed
 from anygpu.streams.streaming import stream
 from anygpu.workers.process import ProcessWorker
-from anygpu.workers.worker import Argument, Isolation, Ran, Worker
+from anygpu.workers.worker import Argument, Ran, Worker
 
 X = np.random.default_rng(0).normal(size=(40_000, 32)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(32, 600)).astype(np.float32)

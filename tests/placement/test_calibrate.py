@@ -14,6 +14,7 @@ import pytest
 from anygpu.engines import tuning
 from anygpu.engines.catalogue import catalogue
 from anygpu.engines.protocol import Lack, Memory
+from anygpu.engines.traits import Isolation
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import DeviceLost, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device
@@ -29,7 +30,7 @@ from anygpu.program.primitives import Spec
 from anygpu.receipts import Phases
 from anygpu.testing import ManualClock
 from anygpu.workers.opening import open_worker
-from anygpu.workers.worker import Isolation, Ran, Worker
+from anygpu.workers.worker import Ran, Worker
 
 DEVICE = Device(
     id="webgpu:0",

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from anygpu.engines.traits import Isolation
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry, places
-from anygpu.workers.worker import Argument, Isolation, Ran, Worker
+from anygpu.workers.worker import Argument, Ran, Worker
 
 
 class Slowed:

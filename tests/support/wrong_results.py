@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from anygpu.engines.traits import Isolation
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.residency.registry import DeviceRegistry, places
-from anygpu.workers.worker import Argument, Isolation, Ran, Worker
+from anygpu.workers.worker import Argument, Ran, Worker
 
 #: Says of a program and the number of its run on this worker whether its result is to be spoilt.
 When = Callable[[Program, int], bool]

@@ -10,6 +10,7 @@ import pytest
 
 from anygpu.array.trace.tracing import record
 from anygpu.engines.catalogue import EngineEntry, catalogue
+from anygpu.engines.traits import Isolation
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program
@@ -19,7 +20,6 @@ from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing import FakeEngine, check_worker, fake_device
 from anygpu.workers.opening import default_budget, home_of, open_worker
 from anygpu.workers.thread import ThreadWorker
-from anygpu.workers.worker import Isolation
 from tests.workers.programs import chain, doubled
 
 ENGINES = ("numpy", "webgpu", "opencl", "torch", "jax")

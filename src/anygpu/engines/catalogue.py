@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from functools import cache
 from importlib import metadata
 from typing import Literal
@@ -11,9 +12,12 @@ from typing import Literal
 import msgspec
 
 from anygpu.engines.protocol import Engine
+from anygpu.engines.traits import DISCRETE, INTEGRATED, AssumedRates, EngineTraits
 from anygpu.errors import InvalidOption, MissingExtra
+from anygpu.hardware.device import Form
 
 ENTRY_POINT_GROUP = "anygpu.engines"
+TRAITS_GROUP = "anygpu.engine_traits"
 
 
 class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,21 +36,56 @@ class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str] = {}
     #: A probe that cannot hang or crash needs no process of its own.
     probe_in: Literal["child", "here"] = "child"
+    traits: EngineTraits = EngineTraits()
 
     @property
     def install_command(self) -> str:
         return f"pip install 'anygpu[{self.extra}]'" if self.extra else f"pip install {self.requires}"
 
 
+#: One CPU through NumPy, with two cores for matrix products.
+_NUMPY_RATES = AssumedRates(
+    launch=5e-6, kernel=1e-6, latency=1e-6, bytes_per_second=2e10, memory=1e10, functions=5e8, products=1e11,
+    transforms=2e9, sorting=5e8, indexing=2e9, solving=2e10, wide=2.0, compile=0.0, open=0.0,
+)  # fmt: skip
+_TORCH_CPU_RATES = msgspec.structs.replace(
+    _NUMPY_RATES, launch=3e-5, kernel=4e-6, latency=5e-6, bytes_per_second=8e9, functions=1e9, open=2.0
+)
+_JAX_CPU_RATES = msgspec.structs.replace(
+    _NUMPY_RATES, launch=6e-5, kernel=5e-6, latency=3e-5, bytes_per_second=8e9, functions=1e9, sorting=2e8,
+    compile=0.1, open=2.0,
+)  # fmt: skip
+#: Libraries of the vendors of GPUs: their own products, and no child process in between.
+_NATIVE_INTEGRATED = msgspec.structs.replace(INTEGRATED, launch=6e-5, latency=2e-5)
+_NATIVE_DISCRETE = msgspec.structs.replace(DISCRETE, launch=6e-5, latency=2e-5, bytes_per_second=1e10, products=1e13)
+_NATIVE_GPU_RATES: dict[Form, AssumedRates] = {
+    "integrated": _NATIVE_INTEGRATED,
+    "discrete": _NATIVE_DISCRETE,
+    "virtual": _NATIVE_DISCRETE,
+}
+
 BUILT_IN: tuple[EngineEntry, ...] = (
-    EngineEntry(name="numpy", target="anygpu.engines.numpy.engine:NumpyEngine", versions=("numpy",), probe_in="here"),
-    EngineEntry(name="webgpu", target="anygpu.engines.webgpu.engine:WebGPUEngine", requires="wgpu", versions=("wgpu",)),
+    EngineEntry(
+        name="numpy",
+        target="anygpu.engines.numpy.engine:NumpyEngine",
+        versions=("numpy",),
+        probe_in="here",
+        traits=EngineTraits(isolation="thread", views="strided", fuses=False, rates={"host": _NUMPY_RATES}),
+    ),
+    EngineEntry(
+        name="webgpu",
+        target="anygpu.engines.webgpu.engine:WebGPUEngine",
+        requires="wgpu",
+        versions=("wgpu",),
+        traits=EngineTraits(languages=("wgsl",), views="contiguous", tunes=True),
+    ),
     EngineEntry(
         name="opencl",
         target="anygpu.engines.opencl.engine:OpenCLEngine",
         requires="pyopencl",
         extra="opencl",
         versions=("pyopencl", "pocl-binary-distribution"),
+        traits=EngineTraits(languages=("opencl",), views="contiguous", tunes=True),
     ),
     EngineEntry(
         name="torch",
@@ -54,6 +93,9 @@ BUILT_IN: tuple[EngineEntry, ...] = (
         requires="torch",
         extra="torch",
         versions=("torch",),
+        traits=EngineTraits(
+            isolation="thread", views="forward", fuses=False, rates={"host": _TORCH_CPU_RATES, **_NATIVE_GPU_RATES}
+        ),
     ),
     EngineEntry(
         name="jax",
@@ -61,6 +103,7 @@ BUILT_IN: tuple[EngineEntry, ...] = (
         requires="jax",
         extra="jax",
         versions=("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm60-plugin", "libtpu"),
+        traits=EngineTraits(isolation="thread", rates={"host": _JAX_CPU_RATES, **_NATIVE_GPU_RATES}),
     ),
 )
 
@@ -70,7 +113,7 @@ def catalogue() -> tuple[EngineEntry, ...]:
 
     With names in the variable `ANYGPU_ENGINES`, separated by commas, only these engines are looked at; numpy always is.
     """
-    every = BUILT_IN + _of_other_packages()
+    every = every_engine()
     chosen = {name.strip() for name in os.environ.get("ANYGPU_ENGINES", "").split(",")} - {""}
     known = [entry.name for entry in every]
     if unknown := sorted(chosen.difference(known)):
@@ -80,16 +123,51 @@ def catalogue() -> tuple[EngineEntry, ...]:
     return tuple(entry for entry in every if not chosen or entry.name in chosen | {"numpy"})
 
 
+def every_engine() -> tuple[EngineEntry, ...]:
+    """Those that `catalogue` chooses from."""
+    return BUILT_IN + _of_other_packages()
+
+
+def traits_of(engine: str) -> EngineTraits:
+    """The traits of the engine with that name; the defaults where there is none."""
+    for entry in BUILT_IN:
+        if entry.name == engine:
+            return entry.traits
+    return next((entry.traits for entry in _of_other_packages() if entry.name == engine), EngineTraits())
+
+
 @cache
 def _of_other_packages() -> tuple[EngineEntry, ...]:
     """Read once: it takes some ten milliseconds where many packages are installed."""
     taken = {entry.name for entry in BUILT_IN}
+    traits = {point.name: point for point in metadata.entry_points(group=TRAITS_GROUP)}
     others = [
-        EngineEntry(name=point.name, target=point.value, versions=(point.dist.name,) if point.dist else ())
+        EngineEntry(
+            name=point.name,
+            target=point.value,
+            versions=(point.dist.name,) if point.dist else (),
+            traits=_loaded_traits(traits[point.name]) if point.name in traits else EngineTraits(),
+        )
         for point in metadata.entry_points(group=ENTRY_POINT_GROUP)
         if point.name not in taken
     ]
     return tuple(sorted(others, key=lambda entry: entry.name))
+
+
+def _loaded_traits(point: metadata.EntryPoint) -> EngineTraits:
+    """A package that is broken must not take the other engines with it."""
+    try:
+        found = point.load()
+    except Exception as error:  # noqa: BLE001 - whatever the module of another package raises
+        found = error
+    if isinstance(found, EngineTraits):
+        return found
+    warnings.warn(
+        f"The engine {point.name} is used without its traits: {point.value} is not an EngineTraits but {found!r}.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return EngineTraits()
 
 
 def is_installed(entry: EngineEntry) -> bool:
@@ -101,6 +179,12 @@ def version_of(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def library_version(engine: str) -> str | None:
+    """The version of the distribution that the engine stands on; `None` where that is not known."""
+    entry = next((each for each in every_engine() if each.name == engine), None)
+    return version_of(entry.versions[0]) if entry is not None and entry.versions else None
 
 
 def load(entry: EngineEntry) -> Engine:

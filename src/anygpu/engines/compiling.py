@@ -467,6 +467,12 @@ class CompilingEngine:
                     found = self._sessions[device.id] = Session(self.open(device), device, self)
         return found
 
+    def prepare(self, device: Device, *, budget: int | None = None) -> None:
+        if budget is not None:
+            self.budgets[device.id] = budget
+        # Reading the target opens the device and, the first time ever, tries its built-in functions.
+        _ = self.session(device).target
+
     def supports(self, program: Program, device: Device) -> list[Lack]:
         return self.session(device).lacks(program)
 

@@ -8,7 +8,7 @@ down the process they run in; that is why callers run them in a child (see `anyg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -16,6 +16,9 @@ from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.verification import HostArray, VerifiedType, inputs, mistake, types_to_verify
 from anygpu.program.graph import Program
+
+if TYPE_CHECKING:
+    from anygpu.engines.driver import Counters
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +94,56 @@ class ProgramEngine(Engine, Protocol):
 
     def synchronize(self, device: Device) -> None:
         """Return when the device has nothing left to do."""
+
+
+# -- what an engine may have beyond that; workers find out by asking for the methods
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """An engine that can open a device ahead of its first use, within a budget of memory."""
+
+    def prepare(self, device: Device, *, budget: int | None = None) -> None:
+        """Open the device and do what a first use would wait for.
+
+        `budget` is the most bytes of its memory that may be taken; `None` is no limit.
+        """
+
+
+@runtime_checkable
+class Borrows(Protocol):
+    """An engine whose programs can read an argument where it lies in the memory of the host, whatever its strides."""
+
+    def borrow(self, values: HostArray, device: Device) -> Buffer:
+        """A buffer on the same memory, for the time of one run."""
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """An engine that counts what it asks of its library, and the memory that it takes."""
+
+    def counters(self, device: Device) -> Counters: ...
+
+    def reset_peak(self, device: Device) -> None: ...
+
+    def peak_bytes(self, device: Device) -> int: ...
+
+    def execute_timed(self, executable: Executable, buffers: Sequence[Buffer]) -> tuple[list[Buffer], float | None]: ...
+
+
+@runtime_checkable
+class ReadsInto(Protocol):
+    """An engine that reads from its device straight into memory of the caller."""
+
+    def download_into(self, buffer: Buffer, target: HostArray) -> None: ...
+
+
+@runtime_checkable
+class Reclaims(Protocol):
+    """An engine that keeps memory of its device for later."""
+
+    def reclaim(self, device: Device) -> int:
+        """Give that back: how many bytes it was."""
 
 
 class Computes(Protocol):

@@ -14,7 +14,7 @@ from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array
 from anygpu.array.core.structure import flatten
 from anygpu.cache_folder import cache_folder
-from anygpu.engines.catalogue import catalogue
+from anygpu.engines.catalogue import catalogue, every_engine
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.errors import (
     AllocationError,
@@ -38,9 +38,6 @@ from anygpu.program.primitives import Spec
 
 Values = npt.NDArray[Any]
 
-#: The engines that speak a language.
-ENGINES: dict[Language, str] = {"wgsl": "webgpu", "opencl": "opencl"}
-
 #: Arguments on a device that have more bytes than this are not downloaded for a trial.
 MOST_DOWNLOADED = 64 << 20
 
@@ -48,15 +45,20 @@ MOST_DOWNLOADED = 64 << 20
 _MOST_PASSED = 4096
 
 
+def engines_for(language: Language) -> list[str]:
+    """The engines that compile kernels in the language."""
+    return [entry.name for entry in every_engine() if language in entry.traits.languages]
+
+
 def device_for(language: Language) -> tuple[Device | None, str]:
     """The best device of this machine that speaks the language; or none, and why."""
     from anygpu.residency.registry import places
 
-    engine = ENGINES[language]
     try:
-        if engine in [entry.name for entry in catalogue()]:
-            return places.find(engine).facts, ""
-        why = f"The variable ANYGPU_ENGINES leaves out {engine}."
+        known = {entry.name for entry in catalogue()}
+        if names := [name for name in engines_for(language) if name in known]:
+            return places.find(",".join(names)).facts, ""
+        why = f"The variable ANYGPU_ENGINES leaves out {', '.join(engines_for(language))}."
     except DeviceUnavailable as error:
         why = error.refusals[0] if error.refusals else str(error)
     except MissingExtra as error:

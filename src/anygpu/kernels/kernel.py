@@ -21,11 +21,12 @@ from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array, as_value
 from anygpu.array.core.recording import apply
 from anygpu.codegen.custom.reflection import reflect
+from anygpu.engines.catalogue import traits_of
 from anygpu.errors import DeviceUnavailable, InvalidOption, Unsupported
 from anygpu.fallback_warnings import warn_fallback
 from anygpu.kernels.arguments import Given, Number, call_text, given_to
 from anygpu.kernels.comparing import Tolerance
-from anygpu.kernels.first_use import ENGINES, FirstUse, device_for
+from anygpu.kernels.first_use import FirstUse, device_for, engines_for
 from anygpu.kernels.launching import Launcher, result_of
 from anygpu.kernels.sandbox import trials
 from anygpu.kernels.shapes import Grid, Results, call_like
@@ -246,7 +247,7 @@ class Kernel:
         if place is None or isinstance(place, AbstractDevice):
             return self._device
         facts: Device | None = getattr(place, "facts", None)
-        return facts if facts is not None and facts.engine == ENGINES[self.language] else None
+        return facts if facts is not None and self.language in traits_of(facts.engine).languages else None
 
     @cached_property
     def _placed(self) -> Offloaded[..., Any]:
@@ -269,7 +270,7 @@ class Kernel:
         body.__doc__ = self.__doc__
         if self.reference is not None:
             return offloaded(body, {})
-        return offloaded(body, {"on": ENGINES[self.language], "fallback": "raise"})
+        return offloaded(body, {"on": engines_for(self.language), "fallback": "raise"})
 
     # -- no device
 

@@ -12,11 +12,12 @@ import msgspec
 from anygpu.cache_folder import cache_folder
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.engines.disk_cache import DiskCache, stamp_of
+from anygpu.engines.traits import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.plan.calibration import Calibration
 from anygpu.workers.opening import home_of
-from anygpu.workers.worker import Isolation, Worker
+from anygpu.workers.worker import Worker
 
 #: What a device may take, unless somebody says otherwise.
 SECONDS = 3.0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anygpu.array.trace.traced import Traced
+from anygpu.engines.catalogue import traits_of
 from anygpu.engines.tuning import budget as tuning_budget
 from anygpu.errors import DeviceLost, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device
@@ -248,7 +249,7 @@ class CallSite:
         if not at_home:
             once = predict(program, calibration, compiled=False).phases.compile
             once += 0.0 if planner.is_open(device.id) else calibration.open
-            once += tuning_budget() if device.engine in ("webgpu", "opencl") else 0.0
+            once += tuning_budget() if traits_of(device.engine).tunes else 0.0
         return Prediction(way, plain, seconds, once, calibration.source == "measured", lack)
 
     def chunks(self, device: str, room: int) -> Chunks | Uncuttable:

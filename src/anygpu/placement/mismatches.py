@@ -6,7 +6,6 @@ import base64
 import contextlib
 import hashlib
 import platform
-import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ import numpy as np
 from anygpu._version import __version__
 from anygpu.agreement.comparing import Difference
 from anygpu.cache_folder import cache_folder, decoded, read_file, write_file
+from anygpu.engines.catalogue import library_version
 from anygpu.errors import ResultMismatch
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
@@ -119,16 +119,12 @@ def _facts(device: Device | None) -> dict[str, str]:
     return {name: str(value) for name in names if (value := getattr(device, name, None)) is not None}
 
 
-_LIBRARIES = {"webgpu": "wgpu", "opencl": "pyopencl"}
-
-
 def _versions(device: str) -> dict[str, str]:
     found = {"anygpu": __version__, "numpy": np.__version__, "python": platform.python_version()}
     found["system"] = platform.platform()
     for engine in {each.partition(":")[0] for each in device.split("+")}:
-        library = sys.modules.get(_LIBRARIES.get(engine, engine))
-        if library is not None and engine != "numpy":
-            found[engine] = str(getattr(library, "__version__", "unknown"))
+        if (version := library_version(engine)) is not None:
+            found[engine] = version
     return found
 
 

@@ -8,10 +8,10 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import msgspec
 
+from anygpu.engines.traits import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.selection import Power, Preference, prefer
 from anygpu.units import bytes_from
-from anygpu.workers.worker import Isolation
 
 #: raise: before any work is done elsewhere; warn: say so, once for each cause and line; allow: the receipt says it.
 Fallback = Literal["raise", "warn", "allow"]

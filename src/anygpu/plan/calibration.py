@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from anygpu.engines.catalogue import traits_of
 from anygpu.hardware.device import Device
 from anygpu.program.costs import Cost, OperationClass
 
@@ -102,59 +103,10 @@ def amount_of(cost: Cost) -> float:
     return float(cost.flops if cost.kind in ARITHMETIC else cost.bytes_read + cost.bytes_written)
 
 
-class _Guess(msgspec.Struct, frozen=True, kw_only=True):
-    """What is assumed of a kind of devices. Rates are operations or bytes in a second."""
-
-    launch: float
-    kernel: float
-    latency: float
-    bytes_per_second: float
-    memory: float
-    functions: float
-    products: float
-    transforms: float
-    sorting: float
-    indexing: float
-    solving: float
-    wide: float
-    compile: float
-    fuses: bool
-    open: float
-
-
-#: One CPU through NumPy, with two cores for matrix products.
-_NUMPY = _Guess(
-    launch=5e-6, kernel=1e-6, latency=1e-6, bytes_per_second=2e10, memory=1e10, functions=5e8, products=1e11,
-    transforms=2e9, sorting=5e8, indexing=2e9, solving=2e10, wide=2.0, compile=0.0, fuses=False, open=0.0,
-)  # fmt: skip
-_TORCH_CPU = msgspec.structs.replace(
-    _NUMPY, launch=3e-5, kernel=4e-6, latency=5e-6, bytes_per_second=8e9, functions=1e9, open=2.0
-)
-_JAX_CPU = msgspec.structs.replace(
-    _NUMPY, launch=6e-5, kernel=5e-6, latency=3e-5, bytes_per_second=8e9, functions=1e9, sorting=2e8,
-    compile=0.1, fuses=True, open=2.0,
-)  # fmt: skip
-#: A GPU interface that runs on the CPU, in a process of its own.
-_SOFTWARE = _Guess(
-    launch=5e-4, kernel=5e-5, latency=1e-4, bytes_per_second=3e9, memory=6e9, functions=5e8, products=1e10,
-    transforms=1e9, sorting=1e8, indexing=1e9, solving=1e9, wide=2.5, compile=0.05, fuses=True, open=0.5,
-)  # fmt: skip
-_INTEGRATED = _Guess(
-    launch=4e-4, kernel=2e-5, latency=1e-4, bytes_per_second=6e9, memory=3e10, functions=3e10, products=3e11,
-    transforms=1e10, sorting=5e9, indexing=1e10, solving=1e10, wide=8.0, compile=0.05, fuses=True, open=0.5,
-)  # fmt: skip
-_DISCRETE = _Guess(
-    launch=4e-4, kernel=1e-5, latency=1e-4, bytes_per_second=6e9, memory=3e11, functions=5e11, products=3e12,
-    transforms=1e11, sorting=5e10, indexing=1e11, solving=1e11, wide=32.0, compile=0.05, fuses=True, open=0.5,
-)  # fmt: skip
-#: Libraries of the vendors of GPUs: their own products, and no child process in between.
-_INTEGRATED_NATIVE = msgspec.structs.replace(_INTEGRATED, launch=6e-5, latency=2e-5)
-_DISCRETE_NATIVE = msgspec.structs.replace(_DISCRETE, launch=6e-5, latency=2e-5, bytes_per_second=1e10, products=1e13)
-
-
 def assumed(device: Device) -> Calibration:
     """What a device of this kind is likely to do, until it has been measured."""
-    guess = _guess(device)
+    traits = traits_of(device.engine)
+    guess = traits.rates_of(device.form)
     by_class: dict[OperationClass, float] = {
         "creation": guess.memory,
         "elementwise": guess.memory,
@@ -179,7 +131,7 @@ def assumed(device: Device) -> Calibration:
         rates={kind: _straight(rate) for kind, rate in by_class.items()},
         wide=guess.wide,
         compile=guess.compile,
-        fuses=guess.fuses,
+        fuses=traits.fuses,
         open=guess.open,
     )
 
@@ -188,26 +140,3 @@ def _straight(per_second: float) -> Curve:
     """The same rate at every amount."""
     least, most = 1e2, 1e9
     return Curve(((least, least / per_second), (most, most / per_second)))
-
-
-def _guess(device: Device) -> _Guess:
-    guess = _on_the_cpu(device) if device.kind == "cpu" else _on_an_accelerator(device)
-    return msgspec.structs.replace(guess, fuses=device.engine not in ("numpy", "torch"))
-
-
-def _on_an_accelerator(device: Device) -> _Guess:
-    native = device.engine in ("torch", "jax")
-    if device.form == "integrated":
-        return _INTEGRATED_NATIVE if native else _INTEGRATED
-    return _DISCRETE_NATIVE if native else _DISCRETE
-
-
-def _on_the_cpu(device: Device) -> _Guess:
-    match device.engine:
-        case "numpy":
-            return _NUMPY
-        case "torch":
-            return _TORCH_CPU
-        case "jax":
-            return _JAX_CPU
-    return _SOFTWARE

@@ -14,6 +14,7 @@ from anygpu.array.core.device import set_device_finder
 from anygpu.array.functions.types import set_devices
 from anygpu.engines.catalogue import EngineEntry, catalogue, is_installed, load
 from anygpu.engines.protocol import ProgramEngine
+from anygpu.engines.traits import Isolation
 from anygpu.errors import DeviceLost, DeviceUnavailable, MissingExtra
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.selection import prefer, require
@@ -22,7 +23,7 @@ from anygpu.residency.lineage import Evicted, HostCopyCache, Loss
 from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.workers.opening import home_of, open_worker
 from anygpu.workers.starting import Child
-from anygpu.workers.worker import Isolation, Worker
+from anygpu.workers.worker import Worker
 
 __all__ = ["DeviceHandle", "DeviceRegistry", "places"]
 

@@ -12,15 +12,12 @@ from anygpu.array.core.expression import Value, compute
 from anygpu.array.core.indexing import _parse
 from anygpu.array.core.recording import apply, dtype_name
 from anygpu.array.core.views import attach
+from anygpu.engines.catalogue import traits_of
 from anygpu.errors import CopyNeeded, InvalidOption
 from anygpu.program.primitives import Flip, Primitive, Reshape, Slice, Spec, product
 
 if TYPE_CHECKING:
     from anygpu.store.tensor import Copying, Tensor
-
-#: Engines whose arrays may have any strides, engines whose arrays are a run of elements in a buffer; all others copy.
-_STRIDED = frozenset(("numpy", "torch"))
-_RUNS = frozenset(("webgpu", "opencl"))
 
 
 def view_of(tensor: Tensor, index: Any, *, shape: Any, dtype: Any, device: object | None, copy: Copying) -> Array:
@@ -128,20 +125,24 @@ def why_copied(engine: str, spec: Spec, path: tuple[Primitive, ...]) -> str | No
     """Why an engine copies the elements that the path leads to; `None` where it gives another look at the same ones."""
     if not _spec_after(spec, path).nbytes:
         return None
-    if engine in _STRIDED:
-        return _why_not_strided(engine, spec, path)
-    if engine in _RUNS:
-        return _why_no_run(engine, spec, path)
-    if _changes_nothing(spec, path):
-        return None
-    return f"{engine} has no arrays that share memory"
+    match traits_of(engine).views:
+        case "strided":
+            return _why_not_strided(spec, path)
+        case "forward":
+            if any(isinstance(op, Flip) for op in path):
+                return f"{engine} has no arrays whose elements lie backwards"
+            return _why_not_strided(spec, path)
+        case "contiguous":
+            return _why_no_run(engine, spec, path)
+        case "none":
+            return None if _changes_nothing(spec, path) else f"{engine} has no arrays that share memory"
 
 
 def _changes_nothing(spec: Spec, path: tuple[Primitive, ...]) -> bool:
     return all(isinstance(op, Reshape) and op.shape == spec.shape for op in path)
 
 
-def _why_not_strided(engine: str, spec: Spec, path: tuple[Primitive, ...]) -> str | None:
+def _why_not_strided(spec: Spec, path: tuple[Primitive, ...]) -> str | None:
     """Ask NumPy itself, with an array that has the strides and no memory."""
     strides: list[int] = []
     step = 1
@@ -153,8 +154,6 @@ def _why_not_strided(engine: str, spec: Spec, path: tuple[Primitive, ...]) -> st
         if isinstance(op, Slice):
             dummy = dummy[tuple(slice(*each) for each in zip(op.starts, op.stops, op.steps, strict=True))]
         elif isinstance(op, Flip):
-            if engine == "torch":
-                return "torch has no arrays whose elements lie backwards"
             dummy = np.flip(dummy, op.axes)
         elif isinstance(op, Reshape):
             try:

@@ -5,14 +5,23 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from anygpu.engines.catalogue import EngineEntry, load
 from anygpu.engines.host_types import numpy_dtype
-from anygpu.engines.numpy.engine import NumpyEngine
-from anygpu.engines.protocol import Buffer, Lack, Memory, ProgramEngine
+from anygpu.engines.protocol import (
+    Borrows,
+    Buffer,
+    Counting,
+    Lack,
+    Memory,
+    Prepares,
+    ProgramEngine,
+    ReadsInto,
+    Reclaims,
+)
 from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.hardware.verification import HostArray
@@ -33,34 +42,6 @@ _NOT_ASKED = "it was not asked for: reading the device's own clock costs another
 #: Below, a copy costs less than to find out whether it is needed.
 _WORTH_LENDING = 64 << 10
 _NO_CLOCK = "this engine gives no time by the device's own clock"
-
-
-@runtime_checkable
-class Counting(Protocol):
-    """An engine that counts what it asks of its library, and the memory that it takes."""
-
-    def counters(self, device: Device) -> Counters: ...
-
-    def reset_peak(self, device: Device) -> None: ...
-
-    def peak_bytes(self, device: Device) -> int: ...
-
-    def execute_timed(self, executable: Any, buffers: Sequence[Buffer]) -> tuple[list[Buffer], float | None]: ...
-
-
-@runtime_checkable
-class ReadsInto(Protocol):
-    """An engine that reads from its device straight into memory which somebody else has."""
-
-    def download_into(self, buffer: Any, target: HostArray) -> None: ...
-
-
-@runtime_checkable
-class Reclaims(Protocol):
-    """An engine that keeps memory of its device for later."""
-
-    def reclaim(self, device: Device) -> int:
-        """Give that back: how many bytes it was."""
 
 
 class Resident:
@@ -114,12 +95,8 @@ def prepare_device(engine: ProgramEngine, device: Device, budget: int | None, *,
             what = f"it is {now.name} now" if now is not None else "it is not there any more"
             refusal = f"{device.id} was {device.name}, and {what}."
             raise DeviceUnavailable(f'on="{device.id}"', [refusal], device=device.id)
-    if isinstance(engine, Counting):
-        budgets: dict[str, int] = engine.budgets  # type: ignore[attr-defined]
-        if budget is not None:
-            budgets[device.id] = budget
-        # Reading the target opens the device and, the first time ever, tries its built-in functions.
-        _ = engine.session(device).target  # type: ignore[attr-defined]
+    if isinstance(engine, Prepares):
+        engine.prepare(device, budget=budget)
 
 
 class Executor:
@@ -131,8 +108,7 @@ class Executor:
         self._translating = Translating(engine, device)
         self._counting: Counting | None = engine if isinstance(engine, Counting) else None
         self._reads_into: ReadsInto | None = engine if isinstance(engine, ReadsInto) else None
-        #: Its buffers are NumPy's arrays, in whatever order their values lie.
-        self._takes_arrays = isinstance(engine, NumpyEngine)
+        self._borrows: Borrows | None = engine if isinstance(engine, Borrows) else None
         self._in_host_memory = device.form == "host" and self._counting is None
 
     def supports(self, program: Program) -> list[Lack]:
@@ -171,8 +147,8 @@ class Executor:
         return self.engine.upload(values, self.device)
 
     def _lent(self, values: HostArray) -> Buffer:
-        if self._takes_arrays:
-            return np.asarray(values)
+        if self._borrows is not None:
+            return self._borrows.borrow(values, self.device)
         if values.nbytes >= _WORTH_LENDING and values.flags.c_contiguous:
             try:
                 return self.engine.adopt(exportable(values), self.device)

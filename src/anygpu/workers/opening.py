@@ -6,22 +6,20 @@ import os
 from typing import get_args
 
 from anygpu.engines.catalogue import EngineEntry
+from anygpu.engines.traits import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.units import bytes_from
 from anygpu.workers.starting import Child
-from anygpu.workers.worker import Isolation, Worker
+from anygpu.workers.worker import Worker
 
 ISOLATION = "ANYGPU_ISOLATION"
 MEMORY = "ANYGPU_MEMORY"
 
-#: Libraries that do not bring down a process, and whose arrays users want to have in theirs.
-_IN_THIS_PROCESS = ("numpy", "torch", "jax")
-
 
 def home_of(entry: EngineEntry, isolation: Isolation | None = None) -> Isolation:
     """Where a worker of that engine lives: as asked, as the variable says, or as suits the engine."""
-    wanted = isolation or os.environ.get(ISOLATION) or ("thread" if entry.name in _IN_THIS_PROCESS else "process")
+    wanted = isolation or os.environ.get(ISOLATION) or entry.traits.isolation
     for home in get_args(Isolation):
         if wanted == home:
             return home  # type: ignore[no-any-return]

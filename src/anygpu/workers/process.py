@@ -18,6 +18,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import Lack, Memory
+from anygpu.engines.traits import Isolation
 from anygpu.engines.tuning_limit import tuning_limit
 from anygpu.errors import (
     DeviceLost,
@@ -39,7 +40,7 @@ from anygpu.workers.probe_messages import ServeRequest
 from anygpu.workers.shared import Kind, Segment
 from anygpu.workers.starting import Child
 from anygpu.workers.task_messages import InSegment, Operand, Task
-from anygpu.workers.worker import Argument, Handle, Isolation, Ran
+from anygpu.workers.worker import Argument, Handle, Ran
 
 #: Arrays of so many bytes travel inside of the messages: below, a segment costs 10 µs more; from about twice as many on
 #: it saves up to 100 µs.

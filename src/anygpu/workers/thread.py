@@ -13,6 +13,7 @@ import numpy as np
 from anygpu.array.core.arguments import spec_of
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import Lack, Memory, ProgramEngine
+from anygpu.engines.traits import Isolation
 from anygpu.errors import DeviceLost, DevicePoisoned, InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.hardware.verification import HostArray
@@ -20,7 +21,7 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import Constant, Spec
 from anygpu.receipts import Phases
 from anygpu.workers.executor import Executor, Resident, check_arguments, native_order
-from anygpu.workers.worker import Argument, Handle, Isolation, Ran
+from anygpu.workers.worker import Argument, Handle, Ran
 
 
 class LocalHandle(Resident):

@@ -8,17 +8,15 @@ except in what a crash takes with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from anygpu.engines.protocol import Lack, Memory
+from anygpu.engines.traits import Isolation
 from anygpu.hardware.device import Device
 from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts import DriverWork, HostOperation, Phases
-
-#: thread: in this process, on the thread of the caller; process: a child of its own.
-Isolation = Literal["thread", "process"]
 
 
 class Handle(Protocol):

@@ -55,6 +55,9 @@ class NumpyEngine:
     def upload(self, values: HostArray, device: Device) -> HostArray:
         return np.array(values, order="C")
 
+    def borrow(self, values: HostArray, device: Device) -> HostArray:
+        return np.asarray(values)
+
     def download(self, buffer: HostArray) -> HostArray:
         return buffer
 
