@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,63 @@ def test_inside_a_function_that_runs_on_numpy_it_is_its_reference(language: Lang
     receipt = ag.last_receipt()
     assert receipt is not None
     assert receipt.device == "numpy"
+
+
+def _receipt_of(kernel: ag.Kernel, language: Language) -> ag.Receipt:
+    """That of a call with NumPy's arrays, wherever it comes from."""
+    np.testing.assert_allclose(kernel(A, 2.0), A * 2, rtol=1e-6)
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    return receipt
+
+
+def test_a_done_callback_is_no_part_of_the_task(language: Language, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_DEVICE", ENGINE[language])
+    kernel = ag.Kernel(SCALE[language], scaled)
+    receipts: list[ag.Receipt] = []
+    begin, done = threading.Event(), threading.Event()
+
+    def callback(_: Any) -> None:
+        try:
+            receipts.append(_receipt_of(kernel, language))
+        finally:
+            done.set()
+
+    def task(x: Any) -> Any:
+        begin.wait(10)
+        return x + 1
+
+    future = ag.submit(task, A, on="numpy")
+    future.add_done_callback(callback)
+    begin.set()
+    assert done.wait(60)
+    assert [receipt.task for receipt in receipts] == ["scale"]
+    assert receipts[0].device.startswith(ENGINE[language])
+
+
+@pytest.mark.parametrize("per_chunk", [False, True])
+def test_a_sink_of_a_stream_is_no_part_of_the_stream(
+    language: Language, per_chunk: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANYGPU_DEVICE", ENGINE[language])
+    kernel = ag.Kernel(SCALE[language], scaled)
+    receipts: list[ag.Receipt] = []
+
+    def sink(chunk: Any, start: int, stop: int) -> None:
+        receipts.append(_receipt_of(kernel, language))
+
+    ag.stream(lambda x: x + 1, A, sink=sink, per_chunk=per_chunk, on="numpy")
+    assert {receipt.task for receipt in receipts} == {"scale"}
+    assert receipts[0].device.startswith(ENGINE[language])
+
+
+def test_inside_a_stream_that_runs_on_numpy_it_is_its_reference(language: Language) -> None:
+    kernel = ag.Kernel(SCALE[language], scaled)
+    kernel.check(A, 2.0)
+    with ag.collect_receipts() as receipts:
+        streamed = ag.stream(lambda x: kernel(x, 2.0) + 1, A, per_chunk=True, on="numpy")
+    np.testing.assert_allclose(streamed.value, A * 2 + 1, rtol=1e-6)
+    assert "scale" not in {receipt.task for receipt in receipts}
 
 
 def test_without_a_reference_only_its_own_devices_run_it(language: Language) -> None:

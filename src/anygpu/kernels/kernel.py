@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -30,6 +29,7 @@ from anygpu.kernels.first_use import FirstUse, device_for, engines_for
 from anygpu.kernels.launching import Launcher, result_of
 from anygpu.kernels.sandbox import trials
 from anygpu.kernels.shapes import Grid, Results, call_like
+from anygpu.placement.executing import is_executing
 from anygpu.program.custom import SPOKEN, Language, Parameter, Three
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class Kernel:
             # With the user's own arrays, and so that an error is theirs to see, wherever the call runs.
             self._first_use.require(self._device, given)
         if self.reference is not None:
-            if _is_placed_already():
+            if is_executing():  # on NumPy: that was decided, with its cost
                 return call_like(self.reference, given.arrays, given.numbers)
             if self._device is None:
                 self._tell_why_not()
@@ -291,20 +291,6 @@ class Kernel:
 
 def _again(source: str, reference: Callable[..., Any] | None, options: dict[str, Any]) -> Kernel:
     return Kernel(source, reference, **options)
-
-
-#: Modules that call a user's function with NumPy's arrays once it has been decided that it runs there.
-_PLACING = ("anygpu.placement.", "anygpu.runtime.", "anygpu.streams.")
-
-
-def _is_placed_already() -> bool:
-    """Whether the call comes from a function that anygpu runs, on NumPy, as it is: that was decided, with its cost."""
-    frame = sys._getframe(2)
-    while not frame.f_globals.get("__name__", "").startswith(_PLACING):
-        if frame.f_back is None:
-            return False
-        frame = frame.f_back
-    return True
 
 
 def _checked_tolerance(tolerance: Any) -> Tolerance | None:

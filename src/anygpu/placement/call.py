@@ -9,6 +9,7 @@ from anygpu.array.trace.traced import Given, NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.call_sites import Known
+from anygpu.placement.executing import Executing
 from anygpu.placement.planner import Planner
 from anygpu.placement.signature import signature
 from anygpu.placement.values import anygpu_arrays_in
@@ -91,9 +92,10 @@ class Call:
         changed = None
         if state.traced is not None:
             changed = state.traced.changed(self.function, self.arguments, self.keywords)
-        traced = trace(
-            self.function, self.arguments, self.keywords, precision=precision, by_value=by_value, seconds=seconds
-        )
+        with Executing():
+            traced = trace(
+                self.function, self.arguments, self.keywords, precision=precision, by_value=by_value, seconds=seconds
+            )
         if isinstance(traced, Traced) and changed is not None and state.recordings >= MOST_RECORDINGS:
             traced = NotTraceable(f"{changed} changes from call to call, and decides what it computes")
         if isinstance(traced, NotTraceable) and traced.error is not None and (raises or state.cell.home is None):

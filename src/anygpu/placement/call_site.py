@@ -11,6 +11,7 @@ from anygpu.engines.tuning import budget as tuning_budget
 from anygpu.errors import DeviceLost, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.hardware.selection import matches_name, require, select
+from anygpu.placement.executing import Executing
 from anygpu.placement.floating_point import may_warn
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
@@ -145,6 +146,11 @@ class CallSite:
             return function
         at_home = function if self.options.precision is None else narrowing(function)
         return on_numpy(at_home) if self.ours else at_home
+
+    def run_on_host(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Call the user's function on NumPy. What it raises is the caller's."""
+        with Executing():
+            return self.at_home(function)(*arguments, **keywords)
 
     def be_quiet(self, calls: int, why: str) -> None:
         """So many calls may go home from now on without anything being asked, and why."""

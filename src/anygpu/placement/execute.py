@@ -16,6 +16,7 @@ from anygpu.hardware.device import Kind
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite, Prediction
 from anygpu.placement.check import compared, judge_returned, learn_flags, pin
+from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore
 from anygpu.placement.floating_point import Filters, is_finite, is_shown, loud, modes_now, warns
 from anygpu.placement.receipt_log import numpy_receipt
@@ -35,13 +36,13 @@ def run_untraced(
     state, cell, planner = call.state, call.state.cell, call.planner
     predicted = cell.estimate("numpy")
     with timer.phase("run"):
-        value = state.at_home(call.function)(*call.arguments, **call.keywords)
+        value = state.run_on_host(call.function, call.arguments, call.keywords)
     if cell.home == "numpy":
         with timer.phase("plan"):
             took = timer.seconds("run")
             with planner.lock:
                 cell.measured("numpy", took)
-                planner.seconds += took
+                planner.add_seconds(took)
             state.trust.heard = Filters.now()
             if call.lasting:
                 explore(call, value, checks=choice.checks)
@@ -126,7 +127,7 @@ def on_device(
     with timer.phase("plan"):
         with planner.lock:
             cell.measured(name, took)
-            planner.seconds += took
+            planner.add_seconds(took)
             if facts.plain is not None:
                 planner.corrections.learn(name, state.kind, facts.plain.seconds, took)
             _learn_pieces(state, name, facts, ran)
@@ -229,7 +230,7 @@ def _after_numpy(
 
 def hear_numpy(call: Call) -> None:
     """For a device that was asked for: NumPy warns or raises as it always does, and the device's result stays."""
-    value = call.state.at_home(call.function)(*call.arguments, **call.keywords)
+    value = call.state.run_on_host(call.function, call.arguments, call.keywords)
     call.state.trust.heard = Filters.now()
     learn_from(call, value)
 
@@ -249,7 +250,7 @@ def _always_checked(call: Call, name: str, results: Sequence[Any], given: Sequen
     state = call.state
     assert state.traced is not None
     arrays = [np.asarray(each) for each in given]
-    expected = None if state.ours else state.at_home(call.function)(*call.arguments, **call.keywords)
+    expected = None if state.ours else state.run_on_host(call.function, call.arguments, call.keywords)
     sample = Sample(state.traced, arrays, state.traced.without_arguments(expected), state.ours)
     judgement = compared(sample, results)
     if judgement.verdict == "agree":
@@ -305,14 +306,15 @@ def _run_on_lazy_arrays(
     """anygpu's own arrays, and a function that is not recorded: it is called with them, and they compute as ever."""
     state = call.state
     with timer.phase("run"):
-        value = call.function(*call.arguments, **call.keywords)
+        with Executing():
+            value = call.function(*call.arguments, **call.keywords)
         for array in anygpu_arrays_in((value,), {}):
             array.compute()
     phases = timer.finish()
     why = "not measured: the function ran eagerly on device arrays"
     with call.planner.lock:
         state.cell.measured(choice.candidate, phases.run)
-        call.planner.seconds += phases.run
+        call.planner.add_seconds(phases.run)
     if call.lasting and state.not_recorded is None:
         explore(call)
     reason = choice.sentence

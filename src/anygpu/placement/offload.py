@@ -18,6 +18,7 @@ from anygpu.hardware.selection import matches_name
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import LARGE, CallSite, NewCallSite, said_of_new
 from anygpu.placement.call_sites import Known, KnownFunctions
+from anygpu.placement.executing import enter, leave
 from anygpu.placement.opaque import explain_opaque, place_opaque
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.place_call import explain, place
@@ -77,7 +78,7 @@ class Calls:
             state = self._state(planner, arguments, keywords)
             early = known.new.get(key)
             if early is not None:
-                planner.seconds += early.tell(state.cell)
+                planner.add_seconds(early.tell(state.cell))
             known.remember(key, state)
         else:
             known.used(key)
@@ -172,7 +173,11 @@ class Offloaded(Calls, Generic[P, R]):
             if not state.as_it_is:
                 function = state.at_home(function)  # type: ignore[union-attr]
             ready = _clock()
-            value = function(*arguments, **keywords) if keywords else function(*arguments)
+            token = enter(True)
+            try:
+                value = function(*arguments, **keywords) if keywords else function(*arguments)
+            finally:
+                leave(token)
             end = _clock()
             state.quiet -= 1
             state.unheard += end - ready
@@ -183,7 +188,11 @@ class Offloaded(Calls, Generic[P, R]):
         if state is None and self._may_begin_at_home and _may_begin_small(key, arguments, keywords):
             # Nothing is thought about before it is known to pay.
             ready = _clock()
-            value = function(*arguments, **keywords) if keywords else function(*arguments)
+            token = enter(True)
+            try:
+                value = function(*arguments, **keywords) if keywords else function(*arguments)
+            finally:
+                leave(token)
             end = _clock()
             said = self._new
             known.remember_new(key, NewCallSite(said, end - ready))

@@ -13,6 +13,7 @@ from anygpu.array.core.structure import flatten, unflatten
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.selection import select
 from anygpu.placement.call import Call
+from anygpu.placement.executing import Executing
 from anygpu.placement.receipt_log import publish
 from anygpu.plan.plan import Plan, Refused
 from anygpu.receipts import Attempt, PhaseTimer, Receipt
@@ -63,7 +64,7 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
         with timer.phase("run"):
             try:
                 calling = getattr(worker.engine, "calling", None)
-                with calling(given) if calling is not None else contextlib.nullcontext():
+                with calling(given) if calling is not None else contextlib.nullcontext(), Executing():
                     value = call.function(*arguments, **keywords)
                 worker.engine.synchronize(device)
             except Exception as error:
@@ -89,7 +90,7 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
     took = phases.total - phases.plan
     with planner.lock:
         cell.measured(choice.candidate, took)
-        planner.seconds += took
+        planner.add_seconds(took)
         _offer_another(call)
     unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), _NOT_LOOKED_INTO)
     if predicted is None:

@@ -49,7 +49,7 @@ def place(call: Call) -> tuple[Any, Receipt]:
     if owed is not None:
         raise owed
     with timer.phase("plan"):
-        call.planner.seconds += call.state.hear()
+        call.planner.add_seconds(call.state.hear())
         trace_and_predict(call, timer)
         choice = choose(call)
         if choice.checks is not None:

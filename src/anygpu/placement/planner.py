@@ -56,7 +56,7 @@ class Planner:
         self.lock = threading.RLock()
         self.background = Background()
         self.corrections = Corrections()
-        #: Seconds that calls have taken in all: what exploring has to be worth.
+        #: Seconds that calls have taken in all: what exploring has to be worth. `add_seconds` adds to it.
         self.seconds = 0.0
         self._machine: Machine | None = None
         self._looking = self._ready = False
@@ -88,6 +88,11 @@ class Planner:
             self._machine = found
             self._recall(found.devices)
         return found
+
+    def add_seconds(self, seconds: float) -> None:
+        """Calls have taken so long. Any thread may say so, with or without the lock."""
+        with self.lock:
+            self.seconds += seconds
 
     @property
     def until_worth_looking(self) -> float:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.array.core.device import to_numpy_dtype
+from anygpu.placement.executing import Executing
 from anygpu.plan.chunking import Chunks
 from anygpu.plan.splitting import Part, Split
 from anygpu.program.graph import Program
@@ -90,13 +91,15 @@ def execute(
     between: Callable[[], None] | None = None,
 ) -> Ran:
     """Run it that way. `between` is called before each piece but the first, and ends the run by raising."""
-    match way:
-        case SingleDevice(device=device):
-            return find(device).run(program, arguments, keep=keep, timeout=timeout)
-        case Chunked(device=device, chunks=chunks):
-            return _in_pieces(find(device), chunks, program, arguments, timeout, between)
-        case SplitAcrossDevices(devices=devices, split=split):
-            return _in_parts([find(device) for device in devices], split, arguments, timeout)
+    # A worker of this process may call a kernel's reference.
+    with Executing():
+        match way:
+            case SingleDevice(device=device):
+                return find(device).run(program, arguments, keep=keep, timeout=timeout)
+            case Chunked(device=device, chunks=chunks):
+                return _in_pieces(find(device), chunks, program, arguments, timeout, between)
+            case SplitAcrossDevices(devices=devices, split=split):
+                return _in_parts([find(device) for device in devices], split, arguments, timeout)
 
 
 def _in_pieces(

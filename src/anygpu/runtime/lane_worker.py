@@ -186,7 +186,7 @@ class LaneWorker:
                 self._opaque(job)
                 return
             with timer.phase("plan"):
-                planner.seconds += state.hear()
+                planner.add_seconds(state.hear())
                 if job.forced is None:
                     # What surrounds the function may have changed since another such task has run.
                     trace_and_predict(call, timer)
@@ -243,7 +243,7 @@ class LaneWorker:
         begin = clock()
         try:
             with job.modes.hold() if job.modes is not None else _NOTHING:
-                value = state.at_home(call.function)(*call.arguments, **call.keywords)
+                value = state.run_on_host(call.function, call.arguments, call.keywords)
         except BaseException as error:  # noqa: BLE001
             self._fail(job, error)
             del job, call
@@ -396,8 +396,7 @@ class LaneWorker:
         each = took / len(jobs)
         lasting = (took - made.ran.phases.compile) / len(jobs)
         batches.seconds_each = lasting if batches.seconds_each is None else (batches.seconds_each + lasting) / 2
-        with planner.lock:
-            planner.seconds += took
+        planner.add_seconds(took)
         device = planner.machine().device(choice.candidate)
         launch = _Launch(
             jobs[0].call.state.task,

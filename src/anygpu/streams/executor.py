@@ -27,6 +27,7 @@ from anygpu.hardware.device import Kind
 from anygpu.hardware.selection import select
 from anygpu.hardware.verification import HostArray
 from anygpu.placement.call_site import first_choice, lacking, no_device
+from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import merge_runs
@@ -200,7 +201,7 @@ class ChunkExecutor:
             self._learn_memory(piece, ran)
             self._tell(ran)
         took = planner.clock() - begin - ran.phases.compile
-        planner.seconds += took
+        planner.add_seconds(took)
         if track.runs == 1 and name != "numpy":
             # The first chunk on a device fills caches: it counts until there is another.
             track.recent.clear()
@@ -263,7 +264,10 @@ class ChunkExecutor:
                 return None
             whole = stream.values[position]
             shapes.append(self._part_of(whole, number, 0, length))
-        with contextlib.suppress(Exception):  # whatever it raises for a chunk, the program of the whole is right
+        with (
+            contextlib.suppress(Exception),
+            Executing(),
+        ):  # whatever it raises for a chunk, the program of the whole is right
             found = trace(stream.function, tuple(shapes), {}, precision=self._options.precision, views=False)
             if isinstance(found, Traced) and self._uses_the_same(found, shapes):
                 is_plain = returned_by(found) == list(range(len(found.program.outputs)))
@@ -283,7 +287,9 @@ class ChunkExecutor:
         )
 
     def _at_home(self, chunks: Sequence[HostArray], piece: Program) -> list[HostArray]:
-        leaves = [np.asarray(each) for each in flatten(self._home(*chunks))[0]]
+        with Executing():
+            value = self._home(*chunks)
+        leaves = [np.asarray(each) for each in flatten(value)[0]]
         if [(each.shape, each.dtype.name) for each in leaves] != [(s.shape, s.dtype) for s in piece.results]:
             raise InvalidOption(f"{self._stream.task} returned something else for a chunk than when it was recorded.")
         # The memory of a chunk is used again, so nothing may stay in it.

@@ -12,6 +12,7 @@ from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.errors import InvalidOption
 from anygpu.hardware.verification import HostArray
+from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
@@ -91,7 +92,8 @@ def recorded(
     task: str, function: Callable[..., Any], shapes: Sequence[HostArray], axis: int, length: int, options: Options
 ) -> Stream:
     """The function for whole arrays of these shapes; raises unless every stretch of the axis can be computed alone."""
-    traced = trace(function, tuple(shapes), {}, precision=options.precision, views=False)
+    with Executing():
+        traced = trace(function, tuple(shapes), {}, precision=options.precision, views=False)
     if isinstance(traced, NotTraceable) and traced.error is not None:
         raise traced.error
     if isinstance(traced, NotTraceable):
