@@ -259,6 +259,7 @@ def test_a_driver_without_a_card(anygpu: Anygpu) -> None:
     assert screen.lines[-1] == "Nothing needs mending."
 
 
+@pytest.mark.serial
 def test_a_call_that_hangs(anygpu: Anygpu) -> None:
     screen = anygpu("doctor", "--timeout", "4", scenario="hang")
     assert screen.seconds < 4 + 1.5

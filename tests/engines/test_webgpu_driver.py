@@ -336,6 +336,7 @@ def test_a_mistake_in_a_submission_leaves_the_device_as_it_was(driver: WebGPUDri
 # Time
 
 
+@pytest.mark.serial
 def test_device_time_is_inside_of_wall_time(driver: WebGPUDriver) -> None:
     extent = room(driver, 64 * 128)
     spin = Launch(driver.build(spin_kernel(128, 2000)), (extent,), (0,))

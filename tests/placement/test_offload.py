@@ -72,6 +72,7 @@ def test_a_call_runs_where_it_was_asked_to(device: str) -> None:
     assert ag.last_receipt() == result.receipt
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("device", DEVICES)
 def test_phases_add_up_to_what_the_caller_waited_for(device: str) -> None:
     function = ag.offload(on=device, fallback="raise")(score)

@@ -17,6 +17,9 @@ from anygpu.placement.strategies import SplitAcrossDevices
 from anygpu.plan.splitting import Split
 from tests.support.slowed import Slowed, SlowedPlaces
 
+# Where calls go depends on how long they take.
+pytestmark = pytest.mark.serial
+
 
 def chain(x: Any) -> Any:
     """Sixty passes over memory in NumPy, one in a fused kernel."""
@@ -89,21 +92,25 @@ def test_a_slow_device_loses_its_work_and_gets_it_back(planner: Planner) -> None
 
 def test_the_first_calls_never_wait_for_a_compiler(planner: Planner) -> None:
     x = np.random.default_rng(0).normal(size=200_000).astype(np.float32)
+    ratios = []
+    for number in range(3):
 
-    def unseen(x: Any) -> Any:
-        return np.log1p(np.exp(np.cos(x) * 0.123 + np.cbrt(x))) * np.arctan(x)
+        def unseen(x: Any, scale: float = 0.123 + number) -> Any:
+            return np.log1p(np.exp(np.cos(x) * scale + np.cbrt(x))) * np.arctan(x)
 
-    unseen(x)
-    begin = time.perf_counter()
-    for _ in range(5):
         unseen(x)
-    bare = time.perf_counter() - begin
-    watched = Watched(planner, unseen)
-    begin = time.perf_counter()
-    for _ in range(5):
-        watched.function(x)
-    assert time.perf_counter() - begin < 3 * bare + 0.01, "generous: the machine may be busy"
-    assert planner.settle(60)
+        begin = time.perf_counter()
+        for _ in range(5):
+            unseen(x)
+        bare = time.perf_counter() - begin
+        watched = Watched(planner, unseen)
+        begin = time.perf_counter()
+        for _ in range(5):
+            watched.function(x)
+        ratios.append((time.perf_counter() - begin) / bare)
+        assert planner.settle(60)
+    # A compiler would take a hundred times as long, each time; a busy machine disturbs some rounds only.
+    assert min(ratios) < 3, ratios
 
 
 LIMIT: float | None = None

@@ -151,10 +151,10 @@ def test_a_refusal_does_not_repeat_what_was_sent() -> None:
     ids=["nodes", "edges", "outputs", "axes", "pairs of axes", "files"],
 )
 def test_large_bytes_are_read_or_refused_soon(data: bytes) -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     with contextlib.suppress(InvalidProgram):
         from_bytes(data)
-    assert time.perf_counter() - start < 10
+    assert time.thread_time() - start < 10
 
 
 def test_what_could_not_be_read_is_not_written() -> None:

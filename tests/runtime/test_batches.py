@@ -572,6 +572,7 @@ def test_two_devices_at_once(planner: Planner) -> None:
     assert wrong == []
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("device", ["opencl:0", "webgpu:0"])
 def test_small_calls_are_much_faster_together(planner: Planner, device: str) -> None:
     draw = np.random.default_rng(9)

@@ -76,10 +76,11 @@ def test_a_worker_of_its_own_is_killed_and_the_device_comes_back(known: DeviceRe
         first.result(PATIENCE)
         before = known.generation(f"{device}:0")
         begin = time.monotonic()
-        late = runtime.submit(powers, x, on=device, fallback="raise", deadline=0.5)
+        deadline = 0.5
+        late = runtime.submit(powers, x, on=device, fallback="raise", deadline=deadline)
         error = late.exception(PATIENCE)
         assert isinstance(error, DeadlineExceeded)
-        assert time.monotonic() - begin < 0.5 + 1.0
+        assert time.monotonic() - begin < 10 * deadline, "not only when all of it has run"
         # Whether it was compiled by then or not, nothing of it runs any more.
         assert not error.still_running
         again = runtime.submit(twice, small, on=device, fallback="raise")
