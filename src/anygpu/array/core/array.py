@@ -18,14 +18,15 @@ import numpy.typing as npt
 from anygpu.array.core import recording
 from anygpu.array.core.abstract_device import AbstractDevice, Read
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
-from anygpu.array.core.expression import Value, compute, recorder
+from anygpu.array.core.expression import Value, compute, linearise, recorder
 from anygpu.array.core.methods import NumpyMethods
+from anygpu.array.core.operators import Operators
 from anygpu.array.core.overrides import call_function, call_plain_ufunc, call_ufunc, imitate_attribute, override
 from anygpu.array.core.recording import Operand, binary, dtype_name
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import Shared, View, write
 from anygpu.errors import InvalidOption
-from anygpu.program.functions import BinaryFunction
+from anygpu.program.functions import BinaryFunction, UnaryFunction
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Reshape, Spec
 
@@ -49,7 +50,7 @@ class _OursOnly:
         return MethodType(self.__wrapped__, array)
 
 
-class Array(NumpyMethods):
+class Array(NumpyMethods, Operators):
     """A lazy array. Made by `asarray`, `zeros` and the other creation functions, and by operations on arrays."""
 
     __slots__ = ("__weakref__", "_shared", "_stored", "_view")
@@ -180,8 +181,6 @@ class Array(NumpyMethods):
     def program(self) -> Program:
         """What is still to be computed for this array."""
         _ours_only("program")
-        from anygpu.array.core.expression import linearise
-
         return linearise([self._value])[0]
 
     def _host(self) -> npt.NDArray[Any]:
@@ -383,181 +382,8 @@ class Array(NumpyMethods):
         write(self, recording.cast(value, wanted))
         return self
 
-    def __add__(self, other: object) -> Array:
-        return self._binary("add", other)
-
-    def __radd__(self, other: object) -> Array:
-        return self._swapped("add", other)
-
-    def __iadd__(self, other: object) -> Array:
-        return self._in_place("add", other)
-
-    def __sub__(self, other: object) -> Array:
-        return self._binary("subtract", other)
-
-    def __rsub__(self, other: object) -> Array:
-        return self._swapped("subtract", other)
-
-    def __isub__(self, other: object) -> Array:
-        return self._in_place("subtract", other)
-
-    def __mul__(self, other: object) -> Array:
-        return self._binary("multiply", other)
-
-    def __rmul__(self, other: object) -> Array:
-        return self._swapped("multiply", other)
-
-    def __imul__(self, other: object) -> Array:
-        return self._in_place("multiply", other)
-
-    def __truediv__(self, other: object) -> Array:
-        return self._binary("divide", other)
-
-    def __rtruediv__(self, other: object) -> Array:
-        return self._swapped("divide", other)
-
-    def __itruediv__(self, other: object) -> Array:
-        return self._in_place("divide", other)
-
-    def __floordiv__(self, other: object) -> Array:
-        return self._binary("floor_divide", other)
-
-    def __rfloordiv__(self, other: object) -> Array:
-        return self._swapped("floor_divide", other)
-
-    def __ifloordiv__(self, other: object) -> Array:
-        return self._in_place("floor_divide", other)
-
-    def __mod__(self, other: object) -> Array:
-        return self._binary("remainder", other)
-
-    def __rmod__(self, other: object) -> Array:
-        return self._swapped("remainder", other)
-
-    def __imod__(self, other: object) -> Array:
-        return self._in_place("remainder", other)
-
-    def __divmod__(self, other: object) -> tuple[Array, Array]:
-        return self // other, self % other
-
-    def __rdivmod__(self, other: Any) -> tuple[Array, Array]:
-        return other // self, other % self
-
-    def __pow__(self, other: object) -> Array:
-        short = self._short_power(other)
-        return self._binary("power", other) if short is None else short
-
-    def _short_power(self, exponent: object) -> Array | None:
-        """The operator's own way for these exponents, as in NumPy: it is not the power at zeros and infinities."""
-        if not self.ndim or self.dtype.kind not in "fc":
-            return None
-        if type(exponent) is int and exponent == 2:
-            return self * self
-        if type(exponent) is int and exponent == -1:
-            return Array(recording.unary("reciprocal", self._value))
-        if type(exponent) is float and exponent == 0.5:
-            return Array(recording.unary("sqrt", self._value))
-        return None
-
-    def __rpow__(self, other: object) -> Array:
-        return self._swapped("power", other)
-
-    def __ipow__(self, other: object) -> Array:
-        result = self**other
-        return result if result is NotImplemented else self._assign(result)
-
-    def __and__(self, other: object) -> Array:
-        return self._binary("bitwise_and", other)
-
-    def __rand__(self, other: object) -> Array:
-        return self._swapped("bitwise_and", other)
-
-    def __iand__(self, other: object) -> Array:
-        return self._in_place("bitwise_and", other)
-
-    def __or__(self, other: object) -> Array:
-        return self._binary("bitwise_or", other)
-
-    def __ror__(self, other: object) -> Array:
-        return self._swapped("bitwise_or", other)
-
-    def __ior__(self, other: object) -> Array:
-        return self._in_place("bitwise_or", other)
-
-    def __xor__(self, other: object) -> Array:
-        return self._binary("bitwise_xor", other)
-
-    def __rxor__(self, other: object) -> Array:
-        return self._swapped("bitwise_xor", other)
-
-    def __ixor__(self, other: object) -> Array:
-        return self._in_place("bitwise_xor", other)
-
-    def __lshift__(self, other: object) -> Array:
-        return self._binary("left_shift", other)
-
-    def __rlshift__(self, other: object) -> Array:
-        return self._swapped("left_shift", other)
-
-    def __ilshift__(self, other: object) -> Array:
-        return self._in_place("left_shift", other)
-
-    def __rshift__(self, other: object) -> Array:
-        return self._binary("right_shift", other)
-
-    def __rrshift__(self, other: object) -> Array:
-        return self._swapped("right_shift", other)
-
-    def __irshift__(self, other: object) -> Array:
-        return self._in_place("right_shift", other)
-
-    def __eq__(self, other: object) -> Array:  # type: ignore[override]
-        return self._compare("equal", other)
-
-    def __ne__(self, other: object) -> Array:  # type: ignore[override]
-        return self._compare("not_equal", other)
-
-    def __lt__(self, other: object) -> Array:
-        return self._compare("less", other)
-
-    def __le__(self, other: object) -> Array:
-        return self._compare("less_equal", other)
-
-    def __gt__(self, other: object) -> Array:
-        return self._compare("greater", other)
-
-    def __ge__(self, other: object) -> Array:
-        return self._compare("greater_equal", other)
-
-    def __neg__(self) -> Array:
-        if self.dtype == np.bool_:
-            raise TypeError("a bool has no negative; use ~x.")
-        return Array(recording.unary("negative", self._value))
-
-    def __pos__(self) -> Array:
-        if self.dtype == np.bool_:
-            raise TypeError("a bool has no sign; use x.copy().")
-        return self.copy()
-
-    def __abs__(self) -> Array:
-        return self if self.dtype.kind in "bu" else Array(recording.unary("abs", self._value))
-
-    def __invert__(self) -> Array:
-        return Array(recording.unary("invert", self._value))
-
-    def __matmul__(self, other: object) -> Array:
-        return self._matmul(self, other)
-
-    def __rmatmul__(self, other: object) -> Array:
-        return self._matmul(other, self)
-
-    def __imatmul__(self, other: object) -> Array:
-        return self._assign(self @ other)
-
-    @staticmethod
-    def _matmul(one: object, other: object) -> Array:
-        result: Array = override(np.matmul)(one, other)
-        return result
+    def _unary(self, fn: UnaryFunction) -> Array:
+        return Array(recording.unary(fn, self._value))
 
     # Changes in place that have no operator
 

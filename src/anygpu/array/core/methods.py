@@ -1,115 +1,277 @@
-"""The methods that NumPy's arrays have, each the function of the same name with the array in front."""
+"""The methods of NumPy's arrays that compute something new: each is NumPy's function with the array in front.
+
+Signatures are NumPy's. The functions are registered in `overrides`; the modules that define them import `Array`, so
+they are looked up there when a method is called.
+"""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from anygpu.array.core.overrides import override
 
 if TYPE_CHECKING:
     from anygpu.array.core.array import Array
 
+Axis = int | Sequence[int] | None
 
-def _function(module: str, name: str) -> Callable[..., Any]:
-    """A method that calls `<name>` of a module of `anygpu.array.functions`; they import Array, so they come later."""
 
-    function: Callable[..., Any] | None = None
-
-    def method(self: Array, *arguments: Any, **options: Any) -> Any:
-        nonlocal function
-        if function is None:
-            function = getattr(importlib.import_module(f"anygpu.array.functions.{module}"), name)
-        out = options.pop("out", None) if options else None
-        result = function(self, *arguments, **options)
-        return result if out is None else out._assign(result)
-
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"`anygpu.{name}` of this array."
-    return method
+def _call(theirs: Callable[..., Any], *arguments: Any, **options: Any) -> Array:
+    """Our function for this one of NumPy's, called."""
+    result: Array = override(theirs)(*arguments, **options)
+    return result
 
 
 class NumpyMethods:
-    """Everything that can be said as `x.name(...)`. Methods that change the array itself are in `Array`."""
+    """`x.sum()` and the like. Methods that change the array itself are in `Array`."""
 
     __slots__ = ()
 
-    all = _function("reductions", "all")
-    any = _function("reductions", "any")
-    argmax = _function("reductions", "argmax")
-    argmin = _function("reductions", "argmin")
-    cumprod = _function("reductions", "cumprod")
-    cumsum = _function("reductions", "cumsum")
-    max = _function("reductions", "max")
-    mean = _function("reductions", "mean")
-    min = _function("reductions", "min")
-    prod = _function("reductions", "prod")
-    std = _function("reductions", "std")
-    sum = _function("reductions", "sum")
-    var = _function("reductions", "var")
+    # Reductions
 
-    argpartition = _function("sorting", "argpartition")
-    argsort = _function("sorting", "argsort")
-    choose = _function("selecting", "choose")
-    nonzero = _function("selecting", "nonzero")
-    searchsorted = _function("sorting", "searchsorted")
-    take = _function("selecting", "take")
+    def all(self, axis: Axis = None, out: Array | None = None, keepdims: bool = False, *, where: Any = True) -> Array:
+        """Whether all elements are true, or all along some axes."""
+        return _call(np.all, self, axis, out, keepdims, where=where)
 
-    diagonal = _function("manipulation", "diagonal")
-    ravel = _function("manipulation", "ravel")
-    repeat = _function("manipulation", "repeat")
-    squeeze = _function("manipulation", "squeeze")
-    swapaxes = _function("manipulation", "swapaxes")
+    def any(self, axis: Axis = None, out: Array | None = None, keepdims: bool = False, *, where: Any = True) -> Array:
+        """Whether one element is true, or one along some axes."""
+        return _call(np.any, self, axis, out, keepdims, where=where)
 
-    clip = _function("elementwise", "clip")
-    conj = _function("elementwise", "conj")
-    conjugate = _function("elementwise", "conj")
-    round = _function("elementwise", "round")
+    def argmax(self, axis: int | None = None, out: Array | None = None, *, keepdims: bool = False) -> Array:
+        """The position of the first largest element, over all or along an axis."""
+        return _call(np.argmax, self, axis, out, keepdims=keepdims)
 
-    dot = _function("products", "dot")
-    trace = _function("products", "trace")
+    def argmin(self, axis: int | None = None, out: Array | None = None, *, keepdims: bool = False) -> Array:
+        """The position of the first smallest element, over all or along an axis."""
+        return _call(np.argmin, self, axis, out, keepdims=keepdims)
+
+    def cumprod(self, axis: int | None = None, dtype: npt.DTypeLike | None = None, out: Array | None = None) -> Array:
+        """The products of all elements up to each, over all or along an axis."""
+        return _call(np.cumprod, self, axis, dtype, out)
+
+    def cumsum(self, axis: int | None = None, dtype: npt.DTypeLike | None = None, out: Array | None = None) -> Array:
+        """The sums of all elements up to each, over all or along an axis."""
+        return _call(np.cumsum, self, axis, dtype, out)
+
+    def max(
+        self,
+        axis: Axis = None,
+        out: Array | None = None,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Array:
+        """The largest element, or those along some axes; NaN where one is NaN."""
+        return _call(np.max, self, axis, out, keepdims, initial, where)
+
+    def mean(
+        self,
+        axis: Axis = None,
+        dtype: npt.DTypeLike | None = None,
+        out: Array | None = None,
+        keepdims: bool = False,
+        *,
+        where: Any = True,
+    ) -> Array:
+        """The arithmetic mean of all elements, or of those along some axes."""
+        return _call(np.mean, self, axis, dtype, out, keepdims, where=where)
+
+    def min(
+        self,
+        axis: Axis = None,
+        out: Array | None = None,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Array:
+        """The smallest element, or those along some axes; NaN where one is NaN."""
+        return _call(np.min, self, axis, out, keepdims, initial, where)
+
+    def prod(
+        self,
+        axis: Axis = None,
+        dtype: npt.DTypeLike | None = None,
+        out: Array | None = None,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Array:
+        """The product of all elements, or of those along some axes."""
+        return _call(np.prod, self, axis, dtype, out, keepdims, initial, where)
+
+    def std(
+        self,
+        axis: Axis = None,
+        dtype: npt.DTypeLike | None = None,
+        out: Array | None = None,
+        ddof: float = 0,
+        keepdims: bool = False,
+        *,
+        where: Any = True,
+        mean: Any = None,
+        correction: float | None = None,
+    ) -> Array:
+        """The standard deviation of all elements, or of those along some axes."""
+        return _call(np.std, self, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction)
+
+    def sum(
+        self,
+        axis: Axis = None,
+        dtype: npt.DTypeLike | None = None,
+        out: Array | None = None,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Array:
+        """The sum of all elements, or of those along some axes."""
+        return _call(np.sum, self, axis, dtype, out, keepdims, initial, where)
+
+    def var(
+        self,
+        axis: Axis = None,
+        dtype: npt.DTypeLike | None = None,
+        out: Array | None = None,
+        ddof: float = 0,
+        keepdims: bool = False,
+        *,
+        where: Any = True,
+        mean: Any = None,
+        correction: float | None = None,
+    ) -> Array:
+        """The variance of all elements, or of those along some axes."""
+        return _call(np.var, self, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction)
+
+    # Order and positions
+
+    def argpartition(self, kth: Any, axis: int | None = -1, kind: str = "introselect", order: object = None) -> Array:
+        """Positions that put the element that sorting would have at `kth` there, smaller ones before it."""
+        return _call(np.argpartition, self, kth, axis, kind, order)
+
+    def argsort(
+        self,
+        axis: int | None = -1,
+        kind: str | None = None,
+        order: object = None,
+        *,
+        stable: bool | None = None,
+        descending: bool = False,
+    ) -> Array:
+        """The positions of the elements in sorted order."""
+        return _call(np.argsort, self, axis, kind, order, stable=stable, descending=descending)
+
+    def choose(self, choices: Any, out: Array | None = None, mode: str = "raise") -> Array:
+        """Elements of several arrays; this one says from which of them each is taken."""
+        return _call(np.choose, self, choices, out, mode)
+
+    def nonzero(self) -> tuple[Array, ...]:
+        """The positions of the elements that are not zero, one array for each axis."""
+        positions: tuple[Array, ...] = override(np.nonzero)(self)
+        return positions
+
+    def searchsorted(self, v: Any, side: Literal["left", "right"] = "left", sorter: Any = None) -> Array:
+        """The positions at which values would have to be inserted to keep this sorted array sorted."""
+        return _call(np.searchsorted, self, v, side, sorter)
+
+    def take(self, indices: Any, axis: int | None = None, out: Array | None = None, mode: str = "raise") -> Array:
+        """The elements at these positions, over all or along an axis."""
+        return _call(np.take, self, indices, axis, out, mode)
+
+    # Shape
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+        """The diagonals of two axes, as the last axis."""
+        return _call(np.diagonal, self, offset, axis1, axis2)
+
+    def ravel(self, order: str = "C") -> Array:
+        """All elements in one axis, as a view where NumPy makes one."""
+        return _call(np.ravel, self, order)
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> Array:
+        """Each element several times, over all or along an axis."""
+        return _call(np.repeat, self, repeats, axis)
+
+    def squeeze(self, axis: int | Sequence[int] | None = None) -> Array:
+        """The array without its axes of length one, or without these of them."""
+        return _call(np.squeeze, self, axis)
+
+    def swapaxes(self, axis1: int, axis2: int, /) -> Array:
+        """The array with two axes exchanged."""
+        return _call(np.swapaxes, self, axis1, axis2)
 
     def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Array:
-        """`x.reshape(2, 3)` and `x.reshape((2, 3))` are the same."""
-        from anygpu.array.functions.manipulation import reshape
-
-        wanted = shape[0] if len(shape) == 1 else shape
-        return reshape(self, wanted, order=order, copy=copy)
+        """The same elements in another shape; `x.reshape(2, 3)` and `x.reshape((2, 3))` are the same."""
+        return _call(np.reshape, self, shape[0] if len(shape) == 1 else shape, order, copy=copy)
 
     def transpose(self, *axes: Any) -> Array:
-        """The axes in the order given, or reversed."""
-        from anygpu.array.functions.manipulation import transpose
-
-        wanted = None if not axes else axes[0] if len(axes) == 1 else axes
-        return transpose(self, wanted)
+        """The array with its axes in this order, or reversed."""
+        return _call(np.transpose, self, None if not axes else axes[0] if len(axes) == 1 else axes)
 
     def flatten(self, order: str = "C") -> Array:
-        """All elements in one row, as a copy."""
-        result: Array = self.ravel(order=order).copy()
-        return result
+        """All elements in one axis, as a copy."""
+        return self.ravel(order).copy()
 
     @property
     def T(self) -> Array:  # noqa: N802 - NumPy's name
+        """The array with its axes reversed."""
         return self.transpose()
 
     @property
     def mT(self) -> Array:  # noqa: N802 - the standard's name
-        from anygpu.array.functions.manipulation import matrix_transpose
+        """The array with its last two axes exchanged."""
+        return _call(np.matrix_transpose, self)
 
-        return matrix_transpose(self)
+    @property
+    def flat(self) -> Iterator[Array]:
+        """All elements one after the other. To assign to `x.flat[i]`, write `x[np.unravel_index(i, x.shape)] = v`."""
+        return iter(self.ravel())
+
+    # Elements
+
+    def clip(self, min: Any = None, max: Any = None, out: Array | None = None) -> Array:
+        """The elements, those below `min` as `min` and those above `max` as `max`; `None` is no limit."""
+        return _call(np.clip, self, min, max, out)
+
+    def conj(self) -> Array:
+        """The complex conjugate of each element."""
+        return _call(np.conjugate, self)
+
+    def conjugate(self) -> Array:
+        """The complex conjugate of each element."""
+        return _call(np.conjugate, self)
+
+    def round(self, decimals: int = 0, out: Array | None = None) -> Array:
+        """The elements rounded to that many decimals, halves to the even neighbour."""
+        return _call(np.round, self, decimals, out)
 
     @property
     def real(self) -> Array:
-        from anygpu.array.functions.elementwise import real
-
-        return real(self)
+        """The real part of each element; a view of complex arrays."""
+        return _call(np.real, self)
 
     @property
     def imag(self) -> Array:
-        from anygpu.array.functions.elementwise import imag
+        """The imaginary part of each element; a view of complex arrays."""
+        return _call(np.imag, self)
 
-        return imag(self)
+    # Linear algebra
 
-    @property
-    def flat(self) -> Any:
-        """All elements one after the other. To assign to `x.flat[i]`, write `x[np.unravel_index(i, x.shape)] = v`."""
-        return iter(self.ravel())
+    def dot(self, b: Any, out: Array | None = None) -> Array:
+        """The product with another array: over its last axis but one, or the last of a vector."""
+        product = _call(np.dot, self, b)
+        return product if out is None else out._assign(product)
+
+    def trace(
+        self,
+        offset: int = 0,
+        axis1: int = 0,
+        axis2: int = 1,
+        dtype: npt.DTypeLike | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        """The sum along the diagonals of two axes."""
+        total = _call(np.trace, self, offset, axis1, axis2, dtype)
+        return total if out is None else out._assign(total)

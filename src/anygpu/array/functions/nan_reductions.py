@@ -10,10 +10,11 @@ import numpy.typing as npt
 from anygpu.array.core.arguments import arrays, checked_index, deliver
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.core.methods import Axis
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import binary, cast, compare, constant, normal_axes, unary, where
 from anygpu.array.functions import reductions
-from anygpu.array.functions.reductions import Axis, reduced
+from anygpu.array.functions.reductions import reduced
 from anygpu.program.dtypes import is_inexact
 
 

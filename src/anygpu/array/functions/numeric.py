@@ -13,6 +13,11 @@ from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import normal_axis
 from anygpu.array.functions import elementwise as ew
 from anygpu.array.functions import selecting
+from anygpu.array.functions.differences import diff
+from anygpu.array.functions.joining import concat
+from anygpu.array.functions.manipulation import ravel
+from anygpu.array.functions.products import vecdot
+from anygpu.array.functions.reductions import cumsum
 
 
 @implements(np.angle)
@@ -115,10 +120,6 @@ def real_if_close(a: Any, tol: float = 100) -> Array:
 @implements(np.unwrap)
 def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: float = 2 * math.pi) -> Array:
     """Angles without jumps: each is moved by whole periods to lie near the one before."""
-    from anygpu.array.functions.differences import diff
-    from anygpu.array.functions.joining import concat
-    from anygpu.array.functions.reductions import cumsum
-
     x = as_array(p)
     axis = normal_axis(axis, x.ndim)
     steps = diff(x, axis=axis)
@@ -141,7 +142,4 @@ def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: floa
 @implements(np.vdot)
 def vdot(a: Any, b: Any) -> Array:
     """The sum of products of all elements, the first side conjugated."""
-    from anygpu.array.functions.manipulation import ravel
-    from anygpu.array.functions.products import vecdot
-
     return vecdot(ravel(as_array(a)), ravel(as_array(b)))

@@ -8,9 +8,12 @@ import numpy as np
 
 from anygpu.array.core.array import Array, as_array, place_of
 from anygpu.array.core.overrides import implements
-from anygpu.array.functions.creation import arange, zeros
+from anygpu.array.functions.creation import arange, vander, zeros
+from anygpu.array.functions.interpolation import convolve
 from anygpu.array.functions.joining import concat
+from anygpu.array.functions.linalg import lstsq
 from anygpu.array.functions.manipulation import atleast_1d, trim_zeros
+from anygpu.array.functions.reductions import sum as total
 
 
 @implements(np.polyval)
@@ -39,8 +42,6 @@ def polysub(a1: Any, a2: Any) -> Array:
 @implements(np.polymul)
 def polymul(a1: Any, a2: Any) -> Array:
     """The product. Zeros before the first power are left out, so the first coefficients have to be known."""
-    from anygpu.array.functions.interpolation import convolve
-
     place = place_of(a1, a2)
     one, other = (trim_zeros(atleast_1d(as_array(each, place)), "f") for each in (a1, a2))
     # NumPy has a polynomial of nothing but zeros as one zero.
@@ -77,10 +78,6 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
 @implements(np.polyfit)
 def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = False, w: Any = None) -> Array:
     """The polynomial of that degree that fits best, by least squares."""
-    from anygpu.array.functions.creation import vander
-    from anygpu.array.functions.linalg import lstsq
-    from anygpu.array.functions.reductions import sum as total
-
     if full:
         raise NotImplementedError("polyfit(full=True) is not there: call linalg.lstsq on vander(x, deg + 1).")
     place = place_of(x, y)

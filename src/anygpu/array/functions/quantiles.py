@@ -12,6 +12,7 @@ from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, deliver, on_place, slice_axis, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.core.methods import Axis
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
     apply,
@@ -28,7 +29,7 @@ from anygpu.array.core.recording import (
     where,
 )
 from anygpu.array.functions import reductions
-from anygpu.array.functions.reductions import Axis, drop, kept_shape, reduced
+from anygpu.array.functions.reductions import drop, kept_shape, reduced
 from anygpu.program.dtypes import KIND, is_inexact
 from anygpu.program.primitives import Argsort, Concatenate, Gather, Scan, Sort, product
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, deliver, filled, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.core.methods import Axis
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
     apply,
@@ -57,7 +57,6 @@ __all__ = [
     "var",
 ]
 
-Axis = int | Sequence[int] | None
 
 #: The operation between two elements that each reduction repeats.
 _STEP: dict[str, BinaryFunction] = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from anygpu.array.core.arguments import arrays, common_dtype, same_dtype, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.core.methods import Axis
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
     apply,
@@ -55,7 +56,7 @@ from anygpu.array.functions.quantiles import (
     percentile,
     quantile,
 )
-from anygpu.array.functions.reductions import Axis, reduced
+from anygpu.array.functions.reductions import reduced
 from anygpu.program.dtypes import KIND, DType, is_inexact, promote
 from anygpu.program.primitives import Concatenate, Contract
 
