@@ -298,3 +298,32 @@ def test_candidates_that_are_gone_are_forgotten(name: str) -> None:
     cell.tried(name, 0.1)
     assert cell.choose().candidate == "numpy"
     assert cell.estimate(name) is None
+
+
+def test_a_stream_offers_candidates_while_it_runs() -> None:
+    """Units are seconds for each step; nothing runs in the background, and one that fails is out for good."""
+    chooser = DeviceChooser("numpy")
+    assert chooser.choose().candidate == "numpy"
+    chooser.measured("numpy", 1e-6)
+    chooser.offer("gpu", 4e-7)
+    chooser.offer("slow", 2.1e-6)
+    went = []
+    for _ in range(40):
+        name = chooser.choose().candidate
+        went.append(name)
+        chooser.measured(name, 3e-7)
+    assert went == ["gpu"] * 40
+    chooser.failed("gpu", "it was lost.")
+    for _ in range(2000):
+        assert chooser.choose().candidate == "numpy"
+        chooser.measured("numpy", 1e-6)
+
+
+def test_an_offered_candidate_takes_over_only_by_the_margin() -> None:
+    chooser = DeviceChooser("numpy")
+    chooser.measured("numpy", 1.0)
+    chooser.offer("gpu", 0.9)
+    for _ in range(2):
+        assert chooser.choose().candidate == "gpu"
+        chooser.measured("gpu", 0.97)
+    assert chooser.choose().candidate == "numpy"

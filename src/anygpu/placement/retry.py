@@ -1,13 +1,14 @@
-"""When a call failed on a device: what the life of a task says to do, done.
+"""When work failed on a device: the task's state machine decides, and what it decided is done here.
 
-Both the call that its caller waits for and the task in a queue come here, so both are mended in the same way.
+Calls that their caller waits for, tasks of a queue and chunks of a stream come here, so there is one rule for all:
+`recover` is for any work that has a `LockedTask`, `handle_failure` for a call.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,6 +16,8 @@ from anygpu.errors import AllocationError, AnyGPUError, PoisonTask, text_of
 from anygpu.fallback_warnings import warn_fallback
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
+from anygpu.placement.options import Options
+from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice
 from anygpu.plan.choosing import Choice
 from anygpu.plan.chunking import Chunks
@@ -64,6 +67,58 @@ def task_for(call: Call, first: str, *, idempotent: bool = False) -> Task:
     return Task(name=state.task, devices=devices, repeatable=state.traced is not None or idempotent)
 
 
+def recover(
+    life: LockedTask,
+    name: str,
+    failure: AnyGPUError,
+    planner: Planner,
+    options: Options,
+    *,
+    devices: Sequence[str] = (),
+    split_further: Callable[[], None] | None = None,
+    overdue: bool = False,
+    refused: Callable[[Fail], None] | None = None,
+) -> Action | None:
+    """Tell the task that it failed on the candidate `name`, and do what has to be done before anything runs there.
+
+    What is left to do is returned: `Requeue` (on its device, or on any that the task has not excluded), `Fail`, or
+    `Free` for a task that nobody waits for any more. `refused` is called as soon as the task is known to have failed,
+    before a device is opened again.
+
+    `devices` are those of the candidate, where it is more than one. `split_further` makes the work smaller for it;
+    `None` means that it cannot be split.
+    """
+    devices = devices or (name,)
+    alone = len(devices) == 1
+    fault = fault_of(failure, device=name, generation=life.task.generation or None) if alone else fault_of(failure)
+    can_split = split_further is not None
+    failed = Failed(fault, type(failure).__name__, text_of(failure), cuttable=can_split, overdue=overdue)
+    outcome: Action | None = None
+    for action in life.tell(failed):
+        match action:
+            case SplitFurther() if split_further is not None:
+                split_further()
+            case Reclaim():
+                for device in devices:
+                    planner.places.reclaim(device)
+            case Evict():
+                for device in devices:
+                    planner.places.evict(device)
+            case Replace() | Probe():
+                # Opening verifies the device. Where it cannot be opened, the next attempt there says why.
+                for device in devices:
+                    with contextlib.suppress(AnyGPUError):
+                        planner.worker(device, options)
+            case Fail():
+                outcome = action
+                if refused is None:
+                    break
+                refused(action)
+            case Requeue() | Free():
+                outcome = outcome or action
+    return outcome
+
+
 def handle_failure(
     call: Call,
     life: LockedTask,
@@ -73,39 +128,25 @@ def handle_failure(
     overdue: bool = False,
     refused: Callable[[Fail], None] | None = None,
 ) -> Action | None:
-    """Tell the task what happened, and do what has to be done before anything else runs there.
-
-    What is left to do is returned: `Requeue`, `Fail`, or `Free` for a task that nobody waits for any more. `refused`
-    is called as soon as it is known, before a device is opened again.
-    """
+    """As `recover`, for a call: it may run in smaller chunks, and its history is told when a device is excluded."""
     state, planner = call.state, call.planner
     chunks = _smaller(state, name, failure)
-    alone = "+" not in name
-    fault = fault_of(failure, device=name, generation=life.task.generation or None) if alone else fault_of(failure)
-    failed = Failed(fault, type(failure).__name__, text_of(failure), cuttable=chunks is not None, overdue=overdue)
-    outcome: Action | None = None
-    for action in life.tell(failed):
-        match action:
-            case SplitFurther() if chunks is not None:
-                state.facts[name] = state.facts[name]._replace(way=Chunked(name, chunks))
-            case Reclaim():
-                for device in _devices_of(state, name):
-                    planner.places.reclaim(device)
-            case Evict():
-                for device in _devices_of(state, name):
-                    planner.places.evict(device)
-            case Replace() | Probe():
-                # Opening verifies the device. Where it cannot be opened, the next attempt there says why.
-                for device in _devices_of(state, name):
-                    with contextlib.suppress(AnyGPUError):
-                        planner.worker(device, state.options)
-            case Fail():
-                outcome = action
-                if refused is None:
-                    break
-                refused(action)
-            case Requeue() | Free():
-                outcome = outcome or action
+
+    def split_further() -> None:
+        assert chunks is not None
+        state.facts[name] = state.facts[name]._replace(way=Chunked(name, chunks))
+
+    outcome = recover(
+        life,
+        name,
+        failure,
+        planner,
+        state.options,
+        devices=_devices_of(state, name),
+        split_further=split_further if chunks is not None else None,
+        overdue=overdue,
+        refused=refused,
+    )
     if name in life.task.excluded:
         with planner.lock:
             state.cell.failed(name, f"{name} failed: {one_line(text_of(failure))}")

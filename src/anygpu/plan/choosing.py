@@ -159,6 +159,16 @@ class DeviceChooser:
         if self._current not in self.tracks:
             self._current = self.home
 
+    def offer(self, candidate: str, seconds: float) -> None:
+        """A candidate is open and has compiled, and is predicted to take so long: the next calls may measure it.
+
+        For work whose every part counts, so that nothing is run in the background: the chunks of a stream. Their
+        unit is seconds for each step, so that chunks of any length can be compared.
+        """
+        self.expected[candidate] = seconds
+        track = self.tracks.setdefault(candidate, CandidateHistory())
+        track.agreed, track.rough, track.trying = True, seconds, False
+
     def measured(self, candidate: str, seconds: float) -> None:
         """A real call ran there and took so long."""
         track = self.tracks.setdefault(candidate, CandidateHistory())
