@@ -76,9 +76,9 @@ def blocks(page: str) -> list[Block]:
             found.append(Block(page, number, "setup", _until(lines, "-->")))
         elif _ENGINES.fullmatch(line):
             continue
-        elif marker := _MARKER.fullmatch(line):
+        elif marker := _MARKER.fullmatch(line.strip()):
             markers[marker[1]] = marker[2]
-        elif line.startswith("<!-- docs-test"):
+        elif line.lstrip().startswith("<!-- docs-test"):
             raise ValueError(f"{page}:{number}: not a marker: {line}")
         elif fence := _FENCE.fullmatch(line):
             text = _until(lines, fence[1] + "```", len(fence[1]))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from anygpu.hardware.evidence import VARIABLES
 from tests.docs.blocks import ROOT, RUNNABLE, SHOWN, Block, blocks, pages
 
 RUN = [page for page in pages() if any(block.language in RUNNABLE and block.not_run is None for block in blocks(page))]
@@ -53,6 +54,11 @@ def test_no_page_refers_to_what_is_outside_of_the_repository(page: str) -> None:
     assert not re.findall(r"\.\./shared|\bissue \d+|closing note|house\.md", text)
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (ROOT / page).parent.joinpath(Path(link)).exists(), link
+
+
+def test_security_names_every_variable_that_a_report_contains() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    assert not [name for name in VARIABLES if f"`{name}`" not in text]
 
 
 def every_block() -> list[Block]:
