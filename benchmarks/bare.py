@@ -24,11 +24,12 @@ from collections.abc import Iterator
 import numpy as np
 import psutil
 
+from anygpu._typing import HostArray
 from anygpu.errors import AnyGPUError
 from benchmarks.handwritten.against_tinygrad import against_tinygrad
 from benchmarks.handwritten.ours import NotOnTheDevice, Ours
 from benchmarks.handwritten.side import Prepared, Side
-from benchmarks.handwritten.workloads import WORKLOADS, Values, Workload
+from benchmarks.handwritten.workloads import WORKLOADS, Workload
 from benchmarks.report import Figure, options_parser, publish, say
 
 #: Seconds by hand from which on device times are compared.
@@ -63,7 +64,7 @@ def measure(workload: Workload, bare: Side, ours: Ours, *, seconds: float, with_
     return figures(workload, best, kernels=our_side.kernels, software=bare.is_software)
 
 
-def require_agreement(result: Values, expected: Values, workload: Workload, side: str) -> None:
+def require_agreement(result: HostArray, expected: HostArray, workload: Workload, side: str) -> None:
     if result.shape != expected.shape:
         raise Disagreement(f"{workload}, {side}: the shape is {result.shape}, and NumPy's {expected.shape}.")
     furthest = float(np.max(np.abs(result - expected))) / float(np.max(np.abs(expected)))
@@ -73,7 +74,7 @@ def require_agreement(result: Values, expected: Values, workload: Workload, side
 
 
 def best_of_turns(
-    workload: Workload, sides: dict[str, Prepared], arguments: tuple[Values, ...] | None, seconds: float
+    workload: Workload, sides: dict[str, Prepared], arguments: tuple[HostArray, ...] | None, seconds: float
 ) -> dict[str, float]:
     taken: dict[str, list[float]] = defaultdict(list)
     clocks: dict[str, list[tuple[float, float]]] = defaultdict(list)

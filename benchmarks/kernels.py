@@ -25,11 +25,12 @@ import numpy as np
 import psutil
 
 from anygpu import nn
+from anygpu._typing import HostArray
 from anygpu.errors import AnyGPUError
 from benchmarks.bare import Disagreement, by_hand, credible, in_turns, require_agreement
 from benchmarks.handwritten.ours import NotOnTheDevice, Ours
 from benchmarks.handwritten.side import Prepared, Side
-from benchmarks.handwritten.workloads import Values, Workload
+from benchmarks.handwritten.workloads import Workload
 from benchmarks.report import Figure, options_parser, publish, say
 
 DEVICE_BOUND = 1.05
@@ -48,7 +49,7 @@ PAUSE = 0.01
 Peer = Callable[[], Any]
 
 
-def _normal(*shape: int, seed: int) -> Values:
+def _normal(*shape: int, seed: int) -> HostArray:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
@@ -66,7 +67,7 @@ def attention(heads: int, count: int, depth: int, *, causal: bool = False) -> Wo
 
 
 def int8_matmul(rows: int, inner: int, columns: int) -> Workload:
-    def make() -> tuple[Values, ...]:
+    def make() -> tuple[HostArray, ...]:
         weights = nn.quantise(_normal(inner, columns, seed=1), axis=1)
         return _normal(rows, inner, seed=0), weights.data, weights.scale
 
@@ -101,7 +102,7 @@ WORKLOADS = [
 # -- torch and jax
 
 
-def peers_of(workload: Workload, arguments: Sequence[Values]) -> dict[str, Peer]:
+def peers_of(workload: Workload, arguments: Sequence[HostArray]) -> dict[str, Peer]:
     """The same in the libraries that are installed, ready to run."""
     found: dict[str, Peer] = {}
     try:
@@ -115,7 +116,7 @@ def peers_of(workload: Workload, arguments: Sequence[Values]) -> dict[str, Peer]
     return found
 
 
-def _in_torch(workload: Workload, arguments: Sequence[Values]) -> Peer:
+def _in_torch(workload: Workload, arguments: Sequence[HostArray]) -> Peer:
     import torch
 
     x, y, z = (torch.from_numpy(each) for each in arguments)
@@ -129,7 +130,7 @@ def _in_torch(workload: Workload, arguments: Sequence[Values]) -> Peer:
     return lambda: functional.layer_norm(x, (x.shape[1],), y, z)
 
 
-def _in_jax(workload: Workload, arguments: Sequence[Values]) -> Peer:
+def _in_jax(workload: Workload, arguments: Sequence[HostArray]) -> Peer:
     import jax
     import jax.numpy as jnp
 
@@ -155,7 +156,7 @@ def _normalised_in_jax(x: Any, scale: Any, shift: Any) -> Any:
     return distance * jax.lax.rsqrt(variance + 1e-5) * scale + shift
 
 
-def as_numpy(workload: Workload, name: str, result: Any) -> Values:
+def as_numpy(workload: Workload, name: str, result: Any) -> HostArray:
     """The result of a peer with its axes as in the workload."""
     values = np.asarray(result)
     return np.swapaxes(values, 1, 2) if name == "jax" and workload.kind == "attention" else values

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.agreement.analysis import analyse
 from anygpu.agreement.comparing import judge
 from anygpu.agreement.elementwise import filled
 from anygpu.engines.numpy import lowering
 from anygpu.errors import ResultMismatch
 from anygpu.fallback_warnings import host_operations
-from anygpu.hardware.verification import HostArray
 from anygpu.placement import explore
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyopencl as cl
 
-from benchmarks.handwritten.workloads import Values, Workload
+from anygpu._typing import HostArray
+from benchmarks.handwritten.workloads import Workload
 
 _KERNELS = Path(__file__).parent / "opencl_kernels"
 
@@ -45,14 +46,14 @@ class ByHand:
         self._context = cl.Context([device])
         self._queue = cl.CommandQueue(self._context, properties=cl.command_queue_properties.PROFILING_ENABLE)
 
-    def prepared(self, workload: Workload, arguments: Sequence[Values], result: Values) -> Prepared:
+    def prepared(self, workload: Workload, arguments: Sequence[HostArray], result: HostArray) -> Prepared:
         return Prepared(self._context, self._queue, plan_of(workload), arguments, result)
 
 
 class Prepared:
     """One workload, ready to run."""
 
-    def __init__(self, context: Any, queue: Any, plan: Plan, arguments: Sequence[Values], result: Values) -> None:
+    def __init__(self, context: Any, queue: Any, plan: Plan, arguments: Sequence[HostArray], result: HostArray) -> None:
         self._queue = queue
         self._arguments = arguments
         self._result = (result.shape, result.dtype)
@@ -81,7 +82,7 @@ class Prepared:
         elapsed = time.perf_counter() - begin
         return sum(event.profile.end - event.profile.start for event in events) * 1e-9, elapsed
 
-    def round_trip(self) -> Values:
+    def round_trip(self) -> HostArray:
         """From NumPy to NumPy."""
         self._upload()
         self._launch()

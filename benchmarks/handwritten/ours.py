@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 import anygpu as ag
+from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
 from anygpu.engines.compiling import CompilingEngine
 from anygpu.residency.registry import places
-from benchmarks.handwritten.workloads import Values, Workload
+from benchmarks.handwritten.workloads import Workload
 
 
 class NotOnTheDevice(Exception):
@@ -26,12 +27,12 @@ class Ours:
         self.name = self._place.device
         self.is_software = self._place.facts.kind == "cpu"
 
-    def prepared(self, workload: Workload, arguments: Sequence[Values], result: Values) -> Prepared:
+    def prepared(self, workload: Workload, arguments: Sequence[HostArray], result: HostArray) -> Prepared:
         return Prepared(self._place, workload, arguments)
 
 
 class Prepared:
-    def __init__(self, place: Any, workload: Workload, arguments: Sequence[Values]) -> None:
+    def __init__(self, place: Any, workload: Workload, arguments: Sequence[HostArray]) -> None:
         engine: CompilingEngine = place.worker.engine
         self._function = workload.function
         self._values = arguments
@@ -62,7 +63,7 @@ class Prepared:
         del results
         return elapsed if seconds is None else seconds, elapsed
 
-    def round_trip(self) -> Values:
+    def round_trip(self) -> HostArray:
         arrays = (ag.asarray(each, device=self._place) for each in self._values)
         return np.asarray(self._function(*arrays))
 

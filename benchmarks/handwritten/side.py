@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from benchmarks.handwritten.workloads import Values, Workload
+from anygpu._typing import HostArray
+from benchmarks.handwritten.workloads import Workload
 
 
 class Prepared(Protocol):
@@ -17,7 +18,7 @@ class Prepared(Protocol):
     def device_seconds(self) -> tuple[float, float]:
         """By the device's clock, and by the host's around it."""
 
-    def round_trip(self) -> Values:
+    def round_trip(self) -> HostArray:
         """From NumPy to NumPy."""
 
 
@@ -30,5 +31,5 @@ class Side(Protocol):
     def is_software(self) -> bool:
         """Whether the device is the processor that runs this, in this process."""
 
-    def prepared(self, workload: Workload, arguments: Sequence[Values], result: Values) -> Prepared:
+    def prepared(self, workload: Workload, arguments: Sequence[HostArray], result: HostArray) -> Prepared:
         """`result` is what NumPy makes of the arguments."""

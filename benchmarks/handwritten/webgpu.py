@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import wgpu
 
-from benchmarks.handwritten.workloads import Values, Workload
+from anygpu._typing import HostArray
+from benchmarks.handwritten.workloads import Workload
 
 _KERNELS = Path(__file__).parent / "webgpu_kernels"
 
@@ -61,14 +62,14 @@ class ByHand:
         if lanes != LANES:
             raise SystemExit(f"these kernels are for subgroups of {LANES}; those of {self.name} have {lanes}.")
 
-    def prepared(self, workload: Workload, arguments: Sequence[Values], result: Values) -> Prepared:
+    def prepared(self, workload: Workload, arguments: Sequence[HostArray], result: HostArray) -> Prepared:
         return Prepared(self._device, plan_of(workload), arguments, result)
 
 
 class Prepared:
     """One workload, ready to run."""
 
-    def __init__(self, device: Any, plan: Plan, arguments: Sequence[Values], result: Values) -> None:
+    def __init__(self, device: Any, plan: Plan, arguments: Sequence[HostArray], result: HostArray) -> None:
         self._device = device
         self._arguments = [values.reshape(-1).view(np.uint8) for values in arguments]
         self._result = result
@@ -99,7 +100,7 @@ class Prepared:
         self._device._poll_wait()
         return self._clock.seconds(), time.perf_counter() - begin
 
-    def round_trip(self) -> Values:
+    def round_trip(self) -> HostArray:
         """From NumPy to NumPy."""
         self._upload()
         encoder = self._device.create_command_encoder()

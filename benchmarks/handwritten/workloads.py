@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-Values = npt.NDArray[Any]
+from anygpu._typing import HostArray
 
 GELU_SLOPE, GELU_CUBE = 0.7978845608, 0.044715
 
@@ -24,7 +23,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     #: What the hand-written kernels have to know.
     size: Mapping[str, int]
     #: Its arguments.
-    make: Callable[[], tuple[Values, ...]]
+    make: Callable[[], tuple[HostArray, ...]]
     #: Multiplications and additions, where those are what takes the time.
     flops: float = 0.0
     #: How much faster than NumPy it has to be on a processor, at least.
@@ -38,7 +37,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         return self.name
 
 
-def _normal(*shape: int, seed: int = 0) -> Values:
+def _normal(*shape: int, seed: int = 0) -> HostArray:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
@@ -82,7 +81,7 @@ def _chain(count: int, *, large: bool = False) -> Workload:
 def _sums(side: int, *, large: bool = False) -> list[Workload]:
     size = {"ROWS": side, "COLUMNS": side}
 
-    def make() -> tuple[Values, ...]:
+    def make() -> tuple[HostArray, ...]:
         # Not around zero: what is left of a sum that cancels is only rounding.
         return (np.random.default_rng(0).random((side, side), np.float32),)
 

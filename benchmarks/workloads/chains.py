@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.workloads.workload import Values, Workload, normal
+from anygpu._typing import HostArray
+from benchmarks.workloads.workload import Workload, normal
 
 
 def add_one(x: Any) -> Any:
@@ -27,11 +28,11 @@ def multiply_add(x: Any, y: Any, z: Any) -> Any:
     return x * y + z
 
 
-def _one(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _one(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     return (normal(rng, size),)
 
 
-def _three(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _three(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     third = max(1, round(size / 3))
     return normal(rng, third), normal(rng, third), normal(rng, third)
 

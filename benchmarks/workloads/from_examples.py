@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from benchmarks.workloads.workload import Values, Workload, normal
+from anygpu._typing import HostArray
+from benchmarks.workloads.workload import Workload, normal
 from examples.black_scholes import black_scholes
 from examples.edges import edges
 from examples.fft_filter import low_pass
@@ -24,57 +25,57 @@ FEATURES, CLASSES = 21, 5
 COLUMNS = 11
 
 
-def _options(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _options(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     count = max(1, round(size / 3))
     return rng.uniform(5, 30, count), rng.uniform(1, 100, count), rng.uniform(0.25, 10, count)
 
 
-def _image(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _image(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     height, width = _about_square(size)
     y, x = np.mgrid[0:height, 0:width]
     disc = (x - width / 2) ** 2 + (y - height / 2) ** 2 < (height / 3) ** 2
     return ((disc + 0.1 * rng.random((height, width))).astype(np.float32),)
 
 
-def _signals(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _signals(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     length = min(SIGNAL, max(8, size // 9))
     time = np.arange(length) / 1000.0
     return (np.sin(2 * np.pi * 20 * time) + 0.5 * rng.normal(size=(max(1, round(size / length)), length)),)
 
 
-def _positions(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _positions(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     time = np.arange(max(2, size // 2)) * 0.1
     path = np.stack([3 * time, np.sin(time)], axis=1)
     return (path + 0.3 * rng.normal(size=path.shape),)
 
 
-def _points(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _points(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     points = normal(rng, max(CENTRES, round(size / 3)), 3)
     return points, points[:CENTRES].copy()
 
 
-def _board(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _board(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     return ((rng.random(_about_square(size)) < 0.3).astype(np.uint8),)
 
 
-def _plane(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _plane(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     height, width = _about_square(size)
     x, y = np.linspace(-2, 0.7, width), np.linspace(-1.2, 1.2, height)
     return (x[None, :] + 1j * y[:, None],)
 
 
-def _bodies(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _bodies(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     """The work is that of all pairs: so many bodies that they have `size` pairs."""
     count = max(2, math.isqrt(size))
     return rng.normal(size=(count, 3)), rng.normal(size=(count, 3)) * 0.1, rng.uniform(0.5, 2, count)
 
 
-def _observations(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _observations(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     count = max(COLUMNS + 1, round(size / COLUMNS))
     return (rng.normal(size=(count, 3)) @ rng.normal(size=(3, COLUMNS)) + 0.1 * rng.normal(size=(count, COLUMNS)),)
 
 
-def _labelled(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _labelled(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     count = max(2, round(size / FEATURES))
     weights = 0.1 * normal(rng, FEATURES, CLASSES)
     return normal(rng, count, FEATURES), rng.integers(0, CLASSES, count), weights, np.zeros(CLASSES, np.float32)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.workloads.workload import Values, Workload, normal, rows_of
+from anygpu._typing import HostArray
+from benchmarks.workloads.workload import Workload, normal, rows_of
 
 HIDDEN, CLASSES = 64, 10
 
@@ -36,16 +37,16 @@ def mlp_step(x: Any, wanted: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> tuple[A
     )
 
 
-def _rows(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _rows(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     return (normal(rng, *rows_of(size, 1024)),)
 
 
-def _rows_and_scales(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _rows_and_scales(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     rows, columns = rows_of(size, 1024)
     return normal(rng, rows, columns), normal(rng, columns), normal(rng, columns)
 
 
-def _batch(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _batch(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     rows, features = rows_of(size, 128)
     weights = normal(rng, features, HIDDEN) / 8, np.zeros(HIDDEN, np.float32)
     last = normal(rng, HIDDEN, CLASSES) / 8, np.zeros(CLASSES, np.float32)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.workloads.workload import Values, Workload, normal, rows_of
+from anygpu._typing import HostArray
+from benchmarks.workloads.workload import Workload, normal, rows_of
 
 
 def standardise(x: Any) -> Any:
@@ -18,7 +19,7 @@ def saturate(x: Any) -> Any:
     return np.mean(np.tanh(x) * np.exp(-x * x / 2), axis=1)
 
 
-def _samples(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _samples(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     return (normal(rng, *rows_of(size, 256)),)
 
 

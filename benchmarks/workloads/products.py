@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.workloads.workload import Values, Workload, normal, side_of
+from anygpu._typing import HostArray
+from benchmarks.workloads.workload import Workload, normal, side_of
 
 NARROW = 64
 BATCH_SIDE = 32
@@ -28,22 +29,22 @@ def batched_product(a: Any, b: Any) -> Any:
     return np.matmul(a, b)
 
 
-def _square(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _square(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     side = side_of(size, 2)
     return normal(rng, side, side), normal(rng, side, side)
 
 
-def _tall(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _tall(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     narrow = min(NARROW, max(2, side_of(size) // 2))
     return normal(rng, max(1, size // narrow - narrow), narrow), normal(rng, narrow, narrow)
 
 
-def _vector(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _vector(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     side = side_of(size)
     return normal(rng, side, side), normal(rng, side)
 
 
-def _batch(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _batch(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     side = min(BATCH_SIDE, max(2, side_of(size) // 4))
     count = max(1, round(size / (2 * side * side)))
     return normal(rng, count, side, side), normal(rng, count, side, side)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.workloads.workload import Values, Workload, normal, rows_of
+from anygpu._typing import HostArray
+from benchmarks.workloads.workload import Workload, normal, rows_of
 
 WIDTH = 64
 
@@ -27,17 +28,17 @@ def gather(table: Any, rows: Any) -> Any:
     return table[rows]
 
 
-def _one(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _one(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     return (normal(rng, size),)
 
 
-def _signals(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _signals(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     rows, columns = rows_of(size, 4096)
     length = 1 << (columns.bit_length() - 1)
     return (normal(rng, max(1, rows * columns // length), length),)
 
 
-def _table(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _table(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     rows, columns = rows_of(size, WIDTH)
     return normal(rng, rows, columns), rng.integers(0, rows, rows, dtype=np.int32)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.workloads.workload import Values, Workload, normal, side_of
+from anygpu._typing import HostArray
+from benchmarks.workloads.workload import Workload, normal, side_of
 
 
 def sum_all(x: Any) -> Any:
@@ -26,7 +27,7 @@ def spread(x: Any) -> Any:
     return np.sqrt(np.mean((x - np.mean(x)) ** 2))
 
 
-def _square(size: int, rng: np.random.Generator) -> tuple[Values, ...]:
+def _square(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     side = side_of(size)
     return (normal(rng, side, side),)
 

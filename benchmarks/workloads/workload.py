@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-Values = npt.NDArray[Any]
+from anygpu._typing import HostArray
+
 Function = Callable[..., Any]
-Make = Callable[[int, np.random.Generator], tuple[Values, ...]]
+Make = Callable[[int, np.random.Generator], tuple[HostArray, ...]]
 
 #: How many elements a call gets, about.
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
@@ -48,7 +48,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         return self.why_largest if self.largest and size > self.largest else None
 
 
-def normal(rng: np.random.Generator, *shape: int) -> Values:
+def normal(rng: np.random.Generator, *shape: int) -> HostArray:
     return rng.standard_normal(shape, np.float32)
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anygpu.fft
+from anygpu._typing import HostArray
 from anygpu.array.core.array import Array, as_array
 from anygpu.array.functions import fourier
 
-Values = npt.NDArray[Any]
 TOLERANCE = {
     "float16": 5e-3,
     "float32": 1e-5,
@@ -26,7 +25,7 @@ REAL = [dtype for dtype in TYPES if not dtype.startswith("complex")]
 NORMS: list[Any] = [None, "backward", "ortho", "forward"]
 
 
-def make(shape: tuple[int, ...], dtype: str = "float64") -> Values:
+def make(shape: tuple[int, ...], dtype: str = "float64") -> HostArray:
     rng = np.random.default_rng(sum(shape))
     values = rng.normal(size=shape) * 3
     if np.dtype(dtype).kind == "c":

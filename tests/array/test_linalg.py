@@ -6,21 +6,20 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 import anygpu.linalg
+from anygpu._typing import HostArray
 from anygpu.array.core.array import Array, as_array
 from anygpu.array.functions import linalg
 
-Values = npt.NDArray[Any]
 reference: Any = np.linalg
 TYPES = ["float32", "float64", "complex64", "complex128", "int32", "bool"]
 TOLERANCE = {"float16": 5e-3, "float32": 1e-4, "complex64": 1e-4}
 STACKS: list[tuple[int, ...]] = [(), (3,), (2, 1), (0,)]
 
 
-def make(shape: tuple[int, ...], dtype: str = "float64", seed: int = 0) -> Values:
+def make(shape: tuple[int, ...], dtype: str = "float64", seed: int = 0) -> HostArray:
     rng = np.random.default_rng(seed + sum(shape))
     values = rng.normal(size=shape) * 3
     if np.dtype(dtype).kind == "c":
@@ -28,14 +27,14 @@ def make(shape: tuple[int, ...], dtype: str = "float64", seed: int = 0) -> Value
     return np.asarray(values > 0) if dtype == "bool" else values.astype(dtype)
 
 
-def square(stack: tuple[int, ...], n: int, dtype: str = "float64", seed: int = 0) -> Values:
+def square(stack: tuple[int, ...], n: int, dtype: str = "float64", seed: int = 0) -> HostArray:
     """Matrices that are far from singular."""
     if dtype == "bool":
         return np.broadcast_to(np.eye(n, dtype=bool), (*stack, n, n))
     return (make((*stack, n, n), dtype, seed) + 10 * np.eye(n)).astype(dtype)
 
 
-def hermitian(stack: tuple[int, ...], n: int, dtype: str = "float64") -> Values:
+def hermitian(stack: tuple[int, ...], n: int, dtype: str = "float64") -> HostArray:
     x = make((*stack, n, n), dtype)
     if dtype == "bool":
         return np.asarray(x | np.swapaxes(x, -1, -2))
@@ -51,14 +50,14 @@ def close(ours: Any, theirs: Any, scale: float = 1) -> None:
     np.testing.assert_allclose(values, expected, rtol=tolerance, atol=tolerance * 10)
 
 
-def alike(ours: Array, theirs: Values) -> None:
+def alike(ours: Array, theirs: HostArray) -> None:
     """In shape and type."""
     assert isinstance(ours, Array)
     assert ours.shape == theirs.shape
     assert ours.dtype == theirs.dtype
 
 
-def turned(x: Any) -> Values:
+def turned(x: Any) -> HostArray:
     return np.asarray(np.swapaxes(np.asarray(x), -1, -2).conj())
 
 

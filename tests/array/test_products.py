@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anygpu._typing import HostArray
 from anygpu.array.core.array import Array, as_array
 from anygpu.array.functions import products
 from anygpu.program.primitives import Contract, Iota
 
-Values = npt.NDArray[Any]
 reference: Any = np
 KINDS = [
     "bool",
@@ -32,7 +31,7 @@ KINDS = [
 TOLERANCE = {"float16": 1e-2, "float32": 1e-5, "complex64": 1e-5}
 
 
-def make(shape: tuple[int, ...], dtype: str = "float64", seed: int = 0) -> Values:
+def make(shape: tuple[int, ...], dtype: str = "float64", seed: int = 0) -> HostArray:
     rng = np.random.default_rng(seed + sum(shape))
     values = rng.normal(size=shape) * 3
     if np.dtype(dtype).kind == "c":
@@ -288,7 +287,7 @@ def test_trace_of_little() -> None:
 LENGTHS = {"i": 2, "j": 3, "k": 4, "l": 5, "I": 2, "z": 1}
 
 
-def operands(spelling: str, dtype: str = "float64", dots: tuple[int, ...] = (3, 2)) -> list[Values]:
+def operands(spelling: str, dtype: str = "float64", dots: tuple[int, ...] = (3, 2)) -> list[HostArray]:
     terms = spelling.partition("->")[0].replace(" ", "").split(",")
     shapes = []
     for term in terms:

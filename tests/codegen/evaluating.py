@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.codegen.index import Atom, Index, Quotient, Remainder, Variable
 from anygpu.codegen.kernel_ir import Apply, Call, Choose, Expr, Let, Literal, Load, Name, Position
 from anygpu.codegen.target import ComputeType
-
-Values = npt.NDArray[Any]
 
 NUMPY_TYPES: dict[ComputeType, type[np.generic]] = {
     "bool": np.bool_,
@@ -50,7 +48,7 @@ class Lets:
         self.statements.append(Let(name, value))
         return Name(name, value.type)
 
-    def evaluate(self, results: Sequence[Expr], given: Mapping[str, Values]) -> list[Values]:
+    def evaluate(self, results: Sequence[Expr], given: Mapping[str, HostArray]) -> list[HostArray]:
         """The results, of arrays under the names that the expressions use."""
         known = dict(given)
         with np.errstate(all="ignore"):
@@ -59,7 +57,7 @@ class Lets:
             return [evaluate(result, known) for result in results]
 
 
-def evaluate(expr: Expr, known: Mapping[str, Values]) -> Values:
+def evaluate(expr: Expr, known: Mapping[str, HostArray]) -> HostArray:
     """An expression over named arrays, rounded after every step as its types say."""
     match expr:
         case Literal():
@@ -81,7 +79,7 @@ def evaluate(expr: Expr, known: Mapping[str, Values]) -> Values:
     raise TypeError(f"{type(expr).__name__} needs a device")
 
 
-def _applied(expr: Apply, arguments: list[Values]) -> Values:
+def _applied(expr: Apply, arguments: list[HostArray]) -> HostArray:
     if len({argument.dtype for argument in arguments}) != 1:
         raise TypeError(f"{expr.fn} of {[argument.dtype.name for argument in arguments]}: types must be the same")
     if expr.fn == "opaque":

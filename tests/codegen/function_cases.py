@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.codegen.target import ComputeType
-from tests.codegen.functions_on_devices import STORED, Values
+from tests.codegen.functions_on_devices import STORED
 
 FLOATS: tuple[ComputeType, ...] = ("f32", "f64")
 INTEGERS: tuple[ComputeType, ...] = ("i32", "u32", "i64", "u64")
@@ -34,7 +35,7 @@ class Case(NamedTuple):
     wide: bool = False
 
 
-def _erf(x: Values) -> Values:
+def _erf(x: HostArray) -> HostArray:
     return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x), x.dtype)
 
 
@@ -106,17 +107,17 @@ def numpy_type(type: ComputeType) -> type[np.generic]:
     return np.bool_ if type == "bool" else STORED[type]
 
 
-def _order_key(x: Values) -> Values:
+def _order_key(x: HostArray) -> HostArray:
     """Any unsigned numbers in the same order: the places among all different values."""
     x = np.where(np.isnan(x), np.nan, np.where(x == 0, 0, x)) if x.dtype.kind == "f" else x
     return np.unique(x, return_inverse=True)[1]
 
 
-def _half_bits(x: Values) -> Values:
+def _half_bits(x: HostArray) -> HostArray:
     return x.astype(np.float16).view(np.uint16)
 
 
-def _brain_bits(x: Values) -> Values:
+def _brain_bits(x: HostArray) -> HostArray:
     """The nearest of the two neighbours, by exact distance in float64, ties to the even one."""
     bits = np.ascontiguousarray(x).view(np.uint32)
     low = bits >> np.uint32(16)
@@ -125,11 +126,11 @@ def _brain_bits(x: Values) -> Values:
     return np.where(np.isnan(x), np.uint32(0x7FC0), low + up).astype(np.uint16)
 
 
-def brain(bits: Values) -> Values:
+def brain(bits: HostArray) -> HostArray:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def _next_brain(x: Values, y: Values) -> Values:
+def _next_brain(x: HostArray, y: HostArray) -> HostArray:
     x, y = brain(_brain_bits(x)), brain(_brain_bits(y))
     steps = np.arange(0x7F81, dtype=np.uint16)
     line = np.concatenate([-brain(steps)[:0:-1], brain(steps)])
@@ -165,7 +166,7 @@ def _narrow_cases() -> list[Case]:
     ]
 
 
-def _next_half(x: Values, y: Values) -> Values:
+def _next_half(x: HostArray, y: HostArray) -> HostArray:
     return np.nextafter(x.astype(np.float16), y.astype(np.float16)).astype(np.float32)
 
 
@@ -225,13 +226,13 @@ _SPECIAL += [709.7, 745.0, 1e300, 1e-310, 5e-324]
 
 
 @cache
-def special_floats(type: ComputeType) -> Values:
+def special_floats(type: ComputeType) -> HostArray:
     with np.errstate(all="ignore"):
         values = np.array([*_SPECIAL, *(-each for each in _SPECIAL), np.nan], STORED[type])
     return values
 
 
-def random_floats(type: ComputeType, count: int, seed: int) -> Values:
+def random_floats(type: ComputeType, count: int, seed: int) -> HostArray:
     """Of ordinary size, near one, near multiples of a right angle, and any bits at all, a quarter each."""
     draw = np.random.default_rng(seed)
     quarter = count // 4
@@ -246,7 +247,7 @@ def random_floats(type: ComputeType, count: int, seed: int) -> Values:
     )
 
 
-def random_power(type: ComputeType, count: int) -> tuple[Values, Values]:
+def random_power(type: ComputeType, count: int) -> tuple[HostArray, HostArray]:
     """Bases of every size, the nearer to one the more, with exponents that bring the power anywhere in its range."""
     draw = np.random.default_rng(5)
     base = np.exp2(draw.standard_normal(count) * np.exp2(draw.uniform(-20, 5, count))).astype(STORED[type])
@@ -255,7 +256,7 @@ def random_power(type: ComputeType, count: int) -> tuple[Values, Values]:
     return base, (draw.uniform(-most, most, count) / np.where(logarithm == 0, 1.0, logarithm)).astype(STORED[type])
 
 
-def integers(type: ComputeType, count: int, seed: int) -> Values:
+def integers(type: ComputeType, count: int, seed: int) -> HostArray:
     """All sizes of numbers, and the ends of the range."""
     draw, info = np.random.default_rng(seed), np.iinfo(np.dtype(STORED[type]))
     width = info.bits
@@ -266,7 +267,7 @@ def integers(type: ComputeType, count: int, seed: int) -> Values:
     return np.concatenate([np.array(special, STORED[type]), values])
 
 
-def points(case: Case, count: int) -> list[Values]:
+def points(case: Case, count: int) -> list[HostArray]:
     """For two operands, every special one meets every other, and then random ones meet."""
     lines = [_line(case, number, count) for number in range(len(case.arguments))]
     if len(lines) == 1:
@@ -286,7 +287,7 @@ def points(case: Case, count: int) -> list[Values]:
     ]
 
 
-def _line(case: Case, number: int, count: int) -> tuple[Values, Values]:
+def _line(case: Case, number: int, count: int) -> tuple[HostArray, HostArray]:
     """Special points and random points of one operand."""
     type, seed = case.arguments[number], 7 + number
     if type == "bool":

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.codegen.functions.library import CANDIDATES, call, vector_call
 from anygpu.codegen.target import Dialect, Target
 from tests.codegen.function_cases import Case, cases, numpy_type, points
-from tests.codegen.functions_on_devices import DIALECTS, Values, evaluate
+from tests.codegen.functions_on_devices import DIALECTS, evaluate
 
 TARGETS: dict[Dialect, Target] = {
     "wgsl": Target(dialect="wgsl", features=("f64", "i64")),
@@ -24,15 +25,15 @@ TOGETHER = 16
 
 class Outcome(NamedTuple):
     case: Case
-    inputs: list[Values]
-    got: Values
-    wanted: Values
+    inputs: list[HostArray]
+    got: HostArray
+    wanted: HostArray
     #: Where infinity or NaN is on one side only, or where an exact function differs at all.
-    wrong: Values
+    wrong: HostArray
     #: Distance in eps, relative to the result or to 1 if that is larger, which is what the project publishes.
-    error: Values
+    error: HostArray
     #: Distance in eps, relative to the result however small.
-    relative: Values
+    relative: HostArray
 
     @property
     def worst(self) -> float:
@@ -70,7 +71,7 @@ def outcomes(
                 yield judged(case, inputs, got)
 
 
-def judged(case: Case, inputs: list[Values], got: Values) -> Outcome:
+def judged(case: Case, inputs: list[HostArray], got: HostArray) -> Outcome:
     given = [each.astype(bool) if type == "bool" else each for each, type in zip(inputs, case.arguments, strict=True)]
     with np.errstate(all="ignore"):
         wanted = np.asarray(case.reference(*given)).astype(numpy_type(case.result))

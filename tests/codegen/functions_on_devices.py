@@ -8,16 +8,14 @@ from functools import cache
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyopencl as cl
 import wgpu
 
+from anygpu._typing import HostArray
 from anygpu.codegen.functions.library import definitions
 from anygpu.codegen.kernel import Binding, Kernel, Output, Schedule, Slot
 from anygpu.codegen.target import ComputeType, Dialect
 from anygpu.program.primitives import Spec
-
-Values = npt.NDArray[Any]
 
 _GROUP = 64
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
@@ -69,9 +67,9 @@ def evaluate(
     dialect: Dialect,
     functions: Sequence[tuple[str, ComputeType]],
     arguments: Sequence[ComputeType],
-    points: Sequence[Values],
+    points: Sequence[HostArray],
     width: int = 1,
-) -> list[Values]:
+) -> list[HostArray]:
     """The values of functions, each given by its name and the type of its result, at all points: in one kernel.
 
     With a width, the functions take vectors, and give vectors of the type that they take.
@@ -93,7 +91,7 @@ def evaluate(
     ]
 
 
-def _run_webgpu(text: str, calls: list[str], arguments: Sequence[ComputeType], points: list[Values]) -> Values:
+def _run_webgpu(text: str, calls: list[str], arguments: Sequence[ComputeType], points: list[HostArray]) -> HostArray:
     count = points[0].size
     lines = [
         f"@group(0) @binding({i}) var<storage, read> input_{i}: array<{'u32' if type == 'bool' else type}>;"
@@ -117,7 +115,7 @@ def _run_webgpu(text: str, calls: list[str], arguments: Sequence[ComputeType], p
     return run_on_webgpu(Schedule(slots=tuple(slots), steps=(kernel,), outputs=(output,)))[0].copy()
 
 
-def run_on_webgpu(schedule: Schedule) -> list[Values]:
+def run_on_webgpu(schedule: Schedule) -> list[HostArray]:
     """The outputs of a schedule of constants and kernels."""
     device = _device()
     usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
@@ -154,7 +152,7 @@ def _device() -> Any:
     return adapter.request_device_sync(required_features=["shader-f64", "shader-int64"])
 
 
-def _run_opencl(text: str, calls: list[str], arguments: Sequence[ComputeType], points: list[Values]) -> Values:
+def _run_opencl(text: str, calls: list[str], arguments: Sequence[ComputeType], points: list[HostArray]) -> HostArray:
     count = points[0].size
     parameters = [f"__global const {_C[type]} *input_{i}" for i, type in enumerate(arguments)]
     lines = [text, f"__kernel void evaluate({', '.join(parameters)}, __global ulong *output) {{"]
@@ -164,7 +162,7 @@ def _run_opencl(text: str, calls: list[str], arguments: Sequence[ComputeType], p
     return _launch_opencl("\n".join([*lines, "}"]), points, count, np.empty(len(calls) * count, np.uint64))
 
 
-def _launch_opencl(text: str, points: list[Values], invocations: int, values: Values) -> Values:
+def _launch_opencl(text: str, points: list[HostArray], invocations: int, values: HostArray) -> HostArray:
     queue = _queue()
     program = cl.Program(queue.context, text).build(cache_dir=False)
     flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
@@ -179,8 +177,11 @@ def _launch_opencl(text: str, points: list[Values], invocations: int, values: Va
 
 
 def _evaluate_vectors(
-    functions: Sequence[tuple[str, ComputeType]], arguments: Sequence[ComputeType], points: Sequence[Values], width: int
-) -> list[Values]:
+    functions: Sequence[tuple[str, ComputeType]],
+    arguments: Sequence[ComputeType],
+    points: Sequence[HostArray],
+    width: int,
+) -> list[HostArray]:
     vectors = -(-points[0].size // (width * _GROUP)) * _GROUP
     stored = [np.resize(each.astype(STORED[arguments[0]]), vectors * width) for each in points]
     given = ", ".join(f"vload{width}(get_global_id(0), input_{i})" for i in range(len(points)))

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyopencl as cl
 import wgpu
 
+from anygpu._typing import HostArray
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates.matmul import Sizes, Tiling, Vectors, grid, parts, text
 from anygpu.codegen.templates.values import TYPE_NAMES
-
-Values = npt.NDArray[Any]
 
 #: The same devices as scalar machines and as wide ones: a tiling is right on both.
 TARGETS: dict[str, Target] = {
@@ -183,7 +181,7 @@ class Launch:
     """A built kernel on its buffers; the last of them is the result."""
 
     def __init__(
-        self, dialect: Dialect, source: str, name: str, arrays: Sequence[Values], groups: int, size: int
+        self, dialect: Dialect, source: str, name: str, arrays: Sequence[HostArray], groups: int, size: int
     ) -> None:
         self.like = arrays[-1]
         self.device: Any = (_WebGPU if dialect == "wgsl" else _OpenCL)(source, name, arrays, groups, size)
@@ -192,8 +190,8 @@ class Launch:
         """Seconds by the device's clock."""
         return float(self.device.run())
 
-    def result(self) -> Values:
-        result: Values = self.device.read(self.like)
+    def result(self) -> HostArray:
+        result: HostArray = self.device.read(self.like)
         self.device.close()
         return result
 
@@ -212,7 +210,7 @@ def _webgpu_device() -> Any:
 
 
 class _WebGPU:
-    def __init__(self, source: str, name: str, arrays: Sequence[Values], groups: int, size: int) -> None:
+    def __init__(self, source: str, name: str, arrays: Sequence[HostArray], groups: int, size: int) -> None:
         device = self.device = _webgpu_device()
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
         self.buffers = [device.create_buffer_with_data(data=_words(each), usage=usage) for each in arrays]
@@ -246,7 +244,7 @@ class _WebGPU:
         begin, end = np.frombuffer(self.device.queue.read_buffer(self.resolved), np.uint64)
         return float(end - begin) * 1e-9
 
-    def read(self, like: Values) -> Values:
+    def read(self, like: HostArray) -> HostArray:
         data = np.frombuffer(self.device.queue.read_buffer(self.buffers[-1]), np.uint8)
         return data[: like.nbytes].view(like.dtype).reshape(like.shape)
 
@@ -255,7 +253,7 @@ class _WebGPU:
             buffer.destroy()
 
 
-def _words(values: Values) -> bytes:
+def _words(values: HostArray) -> bytes:
     """Never empty, and whole vectors: a buffer has at least one."""
     data = values.tobytes()
     return data + bytes(-len(data) % 32 or (32 if not data else 0))
@@ -268,7 +266,7 @@ def _opencl_queue() -> Any:
 
 
 class _OpenCL:
-    def __init__(self, source: str, name: str, arrays: Sequence[Values], groups: int, size: int) -> None:
+    def __init__(self, source: str, name: str, arrays: Sequence[HostArray], groups: int, size: int) -> None:
         self.queue = _opencl_queue()
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         self.buffers = [
@@ -283,7 +281,7 @@ class _OpenCL:
         event.wait()
         return float(event.profile.end - event.profile.start) * 1e-9
 
-    def read(self, like: Values) -> Values:
+    def read(self, like: HostArray) -> HostArray:
         result = np.empty_like(like)
         cl.enqueue_copy(self.queue, result, self.buffers[-1])
         return result

@@ -6,16 +6,14 @@ import functools
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyopencl as cl
 import wgpu
 
+from anygpu._typing import HostArray
 from anygpu.codegen.functions.library import call, definitions
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates.stages import Stage, Stages, fill
 from anygpu.codegen.templates.values import TYPE_NAMES, carried
-
-Values = npt.NDArray[Any]
 
 TARGETS: dict[Dialect, Target] = {
     "wgsl": Target(dialect="wgsl", features=("f64", "i64"), group_memory=16384),
@@ -36,7 +34,7 @@ COMPUTE: dict[str, ComputeType] = {"bool": "bool", **{name: kind for kind, name 
 class Accessor:
     """An array behind an accessor `name(row, i)`: a load with values, a store with none yet, or the status word."""
 
-    def __init__(self, name: str, kind: ComputeType, values: Values, end: str) -> None:
+    def __init__(self, name: str, kind: ComputeType, values: HostArray, end: str) -> None:
         self.name, self.kind = name, kind
         self.values = np.ascontiguousarray(values, NUMPY[kind])
         self.row_length = values.shape[-1]
@@ -66,7 +64,7 @@ class Accessor:
         return f"{head} {{\n    {place} = {value};\n}}"
 
 
-def load(name: str, values: Values, end: str = "in") -> Accessor:
+def load(name: str, values: HostArray, end: str = "in") -> Accessor:
     return Accessor(name, COMPUTE[values.dtype.name], values, end)
 
 
@@ -107,7 +105,7 @@ def kernel_text(dialect: Dialect, stage: Stage, accessors: list[Accessor], kinds
     return fill(dialect, stage, names)
 
 
-def run(dialect: Dialect, described: Stages, accessors: list[Accessor]) -> list[Values]:
+def run(dialect: Dialect, described: Stages, accessors: list[Accessor]) -> list[HostArray]:
     """The values behind the stores (and the status), in their order."""
     temporaries, stages = described
     device: Any = _WebGPU() if dialect == "wgsl" else _OpenCL()
@@ -150,7 +148,7 @@ class _WebGPU:
         self.device = _webgpu_device()
         self.buffers: dict[str, Any] = {}
 
-    def create(self, name: str, values: Values) -> None:
+    def create(self, name: str, values: HostArray) -> None:
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
         self.buffers[name] = self.device.create_buffer_with_data(data=values.tobytes(), usage=usage)
 
@@ -179,7 +177,7 @@ class _WebGPU:
         compute.end()
         self.device.queue.submit([encoder.finish()])
 
-    def read(self, name: str, like: Values) -> Values:
+    def read(self, name: str, like: HostArray) -> HostArray:
         return np.frombuffer(self.device.queue.read_buffer(self.buffers[name]), like.dtype).reshape(like.shape)
 
     def close(self) -> None:
@@ -203,7 +201,7 @@ class _OpenCL:
         self.queue = _opencl_queue()
         self.buffers: dict[str, Any] = {}
 
-    def create(self, name: str, values: Values) -> None:
+    def create(self, name: str, values: HostArray) -> None:
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         self.buffers[name] = cl.Buffer(self.queue.context, flags, hostbuf=np.array(values))
 
@@ -216,7 +214,7 @@ class _OpenCL:
         kernel = self.prepared(text, stage, names)
         cl.enqueue_nd_range_kernel(self.queue, kernel, (stage.groups * stage.group_size,), (stage.group_size,))
 
-    def read(self, name: str, like: Values) -> Values:
+    def read(self, name: str, like: HostArray) -> HostArray:
         result = np.empty_like(like)
         cl.enqueue_copy(self.queue, result, self.buffers[name])
         return result

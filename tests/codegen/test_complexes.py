@@ -7,19 +7,17 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anygpu._typing import HostArray
 from anygpu.codegen import complexes
 from anygpu.codegen.kernel_ir import Apply, Expr, Literal, Name
 from anygpu.codegen.target import ComputeType
 from anygpu.errors import InvalidProgram
 from anygpu.program.functions import BINARY, COMPARISONS, UNARY, BinaryFunction, UnaryFunction, is_defined
 from tests.codegen.evaluating import Lets, subexpressions
-
-Values = npt.NDArray[Any]
 
 COMPUTE: dict[str, ComputeType] = {"complex64": "f32", "complex128": "f64"}
 TYPES = tuple(COMPUTE)
@@ -37,7 +35,7 @@ INF, NAN, PI = np.inf, np.nan, np.pi
 SPECIAL = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 100.0, -100.0, INF, -INF, NAN)
 
 
-def numpys(fn: str, *operands: Values) -> Values:
+def numpys(fn: str, *operands: HostArray) -> HostArray:
     with np.errstate(all="ignore"):
         if fn in ("real", "imag"):
             return np.asarray(getattr(operands[0], fn))
@@ -48,7 +46,7 @@ def operands_of(*dtypes: str) -> list[complexes.Pair]:
     return [(Name(f"re_{k}", COMPUTE[each]), Name(f"im_{k}", COMPUTE[each])) for k, each in enumerate(dtypes)]
 
 
-def ours(fn: str, *operands: Values) -> Values:
+def ours(fn: str, *operands: HostArray) -> HostArray:
     """What the expressions for a function evaluate to."""
     pairs = operands_of(*(each.dtype.name for each in operands))
     lets = Lets()
@@ -66,7 +64,7 @@ def written(fn: Any, pairs: list[complexes.Pair], lets: Lets) -> tuple[Expr, ...
     return complexes.binary(fn, pairs[0], pairs[1], lets)
 
 
-def joined(parts: list[Values], like: Values) -> Values:
+def joined(parts: list[HostArray], like: HostArray) -> HostArray:
     """The components as one array; a constant component has no shape of its own."""
     if len(parts) == 1:
         return np.broadcast_to(parts[0], like.shape)
@@ -75,12 +73,12 @@ def joined(parts: list[Values], like: Values) -> Values:
     return result
 
 
-def wider(values: Values) -> Values:
+def wider(values: HostArray) -> HostArray:
     """In a type with more digits, where NumPy's own rounding does not matter."""
     return values.astype(np.complex128 if values.dtype == np.complex64 else np.clongdouble)
 
 
-def errors(got: Values, want: Values, dtype: str) -> Values:
+def errors(got: HostArray, want: HostArray, dtype: str) -> HostArray:
     """In epsilons of the magnitude of the result, where that is a normal number."""
     info = np.finfo(dtype)
     with np.errstate(all="ignore"):
@@ -89,7 +87,7 @@ def errors(got: Values, want: Values, dtype: str) -> Values:
         return np.asarray(np.abs(got.astype(want.dtype) - want)[normal] / size[normal] / info.eps)
 
 
-def ordinary(dtype: str, seed: int = 0) -> Values:
+def ordinary(dtype: str, seed: int = 0) -> HostArray:
     """What programs are made of: small multiples of an eighth, and any numbers up to 100 or so."""
     rng = np.random.default_rng(seed)
     steps = np.arange(-20, 21) / 8
@@ -99,11 +97,11 @@ def ordinary(dtype: str, seed: int = 0) -> Values:
     return np.concatenate([grid, noise, 4 * noise, 40 * noise, noise / 100, circle, 1 + noise / 1000]).astype(dtype)
 
 
-def cross(parts: tuple[float, ...] = SPECIAL, dtype: str = "complex128") -> Values:
+def cross(parts: tuple[float, ...] = SPECIAL, dtype: str = "complex128") -> HostArray:
     return np.array([complex(re, im) for re, im in itertools.product(parts, repeat=2)], dtype)
 
 
-def same(got: Values, want: Values, *, signs: Values | bool = True) -> Values:
+def same(got: HostArray, want: HostArray, *, signs: HostArray | bool = True) -> HostArray:
     """Equal to a few digits less than all, with NaN and, where `signs` say so, the sign of zeros and infinities."""
     if want.dtype == np.bool_:
         return np.asarray(got == want)
@@ -272,7 +270,7 @@ def test_division_of_large_and_small_numbers() -> None:
     assert errors(ours("divide", x, y), numpys("divide", wider(x), wider(y)), "complex64").max() < 2
 
 
-def pairs_of_special_values() -> tuple[Values, Values]:
+def pairs_of_special_values() -> tuple[HostArray, HostArray]:
     parts = (0.0, -0.0, 0.5, -1.0, 2.0, INF, -INF, NAN)
     x, y = np.meshgrid(cross(parts), cross(parts))
     return x.ravel(), y.ravel()

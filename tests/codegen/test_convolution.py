@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anygpu._typing import HostArray
 from anygpu.codegen.target import ComputeType, Dialect
 from anygpu.codegen.templates.convolution import Sizes, Tiling, Vectors, grid, text, tilings
 from anygpu.codegen.templates.values import TYPE_NAMES
-from tests.codegen.product_kernels import NUMPY, TARGETS, Launch, Values
+from tests.codegen.product_kernels import NUMPY, TARGETS, Launch
 
 DEVICES = sorted(TARGETS)
 
@@ -101,7 +102,7 @@ def source_text(dialect: Dialect, type: ComputeType, sizes: Sizes, tiling: Tilin
     )
 
 
-def convolved(x: Values, weights: Values, sizes: Sizes, padding: int = 0) -> Values:
+def convolved(x: HostArray, weights: HostArray, sizes: Sizes, padding: int = 0) -> HostArray:
     x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     out = np.zeros((sizes.batch, sizes.out_channels, sizes.height, sizes.width), x.dtype)
     for i in range(sizes.window[0]):

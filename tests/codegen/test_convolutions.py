@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
 from anygpu.codegen.convolutions import Convolution, convolution_of
 from anygpu.codegen.schedule import schedule
@@ -18,7 +19,7 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import Contract
 from benchmarks.handwritten.workloads import convolution
 from tests.codegen.planning import LEAST, TARGETS, names, plan, spec
-from tests.engines.compiled import NAMES, Running, Values, running
+from tests.engines.compiled import NAMES, Running, running
 
 windows = np.lib.stride_tricks.sliding_window_view
 every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
@@ -106,7 +107,7 @@ def recorded(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Program:
     return record(function, *(spec(*shape) for shape in shapes))
 
 
-def arrays(shapes: tuple[tuple[int, ...], ...], dtype: str = "float32") -> list[Values]:
+def arrays(shapes: tuple[tuple[int, ...], ...], dtype: str = "float32") -> list[HostArray]:
     """Small whole numbers: sums of their products are exact in every type and order."""
     random = np.random.default_rng(7)
     low = 0 if dtype.startswith("u") else -4

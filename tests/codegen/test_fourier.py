@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anygpu._typing import HostArray
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates import fourier
 from anygpu.codegen.templates.butterflies import factors_of, steps_of
 from anygpu.program.functions import FourierFunction
-from tests.codegen.running import NUMPY, TARGETS, Values, load, run, store
+from tests.codegen.running import NUMPY, TARGETS, load, run, store
 
 SHAPES = [
     (1, 1),
@@ -35,7 +36,7 @@ CASES = [("wgsl", *shape) for shape in SHAPES] + [("opencl", *shape) for shape i
 FUNCTIONS: list[FourierFunction] = ["fft", "ifft", "rfft", "irfft"]
 
 
-def transformed(dialect: Dialect, fn: FourierFunction, x: Values, length: int, component: ComputeType) -> Values:
+def transformed(dialect: Dialect, fn: FourierFunction, x: HostArray, length: int, component: ComputeType) -> HostArray:
     rows = len(x)
     parts = [x] if fn == "rfft" else [x.real, x.imag]
     accessors = [load(f"load_{k}", part.astype(NUMPY[component])) for k, part in enumerate(parts)]

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anygpu._typing import HostArray
 from anygpu.codegen.target import ComputeType
 from anygpu.codegen.templates.matmul import Sizes, Tiling, Vectors, grid, parts, text, tilings
 from anygpu.codegen.templates.matmul_tiling import shared_bytes, turns
-from tests.codegen.product_kernels import NUMPY, TARGETS, Launch, Layout, Values, matmul_source
+from tests.codegen.product_kernels import NUMPY, TARGETS, Launch, Layout, matmul_source
 
 DEVICES = sorted(TARGETS)
 
@@ -20,7 +21,7 @@ def candidates(device: str, sizes: Sizes, layout: Layout, type: ComputeType = "f
     return tilings(target, sizes, type, layout.flags(target.dialect, sizes))
 
 
-def operands(sizes: Sizes, type: ComputeType) -> tuple[Values, Values]:
+def operands(sizes: Sizes, type: ComputeType) -> tuple[HostArray, HostArray]:
     """Whole numbers for integers, with products that wrap; for floats small enough to be summed exactly."""
     random = np.random.default_rng(sizes.m * 31 + sizes.n * 7 + sizes.k)
     low, high = (-9, 10) if type in ("f32", "f64") else (-(2**31), 2**31)
@@ -31,7 +32,7 @@ def operands(sizes: Sizes, type: ComputeType) -> tuple[Values, Values]:
 
 def product(
     device: str, sizes: Sizes, tiling: Tiling, layout: Layout, type: ComputeType = "f32"
-) -> tuple[Values, Values]:
+) -> tuple[HostArray, HostArray]:
     """What the kernel gives, and what is right."""
     a, b = operands(sizes, type)
     if layout.gelu:

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu._typing import HostArray
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates import scan
 from anygpu.codegen.templates.rows import fitting
 from anygpu.codegen.templates.stages import Sizes
-from tests.codegen.running import TARGETS, Values, load, run, store
+from tests.codegen.running import TARGETS, load, run, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]
 UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -27,7 +28,7 @@ KINDS += [("opencl", "sum", "int32"), ("opencl", "prod", "complex64"), ("opencl"
 KINDS += [("opencl", "max", "float32"), ("opencl", "min", "complex128"), ("opencl", "min", "uint64")]
 
 
-def scanned(dialect: Dialect, fn: str, x: Values, sizes: Sizes | None = None) -> Values:
+def scanned(dialect: Dialect, fn: str, x: HostArray, sizes: Sizes | None = None) -> HostArray:
     parts = [x.real, x.imag] if np.iscomplexobj(x) else [x]
     loads = [load(f"load_{k}", part) for k, part in enumerate(parts)]
     kinds = tuple(each.kind for each in loads)

@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu._typing import HostArray
 from anygpu.codegen.target import ComputeType, Dialect
 from anygpu.codegen.templates import scatter
 from anygpu.codegen.templates.scatter import Layout
-from tests.codegen.running import COMPUTE, TARGETS, Accessor, Values, load, run, status, store
+from tests.codegen.running import COMPUTE, TARGETS, Accessor, load, run, status, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]
 UFUNCS: dict[str, np.ufunc] = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
 
 
-def parts(name: str, x: Values, end: str) -> list[Accessor]:
+def parts(name: str, x: HostArray, end: str) -> list[Accessor]:
     """Behind accessors, x is rows × length."""
     rows = x.reshape(x.shape[0] * x.shape[1], -1)
     both = [rows.real, rows.imag] if np.iscomplexobj(x) else [rows]
@@ -26,13 +27,13 @@ def parts(name: str, x: Values, end: str) -> list[Accessor]:
 def scattered(
     dialect: Dialect,
     fn: str,
-    x: Values,
-    indices: Values,
-    updates: Values,
+    x: HostArray,
+    indices: HostArray,
+    updates: HostArray,
     *,
     distinct: bool = False,
     ordered: bool = False,
-) -> tuple[Values, int]:
+) -> tuple[HostArray, int]:
     batch, before, axis, after = x.shape
     layout = Layout(batch=batch, before=before, axis=axis, after=after, positions=indices.shape[1])
     loads = parts("load", x, "x")
@@ -48,7 +49,7 @@ def scattered(
     return whole.reshape(x.shape).astype(x.dtype), int(said[0, 0])
 
 
-def wanted(fn: str, x: Values, indices: Values, updates: Values) -> Values:
+def wanted(fn: str, x: HostArray, indices: HostArray, updates: HostArray) -> HostArray:
     result = x.copy()
     for batch in range(x.shape[0]):
         place: Any = (slice(None), indices[batch])
@@ -59,7 +60,7 @@ def wanted(fn: str, x: Values, indices: Values, updates: Values) -> Values:
     return result
 
 
-def sample(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Values:
+def sample(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> HostArray:
     if dtype == "bool":
         return rng.random(shape) < 0.5
     if dtype[0] in "iu":
@@ -68,7 +69,7 @@ def sample(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Valu
     return values + (1j * rng.normal(size=shape)).astype(dtype) if dtype[0] == "c" else values
 
 
-def agree(found: Values, right: Values) -> None:
+def agree(found: HostArray, right: HostArray) -> None:
     if right.dtype.kind in "biu":
         np.testing.assert_array_equal(found, right)
     else:

@@ -7,16 +7,17 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from anygpu._typing import HostArray
 from anygpu.codegen.target import Dialect
 from anygpu.codegen.templates.search import search_text
 from anygpu.codegen.templates.stages import Stage
 from anygpu.codegen.templates.values import TYPE_NAMES, struct_text
-from tests.codegen.running import TARGETS, Values, load, run, store
+from tests.codegen.running import TARGETS, load, run, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]
 
 
-def found(dialect: Dialect, line: Values, values: Values, side: Literal["left", "right"]) -> Values:
+def found(dialect: Dialect, line: HostArray, values: HostArray, side: Literal["left", "right"]) -> HostArray:
     """One stage that looks up each value; the line is an accessor of one row."""
     split = [[x.real, x.imag] if np.iscomplexobj(x) else [x] for x in (line[None], values[None])]
     lines = [load(f"load_row_{k}", part) for k, part in enumerate(split[0])]

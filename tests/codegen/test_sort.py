@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from anygpu._typing import HostArray
 from anygpu.codegen.target import Dialect, Target
 from anygpu.codegen.templates import sort
 from anygpu.codegen.templates.stages import Sizes
-from tests.codegen.running import COMPUTE, TARGETS, Values, load, run, store
+from tests.codegen.running import COMPUTE, TARGETS, load, run, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]
 SHAPES = [(1, 1), (3, 2), (300, 3), (2, 63), (1, 64), (70, 65), (1, 255), (9, 256), (1, 257), (2, 1023), (1, 1024)]
@@ -24,7 +25,7 @@ KINDS = [("wgsl", dtype) for dtype in (*COMPUTE, "complex64", "complex128")]
 KINDS += [("opencl", dtype) for dtype in ("bool", "int64", "float32", "complex64")]
 
 
-def sorted_rows(dialect: Dialect, x: Values, *, positions: bool = False, sizes: Sizes | None = None) -> Values:
+def sorted_rows(dialect: Dialect, x: HostArray, *, positions: bool = False, sizes: Sizes | None = None) -> HostArray:
     parts = [x.real, x.imag] if np.iscomplexobj(x) else [x]
     loads = [load(f"load_{k}", part) for k, part in enumerate(parts)]
     kinds = tuple(each.kind for each in loads)
@@ -44,7 +45,7 @@ def test_rows_of_any_length(dialect: Dialect, rows: int, length: int) -> None:
     np.testing.assert_array_equal(sorted_rows(dialect, x), np.sort(x, axis=1))
 
 
-def sample(dtype: str, rng: np.random.Generator) -> Values:
+def sample(dtype: str, rng: np.random.Generator) -> HostArray:
     """Few different values, and among the floats both zeros, infinities and NaN in every place."""
     shape = (2, 45)
     if dtype == "bool":
@@ -82,7 +83,7 @@ def test_positions_of_a_long_row(dialect: Dialect) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(x=arrays.arrays(np.float32, (3, 41), elements=st.floats(width=32)))
-def test_any_floats(x: Values) -> None:
+def test_any_floats(x: HostArray) -> None:
     # One shape, so that there is one kernel to compile; the device that is quick to start is enough.
     found = sorted_rows("wgsl", x, positions=True, sizes=TINY)
     np.testing.assert_array_equal(found, np.argsort(x, axis=1, kind="stable"))

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
 from anygpu.codegen.kernel import Schedule
 from anygpu.codegen.schedule import schedule
@@ -20,7 +20,6 @@ from anygpu.engines.opencl.engine import OpenCLEngine
 from anygpu.engines.webgpu.engine import WebGPUEngine
 from anygpu.hardware.device import Device
 
-Values = npt.NDArray[Any]
 Function = Callable[..., Any]
 
 WEBGPU = Target(dialect="wgsl", features=("f16", "f64", "i64", "subgroups"), subgroup_size=8)
@@ -35,13 +34,13 @@ class Engine:
         self.engine = engine
         self.device = device
 
-    def run(self, function: Function, *arguments: Values) -> list[Values]:
+    def run(self, function: Function, *arguments: HostArray) -> list[HostArray]:
         program = record(function, *arguments)
         executable = self.engine.compile(program, self.device)
         buffers = [self.engine.upload(each, self.device) for each in arguments]
         return [self.engine.download(each) for each in self.engine.execute(executable, buffers)]
 
-    def agrees(self, function: Function, *arguments: Values, close: float = 2e-6) -> None:
+    def agrees(self, function: Function, *arguments: HostArray, close: float = 2e-6) -> None:
         expected = lowering.run(record(function, *arguments), list(arguments))
         for ours, theirs in zip(self.run(function, *arguments), expected, strict=True):
             assert ours.dtype == theirs.dtype
@@ -51,7 +50,7 @@ class Engine:
                 np.testing.assert_allclose(ours, theirs, rtol=close, atol=close * _greatest(theirs))
 
 
-def _greatest(values: Values) -> float:
+def _greatest(values: HostArray) -> float:
     finite = np.abs(values[np.isfinite(values)])
     return float(finite.max()) if finite.size else 0.0
 
@@ -64,12 +63,12 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     made.close()
 
 
-def normal(*shape: int, dtype: str = "float32", seed: int = 0) -> Values:
+def normal(*shape: int, dtype: str = "float32", seed: int = 0) -> HostArray:
     values = np.random.default_rng(seed).normal(size=shape) * 3
     return values.astype(dtype) if dtype != "bool" else values > 0
 
 
-def planned(target: Target, function: Function, *arguments: Values) -> Schedule:
+def planned(target: Target, function: Function, *arguments: HostArray) -> Schedule:
     return schedule(record(function, *arguments), target)
 
 

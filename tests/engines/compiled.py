@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
 from anygpu.codegen.target import Target
 from anygpu.engines.compiling import DeviceArray, Session
@@ -20,7 +20,6 @@ from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 
-Values = npt.NDArray[Any]
 NAMES = ("webgpu", "opencl")
 
 
@@ -40,12 +39,12 @@ class Running:
     def counters(self) -> Counters:
         return msgspec.structs.replace(self.session.counters)
 
-    def up(self, values: Values) -> DeviceArray:
+    def up(self, values: HostArray) -> DeviceArray:
         found: DeviceArray = self.engine.upload(np.asarray(values), self.device)
         return found
 
-    def down(self, array: DeviceArray) -> Values:
-        found: Values = self.engine.download(array)
+    def down(self, array: DeviceArray) -> HostArray:
+        found: HostArray = self.engine.download(array)
         return found
 
     def execute(self, program: Program, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
@@ -55,7 +54,7 @@ class Running:
     def run(self, function: Callable[..., Any], *arrays: DeviceArray) -> list[DeviceArray]:
         return self.execute(record(function, *(array.spec for array in arrays)), arrays)
 
-    def values(self, function: Callable[..., Any], *arrays: Values) -> list[Values]:
+    def values(self, function: Callable[..., Any], *arrays: HostArray) -> list[HostArray]:
         """There and back."""
         return [self.down(each) for each in self.run(function, *(self.up(each) for each in arrays))]
 
@@ -79,5 +78,5 @@ def running(name: str) -> Iterator[Running]:
         opened.engine.close()
 
 
-def spec_of(values: Values) -> Spec:
+def spec_of(values: HostArray) -> Spec:
     return Spec(values.shape, values.dtype.name)  # type: ignore[arg-type]

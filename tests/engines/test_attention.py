@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from anygpu import nn
+from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
 from anygpu.codegen.schedule import schedule
 from anygpu.engines.compiling import Executable
 from anygpu.program.attention import Attend
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Broadcast, Spec
-from tests.engines.compiled import NAMES, Running, Values, running, spec_of
+from tests.engines.compiled import NAMES, Running, running, spec_of
 
 #: Queries, keys, and the lengths of keys and values: around vectors, and around blocks of keys.
 SIZES = [(64, 64, 32, 32), (65, 33, 7, 5), (17, 100, 16, 24), (5, 9, 3, 1), (40, 1, 4, 4), (20, 130, 12, 9)]
@@ -28,7 +29,7 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Running]:
         yield found
 
 
-def attended(op: Attend, q: Values, k: Values, v: Values, bias: Values | None = None) -> Values:
+def attended(op: Attend, q: HostArray, k: HostArray, v: HostArray, bias: HostArray | None = None) -> HostArray:
     scores = np.einsum("...nd,...md->...nm", q.astype(np.float64), k.astype(np.float64)) * op.scale
     n, m = scores.shape[-2:]
     if bias is not None:
@@ -40,7 +41,7 @@ def attended(op: Attend, q: Values, k: Values, v: Values, bias: Values | None = 
         return np.asarray((weights / weights.sum(axis=-1, keepdims=True)) @ v.astype(np.float64))
 
 
-def program_of(op: Attend, arrays: Sequence[Values]) -> Program:
+def program_of(op: Attend, arrays: Sequence[HostArray]) -> Program:
     """A bias is broadcast, as a mask is."""
     recorder = Recorder()
     inputs = [recorder.input(spec_of(each)) for each in arrays]
@@ -50,24 +51,24 @@ def program_of(op: Attend, arrays: Sequence[Values]) -> Program:
     return recorder.program([recorder.add(op, *inputs)])
 
 
-def computed(opened: Running, op: Attend, *arrays: Values) -> Values:
+def computed(opened: Running, op: Attend, *arrays: HostArray) -> HostArray:
     (found,) = opened.execute(program_of(op, arrays), [opened.up(each) for each in arrays])
     return opened.down(found)
 
 
-def check(opened: Running, op: Attend, *arrays: Values, tolerance: float = 1e-5) -> None:
+def check(opened: Running, op: Attend, *arrays: HostArray, tolerance: float = 1e-5) -> None:
     found = computed(opened, op, *arrays)
     assert found.dtype == arrays[0].dtype
     np.testing.assert_allclose(found, attended(op, *arrays), rtol=tolerance, atol=tolerance)
 
 
-def some(n: int, m: int, d: int, e: int, stack: tuple[int, ...] = (3,), dtype: str = "float32") -> list[Values]:
+def some(n: int, m: int, d: int, e: int, stack: tuple[int, ...] = (3,), dtype: str = "float32") -> list[HostArray]:
     rng = np.random.default_rng(n * m + d)
     shapes = ((n, d), (m, d), (m, e))
     return [rng.standard_normal((*stack, *shape)).astype(dtype) for shape in shapes]
 
 
-def mask(shape: tuple[int, ...], seed: int = 0) -> Values:
+def mask(shape: tuple[int, ...], seed: int = 0) -> HostArray:
     rng = np.random.default_rng(seed)
     return np.where(rng.random(shape) < 0.3, -np.inf, rng.standard_normal(shape)).astype(np.float32)
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu._typing import HostArray
 from anygpu.engines.compiling import DeviceArray
 from anygpu.errors import DeviceLost, InvalidOption
 from anygpu.program.graph import Recorder
 from anygpu.program.primitives import Gather, Spec
-from tests.engines.compiled import NAMES, Running, Values, running
+from tests.engines.compiled import NAMES, Running, running
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -28,7 +29,7 @@ def softmax(x: Any) -> Any:
     return raised / raised.sum(axis=1, keepdims=True)
 
 
-def numbers(*shape: int, seed: int = 0) -> Values:
+def numbers(*shape: int, seed: int = 0) -> HostArray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 

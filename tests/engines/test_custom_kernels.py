@@ -9,13 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from anygpu._typing import HostArray
 from anygpu.engines.compiling import DeviceArray
 from anygpu.errors import InvalidKernel, KernelOutOfBounds
 from anygpu.program.custom import Custom
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Binary, Reshape, Slice, Spec
 from anygpu.program.wire import from_bytes, to_bytes
-from tests.engines.compiled import NAMES, Running, Values, running
+from tests.engines.compiled import NAMES, Running, running
 from tests.engines.custom_programs import kernel_program, nodes_of
 
 SAXPY = {
@@ -228,12 +229,12 @@ def groups_for(count: int, size: int = 64) -> tuple[int, int, int]:
     return (-(-count // size), 1, 1)
 
 
-def run(opened: Running, program: Program, *arrays: Values) -> list[Values]:
+def run(opened: Running, program: Program, *arrays: HostArray) -> list[HostArray]:
     assert opened.engine.supports(program, opened.device) == []
     return [opened.down(each) for each in opened.execute(program, [opened.up(each) for each in arrays])]
 
 
-def floats(*shape: int, seed: int = 0) -> Values:
+def floats(*shape: int, seed: int = 0) -> HostArray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 

@@ -11,9 +11,9 @@ import weakref
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from anygpu._typing import HostArray
 from anygpu.engines import catalogue
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.jax.complex_numbers import OTHERWISE
@@ -47,8 +47,6 @@ from anygpu.program.primitives import (
 )
 from anygpu.testing import FakeEngine, check_engine_programs, fake_device
 
-Values = npt.NDArray[Any]
-
 NAMES = ("numpy", "torch", "jax")
 COMPILING = ("torch", "jax")
 
@@ -61,24 +59,24 @@ def opened(name: str) -> tuple[ProgramEngine, Device]:
     return engine, devices[0]
 
 
-def program_of(op: Primitive, *inputs: Values) -> Program:
+def program_of(op: Primitive, *inputs: HostArray) -> Program:
     nodes = [Node(Input(each.shape, each.dtype.name)) for each in inputs]  # type: ignore[arg-type]
     return Program([*nodes, Node(op, tuple(range(len(inputs))))], [len(inputs)])
 
 
-def run(name: str, program: Program, *inputs: Values) -> list[Values]:
+def run(name: str, program: Program, *inputs: HostArray) -> list[HostArray]:
     engine, device = opened(name)
     assert engine.supports(program, device) == []
     results = engine.execute(engine.compile(program, device), [engine.upload(each, device) for each in inputs])
     return [engine.download(each) for each in results]
 
 
-def compare(name: str, op: Primitive, *inputs: Values) -> None:
+def compare(name: str, op: Primitive, *inputs: HostArray) -> None:
     """Equal to the reference to the last bit, NaN being equal to itself."""
     compare_all(name, [(op, *range(len(inputs)))], *inputs)
 
 
-def compare_all(name: str, steps: list[tuple[Any, ...]], *inputs: Values) -> None:
+def compare_all(name: str, steps: list[tuple[Any, ...]], *inputs: HostArray) -> None:
     """Several primitives in one program, because compiling takes a while; each names the inputs it takes."""
     nodes = [Node(Input(each.shape, each.dtype.name)) for each in inputs]  # type: ignore[arg-type]
     nodes += [Node(op, tuple(sources)) for op, *sources in steps]
@@ -140,13 +138,13 @@ class Forgetful(FakeEngine):
         super().__init__()
         self.rule = rule
 
-    def upload(self, values: Values, device: Device) -> Values:
+    def upload(self, values: HostArray, device: Device) -> HostArray:
         return values if self.rule == "shares memory" else super().upload(values, device)
 
-    def download(self, buffer: Values) -> Values:
+    def download(self, buffer: HostArray) -> HostArray:
         return buffer.astype(np.float32) if self.rule == "narrows" and buffer.dtype == np.float64 else buffer
 
-    def execute(self, executable: Any, buffers: Any) -> list[Values]:
+    def execute(self, executable: Any, buffers: Any) -> list[HostArray]:
         if self.rule == "writes to its inputs" and buffers and buffers[0].size:
             buffers[0].flat[0] = 1
         if self.rule == "clamps indices" and isinstance(executable.program.nodes[-1].op, Gather):

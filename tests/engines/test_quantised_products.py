@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from anygpu import nn
+from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
 from anygpu.program.graph import Recorder
 from anygpu.program.primitives import Binary, Broadcast, Cast, Constant, Contract, Iota, Reshape
-from tests.engines.compiled import NAMES, Running, Values, running, spec_of
+from tests.engines.compiled import NAMES, Running, running, spec_of
 
 ROWS = [1, 2, 7, 12, 130]
 
@@ -23,11 +24,11 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Running]:
         yield found
 
 
-def normal(*shape: int) -> Values:
+def normal(*shape: int) -> HostArray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
-def check(opened: Running, function: Any, *arrays: Values, largest: int) -> None:
+def check(opened: Running, function: Any, *arrays: HostArray, largest: int) -> None:
     """`largest` is the most that anything may take which the kernels leave to each other."""
     (found,) = opened.values(function, *arrays)
     wanted = function(*arrays)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu._typing import HostArray
 from anygpu.program.graph import Recorder
 from anygpu.program.primitives import Gather, Pad
-from tests.engines.compiled import NAMES, Running, Values, running, spec_of
+from tests.engines.compiled import NAMES, Running, running, spec_of
 
 SIZES = (0, 1, 2, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025)
 #: One more than a dimension of groups of 256 has.
@@ -24,12 +25,12 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Running]:
         yield found
 
 
-def values(size: int, dtype: str, seed: int = 0) -> Values:
+def values(size: int, dtype: str, seed: int = 0) -> HostArray:
     whole = np.random.default_rng(seed).integers(0, 100, size)
     return (whole > 50) if dtype == "bool" else whole.astype(dtype)
 
 
-def check(opened: Running, function: Any, *arrays: Values, close: bool = False) -> None:
+def check(opened: Running, function: Any, *arrays: HostArray, close: bool = False) -> None:
     for got, wanted in zip(opened.values(function, *arrays), _as_tuple(function(*arrays)), strict=True):
         assert got.shape == wanted.shape
         assert got.dtype == wanted.dtype

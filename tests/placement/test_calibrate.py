@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from anygpu._typing import HostArray
 from anygpu.engines import tuning
 from anygpu.engines.catalogue import catalogue
 from anygpu.engines.protocol import Lack, Memory
@@ -18,7 +19,6 @@ from anygpu.engines.traits import Isolation
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import DeviceLost, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import HostArray
 from anygpu.placement.calibrate import calibrate, calibration_folder, recalled, remember
 from anygpu.plan.calibration import Calibration, Curve, Transfer, amount_of, assumed
 from anygpu.plan.fusion_estimate import structure_of

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anygpu._typing import HostArray
 from anygpu.engines.numpy.lowering import run
 from anygpu.plan.chunking import Chunks, Refused, chunks_for, corrected, memory_needed
 from anygpu.program.graph import Program
@@ -19,11 +18,9 @@ from tests.plan.sampling import recorded
 from tests.support.agreement import disagreement
 from tests.support.random_programs import programs, random_inputs
 
-Values = npt.NDArray[Any]
 
-
-def in_pieces(program: Program, chunks: Chunks, inputs: list[Values]) -> list[Values]:
-    results: list[list[Values]] = [[] for _ in program.outputs]
+def in_pieces(program: Program, chunks: Chunks, inputs: list[HostArray]) -> list[HostArray]:
+    results: list[list[HostArray]] = [[] for _ in program.outputs]
     for start in range(0, chunks.cut.length, chunks.piece):
         stop = min(start + chunks.piece, chunks.cut.length)
         given_ = [

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anygpu._typing import HostArray
 from anygpu.engines.numpy.lowering import run
 from anygpu.plan.calibration import Calibration, Transfer
 from anygpu.plan.predicting import predict
@@ -24,13 +24,12 @@ from tests.plan.sampling import NUMPY, OPENCL, calibrations, faster, recorded
 from tests.support.agreement import disagreement
 from tests.support.random_programs import WEIGHTS, programs, random_inputs, random_program
 
-Values = npt.NDArray[Any]
 WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, Linear: 3.0}
 FREE = Transfer(0.0, 1e15)
 
 
-def in_parts(parts: Sequence[Part], outputs: Sequence[int], inputs: Sequence[Values]) -> list[Values]:
-    values: dict[int, Values] = dict(enumerate(inputs))
+def in_parts(parts: Sequence[Part], outputs: Sequence[int], inputs: Sequence[HostArray]) -> list[HostArray]:
+    values: dict[int, HostArray] = dict(enumerate(inputs))
     for part in parts:
         found = run(part.program, [values[source] for source in part.sources])
         values.update(zip(part.results, found, strict=True))

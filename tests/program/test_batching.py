@@ -5,7 +5,6 @@ import random
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from anygpu.engines.numpy.lowering import run
@@ -17,8 +16,6 @@ from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Primitive, Spec
 from tests.support.laws import broken_by_vmap
 from tests.support.random_programs import WEIGHTS, random_inputs, random_program
-
-Values = npt.NDArray[Any]
 
 WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, p.Linear: 5}
 

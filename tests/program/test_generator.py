@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 
+from anygpu._typing import HostArray
 from anygpu.agreement.tolerances import TOLERANCES
 from anygpu.engines.numpy import lowering
 from anygpu.program import functions
@@ -28,8 +28,6 @@ from tests.support.random_programs import (
     random_inputs,
     random_program,
 )
-
-Values = npt.NDArray[Any]
 
 EVERY_PRIMITIVE = set(get_args(PRIMITIVES)) - {p.Input, Custom}
 WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, p.Linear: 3}
@@ -164,10 +162,10 @@ def test_the_first_difference_is_named() -> None:
     assert "at ()" in str(disagreement([np.int32(1) * np.ones((), "i4")], [np.zeros((), "i4")], scalar))
 
 
-Fault = Callable[[Values, Primitive, Sequence[Values]], Values]
+Fault = Callable[[HostArray, Primitive, Sequence[HostArray]], HostArray]
 
 
-def scaled(values: Values) -> Values:
+def scaled(values: HostArray) -> HostArray:
     return np.asarray(values * np.asarray(1 + 1e-5, values.dtype), values.dtype)
 
 
@@ -198,8 +196,8 @@ FAULTS: dict[str, tuple[type[Primitive], str, Fault]] = {
 def test_an_engine_with_a_fault_is_found_out(name: str) -> None:
     kind, fn, fault = FAULTS[name]
 
-    def run(program: Program, inputs: Sequence[Values]) -> list[Values]:
-        values: list[Values] = list(inputs)
+    def run(program: Program, inputs: Sequence[HostArray]) -> list[HostArray]:
+        values: list[HostArray] = list(inputs)
         for op, sources in program.nodes[len(inputs) :]:
             given = [values[source] for source in sources]
             result = lowering.run_node(op, given)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from anygpu.engines.numpy.lowering import run
@@ -22,8 +21,6 @@ from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.primitives import Primitive, Shape, Spec
 from tests.support.laws import broken_by_cutting
 from tests.support.random_programs import WEIGHTS, random_program
-
-Values = npt.NDArray[Any]
 
 WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, p.Linear: 5}
 F: DType = "float64"

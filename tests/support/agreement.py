@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.agreement.tolerances import tolerance_of
 from anygpu.program.dtypes import REAL_PART, is_inexact
 from anygpu.program.graph import Program
 from tests.support.error_bounds import bounds_of
-
-Values = npt.NDArray[Any]
 
 
 def tolerance(program: Program, output: int) -> tuple[float, float]:
@@ -41,7 +38,7 @@ def tolerances(program: Program) -> list[tuple[float, float]]:
     return found
 
 
-def disagreement(expected: Sequence[Values], got: Sequence[Values], program: Program) -> str | None:
+def disagreement(expected: Sequence[HostArray], got: Sequence[HostArray], program: Program) -> str | None:
     """`None` when all outputs agree, or a sentence about the first element that does not."""
     if len(expected) != len(program.outputs) or len(got) != len(program.outputs):
         return f"the program has {len(program.outputs)} outputs; {len(expected)} were expected, {len(got)} came."
@@ -52,7 +49,7 @@ def disagreement(expected: Sequence[Values], got: Sequence[Values], program: Pro
     return None
 
 
-def _difference(expected: Values, got: Values, relative: float, absolute: float) -> str | None:
+def _difference(expected: HostArray, got: HostArray, relative: float, absolute: float) -> str | None:
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return f"is {got.dtype.name}{list(got.shape)}, not {expected.dtype.name}{list(expected.shape)}."
     agree = expected == got

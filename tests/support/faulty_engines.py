@@ -26,11 +26,11 @@ from anygpu.program.primitives import Constant
 from tests.support.fault_schedule import Ended, Kind, Schedule
 
 if TYPE_CHECKING:
+    from anygpu._typing import HostArray
     from anygpu.engines.compiling import DeviceArray, Executable, Session
     from anygpu.engines.driver import Block, Driver
     from anygpu.engines.protocol import Memory
     from anygpu.hardware.device import Device
-    from anygpu.hardware.verification import HostArray
     from anygpu.program.graph import Program
 
 MEGABYTE = 1 << 20

@@ -9,11 +9,10 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
@@ -21,8 +20,7 @@ from anygpu.program.transforms import Evaluate, simplified
 from tests.support.agreement import disagreement
 from tests.support.random_programs import random_inputs
 
-Values = npt.NDArray[Any]
-Run = Callable[[Program, Sequence[Values]], list[Values]]
+Run = Callable[[Program, Sequence[HostArray]], list[HostArray]]
 
 
 def broken_by_vmap(program: Program, rng: random.Random, run: Run) -> str | None:
@@ -65,7 +63,7 @@ def random_edges(length: int, rng: random.Random) -> list[int]:
 
 
 def _broken_by_cut(
-    program: Program, the_cut: Cut, edges: list[int], inputs: list[Values], whole: list[Values], run: Run
+    program: Program, the_cut: Cut, edges: list[int], inputs: list[HostArray], whole: list[HostArray], run: Run
 ) -> str | None:
     pieces = []
     for start, stop in itertools.pairwise(edges):
@@ -83,7 +81,7 @@ def _broken_by_cut(
     return disagreement(whole, together, program)
 
 
-def _part(values: Values, axis: int | None, start: int, stop: int) -> Values:
+def _part(values: HostArray, axis: int | None, start: int, stop: int) -> HostArray:
     return values if axis is None else values[(slice(None),) * axis + (slice(start, stop),)]
 
 

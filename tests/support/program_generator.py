@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.agreement.tolerances import EPSILON
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import KIND, REAL_PART, DType, is_inexact, is_integer
@@ -17,8 +17,6 @@ from anygpu.program.primitives import Primitive, Shape, Spec, product
 from anygpu.program.transforms import without_dead_code
 from tests.support.error_bounds import bounds_after
 from tests.support.intervals import INPUT_LIMIT, INPUT_STEP, WHOLE_LIMIT, Bounds, fits, whole_range
-
-Values = npt.NDArray[Any]
 
 #: How often each type is among the few that one program uses; the others count 1.
 DTYPE_WEIGHTS: dict[DType, float] = {
@@ -161,7 +159,7 @@ class Writer:
             raise Impossible
         return found[max(self.rng.randrange(len(found)), self.rng.randrange(len(found)))]
 
-    def constant(self, shape: Shape, dtype: DType, values: Values | None = None) -> int:
+    def constant(self, shape: Shape, dtype: DType, values: HostArray | None = None) -> int:
         if values is None:
             values = random_values(Spec(shape, dtype), np.random.default_rng(self.rng.getrandbits(64)))
         return self.add(p.Constant(shape, dtype, np.asarray(values).astype(dtype).tobytes()))
@@ -289,7 +287,7 @@ class Writer:
         return self.rng.choice(axes)
 
 
-def random_values(spec: Spec, generator: np.random.Generator) -> Values:
+def random_values(spec: Spec, generator: np.random.Generator) -> HostArray:
     match KIND[spec.dtype]:
         case "bool":
             values: Any = generator.integers(0, 2, spec.shape)
@@ -305,6 +303,6 @@ def random_values(spec: Spec, generator: np.random.Generator) -> Values:
     return np.asarray(values).astype(spec.dtype)
 
 
-def _random_fractions(dtype: DType, shape: Shape, generator: np.random.Generator) -> Values:
+def _random_fractions(dtype: DType, shape: Shape, generator: np.random.Generator) -> HostArray:
     scale = 2 ** INPUT_STEP[dtype]
     return np.asarray(generator.integers(-INPUT_LIMIT * scale, INPUT_LIMIT * scale + 1, shape) / scale)

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.program import primitives as p
 from anygpu.program.attention import Attend
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Primitive
 from tests.support.node_generators import MAKERS
-from tests.support.program_generator import Values, Writer, random_values
+from tests.support.program_generator import Writer, random_values
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -81,7 +82,7 @@ def random_program(
     return Writer(rng, tuple(dtypes), max_nodes, max_elements).write(weights, MAKERS)
 
 
-def random_inputs(program: Program, rng: random.Random) -> list[Values]:
+def random_inputs(program: Program, rng: random.Random) -> list[HostArray]:
     """Inputs for a program: small whole numbers, and fractions that are exact in binary."""
     generator = np.random.default_rng(rng.getrandbits(64))
     return [random_values(spec, generator) for spec in program.inputs]

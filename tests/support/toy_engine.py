@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pyopencl as cl
 
+from anygpu._typing import HostArray
 from anygpu.engines.compiling import CompilingEngine
 from anygpu.engines.opencl import errors
 from anygpu.engines.opencl.device import open_device
@@ -16,7 +17,7 @@ from anygpu.engines.opencl.probe import describe
 from anygpu.engines.protocol import Memory, failed, verified
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import HostArray, VerifiedType
+from anygpu.hardware.verification import VerifiedType
 
 _TYPES = {"float32": "float", "int32": "int", "float64": "double", "int64": "long"}
 _SOURCE = """

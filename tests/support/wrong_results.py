@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.engines.traits import Isolation
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.residency.registry import DeviceRegistry, places

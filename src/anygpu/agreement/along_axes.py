@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.agreement.elementwise import Bound, Values, filled, magnitude, or_none, settled, wide
+from anygpu._typing import HostArray
+from anygpu.agreement.elementwise import Bound, filled, magnitude, or_none, settled, wide
 from anygpu.agreement.tolerances import DIGITS, tolerance_of
 from anygpu.engines.numpy.lowering import run_node
 from anygpu.program import primitives as p
@@ -24,7 +25,7 @@ _MUCH = 1 << 28
 _STEPS = (0, 4, 10, 20)
 
 
-def step_of(x: Values) -> int | None:
+def step_of(x: HostArray) -> int | None:
     """A power of two of which all values are multiples, as the number of digits behind the point."""
     parts = wide(x)
     real = np.stack([parts.real, parts.imag]) if x.dtype.kind == "c" else parts
@@ -33,7 +34,7 @@ def step_of(x: Values) -> int | None:
     return next((each for each in _STEPS if not np.modf(np.ldexp(real, each))[0].any()), None)
 
 
-def _sums_exactly(x: Values, bound: Bound, largest: Floats, dtype: DType) -> bool:
+def _sums_exactly(x: HostArray, bound: Bound, largest: Floats, dtype: DType) -> bool:
     if bound is not None:
         return False
     step = step_of(x)
@@ -41,7 +42,7 @@ def _sums_exactly(x: Values, bound: Bound, largest: Floats, dtype: DType) -> boo
     return step is not None and bool(np.max(largest, initial=0.0) * 2.0**step <= 2.0**digits)
 
 
-def reduce(op: p.Reduce, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def reduce(op: p.Reduce, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     (x,), (bound,) = xs, bounds
     count = p.product(tuple(x.shape[axis] for axis in op.axes))
     given = filled(bound, x.shape)
@@ -79,7 +80,7 @@ def reduce(op: p.Reduce, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bo
     return None if bound is None else _position(op, x, given)
 
 
-def _position(op: p.Reduce, x: Values, bound: Floats) -> Bound:
+def _position(op: p.Reduce, x: HostArray, bound: Floats) -> Bound:
     """Of the largest or smallest: between the first and the last that it may be."""
     axis = op.axes[0]
     if x.dtype.kind == "c":
@@ -96,7 +97,7 @@ def _position(op: p.Reduce, x: Values, bound: Floats) -> Bound:
 
 
 def _summed(
-    x: Values, v: Values, dtype: DType, carried: Floats, total: Floats, count: int, axes: tuple[int, ...]
+    x: HostArray, v: HostArray, dtype: DType, carried: Floats, total: Floats, count: int, axes: tuple[int, ...]
 ) -> Bound:
     """Each of the roundings is at most of the sum of all magnitudes."""
     if count <= 1:
@@ -108,7 +109,7 @@ def _summed(
         return settled(v, found, dtype, uncertain=uncertain)
 
 
-def scan(op: p.Scan, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def scan(op: p.Scan, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     (x,), (bound,) = xs, bounds
     given = filled(bound, x.shape)
     axis = op.axis
@@ -136,7 +137,7 @@ def scan(op: p.Scan, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound]
         )
 
 
-def contract(op: p.Contract, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def contract(op: p.Contract, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     x, y = xs
     bx, by = bounds
     if not is_inexact(dtype) and bx is None and by is None:
@@ -165,7 +166,7 @@ def contract(op: p.Contract, dtype: DType, xs: Sequence[Values], bounds: Sequenc
         return settled(v, found, dtype, uncertain=uncertain)
 
 
-def _products(op: p.Contract, x: Floats, y: Floats, v: Values) -> Floats:
+def _products(op: p.Contract, x: Floats, y: Floats, v: HostArray) -> Floats:
     """Of magnitudes, summed; by the lengths of both where the sums take too long."""
     count = p.product(tuple(x.shape[axis] for axis in op.left))
     if v.size * count <= _MUCH:
@@ -181,7 +182,7 @@ def _without(summed: tuple[int, ...], batch: tuple[int, ...]) -> tuple[int, ...]
     return tuple(axis - sum(each < axis for each in summed) for axis in batch)
 
 
-def gather(op: p.Gather, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def gather(op: p.Gather, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     x, indices = xs
     found = filled(None, v.shape) if bounds[0] is None else run_node(op, [bounds[0], indices])
     if bounds[1] is None:
@@ -191,7 +192,7 @@ def gather(op: p.Gather, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bo
     return or_none(found + undecided.reshape(*undecided.shape[: op.batch], *wide_as_result))
 
 
-def scatter(op: p.Scatter, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def scatter(op: p.Scatter, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     x, indices, updates = xs
     if bounds[1] is not None:
         return np.full(v.shape, np.inf)
@@ -227,7 +228,7 @@ def scatter(op: p.Scatter, dtype: DType, xs: Sequence[Values], bounds: Sequence[
         return settled(v, found, dtype, uncertain=uncertain, underflows=(size == 0) if op.fn == "multiply" else False)
 
 
-def sort(op: p.Sort, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def sort(op: p.Sort, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     """Each moves by no more than the largest error of any."""
     if bounds[0] is None:
         return None
@@ -237,7 +238,7 @@ def sort(op: p.Sort, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound]
     return or_none(np.broadcast_to(worst, v.shape))
 
 
-def argsort(op: p.Argsort, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def argsort(op: p.Argsort, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     """A position is undecided where a neighbour in the order is too near to be told apart."""
     (x,), (bound,) = xs, bounds
     if bound is None:
@@ -256,7 +257,7 @@ def argsort(op: p.Argsort, dtype: DType, xs: Sequence[Values], bounds: Sequence[
     return or_none(np.where(np.moveaxis(near, -1, op.axis), float(x.shape[op.axis]), 0.0))
 
 
-def search(op: p.Search, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def search(op: p.Search, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     line, values = xs
     if bounds[0] is None and bounds[1] is None:
         return None
@@ -269,7 +270,7 @@ def search(op: p.Search, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bo
     return or_none(np.where(reach > 0, (high - low).astype(np.float64), 0.0))
 
 
-def fourier(op: p.Fourier, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def fourier(op: p.Fourier, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     (x,), (bound,) = xs, bounds
     scale = {"fft": 1.0, "rfft": 1.0, "ifft": 1.0 / op.length, "irfft": 2.0 / op.length}[op.fn]
     total = magnitude(x).sum(axis=op.axis, keepdims=True) * scale
@@ -284,7 +285,7 @@ def fourier(op: p.Fourier, dtype: DType, xs: Sequence[Values], bounds: Sequence[
 FREE_FACTORS = ("qr", "svd", "eigh", "eig")
 
 
-def linear(op: p.Linear, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def linear(op: p.Linear, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     """By the condition of the matrix; factors that are not unique are undecided."""
     a = wide(xs[0])
     rows, columns = a.shape[-2:]
@@ -319,7 +320,7 @@ def linear(op: p.Linear, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bo
     return np.broadcast_to(found.reshape(found.shape + (1,) * (v.ndim - found.ndim)), v.shape)
 
 
-def attend(op: Attend, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def attend(op: Attend, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     """A mean of the values, whose weights move by as much as the exponents do, twice: above and below the line."""
     given = [filled(bound, x.shape).max(initial=0.0) for x, bound in zip(xs, bounds, strict=True)]
     sizes = [magnitude(x).max(initial=0.0) for x in xs]

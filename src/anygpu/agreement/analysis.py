@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.agreement import along_axes, elementwise
-from anygpu.agreement.elementwise import Bound, Values, filled, or_none
+from anygpu.agreement.elementwise import Bound, filled, or_none
 from anygpu.engines.numpy.lowering import LOWER, run_node
 from anygpu.program import primitives as p
 from anygpu.program.attention import Attend
@@ -44,12 +45,12 @@ class Flag(NamedTuple):
 
 class Analysis(NamedTuple):
     #: For each output: what the program gives on NumPy, and how far two right answers may lie apart.
-    values: list[Values]
+    values: list[HostArray]
     bounds: list[Bound]
     flags: frozenset[Flag]
 
 
-def analyse(program: Program, inputs: Sequence[Values], *, most_bytes: int = MOST_BYTES) -> Analysis:
+def analyse(program: Program, inputs: Sequence[HostArray], *, most_bytes: int = MOST_BYTES) -> Analysis:
     """How far two right answers may lie apart in every element of every output, and what NumPy would warn of.
 
     Large programs are analysed in pieces along an axis that is independent, which stay in the processor's cache.
@@ -62,7 +63,7 @@ def analyse(program: Program, inputs: Sequence[Values], *, most_bytes: int = MOS
     return _analyse(program, inputs, most_bytes)
 
 
-def _in_pieces(program: Program, inputs: Sequence[Values], most_bytes: int) -> Analysis | None:
+def _in_pieces(program: Program, inputs: Sequence[HostArray], most_bytes: int) -> Analysis | None:
     """`None` where it cannot be cut, or would do most of the work again for every piece."""
     ways = independent_cuts(program)
     if not ways or None in ways[0].outputs:
@@ -96,7 +97,7 @@ def _in_pieces(program: Program, inputs: Sequence[Values], most_bytes: int) -> A
     return Analysis(list(values), bounds, frozenset(flags))
 
 
-def _analyse(program: Program, inputs: Sequence[Values], most_bytes: int) -> Analysis:
+def _analyse(program: Program, inputs: Sequence[HostArray], most_bytes: int) -> Analysis:
     program = with_references(program, None)
     values: list[Any] = [None] * len(program.nodes)
     bounds: list[Bound] = [None] * len(program.nodes)
@@ -128,7 +129,7 @@ def _analyse(program: Program, inputs: Sequence[Values], most_bytes: int) -> Ana
     return Analysis(found, [bounds[output] for output in program.outputs], frozenset(flags))
 
 
-def flags_of(program: Program, inputs: Sequence[Values]) -> frozenset[Flag]:
+def flags_of(program: Program, inputs: Sequence[HostArray]) -> frozenset[Flag]:
     """What NumPy would warn of, without bounds."""
     program = with_references(program, None)
     values: list[Any] = [None] * len(program.nodes)
@@ -150,7 +151,7 @@ def _bytes_of(value: Any, bound: Bound) -> int:
     return int(value.nbytes) + (0 if bound is None else bound.nbytes)
 
 
-def _flagged(op: p.Primitive, given: Sequence[Values], raised: set[str]) -> Values:
+def _flagged(op: p.Primitive, given: Sequence[HostArray], raised: set[str]) -> HostArray:
     """The node's value; what kinds of exceptions it raised are added."""
 
     def heard(kind: str, flag: int) -> None:
@@ -168,7 +169,7 @@ def _spoken(op: p.Primitive) -> str:
     )
 
 
-_Rule = Callable[[Any, DType, Sequence[Values], Sequence[Bound], Values], Bound]
+_Rule = Callable[[Any, DType, Sequence[HostArray], Sequence[Bound], HostArray], Bound]
 
 _RULES: dict[type[p.Primitive], _Rule] = {
     p.Unary: elementwise.unary,
@@ -193,7 +194,7 @@ MOVEMENT = (p.Reshape, p.Permute, p.Broadcast, p.Slice, p.Update, p.Flip, p.Pad,
 
 
 def _bound_after(
-    op: p.Primitive, dtype: DType, given: Sequence[Values], bounds: Sequence[Bound], value: Values
+    op: p.Primitive, dtype: DType, given: Sequence[HostArray], bounds: Sequence[Bound], value: HostArray
 ) -> Bound:
     if isinstance(op, MOVEMENT):
         if all(bound is None for bound in bounds):

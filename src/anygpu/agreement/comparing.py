@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.agreement.analysis import MOVEMENT, Flag, TooLarge, analyse
-from anygpu.agreement.elementwise import Bound, Values, filled, magnitude_apart, wide
+from anygpu.agreement.elementwise import Bound, filled, magnitude_apart, wide
 from anygpu.agreement.tolerances import tolerance_of
 from anygpu.array.core.structure import flatten
 from anygpu.program import primitives as p
@@ -59,9 +60,9 @@ class Judgement(NamedTuple):
 
 def judge(
     program: Program,
-    inputs: Sequence[Values],
+    inputs: Sequence[HostArray],
     expected: Any,
-    results: Sequence[Values],
+    results: Sequence[HostArray],
     rebuild: Rebuild,
     *,
     usual: Sequence[float] = (),
@@ -125,7 +126,7 @@ def _relative(one: Any, other: Any) -> float:
     return float(min(2 * found, MOST_USUAL * np.finfo(one.dtype).eps))
 
 
-def layout(array: Values) -> tuple[int, ...]:
+def layout(array: HostArray) -> tuple[int, ...]:
     """The axes in the order of memory, the slowest first; those of length 1 lie anywhere."""
     if array.flags.c_contiguous:
         return ()
@@ -168,7 +169,7 @@ def _is_within(one: Any, other: Any, relative: Any, usual: float) -> bool:
         return bool(tolerance) and bool((agree | (magnitude_apart(one, other) <= tolerance * np.abs(one))).all())
 
 
-def _same_sign(one: Values, other: Values) -> Any:
+def _same_sign(one: HostArray, other: HostArray) -> Any:
     """Zeros have a sign, which only moving them keeps."""
     if one.dtype.kind == "c":
         return _same_sign(one.real, other.real) & _same_sign(one.imag, other.imag)

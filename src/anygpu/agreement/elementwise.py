@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.agreement.tolerances import tolerance_of
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
 from anygpu.program.functions import COMPARISONS
 
-Values = npt.NDArray[Any]
 #: `None` where there is one right answer.
 Bound = npt.NDArray[np.float64] | None
 
@@ -25,14 +25,14 @@ Bound = npt.NDArray[np.float64] | None
 POWER_FACTOR = 4.0
 
 
-def magnitude(values: Values) -> npt.NDArray[np.float64]:
+def magnitude(values: HostArray) -> npt.NDArray[np.float64]:
     """As float64; the absolute value of complex numbers."""
     if values.dtype.kind in "bu":
         return values.astype(np.float64)
     return np.abs(values.astype(np.complex128 if values.dtype.kind == "c" else np.float64))
 
 
-def wide(values: Values) -> Values:
+def wide(values: HostArray) -> HostArray:
     return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
@@ -50,7 +50,7 @@ def smallest(dtype: DType) -> float:
     return float(np.finfo(REAL_PART.get(dtype, dtype)).tiny)
 
 
-def flushed(x: Values, bound: Bound) -> Bound:
+def flushed(x: HostArray, bound: Bound) -> Bound:
     """An engine may take a subnormal number for 0."""
     if x.dtype.kind not in "fc" or not x.size:
         return bound
@@ -62,7 +62,7 @@ def flushed(x: Values, bound: Bound) -> Bound:
 
 
 def settled(
-    v: Values, bound: npt.NDArray[np.float64], dtype: DType, *, uncertain: Any, underflows: Any = False
+    v: HostArray, bound: npt.NDArray[np.float64], dtype: DType, *, uncertain: Any, underflows: Any = False
 ) -> Bound:
     """The bound of a result that is not finite, overflows or is so small that some engines have 0 for it.
 
@@ -96,7 +96,7 @@ _MONOTONE: dict[str, Callable[[Any], Any]] = {
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint,
 }  # fmt: skip
 #: Where their argument is a pole, infinity is right and no overflow.
-_POLES: dict[str, Callable[[Values], Any]] = {
+_POLES: dict[str, Callable[[HostArray], Any]] = {
     **dict.fromkeys(("log", "log2", "log10", "reciprocal"), lambda x: x == 0),
     "log1p": lambda x: x == -1,
     "atanh": lambda x: np.abs(x) == 1,
@@ -111,7 +111,7 @@ _COMPLEX = {
 }  # fmt: skip
 
 
-def unary(op: p.Unary, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def unary(op: p.Unary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     (x,), (bound,) = xs, bounds
     fn = op.fn
     is_complex = x.dtype.kind == "c"
@@ -146,7 +146,7 @@ def unary(op: p.Unary, dtype: DType, xs: Sequence[Values], bounds: Sequence[Boun
     return settled(v, bound, dtype, uncertain=uncertain, underflows=(size == 0) & (x != 0))
 
 
-def _unary_whole(fn: str, x: Values, bound: Bound) -> Bound:
+def _unary_whole(fn: str, x: HostArray, bound: Bound) -> Bound:
     if bound is None:
         return None
     if fn == "invert" and x.dtype.kind == "b":
@@ -156,7 +156,7 @@ def _unary_whole(fn: str, x: Values, bound: Bound) -> Bound:
     return or_none(np.where(bound > 0, np.inf, 0.0))
 
 
-def _carried(fn: str, x: Values, bound: npt.NDArray[np.float64], v: Values) -> npt.NDArray[np.float64]:
+def _carried(fn: str, x: HostArray, bound: npt.NDArray[np.float64], v: HostArray) -> npt.NDArray[np.float64]:
     """How far the result of a real number moves when the number does."""
     known = _MONOTONE.get(fn)
     if known is not None:
@@ -178,7 +178,7 @@ def _carried(fn: str, x: Values, bound: npt.NDArray[np.float64], v: Values) -> n
     return np.full(x.shape, np.inf)
 
 
-def _carried_complex(fn: str, x: Values, bound: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _carried_complex(fn: str, x: HostArray, bound: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Seen at four points around the number; twice that, for those between. A cut that lies there is undecided."""
     known = _COMPLEX.get(fn)
     if known is None:
@@ -191,7 +191,7 @@ def _carried_complex(fn: str, x: Values, bound: npt.NDArray[np.float64]) -> npt.
 # Two values ---------------------------------------------------------------------------------------------------------
 
 
-def binary(op: p.Binary, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def binary(op: p.Binary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     x, y = xs
     fn = op.fn
     if x.dtype.kind in "fc" and fn not in ("complex", "copysign"):
@@ -233,14 +233,14 @@ def binary(op: p.Binary, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bo
     return settled(v, bound, dtype, uncertain=uncertain, underflows=underflows)
 
 
-def magnitude_apart(x: Values, y: Values) -> npt.NDArray[np.float64]:
+def magnitude_apart(x: HostArray, y: HostArray) -> npt.NDArray[np.float64]:
     """The distance of two numbers; 0 of infinities of one sign."""
     if x.dtype.kind in "biu":
         return np.abs(x.astype(np.float64) - y.astype(np.float64))
     return np.where(x == y, 0.0, np.abs(wide(x) - wide(y)))
 
 
-def _added(fn: str, dtype: DType, a: Values, b: Values, v: Values) -> npt.NDArray[np.float64]:
+def _added(fn: str, dtype: DType, a: HostArray, b: HostArray, v: HostArray) -> npt.NDArray[np.float64]:
     """What the operation itself adds: nothing where it had nothing to round."""
     size = magnitude(v)
     arithmetic = tolerance_of("arithmetic", dtype) * size
@@ -260,7 +260,7 @@ def _added(fn: str, dtype: DType, a: Values, b: Values, v: Values) -> npt.NDArra
 _SPLIT = 134217729.0
 
 
-def _rounds(fn: str, dtype: DType, a: Values, b: Values, v: Values) -> Values:
+def _rounds(fn: str, dtype: DType, a: HostArray, b: HostArray, v: HostArray) -> HostArray:
     """Where the exact result is no number of the type."""
     if fn == "subtract":
         b = -b
@@ -278,7 +278,7 @@ def _rounds(fn: str, dtype: DType, a: Values, b: Values, v: Values) -> Values:
 
 
 def _carried_by_two(
-    fn: str, a: Values, b: Values, v: Values, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
+    fn: str, a: HostArray, b: HostArray, v: HostArray, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     size_a, size_b, size = np.abs(a), np.abs(b), np.abs(v)
     match fn:
@@ -304,7 +304,7 @@ def _carried_by_two(
 
 
 def _carried_by_power(
-    a: Values, b: Values, v: Values, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
+    a: HostArray, b: HostArray, v: HostArray, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     size = np.abs(a)
     relative = np.where(size > 2 * bx, bx / (size - bx), np.inf)
@@ -319,7 +319,7 @@ def _carried_by_power(
 
 
 def _carried_by_division(
-    fn: str, a: Values, b: Values, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
+    fn: str, a: HostArray, b: HostArray, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     known = np.abs(b) > by
     quotient = a / b
@@ -331,7 +331,9 @@ def _carried_by_division(
     return np.where(steps > 0, (np.abs(b) + by) * (steps + 1), bx + np.abs(whole(quotient)) * by)
 
 
-def _binary_whole(fn: str, x: Values, y: Values, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]) -> Bound:
+def _binary_whole(
+    fn: str, x: HostArray, y: HostArray, bx: npt.NDArray[np.float64], by: npt.NDArray[np.float64]
+) -> Bound:
     either = (bx > 0) | (by > 0)
     if x.dtype.kind == "b":
         if fn == "bitwise_and":
@@ -350,7 +352,7 @@ def _binary_whole(fn: str, x: Values, y: Values, bx: npt.NDArray[np.float64], by
 # Choosing and converting --------------------------------------------------------------------------------------------
 
 
-def select(op: p.Primitive, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def select(op: p.Primitive, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     condition, a, b = xs
     if all(each is None for each in bounds):
         return None
@@ -362,7 +364,7 @@ def select(op: p.Primitive, dtype: DType, xs: Sequence[Values], bounds: Sequence
     return or_none(found)
 
 
-def cast(op: p.Cast, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound], v: Values) -> Bound:
+def cast(op: p.Cast, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     (x,), (bound,) = xs, bounds
     if is_inexact(dtype):
         return _cast_inexact(dtype, x, bound, v)
@@ -383,7 +385,7 @@ def cast(op: p.Cast, dtype: DType, xs: Sequence[Values], bounds: Sequence[Bound]
     return or_none(np.where(inside, steps, np.inf))
 
 
-def _cast_inexact(dtype: DType, x: Values, bound: Bound, v: Values) -> Bound:
+def _cast_inexact(dtype: DType, x: HostArray, bound: Bound, v: HostArray) -> Bound:
     source = x.real if x.dtype.kind == "c" and KIND[dtype] != "complex" else x
     rounds = wide(source) != wide(v)
     if not rounds.any():

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.cache_folder import cache_folder
 from anygpu.codegen.functions import accuracy
 from anygpu.codegen.kernel import MINUS_ONE, Check, Kernel, Schedule, Start
@@ -44,7 +45,6 @@ from anygpu.errors import (
     TooBig,
 )
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import HostArray
 from anygpu.memory.resource import DeviceMemory, reclaim
 from anygpu.memory.strategies import pooled
 from anygpu.program.custom import Custom, with_references

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
+from anygpu._typing import HostArray
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import HostArray, VerifiedType, inputs, mistake, types_to_verify
+from anygpu.hardware.verification import VerifiedType, inputs, mistake, types_to_verify
 from anygpu.program.graph import Program
 
 if TYPE_CHECKING:

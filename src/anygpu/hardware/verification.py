@@ -6,10 +6,11 @@ that every dtype holds exactly, so that the check is equality and needs no toler
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
+
+from anygpu._typing import HostArray
 
 VerifiedType = Literal["float32", "int32", "float16", "float64", "int64"]
 
@@ -20,8 +21,6 @@ ALWAYS: tuple[VerifiedType, ...] = ("float32", "int32")
 BY_FEATURE: dict[str, VerifiedType] = {"f16": "float16", "f64": "float64", "i64": "int64"}
 
 SIZE = 1021
-
-HostArray = npt.NDArray[Any]
 
 
 def types_to_verify(features: tuple[str, ...], *, deep: bool) -> tuple[VerifiedType, ...]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Values = npt.NDArray[Any]
+from anygpu._typing import HostArray
 
 #: A share of each value, near 0 of the typical one; or a share of each value and a number that is added to it.
 Tolerance = float | tuple[float, float]
@@ -37,7 +37,7 @@ def default_tolerance(dtype: np.dtype[Any]) -> float:
     return _EPSILONS[dtype.name] * float(np.finfo(dtype).eps) if dtype.name in _EPSILONS else 0.0
 
 
-def first_difference(found: Values, expected: Values, tolerance: Tolerance | None = None) -> Difference | None:
+def first_difference(found: HostArray, expected: HostArray, tolerance: Tolerance | None = None) -> Difference | None:
     """The first place where two arrays of one shape and type differ by more than they may.
 
     A single tolerance is a share: of the expected value, or where that is less, of the median of all that are not 0. So
@@ -63,7 +63,9 @@ def first_difference(found: Values, expected: Values, tolerance: Tolerance | Non
     return Difference(position, found[position].item(), expected[position].item(), places)
 
 
-def _is_close(found: Values, expected: Values, tolerance: Tolerance | None, typical: float) -> npt.NDArray[np.bool_]:
+def _is_close(
+    found: HostArray, expected: HostArray, tolerance: Tolerance | None, typical: float
+) -> npt.NDArray[np.bool_]:
     dtype = found.dtype
     if tolerance is None:
         tolerance = default_tolerance(dtype)
@@ -83,7 +85,7 @@ def _is_close(found: Values, expected: Values, tolerance: Tolerance | None, typi
     return np.asarray(near | (np.isnan(found) & np.isnan(expected)))
 
 
-def _typical(values: Values) -> float:
+def _typical(values: HostArray) -> float:
     """The median of all that are not 0, as some thousand of them show it."""
     sizes = np.abs(values[:: max(1, values.size // _SAMPLES)]).astype(np.float64)
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]

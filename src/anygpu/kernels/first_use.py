@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array
 from anygpu.array.core.structure import flatten
@@ -35,8 +35,6 @@ from anygpu.kernels.sandbox import Sandboxes, entry_of
 from anygpu.kernels.shapes import call_like
 from anygpu.program.custom import SPOKEN, Custom, Language, Parameter
 from anygpu.program.primitives import Spec
-
-Values = npt.NDArray[Any]
 
 #: Arguments on a device that have more bytes than this are not downloaded for a trial.
 MOST_DOWNLOADED = 64 << 20
@@ -154,13 +152,13 @@ class FirstUse:
             compare(launcher.name, launcher.written, found, expected, launcher.tolerance)
 
 
-def _expected(reference: Callable[..., Any], arguments: Sequence[Values], given: Given) -> list[Any]:
+def _expected(reference: Callable[..., Any], arguments: Sequence[HostArray], given: Given) -> list[Any]:
     for each in arguments:
         each.flags.writeable = False  # a reference that writes to its arguments shows it here
     return flatten(call_like(reference, arguments, given.numbers))[0]
 
 
-def arguments_for(given: Given, specs: Sequence[Spec], most: int) -> list[Values]:
+def arguments_for(given: Given, specs: Sequence[Spec], most: int) -> list[HostArray]:
     """The caller's own arguments, copied, where they are at hand; otherwise random ones in their place.
 
     Arrays of the host are always at hand. Those on a device are downloaded, unless they have more than `most` bytes.
@@ -186,7 +184,7 @@ def _range(array: Any) -> Range | None:
 def compare(
     title: str,
     written: Sequence[Parameter],
-    found: Sequence[Values],
+    found: Sequence[HostArray],
     expected: Sequence[Any],
     tolerance: Tolerance | None,
 ) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.program.primitives import Spec
 
@@ -18,7 +17,7 @@ Range = tuple[float, float]
 _SEED = 20_250_607
 
 
-def samples(specs: Sequence[Spec], ranges: Sequence[Range | None] = ()) -> list[npt.NDArray[Any]]:
+def samples(specs: Sequence[Spec], ranges: Sequence[Range | None] = ()) -> list[HostArray]:
     """An array for each spec, of numbers in its range.
 
     Where that is not known, floats lie between -1 and 1, and whole numbers between 0 and the shortest axis of all: a
@@ -31,7 +30,7 @@ def samples(specs: Sequence[Spec], ranges: Sequence[Range | None] = ()) -> list[
     return [_sample(random, spec, reach, top) for spec, reach in zip(specs, known, strict=True)]
 
 
-def _sample(random: np.random.Generator, spec: Spec, reach: Range | None, top: int) -> npt.NDArray[Any]:
+def _sample(random: np.random.Generator, spec: Spec, reach: Range | None, top: int) -> HostArray:
     dtype = to_numpy_dtype(spec.dtype)
     if dtype.kind == "b":
         return random.integers(0, 2, spec.shape).astype(dtype)

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from anygpu._typing import HostArray
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.engines.protocol import Lack
 from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, DevicePoisoned, DeviceUnavailable, InvalidKernel
 from anygpu.hardware.device import Device
 from anygpu.hardware.host import memory_free
-from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Spec, Unary
 from anygpu.workers.opening import open_worker

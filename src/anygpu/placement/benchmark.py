@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from anygpu._typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AllocationError, Unsupported
-from anygpu.hardware.verification import HostArray
 from anygpu.plan.calibration import assumed
 from anygpu.plan.microbenchmarks import Measurement, Trial, values
 from anygpu.program.graph import Program

@@ -14,8 +14,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import HostArray
 from anygpu.plan.calibration import ARITHMETIC, Calibration, Curve, Transfer, amount_of, assumed
 from anygpu.program.costs import OperationClass, node_cost, operation_class
 from anygpu.program.dtypes import DType

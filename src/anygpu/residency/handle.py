@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.errors import CannotCompile, DeviceLost
 from anygpu.fallback_warnings import ran_on_host
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Program
 from anygpu.receipts import HostOperation
 from anygpu.workers.host_fallback import line_of

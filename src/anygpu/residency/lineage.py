@@ -18,9 +18,9 @@ from weakref import ref
 import msgspec
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.hardware import host
-from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Line, Program
 from anygpu.program.primitives import Spec
 from anygpu.units import bytes_from, readable_bytes

@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.array.core.expression import users_line
 from anygpu.errors import DeviceLost, DevicePoisoned, OutOfMemory, OverBudget
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Program
 from anygpu.residency import lineage
 from anygpu.residency.handle import DeviceHandle, run_and_keep

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from anygpu._typing import HostArray
 from anygpu.errors import DeviceLost
-from anygpu.hardware.verification import HostArray
 from anygpu.residency import lineage
 from anygpu.residency.lineage import Lineage, Producer, TrackedBuffer
 from anygpu.workers.worker import Handle, Ran, Worker

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption
-from anygpu.hardware.verification import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.store.contents import HostBytes
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from anygpu._typing import HostArray
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import dtype_name
-from anygpu.hardware.verification import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.residency.handle import DeviceHandle
 from anygpu.store import values

@@ -10,11 +10,11 @@ import mmap
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.errors import StoreError
 from anygpu.program.primitives import Spec
@@ -27,8 +27,6 @@ PREFIX = "segment-"
 _PAGE = 4096
 _PIECE = 64 << 20
 
-Values = npt.NDArray[Any]
-
 
 class Segment:
     """Reserved memory to write into; nobody else sees it before it is published."""
@@ -38,7 +36,7 @@ class Segment:
         self.spec = spec
         self._memory = memory
         #: Written by whoever reserved it. Read-only once it is published.
-        self.values: Values = memory.array(spec)
+        self.values: HostArray = memory.array(spec)
         self.published = False
 
     def seal(self) -> None:
@@ -78,7 +76,7 @@ def writable(name: str, descriptor: int, spec: Spec) -> Segment:
     return Segment(name, spec, memory)
 
 
-def write(descriptor: int, nbytes: int, offsets: Sequence[int], arrays: Sequence[Values]) -> None:
+def write(descriptor: int, nbytes: int, offsets: Sequence[int], arrays: Sequence[HostArray]) -> None:
     """Through the file, which tells of missing memory in a way that a mapping cannot: that one kills the process."""
     with room_for(nbytes, descriptor):
         for offset, values in zip(offsets, arrays, strict=True):
@@ -106,7 +104,7 @@ def mapped(descriptor: int) -> mmap.mmap:
     return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ)
 
 
-def tensor(memory: mmap.mmap, entry: Entry) -> Values:
+def tensor(memory: mmap.mmap, entry: Entry) -> HostArray:
     """Read-only, and nothing is copied or even read."""
     end = entry.offset + entry.nbytes
     if end > len(memory):
@@ -115,11 +113,11 @@ def tensor(memory: mmap.mmap, entry: Entry) -> Values:
             f"{entry.segment} has {len(memory):,} in all, so the directory of the store is wrong about it."
         )
     flat = np.frombuffer(memory, np.uint8, entry.nbytes, entry.offset)
-    values: Values = flat.view(numpy_dtype(entry.dtype)).reshape(entry.shape)
+    values: HostArray = flat.view(numpy_dtype(entry.dtype)).reshape(entry.shape)
     return values
 
 
-def same_bytes(one: Values, other: Values) -> bool:
+def same_bytes(one: HostArray, other: HostArray) -> bool:
     """Also where both have NaNs. In pieces, so that it ends at the first that differs."""
     flat = other.reshape(-1).view(np.uint8)
     return all(np.array_equal(piece, flat[begin : begin + len(piece)]) for begin, piece in _pieces(one))
@@ -138,7 +136,7 @@ def _allocate(descriptor: int, nbytes: int) -> None:
         _write(descriptor, zeros[: nbytes - begin], begin)
 
 
-def _pieces(values: Values) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+def _pieces(values: HostArray) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
     """Its bytes in order, and where each piece begins. Only what is not contiguous is copied, a piece at a time."""
     if values.flags.c_contiguous:
         flat = values.reshape(-1).view(np.uint8)

@@ -38,13 +38,14 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 import msgspec
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption, NameTaken, StoreClosed, StoreError, UnknownTensor, Unsupported
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.primitives import Spec
 from anygpu.store import segments
 from anygpu.store.directory import EMPTY, MOST_BYTES, Directory, Entry, Key, decode, encode, fits_anywhere
 from anygpu.store.private_folder import PrivateFolder, hold, outside_of_locks
-from anygpu.store.segments import Segment, Values
+from anygpu.store.segments import Segment
 
 #: A dict of pairs is no Mapping of tuples of any length, so callers keep their own kind of key.
 AnyKey = TypeVar("AnyKey", bound=Key)
@@ -60,7 +61,7 @@ _TRIES = 100
 class Found(NamedTuple):
     """A tensor of the store as it was when it was looked up. The values are read-only, and stay as they are."""
 
-    values: Values
+    values: HostArray
     owner: str
     hash: str
     #: Another for each tensor that was ever published, and higher for later ones.
@@ -155,7 +156,7 @@ class SharedTensors:
                 return Found(values, entry.owner, entry.hash, entry.version)
         raise StoreError(f"{key} of the shared store {self.name} is replaced faster than it can be read.")
 
-    def publish(self, key: Key, values: Any, *, owner: str, hash: str = "") -> Values:
+    def publish(self, key: Key, values: Any, *, owner: str, hash: str = "") -> HostArray:
         """Let every attached process find the values, and return them as those will see them.
 
         They are copied into shared memory once, unless they are a `Segment`, or there under another name already: then
@@ -168,7 +169,7 @@ class SharedTensors:
 
     def publish_all(
         self, tensors: Mapping[AnyKey, Any], *, owner: str, hashes: Mapping[AnyKey, str] | None = None
-    ) -> dict[AnyKey, Values]:
+    ) -> dict[AnyKey, HostArray]:
         """All at once, in one segment: others see all of them or none, and need one mapping for all.
 
         The memory of those that are removed later is free when all of them are.
@@ -329,7 +330,7 @@ class SharedTensors:
             if there is not None and there.owner != owner:
                 raise NameTaken(key[-1], there.owner)
 
-    def _publish_segment(self, key: Key, segment: Segment, owner: str, hash: str) -> Values:
+    def _publish_segment(self, key: Key, segment: Segment, owner: str, hash: str) -> HostArray:
         """The values of a segment that this process has reserved and filled."""
         _check_texts(key, owner, hash)
         if segment.published:
@@ -343,7 +344,7 @@ class SharedTensors:
         segment.seal()
         return segments.tensor(memory, (entries or ())[0])
 
-    def _written(self, arrays: list[Values], specs: list[Spec], keys: Collection[Key], owner: str) -> _Written:
+    def _written(self, arrays: list[HostArray], specs: list[Spec], keys: Collection[Key], owner: str) -> _Written:
         offsets, nbytes = segments.layout(specs)
         if not arrays:
             return _Written()
@@ -362,7 +363,7 @@ class SharedTensors:
         self._maps[name] = memory
         return _Written(name, offsets, memory)
 
-    def _twin(self, values: Values, spec: Spec, hash: str) -> tuple[Entry, Values] | None:
+    def _twin(self, values: HostArray, spec: Spec, hash: str) -> tuple[Entry, HostArray] | None:
         """A tensor with the same bytes, which is there already. The hash only says where to look."""
         if not hash:
             return None
@@ -391,7 +392,7 @@ class SharedTensors:
             if name and name not in self._directory().segments():
                 self._folder.remove(name)
 
-    def _on_host(self, values: Any) -> Values:
+    def _on_host(self, values: Any) -> HostArray:
         read = np.asarray(values)
         if not isinstance(values, np.ndarray) and hasattr(values, "__array__"):
             self._crossings.append(Crossing(read.nbytes))
@@ -408,7 +409,7 @@ class _Written(NamedTuple):
     offsets: Sequence[int] = ()
     memory: mmap.mmap | None = None
 
-    def tensor(self, entry: Entry) -> Values:
+    def tensor(self, entry: Entry) -> HostArray:
         if self.memory is None:
             raise StoreError(f"{entry.key} has no memory: a bug of anygpu; please report it.")
         return segments.tensor(self.memory, entry)
@@ -441,7 +442,7 @@ def _is_dtype(name: str) -> TypeGuard[DType]:
     return name in DTYPES
 
 
-def _checked_dtype(key: Key, values: Values) -> DType:
+def _checked_dtype(key: Key, values: HostArray) -> DType:
     name = values.dtype.name
     if not _is_dtype(name) or not values.dtype.isnative:
         raise InvalidOption(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.errors import UnknownTensor
-from anygpu.hardware.verification import HostArray
 from anygpu.store.contents import HostBytes
 from anygpu.store.directory import Key
 from anygpu.store.shared_store import Found, open_shared

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import device_for
 from anygpu.array.core.expression import Value
 from anygpu.errors import InvalidOption, NotHeld
-from anygpu.hardware.verification import HostArray
 from anygpu.interrupts import uninterrupted, whole
 from anygpu.residency.handle import DeviceHandle
 from anygpu.store import policy, values

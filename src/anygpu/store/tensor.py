@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import ArrayDevice, to_numpy_dtype
 from anygpu.array.core.expression import Value
-from anygpu.hardware.verification import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.residency.references import is_shared
 from anygpu.store.report import Tier
@@ -176,11 +176,11 @@ class Tensor(Array):
 
     # -- values
 
-    def host(self) -> npt.NDArray[Any]:
+    def host(self) -> HostArray:
         """The values on the host, not to be written to. Nothing is copied if the store has them there."""
         return self._entry.store._on_host(self._entry)
 
-    def _host(self) -> npt.NDArray[Any]:
+    def _host(self) -> HostArray:
         return self.host()
 
     def view(

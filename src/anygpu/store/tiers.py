@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from anygpu._typing import HostArray
 from anygpu.array.core.expression import Value
 from anygpu.errors import OverBudget
-from anygpu.hardware.verification import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.residency.handle import DeviceHandle
 from anygpu.residency.lineage import TrackedBuffer

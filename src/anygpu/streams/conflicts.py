@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption
-from anygpu.hardware.verification import HostArray
 from anygpu.streams.sinks import Sink, ToArray, ToFile, ToZarr
 from anygpu.streams.sources import InFile, InMemory, Source
 from anygpu.tensor_files.file_ranges import FileRange

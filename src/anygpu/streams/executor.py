@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.array.core.structure import flatten
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
@@ -25,7 +26,6 @@ from anygpu.errors import AllocationError, AnyGPUError, DeviceLost, DevicePoison
 from anygpu.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.hardware.device import Kind
 from anygpu.hardware.selection import select
-from anygpu.hardware.verification import HostArray
 from anygpu.placement.call_site import first_choice, lacking, no_device
 from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.structure import Structure, flatten, unflatten
 from anygpu.errors import InvalidOption
-from anygpu.hardware.verification import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.streams.sources import InFile, stretch_of, stretch_of_map
 from anygpu.tensor_files.file_ranges import FileRange, safetensors_header

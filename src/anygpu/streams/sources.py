@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.array.core.plain import require_plain
 from anygpu.errors import InvalidOption
-from anygpu.hardware.verification import HostArray
 from anygpu.tensor_files.file_ranges import FileRange, in_npy, in_safetensors
 
 _SAFETENSORS = ".safetensors"

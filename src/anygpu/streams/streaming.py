@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.array.core.recording import normal_axis
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware import host
 from anygpu.hardware.host import resident_bytes
-from anygpu.hardware.verification import HostArray
 from anygpu.placement.execute import receipt_of
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import CallOptions, Options, options

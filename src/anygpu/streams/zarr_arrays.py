@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption, MissingExtra
-from anygpu.hardware.verification import HostArray
 from anygpu.program.primitives import Spec
 from anygpu.streams.sources import Identity, stretch_of
 

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.program.primitives import Spec
 from anygpu.tensor_files.file_ranges import FileRange
 from anygpu.tensor_files.header import LONGEST_HEADER, shown, strings_in
 from anygpu.tensor_files.pickle_guard import refuse_by_name, refuse_folder_of_pickles
 from anygpu.tensor_files.safetensors import TensorFile, opened
-from anygpu.tensor_files.tensor_metadata import Values
 from anygpu.tensor_files.writing import is_part_of_a_save
 
 SUFFIX = ".safetensors"
@@ -103,10 +103,10 @@ class TensorFolder:
     def spec(self, name: str) -> Spec:
         return self.file(name).spec(name)
 
-    def values(self, name: str) -> Values:
+    def values(self, name: str) -> HostArray:
         return self.file(name).values(name)
 
-    def bits(self, name: str) -> Values:
+    def bits(self, name: str) -> HostArray:
         return self.file(name).bits(name)
 
     def stretch(self, name: str) -> FileRange:

@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.program.primitives import Spec
 from anygpu.tensor_files.file_ranges import FileRange, entry_in, stretch_in
 from anygpu.tensor_files.header import BITS, KINDS, Entry, read_header, shown
 from anygpu.tensor_files.pickle_guard import refuse_by_name
-from anygpu.tensor_files.tensor_metadata import DTYPE, HASH, OWNER, Values, hash_of_bytes, is_known, users_own
+from anygpu.tensor_files.tensor_metadata import DTYPE, HASH, OWNER, hash_of_bytes, is_known, users_own
 
 
 def open_file(path: str | os.PathLike[str]) -> TensorFile:
@@ -90,7 +91,7 @@ class TensorFile:
             raise self._unknown(name, entry)
         return Spec(entry.shape, KINDS[entry.dtype])
 
-    def values(self, name: str) -> Values:
+    def values(self, name: str) -> HostArray:
         """A view of the tensor in the file, which cannot be written to.
 
         bfloat16 comes as float32, which is a copy and counted in `copied_bytes`: NumPy has no bfloat16.
@@ -108,7 +109,7 @@ class TensorFile:
             self._require_bools(name, found)
         return found
 
-    def bits(self, name: str) -> Values:
+    def bits(self, name: str) -> HostArray:
         """The same as unsigned integers of the same width: a view for every type of whole bytes, bfloat16 as well."""
         entry = self._entry(name)
         if BITS[entry.dtype] % 8:
@@ -178,20 +179,20 @@ class TensorFile:
             raise InvalidOption(f"{self.path} was closed. Open it again, or read what you need before.")
         return self._pages
 
-    def _view(self, entry: Entry, dtype: np.dtype[Any]) -> Values:
+    def _view(self, entry: Entry, dtype: np.dtype[Any]) -> HostArray:
         return np.ndarray(entry.shape, dtype, self._open_pages(), self._header.begin + entry.data_offsets[0])
 
-    def _widened(self, entry: Entry) -> Values:
+    def _widened(self, entry: Entry) -> HostArray:
         bits = self._view(entry, np.dtype("<u2"))
         wide = np.empty(entry.shape, np.uint32)
         np.left_shift(bits, 16, out=wide, dtype=np.uint32)
-        found: Values = wide.view(np.float32)
+        found: HostArray = wide.view(np.float32)
         found.flags.writeable = False
         with self._lock:
             self._copied += found.nbytes
         return found
 
-    def _require_bools(self, name: str, found: Values) -> None:
+    def _require_bools(self, name: str, found: HostArray) -> None:
         """Neither true nor false is something that no array may hold: NumPy's own functions disagree on it."""
         if name not in self._sound:
             if found.size and found.view(np.uint8).max() > 1:

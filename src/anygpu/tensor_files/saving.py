@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption, InvalidTensorFile
 from anygpu.tensor_files.folders import INDEX, REPLACED, is_inside, read_index
 from anygpu.tensor_files.header import ALIGNMENT, BITS, KINDS, METADATA, Entry, encoded_header, shown
 from anygpu.tensor_files.pickle_guard import PICKLES
-from anygpu.tensor_files.tensor_metadata import DTYPE, HASH, NO_HASH, OWN, OWNER, Hashing, Values, kind_of, pieces_of
+from anygpu.tensor_files.tensor_metadata import DTYPE, HASH, NO_HASH, OWN, OWNER, Hashing, kind_of, pieces_of
 from anygpu.tensor_files.writing import (
     Unfinished,
     clear_unfinished,
@@ -262,7 +263,7 @@ def _tensor(name: Any, given: Any, owners: Mapping[str, str]) -> _Tensor:
     return _Tensor(name, given, kind, tuple(map(int, shape)), owners.get(name))
 
 
-def _fetched(tensor: _Tensor) -> Values:
+def _fetched(tensor: _Tensor) -> HostArray:
     values = np.asarray(tensor.given)
     if values.shape != tensor.shape or kind_of(values.dtype, f"the tensor {shown(tensor.name)}") != tensor.kind:
         raise InvalidOption(

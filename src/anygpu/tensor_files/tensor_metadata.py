@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.tensor_files.header import KIND_OF, Entry
 
@@ -29,8 +29,6 @@ HASH = "anygpu.hash:"
 
 _ALGORITHM = "blake2b-128:"
 _PIECE = 8 << 20
-
-Values = npt.NDArray[Any]
 
 
 class Hashing:
@@ -55,7 +53,7 @@ def is_known(told: str) -> bool:
     return told.startswith(_ALGORITHM)
 
 
-def content_hash(values: Values) -> str:
+def content_hash(values: HostArray) -> str:
     """Of an array, wherever it lies and in whatever order: equal for equal dtype, shape and bytes."""
     name = values.dtype.name
     # Stores also have what files have no word for, such as complex128.
@@ -92,7 +90,7 @@ def kind_of(dtype: np.dtype[Any], what: str) -> str:
     )
 
 
-def pieces_of(values: Values) -> Iterator[memoryview]:
+def pieces_of(values: HostArray) -> Iterator[memoryview]:
     """The bytes of an array as the format has them: C order, little-endian. A piece is gone when the next comes."""
     if not values.size:
         return

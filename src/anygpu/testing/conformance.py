@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.agreement.tolerances import tolerance_of
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Buffer, Engine, ProgramEngine
@@ -16,7 +17,7 @@ from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Cast, Gather, Input, Primitive, Scatter
 from anygpu.testing.cases import sheets
-from anygpu.testing.sheet import REFERENCE_DTYPES, ConformanceProgram, Result, Values, tame, values
+from anygpu.testing.sheet import REFERENCE_DTYPES, ConformanceProgram, Result, tame, values
 from anygpu.workers.host_fallback import run_with_host
 
 
@@ -63,7 +64,7 @@ def check_engine_programs(engine: Engine, device: Device, *, deep: bool = False)
     return sorted(reasons)
 
 
-def _check_transport(engine: ProgramEngine, device: Device, array: Values) -> None:
+def _check_transport(engine: ProgramEngine, device: Device, array: HostArray) -> None:
     """There and back, bit by bit, without sharing memory with what was given."""
     given = array.copy()
     buffer = engine.upload(given, device)
@@ -76,7 +77,7 @@ def _check_transport(engine: ProgramEngine, device: Device, array: Values) -> No
     _expect(_same_bits(engine.download(adopted), array), f"{what} changed when it was adopted")
 
 
-def _same_bits(one: Values, other: Values) -> bool:
+def _same_bits(one: HostArray, other: HostArray) -> bool:
     same = one.shape == other.shape and one.dtype == other.dtype
     return same and np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
 
@@ -108,7 +109,7 @@ def _check_sheet(engine: ProgramEngine, device: Device, sheet: ConformanceProgra
     return reasons
 
 
-def _difference(wanted: Values, got: Values, result: Result) -> str | None:
+def _difference(wanted: HostArray, got: HostArray, result: Result) -> str | None:
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
         return f"is {got.dtype}{list(got.shape)}, not {wanted.dtype}{list(wanted.shape)}"
     allowed = np.zeros(wanted.shape)
@@ -128,7 +129,7 @@ def _difference(wanted: Values, got: Values, result: Result) -> str | None:
     return f"{first} is {got[first]} instead of {wanted[first]}, which is off by more than {allowed[first]:.2g}; {many}"
 
 
-def _scale(wanted: Values, result: Result) -> Values:
+def _scale(wanted: HostArray, result: Result) -> HostArray:
     """What a difference is relative to: a number itself, or the largest of those that were computed together."""
     sizes = np.abs(wanted)
     if result.kind in ("arithmetic", "function"):
@@ -137,7 +138,7 @@ def _scale(wanted: Values, result: Result) -> Values:
     return np.broadcast_to(largest, wanted.shape)
 
 
-def _program(op: Primitive, *inputs: Values) -> Program:
+def _program(op: Primitive, *inputs: HostArray) -> Program:
     nodes = [Node(Input(each.shape, each.dtype.name)) for each in inputs]  # type: ignore[arg-type]
     return Program([*nodes, Node(op, tuple(range(len(inputs))))], [len(inputs)])
 
@@ -145,7 +146,7 @@ def _program(op: Primitive, *inputs: Values) -> Program:
 def _check_errors(engine: ProgramEngine, device: Device) -> None:
     """Errors that are in the values are NumPy's own, and nobody takes them for the device's."""
     x = tame("float32", 3, 4)
-    mistakes: list[tuple[type[Exception], Program, tuple[Values, ...]]] = []
+    mistakes: list[tuple[type[Exception], Program, tuple[HostArray, ...]]] = []
     for dtype, outside in (("int64", 4), ("int64", -1), ("int32", 1 << 30), ("uint64", (1 << 64) - 1), ("uint8", 4)):
         index = np.array([0, outside, 1], dtype)
         both = np.stack([index] * 3)
@@ -165,7 +166,7 @@ def _check_errors(engine: ProgramEngine, device: Device) -> None:
             _expect(engine.classify(error, device) is None, f"classify() must return None for {error!r}: {where}")
 
 
-def _error_of(engine: ProgramEngine, device: Device, program: Program, arrays: Sequence[Values]) -> Exception | None:
+def _error_of(engine: ProgramEngine, device: Device, program: Program, arrays: Sequence[HostArray]) -> Exception | None:
     try:
         results, _ = _run(engine, device, program, [engine.upload(each, device) for each in arrays])
         for buffer in results:

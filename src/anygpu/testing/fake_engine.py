@@ -17,12 +17,13 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Lack, Memory, verified
 from anygpu.errors import AnyGPUError, DeviceLost, OutOfMemory
 from anygpu.hardware.device import Device, Kind, Unavailable, unknown_facts
-from anygpu.hardware.verification import HostArray, VerifiedType
+from anygpu.hardware.verification import VerifiedType
 from anygpu.program.graph import Program
 
 #: hang          blocks for ever                      abort     dies of SIGABRT

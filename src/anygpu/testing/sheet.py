@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.agreement.tolerances import OperationClass
 from anygpu.program.dtypes import DTYPES, KIND, DType, is_inexact
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Constant, Primitive, Spec
 
-Values = npt.NDArray[Any]
 Class = Literal["exact"] | OperationClass
 
 #: NumPy is the reference, and has all types but this one.
@@ -31,7 +30,7 @@ class Result(NamedTuple):
 class ConformanceProgram:
     """A program in the making, with its inputs and a description of each output."""
 
-    def __init__(self, name: str, *inputs: Values) -> None:
+    def __init__(self, name: str, *inputs: HostArray) -> None:
         self.name = name
         self.inputs = inputs
         self.results: list[Result] = []
@@ -45,7 +44,7 @@ class ConformanceProgram:
     def spec(self, position: int) -> Spec:
         return self._recorder.spec(position)
 
-    def constant(self, values: Values) -> int:
+    def constant(self, values: HostArray) -> int:
         return self.add(Constant(values.shape, _name(values), np.ascontiguousarray(values).tobytes()))
 
     def expect(self, position: int, label: str, kind: Class = "exact", terms: int = 1) -> None:
@@ -60,7 +59,7 @@ class ConformanceProgram:
         return self._recorder.program(self._outputs)
 
 
-def values(dtype: DType, *shape: int, seed: int = 0) -> Values:
+def values(dtype: DType, *shape: int, seed: int = 0) -> HostArray:
     """Numbers of both signs, some of them equal; of floats and integers also the extremes."""
     rng = np.random.default_rng((seed, *map(ord, dtype), *shape))
     size = int(np.prod(shape))
@@ -82,7 +81,7 @@ def values(dtype: DType, *shape: int, seed: int = 0) -> Values:
     return line.reshape(shape)
 
 
-def tame(dtype: DType, *shape: int, seed: int = 0) -> Values:
+def tame(dtype: DType, *shape: int, seed: int = 0) -> HostArray:
     """Small numbers away from 0, whose sums and products stay small."""
     rng = np.random.default_rng((seed, 1, *map(ord, dtype), *shape))
     if dtype == "bool":
@@ -97,5 +96,5 @@ def tame(dtype: DType, *shape: int, seed: int = 0) -> Values:
     return np.asarray(fractions + 1j * rng.random(shape) if KIND[dtype] == "complex" else fractions, dtype)
 
 
-def _name(array: Values) -> DType:
+def _name(array: HostArray) -> DType:
     return array.dtype.name  # type: ignore[return-value]

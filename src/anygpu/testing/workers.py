@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.errors import DeviceLost, InvalidOption
-from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Gather, Input, Reshape
 from anygpu.workers.worker import Argument, Handle, Worker

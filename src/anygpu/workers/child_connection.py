@@ -19,8 +19,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from anygpu._typing import HostArray
 from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, DevicePoisoned, InvalidOption
-from anygpu.hardware.verification import HostArray
 from anygpu.interrupts import Taken
 from anygpu.memory.resource import Block
 from anygpu.program import wire

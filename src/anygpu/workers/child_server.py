@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import InvalidOption, OutOfMemory
-from anygpu.hardware.verification import HostArray
 from anygpu.program import wire
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.engines.catalogue import EngineEntry, load
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.protocol import (
@@ -24,7 +25,6 @@ from anygpu.engines.protocol import (
 )
 from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import HostArray
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.lru import LRUCache
@@ -27,7 +28,6 @@ from anygpu.errors import (
     Unsupported,
 )
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import HostArray
 from anygpu.memory.resource import Block
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec

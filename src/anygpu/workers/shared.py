@@ -22,10 +22,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.errors import OutOfMemory
 from anygpu.hardware import host
-from anygpu.hardware.verification import HostArray
 from anygpu.memory.pool import Pool
 from anygpu.memory.resource import Block, DeviceMemory
 from anygpu.program.primitives import Spec

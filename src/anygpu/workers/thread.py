@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.array.core.arguments import spec_of
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import Lack, Memory, ProgramEngine
 from anygpu.engines.traits import Isolation
 from anygpu.errors import DeviceLost, DevicePoisoned, InvalidOption
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Constant, Spec
 from anygpu.receipts import Phases

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from anygpu._typing import HostArray
 from anygpu.engines.protocol import Lack, Memory
 from anygpu.engines.traits import Isolation
 from anygpu.hardware.device import Device
-from anygpu.hardware.verification import HostArray
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts import DriverWork, HostOperation, Phases

@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.agreement.tolerances import tolerance_of
 from anygpu.program.dtypes import REAL_PART, DType, is_inexact
-from tests.support.special_values.values import Values
 
 #: exact: no rounding happens, or it is part of what is asked. The others are classes of the published table;
 #: `several` is a few functions one after the other.
@@ -24,20 +24,20 @@ class Check(NamedTuple):
     dtype: DType
     rule: Rule
     reference: Callable[..., Any]
-    operands: tuple[Values, ...]
+    operands: tuple[HostArray, ...]
     #: Two zeros of unequal sign: NumPy gives either, depending on the processor and the length of the array.
     any_zero: bool = False
     #: Bits are only moved, so that numbers below the smallest normal one stay.
     moves: bool = False
     #: Where NumPy leaves it to C, and C to the processor.
-    unspecified: Callable[..., Values] | None = None
+    unspecified: Callable[..., HostArray] | None = None
 
-    def expected(self, operands: tuple[Values, ...] | None = None) -> Values:
+    def expected(self, operands: tuple[HostArray, ...] | None = None) -> HostArray:
         with np.errstate(all="ignore"):
             return np.asarray(self.reference(*(self.operands if operands is None else operands)))
 
 
-def wrong(check: Check, got: Values) -> tuple[Values, Values, int]:
+def wrong(check: Check, got: HostArray) -> tuple[HostArray, HostArray, int]:
     """Where a result differs beyond the tolerance, what was expected, and how many elements were compared."""
     expected = check.expected()
     if got.dtype != expected.dtype or got.shape != expected.shape:
@@ -54,7 +54,7 @@ def wrong(check: Check, got: Values) -> tuple[Values, Values, int]:
     return differs, expected, compared
 
 
-def _agree(check: Check, expected: Values, got: Values) -> Values:
+def _agree(check: Check, expected: HostArray, got: HostArray) -> HostArray:
     dtype: DType = expected.dtype.name  # type: ignore[assignment]
     if not is_inexact(dtype):
         return np.asarray(expected == got)
@@ -78,12 +78,12 @@ def _agree(check: Check, expected: Values, got: Values) -> Values:
     return np.asarray(both | (beside & (check.rule != "exact")))
 
 
-def _beside_nan(expected: Values, got: Values, other_expected: Values, other_got: Values) -> Values:
+def _beside_nan(expected: HostArray, got: HostArray, other_expected: HostArray, other_got: HostArray) -> HostArray:
     extreme = (other_expected == 0) | np.isinf(other_expected)
     return np.asarray(np.isnan(expected) & np.isnan(got) & extreme & (np.abs(other_expected) == np.abs(other_got)))
 
 
-def _without_free_signs(expected: Values, got: Values) -> tuple[Values, Values]:
+def _without_free_signs(expected: HostArray, got: HostArray) -> tuple[HostArray, HostArray]:
     """Beside a part that is NaN, C leaves the sign of a zero or an infinity open."""
     both = []
     for values in (expected.copy(), got.copy()):
@@ -94,8 +94,8 @@ def _without_free_signs(expected: Values, got: Values) -> tuple[Values, Values]:
 
 
 def _real_agree(
-    check: Check, expected: Values, got: Values, relative: float, absolute: float, size: Values | None
-) -> Values:
+    check: Check, expected: HostArray, got: HostArray, relative: float, absolute: float, size: HostArray | None
+) -> HostArray:
     facts = np.finfo(expected.dtype)
     agree = np.isnan(expected) & np.isnan(got)
     same_sign = np.signbit(expected) == np.signbit(got)
@@ -117,7 +117,7 @@ def _real_agree(
     return np.asarray(agree)
 
 
-def _flushed(operands: tuple[Values, ...]) -> list[tuple[Values, ...]]:
+def _flushed(operands: tuple[HostArray, ...]) -> list[tuple[HostArray, ...]]:
     """The operands as devices see them that have only 0 below the smallest normal number: some of them, or all."""
     choices = []
     for values in operands:
@@ -126,7 +126,7 @@ def _flushed(operands: tuple[Values, ...]) -> list[tuple[Values, ...]]:
     return list(itertools.product(*choices))[1:]
 
 
-def _without_subnormals(values: Values) -> Values:
+def _without_subnormals(values: HostArray) -> HostArray:
     dtype: DType = values.dtype.name  # type: ignore[assignment]
     if not is_inexact(dtype):
         return values

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Broadcast, Constant, Primitive, Spec
 from tests.support.special_values.comparison import Check, Rule
-from tests.support.special_values.values import Values
 
 #: Outputs of one program; more would be one kernel of more buffers than some devices bind.
 OUTPUTS = 12
@@ -22,7 +22,7 @@ class Case(NamedTuple):
 
     form: str
     program: Program
-    inputs: tuple[Values, ...]
+    inputs: tuple[HostArray, ...]
     checks: tuple[Check, ...]
 
 
@@ -36,9 +36,9 @@ class Function(NamedTuple):
     reference: Callable[..., Any]
     any_zero: bool = False
     moves: bool = False
-    unspecified: Callable[..., Values] | None = None
+    unspecified: Callable[..., HostArray] | None = None
 
-    def check(self, *operands: Values) -> Check:
+    def check(self, *operands: HostArray) -> Check:
         return Check(
             self.what, self.dtype, self.rule, self.reference, operands, self.any_zero, self.moves, self.unspecified
         )
@@ -47,21 +47,21 @@ class Function(NamedTuple):
 class Writer:
     """A program in the making, with the checks of its outputs."""
 
-    def __init__(self, *inputs: Values) -> None:
+    def __init__(self, *inputs: HostArray) -> None:
         self._recorder = Recorder()
         self._inputs = inputs
         self.arguments = [self._recorder.input(_spec(values)) for values in inputs]
         self._outputs: list[int] = []
         self._checks: list[Check] = []
 
-    def constant(self, values: Values) -> int:
+    def constant(self, values: HostArray) -> int:
         return self._recorder.add(Constant(*_spec(values), np.ascontiguousarray(values).tobytes()))
 
     def repeated(self, position: int, shape: tuple[int, ...]) -> int:
         same = self._recorder.spec(position).shape == shape
         return position if same else self._recorder.add(Broadcast(shape), position)
 
-    def want(self, function: Function, positions: Sequence[int], operands: Sequence[Values]) -> None:
+    def want(self, function: Function, positions: Sequence[int], operands: Sequence[HostArray]) -> None:
         self._outputs.append(self._recorder.add(function.op, *positions))
         self._checks.append(function.check(*operands))
 
@@ -73,7 +73,7 @@ class Writer:
         return len(self._outputs)
 
 
-def as_arrays(functions: Sequence[Function], *operands: Values) -> Iterator[Case]:
+def as_arrays(functions: Sequence[Function], *operands: HostArray) -> Iterator[Case]:
     """All functions of the same operands."""
     for begin in range(0, len(functions), OUTPUTS):
         writer = Writer(*operands)
@@ -82,7 +82,7 @@ def as_arrays(functions: Sequence[Function], *operands: Values) -> Iterator[Case
         yield writer.case("arrays")
 
 
-def as_constant_arrays(functions: Sequence[Function], *operands: Values) -> Iterator[Case]:
+def as_constant_arrays(functions: Sequence[Function], *operands: HostArray) -> Iterator[Case]:
     """The same, with operands that are parts of the program. They are too large to be folded."""
     for begin in range(0, len(functions), OUTPUTS):
         writer = Writer()
@@ -92,7 +92,7 @@ def as_constant_arrays(functions: Sequence[Function], *operands: Values) -> Iter
         yield writer.case("constant arrays")
 
 
-def one_scalar(functions: Sequence[Function], x: Values, scalars: Values) -> Iterator[Case]:
+def one_scalar(functions: Sequence[Function], x: HostArray, scalars: HostArray) -> Iterator[Case]:
     """Both operands of each function in turn, and both at once: one program for all scalars."""
     for begin in range(0, len(functions), OUTPUTS // 3):
         for scalar in (scalars[index : index + 1].reshape(()) for index in range(len(scalars))):
@@ -107,7 +107,7 @@ def one_scalar(functions: Sequence[Function], x: Values, scalars: Values) -> Ite
             yield writer.case("scalars")
 
 
-def one_constant(functions: Sequence[Function], x: Values, constants: Values) -> Iterator[Case]:
+def one_constant(functions: Sequence[Function], x: HostArray, constants: HostArray) -> Iterator[Case]:
     """Each constant as either operand of each function."""
     writer = Writer(x)
     for function in functions:
@@ -124,7 +124,7 @@ def one_constant(functions: Sequence[Function], x: Values, constants: Values) ->
         yield writer.case("constants")
 
 
-def only_constants(functions: Sequence[Function], *operands: Values) -> Iterator[Case]:
+def only_constants(functions: Sequence[Function], *operands: HostArray) -> Iterator[Case]:
     """Single numbers, which are folded before anything runs, by us or by the library."""
     writer = Writer()
     for function in functions:
@@ -138,7 +138,7 @@ def only_constants(functions: Sequence[Function], *operands: Values) -> Iterator
         yield writer.case("only constants")
 
 
-def as_scalars(functions: Sequence[Function], values: Values) -> Iterator[Case]:
+def as_scalars(functions: Sequence[Function], values: HostArray) -> Iterator[Case]:
     """Functions of one scalar: one program for all of them."""
     for begin in range(0, len(functions), OUTPUTS):
         for index in range(len(values)):
@@ -149,5 +149,5 @@ def as_scalars(functions: Sequence[Function], values: Values) -> Iterator[Case]:
             yield writer.case("scalars")
 
 
-def _spec(values: Values) -> Spec:
+def _spec(values: HostArray) -> Spec:
     return Spec(values.shape, values.dtype.name)  # type: ignore[arg-type]

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.program.dtypes import KIND, DType
-from tests.support.special_values.values import Values
 
-_UNARY: dict[str, Callable[[Values], Any]] = {
+_UNARY: dict[str, Callable[[HostArray], Any]] = {
     "asin": np.arcsin,
     "acos": np.arccos,
     "atan": np.arctan,
@@ -27,31 +27,31 @@ _UNARY: dict[str, Callable[[Values], Any]] = {
 }
 
 
-def unary_reference(fn: str) -> Callable[[Values], Any]:
+def unary_reference(fn: str) -> Callable[[HostArray], Any]:
     found = _UNARY.get(fn)
     return found if found is not None else getattr(np, fn)
 
 
-def binary_reference(fn: str) -> Callable[[Values, Values], Any]:
+def binary_reference(fn: str) -> Callable[[HostArray, HostArray], Any]:
     if fn == "complex":
         return _complex
     return getattr(np, "arctan2" if fn == "atan2" else fn)  # type: ignore[no-any-return]
 
 
-def _complex(x: Values, y: Values) -> Values:
+def _complex(x: HostArray, y: HostArray) -> HostArray:
     result = np.empty(x.shape, np.complex128 if x.dtype == np.float64 else np.complex64)
     result.real, result.imag = x, y
     return result
 
 
-def cast_reference(target: DType) -> Callable[[Values], Any]:
-    def cast(x: Values) -> Values:
+def cast_reference(target: DType) -> Callable[[HostArray], Any]:
+    def cast(x: HostArray) -> HostArray:
         real = x.dtype.kind == "c" and KIND[target] not in ("complex", "bool")
         return np.asarray(x.real if real else x).astype(target)
 
     return cast
 
 
-def scan_reference(fn: str) -> Callable[[Values], Any]:
+def scan_reference(fn: str) -> Callable[[HostArray], Any]:
     ufunc = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[fn]
     return lambda x: ufunc.accumulate(x, axis=1, dtype=x.dtype)

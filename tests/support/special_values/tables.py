@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import BINARY, UNARY, BinaryFunction, UnaryFunction, is_defined
 from anygpu.program.primitives import Argsort, Binary, Cast, Primitive, Reduce, Scan, Select, Sort, Unary
@@ -15,7 +16,7 @@ from tests.support.special_values.comparison import Rule
 from tests.support.special_values.expressions import expressions
 from tests.support.special_values.programs import Case, Function, Writer
 from tests.support.special_values.references import binary_reference, cast_reference, scan_reference, unary_reference
-from tests.support.special_values.values import TYPES, Values, few_values, pair_values, pairs, special_values, summands
+from tests.support.special_values.values import TYPES, few_values, pair_values, pairs, special_values, summands
 
 #: all: the whole table; some: what fits into every run of the tests.
 Amount = Literal["all", "some"]
@@ -66,7 +67,7 @@ def _binary_function(fn: BinaryFunction, dtype: DType) -> Function:
     return Function(Binary(fn), fn, dtype, rule, binary_reference(fn), any_zero=any_zero, unspecified=either)
 
 
-def _root_or_power(x: Values, y: Values) -> Values:
+def _root_or_power(x: HostArray, y: HostArray) -> HostArray:
     """NumPy takes the square root for one exponent for all, and the power for one for each; here they differ."""
     return np.asarray((y == 0.5) & ((np.abs(x) < np.finfo(x.dtype).tiny) | np.isinf(x)))
 
@@ -103,7 +104,7 @@ def _binary(dtype: DType, amount: Amount) -> Iterator[Case]:
         yield from programs.as_arrays([scale], *pairs(values, exponents.astype(np.int32)))
 
 
-def _with_constant(function: Function, x: Values, number: Values) -> Case:
+def _with_constant(function: Function, x: HostArray, number: HostArray) -> Case:
     writer = Writer(x)
     position = writer.repeated(writer.constant(np.asarray(number)), x.shape)
     writer.want(function, (writer.arguments[0], position), (x, np.broadcast_to(number, x.shape)))
@@ -137,7 +138,7 @@ def _beyond(source: DType, target: DType) -> Any:
     if KIND[target] == "unsigned" and ITEMSIZE[target] >= 4:
         high *= 2
 
-    def beyond(x: Values) -> Values:
+    def beyond(x: HostArray) -> HostArray:
         whole = np.trunc((x.real if x.dtype.kind == "c" else x).astype(np.float64))
         return np.asarray(~((whole >= low) & (whole < high)))
 
@@ -177,7 +178,7 @@ def _lines(dtype: DType) -> Iterator[Case]:
     )
 
 
-def _many(values: Values, kind: str) -> Values:
+def _many(values: HostArray, kind: str) -> HostArray:
     """Those of which many give the same in every order: of numbers multiplied a part may overflow or underflow."""
     some = values[:: -(-len(values) // 10)]
     if kind != "prod" or values.dtype.kind not in "fc":
@@ -195,7 +196,7 @@ def _reductions(dtype: DType, kind: str) -> list[Function]:
 
 
 def _reduced(fn: str) -> Any:
-    def reduced(x: Values) -> Any:
+    def reduced(x: HostArray) -> Any:
         options = {"dtype": x.dtype} if fn in ("sum", "prod") else {}
         return getattr(np, fn)(x, axis=-1, **options)
 

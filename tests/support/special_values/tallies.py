@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.engines.protocol import Lack
 from anygpu.program.graph import Program
 from anygpu.program.transforms import without_dead_code
 from tests.support.special_values.comparison import Check, wrong
 from tests.support.special_values.programs import Case
-from tests.support.special_values.values import Values
 
 #: Elements of one output that are named.
 _NAMED = 3
@@ -114,7 +114,7 @@ def _depending(program: Program, lacking: set[int]) -> set[int]:
     return found
 
 
-def _example(check: Check, expected: Values, got: Values, index: tuple[Any, ...]) -> str:
+def _example(check: Check, expected: HostArray, got: HostArray, index: tuple[Any, ...]) -> str:
     place = tuple(int(each) for each in index)[: expected.ndim]
     operands = [
         values[place] if values.shape == expected.shape else values[place[:1]] if values.ndim else values

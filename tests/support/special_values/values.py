@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType
-
-Values = npt.NDArray[Any]
 
 #: NumPy itself has no bfloat16.
 TYPES: tuple[DType, ...] = (
@@ -18,7 +16,7 @@ TYPES: tuple[DType, ...] = (
 )  # fmt: skip
 
 
-def special_values(dtype: DType) -> Values:
+def special_values(dtype: DType) -> HostArray:
     """Zeros, ones, limits, what is not finite, subnormals, ties of rounding, large arguments of periodic functions."""
     match KIND[dtype]:
         case "bool":
@@ -31,7 +29,7 @@ def special_values(dtype: DType) -> Values:
     return _complex(dtype, parts)
 
 
-def few_values(dtype: DType) -> Values:
+def few_values(dtype: DType) -> HostArray:
     """Those that compilers fold most eagerly, the first ones most: for what costs a kernel each, or for each pair."""
     match KIND[dtype]:
         case "signed" | "unsigned":
@@ -48,14 +46,14 @@ def few_values(dtype: DType) -> Values:
     return special_values(dtype)
 
 
-def pair_values(dtype: DType) -> Values:
+def pair_values(dtype: DType) -> HostArray:
     """Those that are taken in every pair."""
     if KIND[dtype] == "complex":
         return _complex(dtype, np.array([0.0, -0.0, 1, -2.5, np.inf, -np.inf, np.nan], REAL_PART[dtype]))
     return special_values(dtype)
 
 
-def summands(dtype: DType) -> Values:
+def summands(dtype: DType) -> HostArray:
     """Those whose sums and products are the same in every order, apart from rounding."""
     if KIND[dtype] not in ("float", "complex"):
         return special_values(dtype)
@@ -63,7 +61,7 @@ def summands(dtype: DType) -> Values:
     return parts if KIND[dtype] == "float" else _complex(dtype, parts[[0, 1, 2, 4, 5, 7]])
 
 
-def _whole(dtype: DType) -> Values:
+def _whole(dtype: DType) -> HostArray:
     limits, bits = np.iinfo(dtype), 8 * ITEMSIZE[dtype]
     numbers = [0, 1, 2, 3, 7, 10, 42, bits - 1, bits, bits + 1, 100, 1 << bits // 2 - 1, 1 << bits // 2]
     numbers += [limits.max // 3 + 1, limits.max - 1, limits.max]
@@ -74,7 +72,7 @@ def _whole(dtype: DType) -> Values:
     return np.array(sorted(set(numbers)), dtype)
 
 
-def _floats(dtype: DType) -> Values:
+def _floats(dtype: DType) -> HostArray:
     facts = np.finfo(dtype)
     parts: list[Any] = [
         0.0,
@@ -106,13 +104,13 @@ def _floats(dtype: DType) -> Values:
     return np.array(parts, dtype)
 
 
-def _complex(dtype: DType, parts: Values) -> Values:
+def _complex(dtype: DType, parts: HostArray) -> HostArray:
     """Every pair, made without arithmetic, in which an infinity times 0 would be NaN."""
     result = np.empty((len(parts), len(parts)), dtype)
     result.real, result.imag = parts[:, None], parts[None, :]
     return result.ravel()
 
 
-def pairs(x: Values, y: Values) -> tuple[Values, Values]:
+def pairs(x: HostArray, y: HostArray) -> tuple[HostArray, HostArray]:
     """Every pair as two vectors."""
     return np.repeat(x, len(y)), np.tile(y, len(x))

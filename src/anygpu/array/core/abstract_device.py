@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.array.core.device import Buffer
 from anygpu.array.core.expression import Value, nearest_line, recorder
 from anygpu.array.core.recording import MAX_CONSTANT_BYTES, PAPER, dtype_name, literal
@@ -37,7 +37,7 @@ class ScalarInput(NamedTuple):
 class CapturedConstant(NamedTuple):
     """Values that the function made while it was recorded, and that are the same at every call."""
 
-    values: npt.NDArray[Any]
+    values: HostArray
     digest: bytes
 
 
@@ -54,7 +54,7 @@ class AbstractDevice:
         self._inlines = inlines
         self._seen: dict[tuple[Any, ...], Value] = {}
         #: What owns the memory of each array that was copied. Kept, so that no two of them can have one identity.
-        self.owners: dict[int, npt.NDArray[Any]] = {}
+        self.owners: dict[int, HostArray] = {}
         #: Owners that are known, because changes of their values are noticed.
         self.known: set[int] = set()
         #: Why the function cannot be recorded, also when it has swallowed the refusal.
@@ -68,7 +68,7 @@ class AbstractDevice:
         #: Lines whose operations NumPy does not warn of.
         self.quiet_lines: set[tuple[str, int]] = set()
         #: The arrays themselves, while the function is recorded, to ask how they lie in memory.
-        self.examples: dict[int, npt.NDArray[Any]] = {}
+        self.examples: dict[int, HostArray] = {}
         #: Arrays whose layout in memory the function has asked for.
         self.layouts: set[int] = set()
         self._modes: dict[str, Any] = dict(np.geterr())
@@ -143,7 +143,7 @@ class AbstractDevice:
     def adopt(self, array: Any) -> Buffer:
         return np.from_dlpack(array)
 
-    def met(self, values: npt.NDArray[Any]) -> Value:
+    def met(self, values: HostArray) -> Value:
         """A NumPy array beside one on paper, as a value."""
         owner = owner_of(values)
         spec = Spec(values.shape, dtype_name(values.dtype))
@@ -162,7 +162,7 @@ class AbstractDevice:
         return seen
 
 
-def owner_of(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def owner_of(values: HostArray) -> HostArray:
     """The array that owns the memory; a view is made of it."""
     while isinstance(values.base, np.ndarray):
         values = values.base

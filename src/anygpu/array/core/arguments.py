@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.array.core import recording
 from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array, as_value, is_numpys
@@ -72,7 +72,7 @@ def placed(value: Value, place: ArrayDevice) -> Value:
     return Value(value.op, value.inputs, value.spec, place, value.line)
 
 
-def on_place(values: npt.NDArray[Any], place: ArrayDevice | None) -> Value:
+def on_place(values: HostArray, place: ArrayDevice | None) -> Value:
     """An array that this package made itself: a part of the program when it is small."""
     if values.nbytes <= recording.MAX_CONSTANT_BYTES or place is None:
         return recording.literal(values)

@@ -15,6 +15,7 @@ from weakref import ref
 import numpy as np
 import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.array.core import recording
 from anygpu.array.core.abstract_device import AbstractDevice, Read
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
@@ -173,7 +174,7 @@ class Array(NumpyMethods, Operators):
         return self
 
     @_OursOnly
-    def numpy(self) -> npt.NDArray[Any]:
+    def numpy(self) -> HostArray:
         """The values as a NumPy array of their own, which may be written to."""
         return np.array(self)
 
@@ -183,11 +184,11 @@ class Array(NumpyMethods, Operators):
         _ours_only("program")
         return linearise([self._value])[0]
 
-    def _host(self) -> npt.NDArray[Any]:
+    def _host(self) -> HostArray:
         compute([self._value], self._place)
         return self._place.download(self._value.buffer)
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> HostArray:
         values = self._host()
         if dtype is not None and values.dtype != dtype:
             if copy is False:
@@ -448,7 +449,7 @@ def is_numpys(value: Any) -> bool:
     return isinstance(value, np.ndarray) and not isinstance(value, Array)
 
 
-def as_value(values: npt.NDArray[Any], place: ArrayDevice) -> Value:
+def as_value(values: HostArray, place: ArrayDevice) -> Value:
     """A NumPy array as a value: a single number becomes a part of the program, others are copied to the place."""
     if type(place) is AbstractDevice:
         return place.met(values)
@@ -474,5 +475,5 @@ def place_of(*arguments: Any) -> ArrayDevice:
     return next(found, None) or device_for(None)
 
 
-def _unpickle(values: npt.NDArray[Any], device: str) -> Array:
+def _unpickle(values: HostArray, device: str) -> Array:
     return as_array(values, device_for(device))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.program.graph import Program
 
@@ -23,10 +23,10 @@ class ArrayDevice(Protocol):
     def device(self) -> str:
         """The device's id, as in `on="torch:cpu"`."""
 
-    def upload(self, values: npt.NDArray[Any]) -> Buffer:
+    def upload(self, values: HostArray) -> Buffer:
         """A copy on the device, which shares no memory with `values`."""
 
-    def download(self, buffer: Buffer) -> npt.NDArray[Any]:
+    def download(self, buffer: Buffer) -> HostArray:
         """The values on the host; they may share memory with the buffer, which nobody writes to."""
 
     def run(self, program: Program, buffers: Sequence[Buffer]) -> list[Buffer]:

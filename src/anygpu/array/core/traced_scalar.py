@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import call_function, call_ufunc
 from anygpu.program.dtypes import DType
@@ -357,7 +357,7 @@ _MAY_RAISE = frozenset(("/", "//", "%", "**"))
 _NAMES = {"__builtins__": {}, "abs": abs, "complex": complex, "inf": float("inf"), "nan": float("nan")}
 
 
-def in_type(number: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def in_type(number: Any, dtype: np.dtype[Any]) -> HostArray:
     """The number as an array without axes. What is too large for the type is infinite, as in NumPy, without a word."""
     if dtype.itemsize in (8, 16) or dtype.kind == "b":
         return np.array(number, dtype)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import (
     arrays,
@@ -120,7 +121,7 @@ def _converted(array: Array, dtype: npt.DTypeLike | None, place: ArrayDevice, co
     return moved.copy() if copy and moved is array else moved
 
 
-def _from_host(values: npt.NDArray[Any], place: ArrayDevice) -> Array:
+def _from_host(values: HostArray, place: ArrayDevice) -> Array:
     if values.dtype == object and values.size and all(type(each) is int for each in values.flat):
         raise OverflowError("a Python integer is too large for every integer type; use floats.")
     return Array(placed(as_value(values, place), place))

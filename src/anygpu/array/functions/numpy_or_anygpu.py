@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.array.core.arguments import on_place, place_among, placed, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import cast, dtype_name
@@ -24,7 +24,7 @@ def either(*given: Any) -> list[Any]:
     return [None if each is None else np.asarray(each) for each in given]
 
 
-def table(values: npt.NDArray[Any], beside: Any) -> Any:
+def table(values: HostArray, beside: Any) -> Any:
     """Numbers that this package worked out itself, as what stands beside them is."""
     if not isinstance(beside, Array):
         return values

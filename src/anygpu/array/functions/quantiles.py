@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, deliver, on_place, slice_axis, to_array
 from anygpu.array.core.array import Array
@@ -220,7 +220,7 @@ def nanpercentile(
 
 def _quantile(
     a: Any,
-    q: npt.NDArray[Any],
+    q: HostArray,
     axis: Axis,
     out: Any,
     method: str,
@@ -255,7 +255,7 @@ def _quantile(
     return deliver(_finish(result, array, axes, keepdims, q.shape), out)
 
 
-def _plain_quantile(ordered: Value, line: Value, q: npt.NDArray[Any], method: str, *, skip: bool, weak: bool) -> Value:
+def _plain_quantile(ordered: Value, line: Value, q: HostArray, method: str, *, skip: bool, weak: bool) -> Value:
     """The quantiles of each line, along its axis."""
     last, length = len(line.spec.shape) - 1, line.spec.shape[-1]
     shares = q.reshape(-1)
@@ -294,7 +294,7 @@ def _between(one: Value, other: Value, weight: Value) -> Value:
 
 
 def _weighted_quantile(
-    array: Array, line: Value, q: npt.NDArray[Any], axis: Axis, axes: tuple[int, ...], weights: Any, method: str
+    array: Array, line: Value, q: HostArray, axis: Axis, axes: tuple[int, ...], weights: Any, method: str
 ) -> Value:
     if method != "inverted_cdf":
         raise ValueError(f'only method="inverted_cdf" takes weights, not {method!r}.')

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.codegen.functions.library import CANDIDATES, definitions
 from anygpu.codegen.kernel import Binding, Kernel, Output, Schedule, Slot
 from anygpu.codegen.target import Target
 from anygpu.program.dtypes import DType
 from anygpu.program.primitives import Spec
-
-Values = npt.NDArray[Any]
 
 #: In eps, relative to max(|result|, 1): three quarters of the published tolerance, for there are other points too.
 LIMIT = {"f32": 24.0, "f64": 48.0}
@@ -46,7 +43,7 @@ class Trial(msgspec.Struct, frozen=True):
     binary: bool
 
     @property
-    def points(self) -> tuple[Values, ...]:
+    def points(self) -> tuple[HostArray, ...]:
         return _pairs(self.type) if self.binary else (_points(self.type),)
 
 
@@ -116,7 +113,7 @@ def _text(trial: Trial, name: str) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def trusted(target: Target, results: Sequence[Values]) -> tuple[str, ...]:
+def trusted(target: Target, results: Sequence[HostArray]) -> tuple[str, ...]:
     """The names of the built-in functions that did well, from the outputs of the measurement."""
     good = [
         name
@@ -127,7 +124,7 @@ def trusted(target: Target, results: Sequence[Values]) -> tuple[str, ...]:
     return tuple(sorted(good))
 
 
-def is_good(trial: Trial, name: str, results: Values) -> bool:
+def is_good(trial: Trial, name: str, results: HostArray) -> bool:
     """Right everywhere: near NumPy's value, and infinite or NaN where that is.
 
     A device that takes subnormal numbers for zeros may do so here as well.
@@ -139,21 +136,21 @@ def is_good(trial: Trial, name: str, results: Values) -> bool:
     return bool(fine.all())
 
 
-def reference(name: str, points: tuple[Values, ...]) -> Values:
+def reference(name: str, points: tuple[HostArray, ...]) -> HostArray:
     """What a function should give, in float64."""
     fn = name.rsplit("_", 1)[0]
-    values: Values = getattr(np, _NUMPY_NAME.get(fn, fn))(*(each.astype(np.float64) for each in points))
+    values: HostArray = getattr(np, _NUMPY_NAME.get(fn, fn))(*(each.astype(np.float64) for each in points))
     return values
 
 
-def _near(name: str, trial: Trial, results: Values, points: tuple[Values, ...]) -> Values:
+def _near(name: str, trial: Trial, results: HostArray, points: tuple[HostArray, ...]) -> HostArray:
     precise = reference(name, points)
     wanted = precise.astype(results.dtype)
     same_sign = (np.signbit(wanted) == np.signbit(results)) | (wanted != 0)
     special = ((wanted == results) & same_sign) | (np.isnan(wanted) & np.isnan(results))
     allowed = LIMIT[trial.type] * np.finfo(results.dtype).eps * np.maximum(np.abs(precise), 1.0)
     rounded = np.isfinite(wanted) & (points[0] != 0)
-    near: Values = np.where(rounded, np.abs(results - precise) <= allowed, special)
+    near: HostArray = np.where(rounded, np.abs(results - precise) <= allowed, special)
     return near
 
 
@@ -198,7 +195,7 @@ def faster(builtin_seconds: float, our_seconds: float) -> tuple[str, ...]:
 
 
 @cache
-def _points(type: str) -> Values:
+def _points(type: str) -> HostArray:
     """Some hundred numbers: of ordinary size, near one, large and tiny, and the special ones."""
     dtype = np.float32 if type == "f32" else np.float64
     info = np.finfo(dtype)
@@ -222,7 +219,7 @@ def _points(type: str) -> Values:
 
 
 @cache
-def _pairs(type: str) -> tuple[Values, ...]:
+def _pairs(type: str) -> tuple[HostArray, ...]:
     """Special numbers with each other, and pairs whose power is of every size."""
     dtype = np.float32 if type == "f32" else np.float64
     special = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 3.0, 1e30, -1e-30, np.inf, -np.inf, np.nan], dtype)

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.experimental.layout import Format, Layout
 
+from anygpu._typing import HostArray
 from anygpu.engines.jax import lowering
 from anygpu.engines.jax.lowering import Executable
 from anygpu.engines.lru import LRUCache
@@ -22,7 +23,7 @@ from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.errors import AnyGPUError, CannotCompile, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Kind, Unavailable, reasons_for, unknown_facts
-from anygpu.hardware.verification import HostArray, VerifiedType
+from anygpu.hardware.verification import VerifiedType
 from anygpu.program.dtypes import DTYPES
 from anygpu.program.graph import Program
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-Values = npt.NDArray[Any]
+from anygpu._typing import HostArray
 
 
-def attended(q: Values, k: Values, v: Values, bias: Values | None = None, *, scale: float, causal: bool) -> Values:
+def attended(
+    q: HostArray, k: HostArray, v: HostArray, bias: HostArray | None = None, *, scale: float, causal: bool
+) -> HostArray:
     """As `Attend` has it; axes in front of the last two broadcast. The caller has told NumPy to be quiet about NaN."""
     # float16 is summed up in float32, as every engine does.
     wide = np.result_type(q.dtype, np.float32)

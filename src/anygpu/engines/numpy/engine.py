@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Lack, Memory, verified
 from anygpu.errors import AnyGPUError, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import HostArray, VerifiedType
+from anygpu.hardware.verification import VerifiedType
 from anygpu.program.graph import Program
 
 

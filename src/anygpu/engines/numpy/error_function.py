@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from anygpu._typing import HostArray
 
 #: x · P(x²) / Q(x²) is erf(x) for |x| <= 4 within 2.1e-9 of its value; both from the highest power. Fitted by least
 #: squares on Chebyshev nodes, weighted anew until the largest relative error stopped falling.
@@ -24,7 +25,7 @@ _BELOW = (6.311069851714495e-05, 0.0013075697257066878, 0.015462085081161595, 0.
 _STRETCH = 1 << 14
 
 
-def erf(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def erf(x: HostArray) -> HostArray:
     """Of floats; those of single precision and less are at most 0.54 of a last digit away, as the type rounds."""
     if x.dtype.itemsize > 4:
         return np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)

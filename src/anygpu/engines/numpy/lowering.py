@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from anygpu._typing import HostArray
 from anygpu.engines.numpy.attention import attended
 from anygpu.engines.numpy.error_function import erf
 from anygpu.errors import Unsupported
@@ -49,8 +49,6 @@ from anygpu.program.primitives import (
     product,
 )
 
-Values = npt.NDArray[Any]
-
 #: Functions whose name in NumPy is another one.
 _RENAMED = {
     "asin": "arcsin",
@@ -64,7 +62,7 @@ _RENAMED = {
 }
 
 
-def run(program: Program, inputs: Sequence[Values]) -> list[Values]:
+def run(program: Program, inputs: Sequence[HostArray]) -> list[HostArray]:
     """Compute a program node by node, and let go of each value after its last use."""
     program = with_references(program, None)
     values: list[Any] = [None] * len(program.nodes)
@@ -83,7 +81,7 @@ def run(program: Program, inputs: Sequence[Values]) -> list[Values]:
     return [values[output] for output in program.outputs]
 
 
-def run_node(op: Primitive, inputs: Sequence[Values]) -> Values:
+def run_node(op: Primitive, inputs: Sequence[HostArray]) -> HostArray:
     """One primitive alone."""
     with np.errstate(all="ignore"):
         if isinstance(op, Linear):
@@ -91,7 +89,7 @@ def run_node(op: Primitive, inputs: Sequence[Values]) -> Values:
         return np.asarray(LOWER[type(op)](op, *inputs))
 
 
-def _unary(op: Unary, x: Values) -> Values:
+def _unary(op: Unary, x: HostArray) -> HostArray:
     match op.fn:
         case "mantissa":
             return np.asarray(np.frexp(x)[0])
@@ -104,13 +102,13 @@ def _unary(op: Unary, x: Values) -> Values:
     return getattr(np, _RENAMED.get(op.fn, op.fn))(x)  # type: ignore[no-any-return]
 
 
-def _cast(op: Cast, x: Values) -> Values:
+def _cast(op: Cast, x: HostArray) -> HostArray:
     if x.dtype.kind == "c" and KIND[op.dtype] not in ("complex", "bool"):
         x = x.real
     return x.astype(op.dtype)
 
 
-def _binary(op: Binary, x: Values, y: Values) -> Values:
+def _binary(op: Binary, x: HostArray, y: HostArray) -> HostArray:
     if op.fn == "complex":
         result = np.empty(x.shape, np.complex64 if x.dtype != np.float64 else np.complex128)
         result.real, result.imag = x, y
@@ -120,7 +118,7 @@ def _binary(op: Binary, x: Values, y: Values) -> Values:
     return getattr(np, _RENAMED.get(op.fn, op.fn))(x, y)  # type: ignore[no-any-return]
 
 
-def _reduce(op: Reduce, x: Values) -> Values:
+def _reduce(op: Reduce, x: HostArray) -> HostArray:
     if op.fn in ("argmax", "argmin"):
         return getattr(np, op.fn)(x, axis=op.axes[0])  # type: ignore[no-any-return]
     if op.fn in ("sum", "prod"):
@@ -137,11 +135,11 @@ _SCATTERS: dict[str, np.ufunc] = {
 }
 
 
-def _slice(op: Slice, x: Values) -> Values:
+def _slice(op: Slice, x: HostArray) -> HostArray:
     return x[tuple(slice(*each) for each in zip(op.starts, op.stops, op.steps, strict=True))]
 
 
-def _update(op: Update, x: Values, new: Values) -> Values:
+def _update(op: Update, x: HostArray, new: HostArray) -> HostArray:
     result = x.copy()
     region = tuple(
         slice(start, start + (count - 1) * step + 1 if count else start, step)
@@ -151,16 +149,16 @@ def _update(op: Update, x: Values, new: Values) -> Values:
     return result
 
 
-def _pad(op: Pad, x: Values, value: Values) -> Values:
+def _pad(op: Pad, x: HostArray, value: HostArray) -> HostArray:
     return np.pad(x, tuple(zip(op.low, op.high, strict=True)), constant_values=value) if x.ndim else x
 
 
-def _windows(op: Windows, x: Values) -> Values:
+def _windows(op: Windows, x: HostArray) -> HostArray:
     windows = np.lib.stride_tricks.sliding_window_view(x, op.size, axis=op.axis)
     return windows[(slice(None),) * op.axis + (slice(None, None, op.step),)]
 
 
-def _contract(op: Contract, x: Values, y: Values) -> Values:
+def _contract(op: Contract, x: HostArray, y: HostArray) -> HostArray:
     """As one batched matrix product, which is what the BLAS is good at."""
     rows = free_axes(x.shape, op.left, op.left_batch)
     columns = free_axes(y.shape, op.right, op.right_batch)
@@ -174,7 +172,7 @@ def _contract(op: Contract, x: Values, y: Values) -> Values:
     return np.asarray(np.matmul(left, right).reshape(shape))
 
 
-def _gather(op: Gather, x: Values, indices: Values) -> Values:
+def _gather(op: Gather, x: HostArray, indices: HostArray) -> HostArray:
     _check_indices(indices, x.shape[op.axis])
     if op.batch == 0:
         return np.asarray(np.take(x, indices, axis=op.axis))
@@ -184,7 +182,7 @@ def _gather(op: Gather, x: Values, indices: Values) -> Values:
     return blocks[rows, :, positions].swapaxes(1, 2).reshape(shape)
 
 
-def _blocks(op: Gather | Scatter, x: Values, indices: Values) -> tuple[Values, Values, Values]:
+def _blocks(op: Gather | Scatter, x: HostArray, indices: HostArray) -> tuple[HostArray, HostArray, HostArray]:
     """The array as batch × before × axis × after, and which row and which positions go together."""
     batches = product(x.shape[: op.batch])
     before, after = product(x.shape[op.batch : op.axis]), product(x.shape[op.axis + 1 :])
@@ -192,13 +190,13 @@ def _blocks(op: Gather | Scatter, x: Values, indices: Values) -> tuple[Values, V
     return blocks, np.arange(batches)[:, None], indices.reshape(batches, product(indices.shape[op.batch :]))
 
 
-def _check_indices(indices: Values, length: int) -> None:
+def _check_indices(indices: HostArray, length: int) -> None:
     if indices.size and not (indices.min() >= 0 and indices.max() < length):
         worst = indices.max() if indices.max() >= length else indices.min()
         raise IndexError(f"index {worst} is out of bounds for an axis with size {length}.")
 
 
-def _scatter(op: Scatter, x: Values, indices: Values, updates: Values) -> Values:
+def _scatter(op: Scatter, x: HostArray, indices: HostArray, updates: HostArray) -> HostArray:
     _check_indices(indices, x.shape[op.axis])
     result = np.array(x, order="C")
     blocks, rows, positions = _blocks(op, result, indices)
@@ -211,7 +209,7 @@ def _scatter(op: Scatter, x: Values, indices: Values, updates: Values) -> Values
     return result
 
 
-def _fourier(op: Fourier, x: Values) -> Values:
+def _fourier(op: Fourier, x: HostArray) -> HostArray:
     transform = getattr(np.fft, op.fn)(x, n=op.length, axis=op.axis)
     wanted = REAL_PART.get(x.dtype.name) if op.fn == "irfft" else None  # type: ignore[call-overload]
     if wanted is None:
@@ -219,7 +217,7 @@ def _fourier(op: Fourier, x: Values) -> Values:
     return transform.astype(wanted, copy=False)  # type: ignore[no-any-return]
 
 
-def _linear(op: Linear, sources: tuple[int, ...], inputs: list[Values], parts: dict[Any, Any]) -> Values:
+def _linear(op: Linear, sources: tuple[int, ...], inputs: list[HostArray], parts: dict[Any, Any]) -> HostArray:
     """A decomposition is computed once, however many of its parts are wanted."""
     key = (op.fn, op.full, sources)
     if key not in parts:
@@ -228,7 +226,7 @@ def _linear(op: Linear, sources: tuple[int, ...], inputs: list[Values], parts: d
     return np.asarray(found[op.part] if isinstance(found, tuple) else found)
 
 
-def _decompose(op: Linear, a: Values, *more: Values) -> Any:
+def _decompose(op: Linear, a: HostArray, *more: HostArray) -> Any:
     match op.fn:
         case "qr":
             return tuple(np.linalg.qr(a, mode="complete" if op.full else "reduced"))
@@ -245,7 +243,7 @@ def _decompose(op: Linear, a: Values, *more: Values) -> Any:
     return getattr(np.linalg, op.fn)(a, *more)
 
 
-def _custom(op: Custom, *inputs: Values) -> Values:
+def _custom(op: Custom, *inputs: HostArray) -> HostArray:
     if not op.reference:
         raise Unsupported(
             f"kernel {op.title}, which is written in {op.language}",

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyopencl as cl
 
+from anygpu._typing import HostArray
 from anygpu.engines.compiling import CompilingEngine
 from anygpu.engines.opencl import errors
 from anygpu.engines.opencl.device import Sharing, open_device
@@ -18,7 +19,7 @@ from anygpu.engines.opencl.probe import describe, no_device, no_platform, too_fe
 from anygpu.engines.protocol import Memory, failed, verified
 from anygpu.errors import AnyGPUError
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.verification import HostArray, VerifiedType
+from anygpu.hardware.verification import VerifiedType
 
 _C_TYPES = {"float32": "float", "int32": "int", "float16": "half", "float64": "double", "int64": "long"}
 _ENABLE = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}

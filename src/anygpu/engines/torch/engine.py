@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from anygpu._typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import Lack, Memory, failed, verified
@@ -17,7 +18,7 @@ from anygpu.errors import AnyGPUError, CannotCompile, DevicePoisoned, OutOfMemor
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
 from anygpu.hardware.device import Device, Unavailable, reasons_for, unknown_facts
-from anygpu.hardware.verification import HostArray, VerifiedType
+from anygpu.hardware.verification import VerifiedType
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import wgpu
 
+from anygpu._typing import HostArray
 from anygpu.engines.compiling import CompilingEngine
 from anygpu.engines.protocol import Memory, failed, verified
 from anygpu.engines.webgpu.device import destroy, open_device
@@ -17,7 +18,7 @@ from anygpu.engines.webgpu.probe import VulkanFacts, describe, one_per_card, see
 from anygpu.engines.webgpu.quick_types import install
 from anygpu.errors import AnyGPUError, DeviceUnavailable
 from anygpu.hardware.device import Device, Unavailable, unknown_facts
-from anygpu.hardware.verification import HostArray, VerifiedType
+from anygpu.hardware.verification import VerifiedType
 
 _WGSL_TYPES = {"float32": "f32", "int32": "i32", "float16": "f16", "float64": "f64", "int64": "i64"}
 _FEATURE_OF_TYPE = {"float16": "shader-f16", "float64": "shader-f64", "int64": "shader-int64"}
