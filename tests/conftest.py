@@ -30,6 +30,30 @@ def what_was_there_before() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> None:
+    """The first look at a machine's devices starts every library at once: a busy machine takes its time for that."""
+    from anygpu.residency import registry
+
+    registry.LOOK_SECONDS = 180.0
+
+
+#: Files that take longest; several processes are done at about the same time if they begin with these.
+LONGEST = (
+    "tests/semantics/test_corpus.py",
+    "tests/engines/test_programs.py",
+    "tests/codegen/test_matmul.py",
+    "tests/engines/test_compiling.py",
+    "tests/engines/test_sizes.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        first = {name: number for number, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: first.get(item.nodeid.partition("::")[0], len(LONGEST)))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """A test that is marked `serial` has the machine for itself: no other worker of pytest-xdist runs one beside it."""

@@ -162,6 +162,7 @@ worker.run(doubled(x.size), [x]) if {hangs} else sys.stdin.read()
 """
 
 
+@pytest.mark.serial  # others put files there, too
 @linux_only
 @pytest.mark.parametrize("hangs", [False, True])
 def test_nothing_is_left_behind_when_the_parent_is_killed(hangs: bool) -> None:
@@ -219,6 +220,7 @@ def test_any_number_of_results_can_be_kept(worker: ProcessWorker) -> None:
     assert all((each == 2).all() for each in results)
 
 
+@pytest.mark.serial  # others put files there, too
 @pytest.mark.parametrize(("by_port", "kind"), [(False, "posix"), (True, None)])
 def test_the_ways_of_other_systems(by_port: bool, kind: shared.Kind | None) -> None:
     """POSIX shared memory, as on macOS; and a port of this machine without shared memory, as where nothing else is."""
