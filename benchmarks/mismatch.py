@@ -157,8 +157,8 @@ def called(seed: int, planner: Planner, wrong: Wrong) -> str:
             return "not recorded"
         call.consider()
         state = call.state
-        state.cell.measured("numpy", 1.0)
-        state.refined = True
+        state.chooser.measured("numpy", 1.0)
+        state.end_calibrating()
         if not explore._is_ordinary(call, expected):
             return "not recorded"
         wrong.rng = random.Random(seed)
@@ -166,7 +166,7 @@ def called(seed: int, planner: Planner, wrong: Wrong) -> str:
         explore._try_out(planner, state, function, DEVICE, explore._sample(call, expected))
         if wrong.spoilt == before:
             return "not run there"
-        if state.cell.may_run(DEVICE):
+        if state.chooser.may_run(DEVICE):
             # By the published tolerances the spoilt element is a right answer.
             return "within the bound"
         for _ in range(3):
@@ -176,7 +176,7 @@ def called(seed: int, planner: Planner, wrong: Wrong) -> str:
                 return "MISSED"
         told = any(isinstance(each.message, ResultMismatch) for each in caught)
     planner.pinned.clear()  # the next function has the same code
-    return "found" if told and state.cell.pinned else "not trusted"
+    return "found" if told and state.chooser.pinned else "not trusted"
 
 
 def main() -> None:

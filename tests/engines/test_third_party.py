@@ -132,12 +132,12 @@ def test_a_plan_counts_the_tuning_of_kernels(device: Device, monkeypatch: pytest
     for seconds in (0.0, 3.0):
         monkeypatch.setenv("ANYGPU_TUNING_SECONDS", str(seconds))
         planner = Planner()
-        site = CallSite("tanh", options(), "numpy", ours=False)
+        site = CallSite("tanh", options(), "numpy", has_anygpu_arrays=False)
         traced = trace(lambda a: np.tanh(a) + 1, (np.ones(1 << 10, np.float32),), {})
         assert not isinstance(traced, NotTraceable)
         site.traced = traced
         site.consider(planner)
-        expected[seconds] = site.facts["toy:0"].once
+        expected[seconds] = site.predictions["toy:0"].once
     assert expected[3.0] == pytest.approx(expected[0.0] + 3.0)
 
 

@@ -100,10 +100,10 @@ def test_a_device_that_turns_wrong_is_found_by_the_next_sample() -> None:
     while [receipt.device for receipt in watched.receipts[-3:]] != ["opencl:0"] * 3:
         assert len(watched.receipts) < 400
         watched.call(x)
-    cell = watched.state.cell
+    chooser = watched.state.chooser
     # As if most calls until the next sample had been made.
     wrong = True
-    cell.tracks["opencl:0"].unchecked = 10**6
+    chooser.tracks["opencl:0"].unchecked = 10**6
     sampled = watched.call(x)
     np.testing.assert_array_equal(sampled, expected)
     assert "checks opencl:0" in watched.receipts[-1].reason
@@ -191,18 +191,18 @@ def submitted(places: WrongPlaces, rounds: int) -> tuple[list[ag.Receipt], Plann
         call.record()
         call.consider()
         state = call.state
-        state.cell.measured("numpy", 100.0)
+        state.chooser.measured("numpy", 100.0)
         assert explore._is_ordinary(call, small(x))
-        state.refined = True
+        state.end_calibrating()
         explore._try_out(planner, state, small, "opencl:0", explore._sample(call, small(x)))
         for _ in range(5):
-            state.cell.measured("opencl:0", 1.0)
-        vars(state.cell)["choose"] = lambda waiting=None: (
+            state.chooser.measured("opencl:0", 1.0)
+        vars(state.chooser)["choose"] = lambda waiting=None: (
             Choice("opencl:0", "known", "a test wants it there.")
-            if state.cell.pinned is None
-            else Choice("numpy", "pinned", state.cell.pinned)
+            if state.chooser.pinned is None
+            else Choice("numpy", "pinned", state.chooser.pinned)
         )
-        vars(state.cell)["to_try"] = lambda: None
+        vars(state.chooser)["to_try"] = lambda: None
         for number in range(rounds):
             given = [numbers(64 * number + each, 64) for each in range(64)]
             futures = [runtime.submit(small, each) for each in given]

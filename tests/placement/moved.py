@@ -23,12 +23,12 @@ def moved(
     assert state.traced is not None, state.not_recorded
     call.consider()
     value = function(*arguments)
-    state.cell.measured("numpy", 1.0)
+    state.chooser.measured("numpy", 1.0)
     assert explore._is_ordinary(call, value), state.not_recorded
-    state.refined = True
+    state.end_calibrating()
     explore._try_out(planner, state, function, device, explore._sample(call, value))
-    assert state.cell.may_run(device), state.cell.tracks[device].why_failed
+    assert state.chooser.may_run(device), state.chooser.tracks[device].why_failed
     # However fast NumPy is with so little: only the choice is another one.
-    vars(state.cell)["choose"] = lambda waiting=None: Choice(device, "known", "a test wants it there.")
-    vars(state.cell)["to_try"] = lambda: None
+    vars(state.chooser)["choose"] = lambda waiting=None: Choice(device, "known", "a test wants it there.")
+    vars(state.chooser)["to_try"] = lambda: None
     return offloaded, state

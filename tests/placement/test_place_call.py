@@ -141,8 +141,8 @@ def test_numpy_is_never_busy_and_two_devices_are_as_busy_as_the_busier(planner: 
     watched.call_until("opencl:0", x)
     (state,) = watched.function._known.states.values()
     assert isinstance(state, CallSite)
-    opencl = state.facts["opencl:0"]
-    state.facts = state.facts | {
+    opencl = state.predictions["opencl:0"]
+    state.predictions = state.predictions | {
         "numpy+opencl:0": opencl._replace(way=SplitAcrossDevices(("numpy", "opencl:0"), SPLIT))
     }
     waiting = state.waiting({"numpy": 1.0, "opencl:0": 2.0})

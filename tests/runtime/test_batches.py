@@ -61,9 +61,9 @@ class Kind:
         call.record()
         call.consider()
         state = call.state
-        state.cell.measured(self.device, 10.0)
+        state.chooser.measured(self.device, 10.0)
         # Without a prediction for one call nobody doubts those for launches.
-        state.facts = {name: facts._replace(plain=None) for name, facts in state.facts.items()}
+        state.predictions = {name: facts._replace(plain=None) for name, facts in state.predictions.items()}
 
     def calls(self, every: Sequence[tuple[Any, ...]]) -> list[Call]:
         return [self.call(*arguments) for arguments in every]
@@ -403,10 +403,10 @@ def test_a_function_whose_surroundings_changed_is_recorded_anew_first(planner: P
 def test_calls_that_are_faster_one_by_one_stay_so(planner: Planner) -> None:
     kind = Kind(planner, "opencl:0", chain)
     calls = kind.calls([(np.full(256, number, np.float32),) for number in range(64)])
-    cell = calls[0].state.cell
-    cell.tracks["opencl:0"].recent = [1e-7] * 3
+    chooser = calls[0].state.chooser
+    chooser.tracks["opencl:0"].recent = [1e-7] * 3
     assert kind.plan(calls) is None
-    cell.tracks["opencl:0"].recent = [10.0] * 3
+    chooser.tracks["opencl:0"].recent = [10.0] * 3
     assert kind.plan(calls) is not None
 
 
@@ -546,7 +546,7 @@ def test_two_devices_at_once(planner: Planner) -> None:
     draw = np.random.default_rng(8)
     calls = kind.calls([(exact(draw, 256),) for _ in range(200)])
     state = calls[0].state
-    state.facts["numpy"] = state.facts["opencl:0"]
+    state.predictions["numpy"] = state.predictions["opencl:0"]
     batches = kind.batches(state)
     expected = [chain(call.arguments[0]).tobytes() for call in calls]
     wrong: list[str] = []

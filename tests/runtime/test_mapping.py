@@ -223,8 +223,8 @@ def told_to_batch(runtime: Runtime, device: str, x: Any) -> None:
     future = runtime.submit(chain, x, W, on=device, fallback="raise")
     future.result(PATIENCE)
     (state,) = runtime._calls(chain, {"on": device, "fallback": "raise"})._known.states.values()
-    state.cell.measured(f"{device}:0", 10.0)
-    state.cell.measured(f"{device}:0", 10.0)
+    state.chooser.measured(f"{device}:0", 10.0)
+    state.chooser.measured(f"{device}:0", 10.0)
 
 
 @pytest.mark.parametrize("device", ["opencl", "webgpu"])

@@ -269,17 +269,17 @@ class Believed:
         call.consider()
         state = call.state
         assert isinstance(state, CallSite)
-        state.refined = True
+        state.end_calibrating()
         # As if it had been compared with NumPy.
-        state.cell.checked = False
+        state.chooser.checked = False
         assert state.traced is not None
         state.trust.see(state.traced, [x], function(x))
-        for name, track in state.cell.tracks.items():
+        for name, track in state.chooser.tracks.items():
             if name in seconds:
                 for _ in range(5):
-                    state.cell.measured(name, seconds[name])
+                    state.chooser.measured(name, seconds[name])
             else:
-                state.cell.failed(name, "it is not a part of this test")
+                state.chooser.failed(name, "it is not a part of this test")
                 track.due = 10**9
 
 

@@ -49,10 +49,10 @@ class Placement:
         self.engines = engines
         self.turn = 0
 
-    def choose(self, cell: DeviceChooser, waiting: Mapping[str, float] | None = None) -> Choice:
-        if cell.pinned is not None:
-            return Choice("numpy", "pinned", cell.pinned)
-        able = [name for name in cell.tracks if name == cell.home or name in cell.expected]
+    def choose(self, chooser: DeviceChooser, waiting: Mapping[str, float] | None = None) -> Choice:
+        if chooser.pinned is not None:
+            return Choice("numpy", "pinned", chooser.pinned)
+        able = [name for name in chooser.tracks if name == chooser.baseline or name in chooser.expected]
         able = [name for name in able if engine_of(name) in self.engines and "+" not in name] or ["numpy"]
         able.sort(key=lambda name: ENGINES.index(engine_of(name)))
         return Choice(able[self.turn % len(able)], "known", "calls move on purpose.")
@@ -73,7 +73,7 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
         why = "; ".join(str(each.reason) for each in planner.machine().unavailable)
         raise RuntimeError(f"{', '.join(missing)} cannot be used here, and the corpus runs everywhere: {why}")
     with (
-        mock.patch.object(DeviceChooser, "choose", lambda cell, waiting=None: placement.choose(cell, waiting)),
+        mock.patch.object(DeviceChooser, "choose", lambda chooser, waiting=None: placement.choose(chooser, waiting)),
         mock.patch.object(DeviceChooser, "to_try", return_value=None),
         mock.patch.object(Trust, "agreed", return_value=True),
         mock.patch.object(execute, "explore", _learn),
@@ -85,7 +85,7 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
 def _learn(call: Call, value: Any = None, *, checks: str | None = None) -> None:
     """After a call on NumPy: what a trial would learn beside whether the device is right."""
     explore.explore(call, value, checks=checks)
-    if value is not None and call.state.traced is not None and not call.state.ours:
+    if value is not None and call.state.traced is not None and not call.state.has_anygpu_arrays:
         learn_flags(call.state, explore._sample(call, value))
 
 

@@ -14,8 +14,6 @@ from anygpu.placement.planner import Planner
 from anygpu.placement.signature import signature
 from anygpu.placement.values import anygpu_arrays_in
 
-#: Programs of one function for one kind of arguments, for when something that decides changes back and forth.
-MOST_PROGRAMS = 4
 #: A function that needs another program more often than this stays on NumPy.
 MOST_RECORDINGS = 12
 
@@ -40,7 +38,7 @@ class Call:
         self.arguments = arguments
         self.keywords = keywords
         #: Whether there can be another call like this one, so that learning is of use.
-        self.lasting = key is not None
+        self.cacheable = key is not None
         #: What is known of the function, with other arguments too.
         self._known = known
         self._key = key
@@ -75,9 +73,8 @@ class Call:
         for traced in state.programs:
             given = traced.inputs(self.function, self.arguments, self.keywords)
             if given is not None:
-                if state.traced is None or traced.program.key != state.traced.program.key:
-                    state.considered = False
-                state.traced, self._given = traced, (traced, given)
+                state.use_program(traced)
+                self._given = traced, given
                 return True
         return False
 
@@ -98,35 +95,30 @@ class Call:
             )
         if isinstance(traced, Traced) and changed is not None and state.recordings >= MOST_RECORDINGS:
             traced = NotTraceable(f"{changed} changes from call to call, and decides what it computes")
-        if isinstance(traced, NotTraceable) and traced.error is not None and (raises or state.cell.home is None):
+        if isinstance(traced, NotTraceable) and traced.error is not None and (raises or state.chooser.baseline is None):
             raise traced.error
-        if isinstance(traced, NotTraceable) and traced.for_now:
-            state.recording = 2 * (seconds or 0.0)
-            self._forget_program()
-        elif isinstance(traced, NotTraceable):
-            state.not_recorded = traced.reason
-            self._forget_program()
-        else:
+        if isinstance(traced, Traced):
             if traced.by_value:
-                self._known.decide(traced.by_value)
+                self._known.on_value_dependence(traced.by_value)
                 state = self._for_these_values()
-            state.traced, state.not_recorded = traced, None
-            state.recordings += 1
-            state.programs = [traced, *state.programs[: MOST_PROGRAMS - 1]]
-        state.considered = state.refined = False
+            state.add_program(traced)
+            return
+        with self.planner.lock:
+            if traced.for_now:
+                state.give_up_recording(2 * (seconds or 0.0))
+            else:
+                state.refuse(traced.reason)
 
     def _for_these_values(self) -> CallSite:
         """The program is for these numbers only: where others use the same state, this call gets one of its own."""
         state = self.state
-        if self.lasting and self._key != signature(self.arguments, self.keywords, self._known.lifted):
-            state = CallSite(state.task, state.options, state.cell.home, ours=state.ours)
-            self.state, self.lasting = state, False
+        if self.cacheable and self._key != signature(self.arguments, self.keywords, self._known.lifted):
+            state = CallSite(
+                state.task, state.options, state.chooser.baseline, has_anygpu_arrays=state.has_anygpu_arrays
+            )
+            self.state, self.cacheable = state, False
         return state
-
-    def _forget_program(self) -> None:
-        with self.planner.lock:
-            self.state.forget_program()
 
     def consider(self) -> None:
         with self.planner.lock:
-            self.state.consider(self.planner, resident=self.resident() if self.state.ours else None)
+            self.state.consider(self.planner, resident=self.resident() if self.state.has_anygpu_arrays else None)

@@ -19,7 +19,7 @@ from anygpu.placement.strategies import Chunked, SingleDevice, SplitAcrossDevice
 from anygpu.placement.trust import Trust
 from anygpu.placement.values import narrowing, on_numpy
 from anygpu.plan.choosing import RECORDING, DeviceChooser
-from anygpu.plan.chunking import Chunks, chunks_for
+from anygpu.plan.chunking import Chunks, chunks_for, corrected
 from anygpu.plan.chunking import Refused as Uncuttable
 from anygpu.plan.corrections import kind_of
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
@@ -34,6 +34,9 @@ from anygpu.workers.opening import default_budget
 #: Of a device's free memory: the rest is for what others do there, and for what allocators round up.
 _USABLE = 0.8
 
+
+#: Programs of one function for one kind of arguments, for when something that decides changes back and forth.
+MOST_PROGRAMS = 4
 
 #: Copying the arguments and results of a call.
 COPIED_PER_SECOND = 4e9
@@ -61,56 +64,68 @@ LARGE = 1 << 20
 _SHORT, _MIDDLING = 2e-5, 2e-4
 
 
-class Said(NamedTuple):
-    """Why quiet calls stay where they are. Never changed: a receipt that is made later says what was so then."""
+class HostNote(NamedTuple):
+    """What receipts say of calls that run on the host without planning.
+
+    It is replaced and never changed: a receipt that is made later says what was so at the time of its call.
+    """
 
     task: str
     reason: str
     predicted: float | None
 
 
-def said_of_new(task: str) -> Said:
-    """What is said of calls of a kind that is new."""
-    return Said(task, "it is new, and its first calls are measured on numpy.", None)
+def note_of_new(task: str) -> HostNote:
+    """The note of a call site that is new."""
+    return HostNote(task, "it is new, and its first calls are measured on numpy.", None)
 
 
 class NewCallSite:
-    """Calls of a kind so new that nothing is known of it: they run as they are, and only their time is kept."""
+    """A call site of which only the time of its calls is known. They run on the host, as they are."""
 
-    __slots__ = ("_granted", "_seconds", "quiet", "said", "unheard")
+    __slots__ = ("_granted", "_seconds", "note", "skip_planning", "unreported_seconds")
 
-    as_it_is = True
+    runs_as_is = True
 
-    def __init__(self, said: Said, seconds: float) -> None:
-        self.said = said
-        self.quiet = self._granted = 1024 if seconds < _SHORT else 4 if seconds < _MIDDLING else 0
-        self.unheard = 0.0
+    def __init__(self, note: HostNote, seconds: float) -> None:
+        self.note = note
+        self.skip_planning = self._granted = 1024 if seconds < _SHORT else 4 if seconds < _MIDDLING else 0
+        self.unreported_seconds = 0.0
         self._seconds = seconds
 
-    def tell(self, cell: DeviceChooser) -> float:
-        """Tell the cell of them all; what they took together."""
-        cell.quietly(1, self._seconds)
-        cell.quietly(self._granted - self.quiet, self.unheard)
-        return self._seconds + self.unheard
+    def ran_on_host(self, seconds: float) -> None:
+        """A call was run without planning, and took so long."""
+        self.skip_planning -= 1
+        self.unreported_seconds += seconds
+
+    def report_to(self, chooser: DeviceChooser) -> float:
+        """Report all calls; what they took together."""
+        chooser.baseline_ran(1, self._seconds)
+        chooser.baseline_ran(self._granted - self.skip_planning, self.unreported_seconds)
+        return self._seconds + self.unreported_seconds
 
 
 class CallSite:
-    """One cell, with the program behind it once there is one."""
+    """What is known of calls of one function with one kind of arguments.
 
-    def __init__(self, task: str, options: Options, home: str | None, *, ours: bool) -> None:
+    Its attributes are written by its own methods alone; other modules read them. Methods that several threads may call
+    say which lock their caller must hold.
+    """
+
+    def __init__(self, task: str, options: Options, baseline: str | None, *, has_anygpu_arrays: bool) -> None:
         self.task = task
-        #: Whether the function runs on NumPy exactly as it is; else as `at_home` gives it.
-        self.as_it_is = options.precision is None and not ours
+        #: Whether the function runs on NumPy exactly as it is; else as `host_function` gives it.
+        self.runs_as_is = options.precision is None and not has_anygpu_arrays
         self.options = options
-        self.cell = DeviceChooser(home, checked=options.check != "off")
+        self.chooser = DeviceChooser(baseline, checked=options.check != "off")
         #: What was compared with NumPy, and what NumPy's results look like.
         self.trust = Trust()
         #: Whether anygpu's own arrays are among the arguments.
-        self.ours = ours
-        #: Calls for which nothing has to be asked: they go home.
-        self.quiet = 0
-        #: Seconds of quiet calls that the cell has not been told of yet.
-        self.unheard = 0.0
+        self.has_anygpu_arrays = has_anygpu_arrays
+        #: Calls that may run on the baseline without planning.
+        self.skip_planning = 0
+        #: Seconds of such calls that the chooser has not been told of yet.
+        self.unreported_seconds = 0.0
         self._granted = 0
         self.traced: Traced | None = None
         self.not_recorded: str | None = None
@@ -121,59 +136,85 @@ class CallSite:
         self.recording = RECORDING
         #: The class of operations that most of the program's work is of.
         self.kind: OperationClass = "elementwise"
-        self.facts: dict[str, Prediction] = {}
+        self.predictions: dict[str, Prediction] = {}
         self.refused: tuple[Refused, ...] = ()
         self._resident: dict[str, int] = {}
-        self.considered = False
+        self.evaluated = False
         #: Whether calibrations and two devices at once have been looked at.
-        self.refined = False
-        self.refining = False
-        #: What quiet calls have in their receipts.
-        self.said = Said(task, "", None)
+        self.calibrated = False
+        self.calibrating = False
+        #: What receipts of calls without planning say.
+        self.note = HostNote(task, "", None)
         #: A warning that a filter has made an error of, for the next call to raise.
-        self.owed: Warning | None = None
+        self._pending_warning: Warning | None = None
         self._may_warn: tuple[Program, bool] | None = None
-        #: Set when nothing that was asked for can run it, and running on NumPy is allowed.
-        self.settled_for_numpy: str | None = None
-        #: Host operations that the user has been told of.
-        self.told: set[HostOperation] = set()
+        #: Why calls run on NumPy, when nothing that was asked for can run them and the caller allows that.
+        self.fallback_reason: str | None = None
+        #: Host operations that the user was warned of.
+        self._warned: set[HostOperation] = set()
         #: For each device: what a piece needed by what was predicted.
-        self.chunk_corrections: dict[str, float] = {}
+        self._chunk_corrections: dict[str, float] = {}
 
-    def at_home(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as it runs on NumPy. It is the caller's: a state holds none, nor what closures hold."""
-        if self.as_it_is:
+    def host_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as it runs on NumPy. A call site holds no function, nor what closures hold."""
+        if self.runs_as_is:
             return function
-        at_home = function if self.options.precision is None else narrowing(function)
-        return on_numpy(at_home) if self.ours else at_home
+        on_host = function if self.options.precision is None else narrowing(function)
+        return on_numpy(on_host) if self.has_anygpu_arrays else on_host
 
     def run_on_host(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Call the user's function on NumPy. What it raises is the caller's."""
         with Executing():
-            return self.at_home(function)(*arguments, **keywords)
+            return self.host_function(function)(*arguments, **keywords)
 
-    def be_quiet(self, calls: int, why: str) -> None:
-        """So many calls may go home from now on without anything being asked, and why."""
-        predicted = self.cell.estimate(self.cell.home) if self.cell.home is not None else None
-        self.said = Said(self.task, why, predicted)
-        self.quiet = self._granted = max(0, calls)
+    def skip_planning_for(self, calls: int, why: str) -> None:
+        """So many calls may run on the baseline from now on without planning, and why."""
+        predicted = self.chooser.estimate(self.chooser.baseline) if self.chooser.baseline is not None else None
+        self.note = HostNote(self.task, why, predicted)
+        self.skip_planning = self._granted = max(0, calls)
 
     def pin(self, why: str) -> None:
         """A device was wrong: calls stay on NumPy."""
-        self.cell.pin(why)
-        self.said = self.said._replace(reason=why)
+        self.chooser.pin(why)
+        self.note = self.note._replace(reason=why)
 
     def refuse(self, why: str) -> None:
         """A device could not return what the function does: it stays on NumPy, as one that cannot be recorded."""
         self.not_recorded = why
         self.forget_program()
 
-    def hear(self) -> float:
-        """Tell the cell of the calls that went by quietly; what they took together."""
-        seconds, self.unheard = self.unheard, 0.0
-        self.cell.quietly(self._granted - self.quiet, seconds)
-        self.quiet = self._granted = 0
+    def ran_on_host(self, seconds: float) -> None:
+        """A call was run without planning, and took so long."""
+        self.skip_planning -= 1
+        self.unreported_seconds += seconds
+
+    def flush_timings(self) -> float:
+        """Report the calls that ran without planning to the chooser; what they took together."""
+        seconds, self.unreported_seconds = self.unreported_seconds, 0.0
+        self.chooser.baseline_ran(self._granted - self.skip_planning, seconds)
+        self.skip_planning = self._granted = 0
         return seconds
+
+    def warn_later(self, warning: Warning | None) -> None:
+        """A filter has made an error of a warning that was given in the background: the next call raises it."""
+        self._pending_warning = warning
+
+    def take_warning(self) -> Warning | None:
+        """What the next call has to raise; it is raised once."""
+        warning, self._pending_warning = self._pending_warning, None
+        return warning
+
+    def first_time(self, operation: HostOperation) -> bool:
+        """Whether the user has not been warned of this operation, which ran on the host."""
+        is_new = operation not in self._warned
+        self._warned.add(operation)
+        return is_new
+
+    def fall_back(self, reason: str) -> None:
+        """Nothing that was asked for can run such calls: they run on NumPy."""
+        self.fallback_reason = reason
+
+    # -- the program
 
     @property
     def recorded(self) -> bool:
@@ -219,16 +260,16 @@ class CallSite:
                 refused.append(found)
             else:
                 facts[found.way.name] = found
-        for name, old in self.facts.items():
+        for name, old in self.predictions.items():
             if isinstance(old.way, SplitAcrossDevices) and all(device in facts for device in old.way.devices):
                 facts[name] = old
         refused += [Refused(each.device, each.sentence) for each in selection.refused]
-        self.facts, self.refused = facts, tuple(refused)
-        self._tell_cell()
-        self.considered = True
+        self.predictions, self.refused = facts, tuple(refused)
+        self._tell_chooser()
+        self.evaluated = True
 
     def _judge(self, planner: Planner, device: Device, resident_bytes: int) -> Prediction | Refused:
-        program, home = self.program, self.cell.home
+        program, home = self.program, self.chooser.baseline
         at_home = device.id == home
         lack: str | None = None
         if not at_home and (home is None or planner.is_open(device.id)):
@@ -236,7 +277,7 @@ class CallSite:
             if lack is not None and home is not None:
                 return Refused(device.id, lack)
         plain, seconds = planner.expected(
-            program, device, resident_bytes=resident_bytes, keep=self.ours and device.id == home
+            program, device, resident_bytes=resident_bytes, keep=self.has_anygpu_arrays and device.id == home
         )
         way: Strategy = SingleDevice(device.id)
         if not at_home or device.id != "numpy":
@@ -259,12 +300,12 @@ class CallSite:
         return Prediction(way, plain, seconds, once, calibration.source == "measured", lack)
 
     def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
-        return chunks_for(self.program, room, correction=self.chunk_corrections.get(device, 1.0))
+        return chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))
 
     def consider_parts(self, planner: Planner) -> None:
         """Two devices for one program, where both are known well enough to say that it pays."""
-        home = self.cell.home
-        if home != "numpy" or self.ours or home not in self.facts:
+        home = self.chooser.baseline
+        if home != "numpy" or self.has_anygpu_arrays or home not in self.predictions:
             return
         machine = planner.machine()
         first = machine.device(home)
@@ -272,7 +313,7 @@ class CallSite:
             return
         ours = planner.calibration(first)
         splits: dict[str, Prediction] = {}
-        for name, facts in list(self.facts.items()):
+        for name, facts in list(self.predictions.items()):
             device = machine.device(name)
             if device is None or name == home or not isinstance(facts.way, SingleDevice) or not facts.calibrated:
                 continue
@@ -280,15 +321,15 @@ class CallSite:
                 self.program,
                 ours,
                 planner.calibration(device),
-                whole=(self.cell.estimate(home), self.cell.estimate(name)),
+                whole=(self.chooser.estimate(home), self.chooser.estimate(name)),
             )
             if found is not None:
                 way = SplitAcrossDevices((home, name), found)
                 splits[way.name] = Prediction(way, None, found.seconds, facts.once, True, None)
         with planner.lock:
             # A new table: callers may be reading the old one.
-            self.facts = self.facts | splits
-            self._tell_cell()
+            self.predictions = self.predictions | splits
+            self._tell_chooser()
 
     def waiting(self, busy: Mapping[str, float]) -> dict[str, float]:
         """For each candidate, how long its devices are busy. NumPy runs in the caller's own thread, so it never is."""
@@ -296,30 +337,77 @@ class CallSite:
             return {}
         return {
             name: max(busy.get(device, 0.0) for device in facts.way.devices if device != "numpy")
-            for name, facts in self.facts.items()
+            for name, facts in self.predictions.items()
             if facts.way.devices != ("numpy",)
         }
 
+    def add_program(self, traced: Traced) -> None:
+        """The function was recorded: calls use this program from now on, and earlier ones are kept."""
+        self.traced, self.not_recorded = traced, None
+        self.recordings += 1
+        self.programs = [traced, *self.programs[: MOST_PROGRAMS - 1]]
+        self.evaluated = self.calibrated = False
+
+    def use_program(self, traced: Traced) -> None:
+        """One of `programs` is that of the next call."""
+        if self.traced is None or traced.program.key != self.traced.program.key:
+            self.evaluated = False
+        self.traced = traced
+
+    def give_up_recording(self, seconds: float) -> None:
+        """Recording took longer than it was allowed to; it is expected to take so long. The caller holds the lock."""
+        self.recording = seconds
+        self.forget_program()
+
     def forget_program(self) -> None:
-        """The function is no program any more: calls go home."""
+        """Calls run on the baseline until the function is recorded again. The caller holds the planner's lock."""
+        self.evaluated = self.calibrated = False
         self.traced = None
         self.programs = []
-        self.facts = {}
-        self.cell.consider({})
+        self.predictions = {}
+        self.chooser.consider({})
 
-    def _tell_cell(self) -> None:
-        facts = self.facts.items()
+    def consider_engine(self, devices: Sequence[Device], refused: Sequence[Refused]) -> None:
+        """The devices of an opaque task. Nothing is predicted: the order of preference stands for the time."""
+        self.refused = tuple(refused)
+        self.chooser.consider({device.id: 1e-3 * (1 + position) for position, device in enumerate(devices)})
+        self.evaluated = True
+
+    def begin_calibrating(self) -> bool:
+        """Whether the caller is to calibrate devices for it; nobody else does until `end_calibrating`."""
+        begun, self.calibrating = self.calibrating, True
+        return not begun
+
+    def end_calibrating(self) -> None:
+        self.calibrating, self.calibrated = False, True
+
+    def use_chunks(self, name: str, chunks: Chunks) -> None:
+        """Calls run there in chunks from now on. It is a new table: other threads may be reading the old one."""
+        self.predictions = self.predictions | {name: self.predictions[name]._replace(way=Chunked(name, chunks))}
+
+    def learn_chunk_memory(self, name: str, peak_bytes: int | None) -> None:
+        """What a call in chunks needed, to cut the next one better. The caller holds the planner's lock."""
+        way = self.predictions[name].way if name in self.predictions else None
+        if isinstance(way, Chunked) and peak_bytes is not None:
+            old = self._chunk_corrections.get(name, 1.0)
+            new = corrected(old, way.chunks.peak_bytes, peak_bytes)
+            self._chunk_corrections[name] = new
+            if new > old * 1.1:
+                self.evaluated = False
+
+    def _tell_chooser(self) -> None:
+        facts = self.predictions.items()
         moved = sum(spec.nbytes for spec in (*self.program.inputs, *self.program.results))
         # Copied once by the caller; read four times in the background, to be compared.
-        self.cell.copying = 5 * moved / COPIED_PER_SECOND
-        self.cell.consider({name: each.seconds for name, each in facts}, {name: each.once for name, each in facts})
+        self.chooser.copying = 5 * moved / COPIED_PER_SECOND
+        self.chooser.consider({name: each.seconds for name, each in facts}, {name: each.once for name, each in facts})
 
     def plan(self, reason: str, chosen: str) -> Plan:
         """For people."""
-        cell = self.cell
+        chooser = self.chooser
         candidates: list[Candidate] = []
-        for name, facts in self.facts.items():
-            track = cell.tracks.get(name)
+        for name, facts in self.predictions.items():
+            track = chooser.tracks.get(name)
             measured = track.estimate if track is not None else None
             basis: Basis = "measured" if measured is not None else "predicted" if facts.calibrated else "assumed"
             seconds = measured if measured is not None else facts.seconds
@@ -334,11 +422,15 @@ class CallSite:
                     sentence=self._sentence(name, facts, basis, seconds),
                 )
             )
-        if cell.home is not None and cell.home not in self.facts and cell.estimate(cell.home) is not None:
-            seconds = cell.estimate(cell.home) or 0.0
+        if (
+            chooser.baseline is not None
+            and chooser.baseline not in self.predictions
+            and chooser.estimate(chooser.baseline) is not None
+        ):
+            seconds = chooser.estimate(chooser.baseline) or 0.0
             candidates.append(
                 Candidate(
-                    device=cell.home,
+                    device=chooser.baseline,
                     seconds=seconds,
                     basis="measured",
                     sentence=f"earlier calls took {readable_seconds(seconds)} there.",
@@ -348,7 +440,7 @@ class CallSite:
         cost = program_cost(self.program) if self.traced is not None else None
         failed = [
             Refused(name, track.why_failed)
-            for name, track in cell.tracks.items()
+            for name, track in chooser.tracks.items()
             if track.suspended and name not in {each.device for each in self.refused}
         ]
         return Plan(
@@ -369,7 +461,7 @@ class CallSite:
             return f"earlier calls took {readable_seconds(seconds)} there."
         if facts.plain is None:
             return "each device does what it is faster at."
-        track = self.cell.tracks.get(name)
+        track = self.chooser.tracks.get(name)
         rough = track.rough if track is not None else None
         if rough is not None:
             return f"a trial in the background took {readable_seconds(rough)}; it was not better."

@@ -30,8 +30,8 @@ class Known:
         self.states: OrderedDict[Hashable, CallSite] = OrderedDict()
         self.new: dict[Hashable, NewCallSite] = {}
 
-    def decide(self, types: frozenset[type]) -> None:
-        """The values of such numbers decide what the function does."""
+    def on_value_dependence(self, types: frozenset[type]) -> None:
+        """What the function computes depends on the values of such numbers: they are part of a key from now on."""
         self.lifted = without(self.lifted, types)
 
     def remember(self, key: Hashable, state: CallSite) -> None:

@@ -92,7 +92,7 @@ def pin(
         is_news = planner.disagreed(found, code_of(function))
     if is_news:
         keep(found)
-        state.owed = tell(found, function)
+        state.warn_later(tell(found, function))
     return found
 
 

@@ -14,17 +14,16 @@ from anygpu.errors import AnyGPUError
 from anygpu.fallback_warnings import ran_on_host
 from anygpu.hardware.device import Kind
 from anygpu.placement.call import Call
-from anygpu.placement.call_site import CallSite, Prediction
+from anygpu.placement.call_site import CallSite
 from anygpu.placement.check import compared, judge_returned, learn_flags, pin
 from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore
 from anygpu.placement.floating_point import Filters, is_finite, is_shown, loud, modes_now, warns
 from anygpu.placement.receipt_log import numpy_receipt
-from anygpu.placement.strategies import Chunked, SingleDevice, execute
+from anygpu.placement.strategies import SingleDevice, execute
 from anygpu.placement.trust import Sample, sample_of
 from anygpu.placement.values import anygpu_arrays_in, as_arguments, to_anygpu
 from anygpu.plan.choosing import Choice
-from anygpu.plan.chunking import corrected
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
 from anygpu.workers.worker import Ran, Worker
 
@@ -33,18 +32,18 @@ def run_untraced(
     call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()
 ) -> tuple[Any, Receipt]:
     """The user's own function on the user's own arrays. What it raises is the user's business."""
-    state, cell, planner = call.state, call.state.cell, call.planner
-    predicted = cell.estimate("numpy")
+    state, chooser, planner = call.state, call.state.chooser, call.planner
+    predicted = chooser.estimate("numpy")
     with timer.phase("run"):
         value = state.run_on_host(call.function, call.arguments, call.keywords)
-    if cell.home == "numpy":
+    if chooser.baseline == "numpy":
         with timer.phase("plan"):
             took = timer.seconds("run")
             with planner.lock:
-                cell.measured("numpy", took)
+                chooser.measured("numpy", took)
                 planner.add_seconds(took)
             state.trust.heard = Filters.now()
-            if call.lasting:
+            if call.cacheable:
                 explore(call, value, checks=choice.checks)
     return value, numpy_receipt(state.task, choice.sentence, timer.finish(), predicted, attempts)
 
@@ -52,7 +51,7 @@ def run_untraced(
 def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()) -> tuple[Any, Receipt]:
     """The value, and what happened; `attempts` are those that failed before."""
     name = choice.candidate
-    if name == "numpy" and (call.state.traced is not None or not call.state.ours):
+    if name == "numpy" and (call.state.traced is not None or not call.state.has_anygpu_arrays):
         return run_untraced(call, choice, timer, attempts)
     try:
         return on_device(call, name, choice, timer, attempts)
@@ -60,7 +59,7 @@ def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attemp
         raise
     except Exception as error:
         # The program's own error, such as a position outside of its axis.
-        if call.state.cell.home != "numpy" or call.state.ours:
+        if call.state.chooser.baseline != "numpy" or call.state.has_anygpu_arrays:
             raise
         kind = type(error).__name__
     return _at_home_instead(call, f"{name} met a {kind}, which NumPy raises in its own words.", timer, attempts)
@@ -70,13 +69,13 @@ def on_device(
     call: Call, name: str, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
 ) -> tuple[Any, Receipt]:
     """The program, as it was decided for that device. Raises what the device does."""
-    state, planner, cell = call.state, call.planner, call.state.cell
+    state, planner, chooser = call.state, call.planner, call.state.chooser
     traced = state.traced
     if traced is None:
         return _run_on_lazy_arrays(call, choice, timer, attempts)
-    facts = state.facts[name]
-    predicted = cell.estimate(name)
-    keep = state.ours and isinstance(facts.way, SingleDevice) and state.options.check != "always"
+    facts = state.predictions[name]
+    predicted = chooser.estimate(name)
+    keep = state.has_anygpu_arrays and isinstance(facts.way, SingleDevice) and state.options.check != "always"
     values = call.given()
     if values is None:  # another thread has recorded it anew for a call of its own
         return run_untraced(call, choice, timer, attempts)
@@ -111,27 +110,27 @@ def on_device(
             wrong = _always_checked(call, name, results, given)
             if wrong is not None:
                 return _at_home_instead(call, wrong, timer, attempts)
-        elif not state.ours and warns(modes) and _needs_numpys_word(call, results, given):
-            if cell.home is not None:
+        elif not state.has_anygpu_arrays and warns(modes) and _needs_numpys_word(call, results, given):
+            if chooser.baseline is not None:
                 return _after_numpy(call, name, results, given, timer, attempts)
             hear_numpy(call)
     value = traced.rebuild(results, values)
-    if state.ours and not keep:
+    if state.has_anygpu_arrays and not keep:
         value = to_anygpu(value)
-    elif not state.ours:
+    elif not state.has_anygpu_arrays:
         value = state.trust.in_order(traced, values, value)
     took = planner.clock() - begin - ran.phases.compile
-    if keep and cell.home == "numpy":
+    if keep and chooser.baseline == "numpy":
         # Whoever looks at the result pays for the way back; at home nobody does.
         took += planner.reading(name, sum(spec.nbytes for spec in state.program.results))
     with timer.phase("plan"):
         with planner.lock:
-            cell.measured(name, took)
+            chooser.measured(name, took)
             planner.add_seconds(took)
             if facts.plain is not None:
                 planner.corrections.learn(name, state.kind, facts.plain.seconds, took)
-            _learn_pieces(state, name, facts, ran)
-        if call.lasting:
+            state.learn_chunk_memory(name, ran.peak_bytes)
+        if call.cacheable:
             explore(call)
         _tell_host_operations(state, ran)
     unknown = dict(ran.unknown)
@@ -156,26 +155,26 @@ def on_device(
 
 def _is_automatic(call: Call, name: str) -> bool:
     """Whether the caller has left it to anygpu where it runs. What runs where its arguments are was asked for."""
-    return call.state.cell.home not in (None, name)
+    return call.state.chooser.baseline not in (None, name)
 
 
 def _why_not_there(
     call: Call, name: str, values: Sequence[Any], workers: Sequence[Worker], modes: Mapping[str, str]
 ) -> str | None:
     """Why a call that was chosen for a device has to run at home all the same."""
-    state, cell = call.state, call.state.cell
+    state, chooser = call.state, call.state.chooser
     if not _is_automatic(call, name):
         return None
     found = loud(modes)
-    if found is not None and cell.home == "numpy":
+    if found is not None and chooser.baseline == "numpy":
         return found
-    if cell.checked and not state.trust.agreed(state.program.key, state.facts[name].way, workers):
+    if chooser.checked and not state.trust.agreed(state.program.key, state.predictions[name].way, workers):
         with call.planner.lock:
-            cell.distrust(name)
+            chooser.distrust(name)
         return f"{name} has not been compared with NumPy since it was opened or the function was recorded."
-    if state.ours or cell.home != "numpy":
+    if state.has_anygpu_arrays or chooser.baseline != "numpy":
         return None
-    if cell.checked and not state.trust.knows_order(values):
+    if chooser.checked and not state.trust.knows_order(values):
         return "arguments that lie so in memory are new here, and NumPy decides how the result lies."
     flags = state.trust.flags
     if flags and warns(modes) and is_shown(flags, _module_of(call), state.trust.heard):
@@ -189,8 +188,8 @@ def _module_of(call: Call) -> str:
 
 
 def _at_home_instead(call: Call, why: str, timer: PhaseTimer, attempts: tuple[Attempt, ...]) -> tuple[Any, Receipt]:
-    home = call.state.cell.home or "numpy"
-    return run_at(call, Choice(home, "home", why), timer, attempts)
+    home = call.state.chooser.baseline or "numpy"
+    return run_at(call, Choice(home, "baseline", why), timer, attempts)
 
 
 def _needs_numpys_word(call: Call, results: Sequence[Any], given: Sequence[Any]) -> bool:
@@ -199,11 +198,11 @@ def _needs_numpys_word(call: Call, results: Sequence[Any], given: Sequence[Any])
     if not state.may_warn or is_finite(results):
         return False
     trust = state.trust
-    if call.state.cell.home is None and loud(modes_now()) is not None:
+    if call.state.chooser.baseline is None and loud(modes_now()) is not None:
         return True
     if trust.flags:
         # Known to warn. Where it would be shown again, an automatic call has not come here.
-        return state.cell.home is None and is_shown(trust.flags, _module_of(call), trust.heard)
+        return state.chooser.baseline is None and is_shown(trust.flags, _module_of(call), trust.heard)
     return not trust.is_usual(given)
 
 
@@ -219,7 +218,7 @@ def _after_numpy(
     state = call.state
     assert state.traced is not None
     why = f"the result of {name} is not finite; NumPy computes it again to warn as it always does."
-    value, receipt = run_untraced(call, Choice("numpy", "home", why), timer, attempts)
+    value, receipt = run_untraced(call, Choice("numpy", "baseline", why), timer, attempts)
     state.trust.heard = Filters.now()
     sample = sample_of(state.traced, given, value, ours=False)
     call.planner.background.submit(
@@ -250,15 +249,15 @@ def _always_checked(call: Call, name: str, results: Sequence[Any], given: Sequen
     state = call.state
     assert state.traced is not None
     arrays = [np.asarray(each) for each in given]
-    expected = None if state.ours else state.run_on_host(call.function, call.arguments, call.keywords)
-    sample = Sample(state.traced, arrays, state.traced.without_arguments(expected), state.ours)
+    expected = None if state.has_anygpu_arrays else state.run_on_host(call.function, call.arguments, call.keywords)
+    sample = Sample(state.traced, arrays, state.traced.without_arguments(expected), state.has_anygpu_arrays)
     judgement = compared(sample, results)
     if judgement.verdict == "agree":
         return None
     if judgement.difference is None:
         return f"{name} cannot be compared with NumPy here: {judgement.why}."
     found = pin(call.planner, state, name, call.function, sample, judgement.difference, before_use=True)
-    if state.options.fallback == "raise" and state.cell.home is None:
+    if state.options.fallback == "raise" and state.chooser.baseline is None:
         raise found.warning()
     return found.reason
 
@@ -313,9 +312,9 @@ def _run_on_lazy_arrays(
     phases = timer.finish()
     why = "not measured: the function ran eagerly on device arrays"
     with call.planner.lock:
-        state.cell.measured(choice.candidate, phases.run)
+        state.chooser.measured(choice.candidate, phases.run)
         call.planner.add_seconds(phases.run)
-    if call.lasting and state.not_recorded is None:
+    if call.cacheable and state.not_recorded is None:
         explore(call)
     reason = choice.sentence
     if state.not_recorded is not None:
@@ -352,19 +351,8 @@ def _merge_phases(mine: Phases, theirs: Phases) -> Phases:
     )
 
 
-def _learn_pieces(state: CallSite, name: str, facts: Prediction, ran: Ran) -> None:
-    if isinstance(facts.way, Chunked) and ran.peak_bytes is not None:
-        old = state.chunk_corrections.get(name, 1.0)
-        new = corrected(old, facts.way.chunks.peak_bytes, ran.peak_bytes)
-        state.chunk_corrections[name] = new
-        if new > old * 1.1:
-            state.considered = False
-
-
 def _tell_host_operations(state: CallSite, ran: Ran) -> None:
     """Once for each operation and line; the receipt has them each time."""
     for operation in ran.host_operations:
-        if operation not in state.told:
-            state.told.add(operation)
-            if state.options.fallback == "warn":
-                ran_on_host(operation)
+        if state.first_time(operation) and state.options.fallback == "warn":
+            ran_on_host(operation)

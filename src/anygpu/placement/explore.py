@@ -37,8 +37,8 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
 
     `value` is what the function returned on NumPy, if it ran there; `checks` the device that it is to be compared with.
     """
-    planner, state, cell = call.planner, call.state, call.state.cell
-    if state.traced is None or not state.considered:
+    planner, state, chooser = call.planner, call.state, call.state.chooser
+    if state.traced is None or not state.evaluated:
         planner.wake()
         _stay_quiet(call)
         return
@@ -49,17 +49,16 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
         sample = _sample(call, value)
         planner.background.submit(partial(_check_again, planner, state, call.function, checks, sample))
         return
-    if not state.refined:
-        if not state.refining:
-            state.refining = True
-            planner.background.submit(partial(_refine, planner, state))
-        if cell.home == "numpy":
-            state.be_quiet(_calls_in(cell, _LOOK), "other devices are being looked at in the background.")
+    if not state.calibrated:
+        if state.begin_calibrating():
+            planner.background.submit(partial(_calibrate, planner, state))
+        if chooser.baseline == "numpy":
+            state.skip_planning_for(_calls_in(chooser, _LOOK), "other devices are being looked at in the background.")
         return
     with planner.lock:
-        name = cell.to_try()
+        name = chooser.to_try()
         if name is None:
-            _be_quiet_at_home(state, _calls_in(cell, _LOOK) if cell.trying else cell.next_look - cell.calls)
+            _be_quiet_at_home(state, _calls_in(chooser, _LOOK) if chooser.trying else chooser.next_look - chooser.calls)
             return
     _start_trial(call, name, value)
 
@@ -67,7 +66,7 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
 def _is_ordinary(call: Call, value: Any) -> bool:
     """Whether a device could return the like of it. If not, the function is none that can be recorded."""
     state = call.state
-    if state.ours:
+    if state.has_anygpu_arrays:
         return True
     inputs, traced = call.given(), state.traced
     if inputs is None or traced is None:
@@ -84,8 +83,8 @@ def _is_ordinary(call: Call, value: Any) -> bool:
 
 
 def _start_trial(call: Call, name: str, value: Any) -> None:
-    planner, state, cell = call.planner, call.state, call.state.cell
-    devices = state.facts[name].way.devices
+    planner, state, chooser = call.planner, call.state, call.state.chooser
+    devices = state.predictions[name].way.devices
     machine = planner.machine()
     if not all(planner.opening_is_worth_it(found) for each in devices if (found := machine.device(each))):
         with planner.lock:
@@ -94,17 +93,17 @@ def _start_trial(call: Call, name: str, value: Any) -> None:
     bytes_in = sum(spec.nbytes for spec in state.program.inputs)
     bytes_out = sum(spec.nbytes for spec in state.program.results)
     cost = (bytes_in + bytes_out) / COPIED_PER_SECOND
-    if state.ours and cell.home is not None:
-        cost += planner.reading(cell.home, bytes_in)
-    if cell.home is not None and not cell.affords(cost):
+    if state.has_anygpu_arrays and chooser.baseline is not None:
+        cost += planner.reading(chooser.baseline, bytes_in)
+    if chooser.baseline is not None and not chooser.affords(cost):
         with planner.lock:
-            _be_quiet_at_home(state, cell.calls_until_affordable(cost))
+            _be_quiet_at_home(state, chooser.calls_until_affordable(cost))
         return
     begin = planner.clock()
     sample = _sample(call, value)
     with planner.lock:
-        cell.spend(planner.clock() - begin)
-        cell.begin_trial(name)
+        chooser.spend(planner.clock() - begin)
+        chooser.begin_trial(name)
     planner.background.submit(partial(_try_out, planner, state, call.function, name, sample))
 
 
@@ -114,34 +113,38 @@ def _sample(call: Call, value: Any) -> Sample:
     assert traced is not None
     assert given is not None
     inputs = as_arguments(given, traced.program, None)
-    return sample_of(traced, inputs, value, ours=call.state.ours or value is None)
+    return sample_of(traced, inputs, value, ours=call.state.has_anygpu_arrays or value is None)
 
 
 def _be_quiet_at_home(state: CallSite, calls: int) -> None:
     """Nothing has to be asked for so many calls, if they go home anyway."""
-    choice = state.cell.choose()
-    if state.cell.home == "numpy" and choice.candidate == "numpy" and choice.checks is None:
-        state.be_quiet(min(calls, _QUIET), choice.sentence)
+    choice = state.chooser.choose()
+    if state.chooser.baseline == "numpy" and choice.candidate == "numpy" and choice.checks is None:
+        state.skip_planning_for(min(calls, _QUIET), choice.sentence)
 
 
 def _stay_quiet(call: Call) -> None:
     """How many calls may go by before recording could be affordable, or devices be known; and why they stay."""
-    state, cell, planner = call.state, call.state.cell, call.planner
-    if cell.home != "numpy" or (state.ours and state.traced is None):
+    state, chooser, planner = call.state, call.state.chooser, call.planner
+    if chooser.baseline != "numpy" or (state.has_anygpu_arrays and state.traced is None):
         # Before it is recorded, a function of anygpu's own arrays may write to them.
         return
-    why = cell.pinned or why_not_elsewhere(planner, state)
-    if cell.pinned is not None or state.not_recorded is not None or (cell.estimate("numpy") or 0.0) <= planner.floor:
-        state.be_quiet(_VERY_QUIET, why)
+    why = chooser.pinned or why_not_elsewhere(planner, state)
+    if (
+        chooser.pinned is not None
+        or state.not_recorded is not None
+        or (chooser.estimate("numpy") or 0.0) <= planner.floor
+    ):
+        state.skip_planning_for(_VERY_QUIET, why)
     elif not planner.awake and (state.traced is not None or not planner.ready_to_record):
-        state.be_quiet(_calls_in(cell, max(_LOOK, planner.until_worth_looking)), why)
-    elif state.traced is None and not cell.affords(state.recording):
-        state.be_quiet(min(_QUIET, cell.calls_until_affordable(state.recording)), why)
+        state.skip_planning_for(_calls_in(chooser, max(_LOOK, planner.until_worth_looking)), why)
+    elif state.traced is None and not chooser.affords(state.recording):
+        state.skip_planning_for(min(_QUIET, chooser.calls_until_affordable(state.recording)), why)
 
 
 def why_not_elsewhere(planner: Planner, state: CallSite) -> str:
     """Why calls stay on NumPy before there is a program that could run elsewhere."""
-    seconds = state.cell.estimate("numpy") or 0.0
+    seconds = state.chooser.estimate("numpy") or 0.0
     takes = readable_seconds(seconds)
     if state.not_recorded is not None:
         return state.why_not_recorded
@@ -152,17 +155,17 @@ def why_not_elsewhere(planner: Planner, state: CallSite) -> str:
     return f"calls take {takes} there, too little yet to pay for recording it."
 
 
-def _calls_in(cell: DeviceChooser, seconds: float) -> int:
+def _calls_in(chooser: DeviceChooser, seconds: float) -> int:
     """How many calls at home fit into so many seconds."""
-    each = cell.estimate(cell.home) if cell.home is not None else None
+    each = chooser.estimate(chooser.baseline) if chooser.baseline is not None else None
     return min(_QUIET, int(seconds / each)) if each else 0
 
 
-def _refine(planner: Planner, state: CallSite) -> None:
+def _calibrate(planner: Planner, state: CallSite) -> None:
     """Calibrate what may take part, and look at two devices together."""
     try:
         machine = planner.machine()
-        for name in list(state.facts):
+        for name in list(state.predictions):
             device = machine.device(name)
             if device is None or planner.calibration(device).source == "measured":
                 continue
@@ -180,13 +183,13 @@ def _refine(planner: Planner, state: CallSite) -> None:
         # A device that cannot be calibrated is found out by its trial.
         pass
     finally:
-        state.refining, state.refined = False, True
+        state.end_calibrating()
 
 
 def _try_out(planner: Planner, state: CallSite, function: Callable[..., Any], name: str, sample: Sample) -> None:
     """Run it there, compare what comes out with NumPy's, and only then let real calls go there."""
-    cell = state.cell
-    facts = state.facts.get(name)
+    chooser = state.chooser
+    facts = state.predictions.get(name)
     if facts is None:
         return
     program, devices = sample.traced.program, facts.way.devices
@@ -196,7 +199,7 @@ def _try_out(planner: Planner, state: CallSite, function: Callable[..., Any], na
                 lack = lacking(planner, device, program, state.options) if device != "numpy" else None
                 if lack is not None:
                     with planner.lock:
-                        cell.failed(name, lack)
+                        chooser.failed(name, lack)
                     return
             workers = [planner.worker(device, state.options) for device in devices]
             find = dict(zip(devices, workers, strict=True)).__getitem__
@@ -211,19 +214,19 @@ def _try_out(planner: Planner, state: CallSite, function: Callable[..., Any], na
                 first = first or ran.results
                 if number:
                     best = min(best, seconds)
-                    if seconds > _LONG or seconds > DOUBT * 2 * (cell.estimate(cell.home or name) or seconds):
+                    if seconds > _LONG or seconds > DOUBT * 2 * (chooser.estimate(chooser.baseline or name) or seconds):
                         break
         # What compiling gave, and what runs later: the same bits need no second look.
         runs = [ran.results] if _same_bits(first, ran.results) else [first, ran.results]
-        if cell.checked and not _agrees(planner, state, function, name, sample, *runs):
+        if chooser.checked and not _agrees(planner, state, function, name, sample, *runs):
             return
         learn_flags(state, sample)
         with planner.lock:
             state.trust.agree(program.key, facts.way, workers)
-            cell.tried(name, best)
+            chooser.tried(name, best)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:
-            cell.failed(name, f"{name} failed in a trial: {name_of(error)}: {text_of(error)}")
+            chooser.failed(name, f"{name} failed in a trial: {name_of(error)}: {text_of(error)}")
 
 
 def _same_bits(one: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -245,12 +248,12 @@ def _agrees(
         judgement = compared(sample, results, state.trust.usual.get(program, ()) if not before_use else ())
         if judgement.difference is not None:
             with planner.lock:
-                state.cell.failed(name, f"{name} disagreed with NumPy: {judgement.difference.sentence}.")
+                state.chooser.failed(name, f"{name} disagreed with NumPy: {judgement.difference.sentence}.")
             pin(planner, state, name, function, sample, judgement.difference, before_use=before_use)
             return False
         if judgement.verdict == "undecided" and before_use:
             with planner.lock:
-                state.cell.failed(name, f"{name} cannot be compared with NumPy: {judgement.why}.")
+                state.chooser.failed(name, f"{name} cannot be compared with NumPy: {judgement.why}.")
             return False
         if judgement.usual and before_use:
             if len(state.trust.usual) > 64:
@@ -262,7 +265,7 @@ def _agrees(
 
 def _check_again(planner: Planner, state: CallSite, function: Callable[..., Any], name: str, sample: Sample) -> None:
     """A sample: the device computes what a call has just computed on NumPy."""
-    facts = state.facts.get(name)
+    facts = state.predictions.get(name)
     if facts is None or planner.background.closed:
         return
     try:
@@ -272,4 +275,4 @@ def _check_again(planner: Planner, state: CallSite, function: Callable[..., Any]
         _agrees(planner, state, function, name, sample, ran.results, before_use=False)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:
-            state.cell.failed(name, f"{name} failed in a sample: {name_of(error)}: {text_of(error)}")
+            state.chooser.failed(name, f"{name} failed in a sample: {name_of(error)}: {text_of(error)}")

@@ -16,7 +16,7 @@ from anygpu.array.core.array import Array
 from anygpu.errors import InvalidOption
 from anygpu.hardware.selection import matches_name
 from anygpu.placement.call import Call
-from anygpu.placement.call_site import LARGE, CallSite, NewCallSite, said_of_new
+from anygpu.placement.call_site import LARGE, CallSite, NewCallSite, note_of_new
 from anygpu.placement.call_sites import Known, KnownFunctions
 from anygpu.placement.executing import enter, leave
 from anygpu.placement.opaque import explain_opaque, place_opaque
@@ -78,7 +78,7 @@ class Calls:
             state = self._state(planner, arguments, keywords)
             early = known.new.get(key)
             if early is not None:
-                planner.add_seconds(early.tell(state.cell))
+                planner.add_seconds(early.report_to(state.chooser))
             known.remember(key, state)
         else:
             known.used(key)
@@ -86,7 +86,9 @@ class Calls:
 
     def _state(self, planner: Planner, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> CallSite:
         options, ours = self._known.options, majority_device(arguments, keywords)
-        return CallSite(_name_of(self._function), options, _home(planner, options, ours), ours=ours is not None)
+        return CallSite(
+            _name_of(self._function), options, _home(planner, options, ours), has_anygpu_arrays=ours is not None
+        )
 
     def _place(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
         call = self.call(arguments, keywords, key)
@@ -119,7 +121,7 @@ class Offloaded(Calls, Generic[P, R]):
     """
 
     # What is in `__dict__` is copied by whoever wraps it in turn, so there is nothing of ours.
-    __slots__ = ("__dict__", "__weakref__", "_binds", "_may_begin_at_home", "_new", "_task")
+    __slots__ = ("__dict__", "__weakref__", "_binds", "_may_begin_on_host", "_note_of_new", "_task")
 
     __name__: str
     __qualname__: str
@@ -129,11 +131,11 @@ class Offloaded(Calls, Generic[P, R]):
         check_function(function)
         super().__init__(function, Known(options), planner)
         self._task = _name_of(function)
-        self._new = said_of_new(self._task)
+        self._note_of_new = note_of_new(self._task)
         functools.update_wrapper(self, function)
         #: Whether the function becomes a method when it is an attribute of a class.
         self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
-        self._may_begin_at_home = allows_numpy(options) and options.precision is None
+        self._may_begin_on_host = allows_numpy(options) and options.precision is None
 
     # -- calls
 
@@ -169,9 +171,9 @@ class Offloaded(Calls, Generic[P, R]):
         if state is None:
             state = known.new.get(key)
         function: Callable[..., R] = self._function
-        if state is not None and state.quiet > 0:
-            if not state.as_it_is:
-                function = state.at_home(function)  # type: ignore[union-attr]
+        if state is not None and state.skip_planning > 0:
+            if not state.runs_as_is:
+                function = state.host_function(function)  # type: ignore[union-attr]
             ready = _clock()
             token = enter(True)
             try:
@@ -179,13 +181,12 @@ class Offloaded(Calls, Generic[P, R]):
             finally:
                 leave(token)
             end = _clock()
-            state.quiet -= 1
-            state.unheard += end - ready
-            _set_last((state.said, begin, ready, end))
+            state.ran_on_host(end - ready)
+            _set_last((state.note, begin, ready, end))
             if _listening():
-                publish((state.said, begin, ready, end))
+                publish((state.note, begin, ready, end))
             return value
-        if state is None and self._may_begin_at_home and _may_begin_small(key, arguments, keywords):
+        if state is None and self._may_begin_on_host and _may_begin_small(key, arguments, keywords):
             # Nothing is thought about before it is known to pay.
             ready = _clock()
             token = enter(True)
@@ -194,11 +195,11 @@ class Offloaded(Calls, Generic[P, R]):
             finally:
                 leave(token)
             end = _clock()
-            said = self._new
-            known.remember_new(key, NewCallSite(said, end - ready))
-            _set_last((said, begin, ready, end))
+            note = self._note_of_new
+            known.remember_new(key, NewCallSite(note, end - ready))
+            _set_last((note, begin, ready, end))
             if _listening():
-                publish((said, begin, ready, end))
+                publish((note, begin, ready, end))
             return value
         placed: R = self._place(key, arguments, keywords)[0]
         return placed

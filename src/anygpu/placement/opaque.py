@@ -28,17 +28,17 @@ _BEFORE_ANOTHER = 3
 def explain_opaque(call: Call) -> Plan:
     """Only history speaks of opaque tasks."""
     _consider(call)
-    choice = call.state.cell.choose(call.planner.waiting())
+    choice = call.state.chooser.choose(call.planner.waiting())
     return call.state.plan(choice.sentence, choice.candidate)
 
 
 def place_opaque(call: Call) -> tuple[Any, Receipt]:
     """Native arrays in and out, on the device of that engine that history speaks for."""
-    state, planner, cell = call.state, call.planner, call.state.cell
+    state, planner, chooser = call.state, call.planner, call.state.chooser
     timer = PhaseTimer(planner.clock)
     with timer.phase("plan"):
         _consider(call)
-        choice = cell.choose(planner.waiting())
+        choice = chooser.choose(planner.waiting())
     device = planner.machine().device(choice.candidate)
     worker = planner.worker(choice.candidate, state.options)
     if device is None or not isinstance(worker, ThreadWorker):
@@ -46,7 +46,7 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
             f'{state.task} is an opaque task, and code does not go into another process: use isolation="thread" for '
             f"{choice.candidate}."
         )
-    predicted = cell.estimate(choice.candidate) if cell.tracks[choice.candidate].recent else None
+    predicted = chooser.estimate(choice.candidate) if chooser.tracks[choice.candidate].recent else None
     leaves, structure = flatten((call.arguments, call.keywords))
     there = back = 0
     with planner.using((choice.candidate,), predicted or 0.0):
@@ -89,7 +89,7 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
     phases = timer.finish()
     took = phases.total - phases.plan
     with planner.lock:
-        cell.measured(choice.candidate, took)
+        chooser.measured(choice.candidate, took)
         planner.add_seconds(took)
         _offer_another(call)
     unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), _NOT_LOOKED_INTO)
@@ -113,30 +113,28 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
 
 def _consider(call: Call) -> None:
     state = call.state
-    if state.considered:
+    if state.evaluated:
         return
     engine = state.options.engine
     machine = call.planner.machine()
     selection = select(machine.devices, state.options.preference)
     able = [device for device in selection.chosen if device.engine == engine]
-    state.refused = tuple(Refused(each.device, each.sentence) for each in selection.refused)
+    refused = [Refused(each.device, each.sentence) for each in selection.refused]
     if not able:
         # The function takes that library's arrays, so there is nowhere to fall back to.
         reasons = [f"{each.reason} {each.fix or ''}".strip() for each in machine.unavailable if each.engine == engine]
-        raise DeviceUnavailable(f'engine="{engine}"', reasons or [each.sentence for each in state.refused])
-    # Nothing is known: the order of preference stands for the time.
-    state.cell.consider({device.id: 1e-3 * (1 + position) for position, device in enumerate(able)})
-    state.considered = True
+        raise DeviceUnavailable(f'engine="{engine}"', reasons or [each.sentence for each in refused])
+    state.consider_engine(able, refused)
 
 
 def _offer_another(call: Call) -> None:
     """An opaque task cannot be tried in the background, so a device that nobody has tried gets a real call."""
-    cell = call.state.cell
-    name = cell.to_try()
-    if name is not None and cell.calls >= _BEFORE_ANOTHER:
-        best = min(track.estimate for track in cell.tracks.values() if track.estimate is not None)
-        cell.begin_trial(name)
-        cell.tried(name, best)
+    chooser = call.state.chooser
+    name = chooser.to_try()
+    if name is not None and chooser.calls >= _BEFORE_ANOTHER:
+        best = min(track.estimate for track in chooser.tracks.values() if track.estimate is not None)
+        chooser.begin_trial(name)
+        chooser.tried(name, best)
 
 
 def _is_native(value: Any) -> bool:

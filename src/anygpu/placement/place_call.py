@@ -45,15 +45,15 @@ def explain(call: Call) -> Plan:
 def place(call: Call) -> tuple[Any, Receipt]:
     """The value, and what happened."""
     timer = PhaseTimer(call.planner.clock)
-    owed, call.state.owed = call.state.owed, None
-    if owed is not None:
-        raise owed
+    warning = call.state.take_warning()
+    if warning is not None:
+        raise warning
     with timer.phase("plan"):
-        call.planner.add_seconds(call.state.hear())
+        call.planner.add_seconds(call.state.flush_timings())
         trace_and_predict(call, timer)
         choice = choose(call)
         if choice.checks is not None:
-            call.state.cell.begin_sample(choice.checks)
+            call.state.chooser.begin_sample(choice.checks)
     outcome = _run_with_retries(call, choice, timer)
     publish(outcome[1])
     return outcome
@@ -64,8 +64,8 @@ def place(call: Call) -> tuple[Any, Receipt]:
 
 def trace_and_predict(call: Call, timer: PhaseTimer) -> None:
     """Record and consider, as far as that is worth its time now."""
-    planner, state, cell = call.planner, call.state, call.state.cell
-    if state.settled_for_numpy is not None:
+    planner, state, chooser = call.planner, call.state, call.state.chooser
+    if state.fallback_reason is not None:
         return
     changed = state.traced is not None and call.given() is None and not call.find_program()
     seconds = 0.0 if state.recorded else _seconds_for_recording(call)
@@ -73,43 +73,43 @@ def trace_and_predict(call: Call, timer: PhaseTimer) -> None:
         begin = planner.clock()
         with timer.phase("trace"):
             call.record(None if changed else seconds)
-        state, cell = call.state, call.state.cell  # recording may have given the call one of its own
-        if cell.home is not None:
-            cell.spend(planner.clock() - begin)
-    if state.considered:
+        state, chooser = call.state, call.state.chooser  # recording may have given the call one of its own
+        if chooser.baseline is not None:
+            chooser.spend(planner.clock() - begin)
+    if state.evaluated:
         return
-    if cell.home is None:
+    if chooser.baseline is None:
         _require_what_was_asked_for(call)
-    if state.traced is None or state.settled_for_numpy is not None:
+    if state.traced is None or state.fallback_reason is not None:
         return
-    if planner.awake or cell.home != "numpy":
+    if planner.awake or chooser.baseline != "numpy":
         call.consider()
-        if cell.home is None:
+        if chooser.baseline is None:
             _require_that_it_can(call)
 
 
 def _seconds_for_recording(call: Call) -> float | None:
     """How long recording may take now, at the caller's cost; `None` for as long as it likes."""
-    cell = call.state.cell
-    if cell.home != "numpy":
+    chooser = call.state.chooser
+    if chooser.baseline != "numpy":
         return None
-    if not call.lasting:
+    if not call.cacheable:
         return 0.0
     awake = call.planner.awake
-    if not cell.calls:
+    if not chooser.calls:
         size = largest_of(call.arguments, call.keywords)
         return _AT_FIRST if size >= (LARGE if awake else _VERY_LARGE) else 0.0
-    if call.state.ours:
+    if call.state.has_anygpu_arrays:
         # Once it is recorded it can run on NumPy's arrays, which takes a part of what lazy ones take.
-        return _AT_FIRST if cell.calls >= _CALLS_BEFORE_RECORDING else 0.0
+        return _AT_FIRST if chooser.calls >= _CALLS_BEFORE_RECORDING else 0.0
     ready = call.planner.ready_to_record
-    return cell.allowance if ready and (cell.estimate(cell.home) or 0.0) > call.planner.floor else 0.0
+    return chooser.allowance if ready and (chooser.estimate(chooser.baseline) or 0.0) > call.planner.floor else 0.0
 
 
 def _require_what_was_asked_for(call: Call) -> None:
     """Before any work: is there such a device, and can the function run on any?"""
     state, options = call.state, call.state.options
-    if state.cell.home is not None:
+    if state.chooser.baseline is not None:
         return
     missing = no_device(call.planner, options)
     if missing is not None:
@@ -123,12 +123,12 @@ def _require_what_was_asked_for(call: Call) -> None:
 def _require_that_it_can(call: Call) -> None:
     """Before any work: can one of the devices that were asked for do all of it?"""
     state = call.state
-    if not state.facts:
+    if not state.predictions:
         refused = state.refused[0]
         error = DeviceUnavailable(str(state.options.preference), [refused.sentence])
         _settle_for_numpy(state, error, refused.sentence)
-    elif state.options.fallback == "raise" and all(facts.lacks for facts in state.facts.values()):
-        name, facts = next(iter(state.facts.items()))
+    elif state.options.fallback == "raise" and all(facts.lacks for facts in state.predictions.values()):
+        name, facts = next(iter(state.predictions.items()))
         raise Unsupported("way to do all of it", name, instead=str(facts.lacks))
 
 
@@ -140,20 +140,20 @@ def _settle_for_numpy(state: CallSite, why: AnyGPUError, sentence: str | None = 
     if state.options.fallback == "warn":
         hint = f" {missing or 'Run `anygpu doctor` to see why.'}" if more else ""
         warn_fallback(f"{state.task} runs on NumPy instead: {first}{hint}", cause=(state.task, first))
-    state.settled_for_numpy = first
+    state.fall_back(first)
 
 
 def choose(call: Call, waiting: Mapping[str, float] | None = None) -> Choice:
     """Where it should run now; `waiting` are the seconds that devices are busy, else it is as the planner knows."""
     state = call.state
-    if state.settled_for_numpy is not None:
-        return Choice("numpy", "only", f"nothing else can run it: {state.settled_for_numpy}")
+    if state.fallback_reason is not None:
+        return Choice("numpy", "only", f"nothing else can run it: {state.fallback_reason}")
     with call.planner.lock:
         pinned = call.planner.pinned.get(code_of(call.function)) if call.planner.pinned else None
-        if pinned is not None and state.cell.pinned is None:
+        if pinned is not None and state.chooser.pinned is None:
             state.pin(pinned)
-        choice = state.cell.choose(state.waiting(call.planner.waiting()) if waiting is None else waiting)
-    if choice.candidate == "numpy" and choice.kind == "home" and state.traced is None and state.cell.calls:
+        choice = state.chooser.choose(state.waiting(call.planner.waiting()) if waiting is None else waiting)
+    if choice.candidate == "numpy" and choice.kind == "baseline" and state.traced is None and state.chooser.calls:
         return choice._replace(sentence=why_not_elsewhere(call.planner, state))
     return choice
 

@@ -16,8 +16,8 @@ from anygpu.receipts import Attempt, Phases, Receipt
 _NOT_COUNTED = "the function ran as it is, in Python, and nothing was counted"
 
 
-class Quiet(Protocol):
-    """What is known of calls that stay on the CPU without anything being asked."""
+class HostNote(Protocol):
+    """What receipts say of calls that run on the host without planning."""
 
     @property
     def task(self) -> str: ...
@@ -30,14 +30,14 @@ class Quiet(Protocol):
 
 
 #: A call of the user's own function on the user's own arrays: when it began, when the function did, when it ended.
-Note = tuple[Quiet, float, float, float]
+Note = tuple[HostNote, float, float, float]
 
 
 def _receipt(note: Note | Receipt) -> Receipt:
     if isinstance(note, Receipt):
         return note
-    quiet, begin, ready, end = note
-    return numpy_receipt(quiet.task, quiet.reason, Phases(plan=ready - begin, run=end - ready), quiet.predicted)
+    said, begin, ready, end = note
+    return numpy_receipt(said.task, said.reason, Phases(plan=ready - begin, run=end - ready), said.predicted)
 
 
 def numpy_receipt(

@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from anygpu.errors import AllocationError, AnyGPUError, PoisonTask, text_of
@@ -63,7 +64,7 @@ def task_for(call: Call, first: str, *, idempotent: bool = False) -> Task:
     state = call.state
     devices: tuple[str, ...] = (first,)
     if state.options.fallback != "raise" and state.traced is not None:
-        devices = tuple(dict.fromkeys((first, *state.facts, "numpy")))
+        devices = tuple(dict.fromkeys((first, *state.predictions, "numpy")))
     return Task(name=state.task, devices=devices, repeatable=state.traced is not None or idempotent)
 
 
@@ -132,10 +133,6 @@ def handle_failure(
     state, planner = call.state, call.planner
     chunks = _smaller(state, name, failure)
 
-    def split_further() -> None:
-        assert chunks is not None
-        state.facts[name] = state.facts[name]._replace(way=Chunked(name, chunks))
-
     outcome = recover(
         life,
         name,
@@ -143,13 +140,13 @@ def handle_failure(
         planner,
         state.options,
         devices=_devices_of(state, name),
-        split_further=split_further if chunks is not None else None,
+        split_further=partial(state.use_chunks, name, chunks) if chunks is not None else None,
         overdue=overdue,
         refused=refused,
     )
     if name in life.task.excluded:
         with planner.lock:
-            state.cell.failed(name, f"{name} failed: {one_line(text_of(failure))}")
+            state.chooser.failed(name, f"{name} failed: {one_line(text_of(failure))}")
     return outcome
 
 
@@ -175,16 +172,16 @@ def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure
 
 def _next_best(state: CallSite, task: Task) -> str:
     left = [name for name in task.devices if name not in task.excluded]
-    known = [name for name in left if name in state.facts and state.cell.may_run(name)]
+    known = [name for name in left if name in state.predictions and state.chooser.may_run(name)]
     if known:
-        return min(known, key=lambda name: state.cell.estimate(name) or float("inf"))
+        return min(known, key=lambda name: state.chooser.estimate(name) or float("inf"))
     # What has not been compared yet is not where a call may end up by chance.
-    return "numpy" if state.cell.checked and "numpy" in left else left[0]
+    return "numpy" if state.chooser.checked and "numpy" in left else left[0]
 
 
 def _smaller(state: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:
     """The same in pieces, or in smaller ones, if that can be."""
-    facts = state.facts.get(name)
+    facts = state.predictions.get(name)
     if not isinstance(failure, AllocationError) or facts is None:
         return None
     if isinstance(facts.way, Chunked):
@@ -198,7 +195,7 @@ def _smaller(state: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:
 
 
 def _devices_of(state: CallSite, name: str) -> tuple[str, ...]:
-    facts = state.facts.get(name)
+    facts = state.predictions.get(name)
     return facts.way.devices if facts is not None else (name,)
 
 

@@ -23,7 +23,7 @@ from anygpu.plan.sampling import calls_between_samples
 from anygpu.units import readable_seconds
 
 #: How many real calls a candidate has before its time counts as known.
-DOSES = 2
+TRIAL_CALLS = 2
 #: Recent calls whose median is the estimate: three slow ones are enough to lose.
 WINDOW = 5
 #: Another candidate must be better by this much to take over: less is noise.
@@ -50,7 +50,7 @@ RECORDING = 3e-3
 
 #: sample: a call at home that checks a device. pinned: a device was wrong. untried: the first of several devices that
 #: were asked for, when none of them was measured.
-Kind = Literal["home", "known", "dose", "sample", "pinned", "untried", "only"]
+Kind = Literal["baseline", "known", "trial", "sample", "pinned", "untried", "only"]
 
 
 class CandidateHistory:
@@ -96,7 +96,7 @@ class CandidateHistory:
         if not self.recent:
             return None
         count = len(self.recent)
-        if count <= DOSES:
+        if count <= TRIAL_CALLS:
             return min(self.recent)
         # `statistics.median` takes five times as long, and every call asks.
         ordered = sorted(self.recent)
@@ -104,7 +104,7 @@ class CandidateHistory:
 
     @property
     def known(self) -> bool:
-        return len(self.recent) >= DOSES
+        return len(self.recent) >= TRIAL_CALLS
 
     def add(self, seconds: float) -> None:
         self.recent.append(seconds)
@@ -134,7 +134,7 @@ class DeviceChooser:
         #: Why every call stays at home.
         self.pinned: str | None = None
         #: Where calls go unless something else proves better; `None` when the caller has ruled it out.
-        self.home = home
+        self.baseline = home
         self.tracks: dict[str, CandidateHistory] = {} if home is None else {home: CandidateHistory()}
         #: Predicted seconds of a call, for every candidate that has been considered.
         self.expected: dict[str, float] = {}
@@ -154,10 +154,10 @@ class DeviceChooser:
         self.once = dict(once or {})
         for name in expected:
             self.tracks.setdefault(name, CandidateHistory())
-        for name in [name for name in self.tracks if name not in expected and name != self.home]:
+        for name in [name for name in self.tracks if name not in expected and name != self.baseline]:
             del self.tracks[name]
         if self._current not in self.tracks:
-            self._current = self.home
+            self._current = self.baseline
 
     def offer(self, candidate: str, seconds: float) -> None:
         """A candidate is open and has compiled, and is predicted to take so long: the next calls may measure it.
@@ -183,13 +183,13 @@ class DeviceChooser:
         self.seconds += seconds
         if best is not None and candidate != self._current:
             self.spent += max(0.0, seconds - best[1])
-        if track.known or candidate == self.home:
+        if track.known or candidate == self.baseline:
             self._settle(candidate)
 
-    def quietly(self, calls: int, seconds: float) -> None:
-        """So many calls went home without anything being asked, and took so long together."""
-        if self.home is not None and calls > 0:
-            self.tracks[self.home].add(seconds / calls)
+    def baseline_ran(self, calls: int, seconds: float) -> None:
+        """So many calls ran on the baseline without being planned, and took so long together."""
+        if self.baseline is not None and calls > 0:
+            self.tracks[self.baseline].add(seconds / calls)
             self.calls += calls
             self.seconds += seconds
 
@@ -224,7 +224,7 @@ class DeviceChooser:
         track.due = self.calls + FIRST_INTERVAL * 2 ** min(track.failures - 1, 6)
         if self._current == candidate:
             best = self._best_known(without=candidate)
-            self._current = best[0] if best else self.home
+            self._current = best[0] if best else self.baseline
 
     def distrust(self, candidate: str) -> None:
         """What agreed is not what would run now: another program, or a device that was opened again."""
@@ -238,12 +238,12 @@ class DeviceChooser:
         track.due = self.calls
         if self._current == candidate:
             best = self._best_known(without=candidate)
-            self._current = best[0] if best else self.home
+            self._current = best[0] if best else self.baseline
 
     def pin(self, why: str) -> None:
         """A device was wrong: calls stay at home from now on."""
         self.pinned = why
-        self._current = self.home
+        self._current = self.baseline
 
     def begin_sample(self, candidate: str) -> None:
         """A call at home is about to be compared with what this one computes."""
@@ -287,31 +287,31 @@ class DeviceChooser:
 
         Pure: asked twice it answers the same.
         """
-        if self.home is not None:
+        if self.baseline is not None:
             if self.pinned is not None:
-                return Choice(self.home, "pinned", self.pinned)
-            if not self.tracks[self.home].recent:
-                return Choice(self.home, "home", f"the first call is measured on {self.home}.")
+                return Choice(self.baseline, "pinned", self.pinned)
+            if not self.tracks[self.baseline].recent:
+                return Choice(self.baseline, "baseline", f"the first call is measured on {self.baseline}.")
         best = self._best_known()
         for name in self._by_promise():
             track = self.tracks[name]
-            if name == self.home or track.suspended or track.known or track.trying or track.rough is None:
+            if name == self.baseline or track.suspended or track.known or track.trying or track.rough is None:
                 continue
             if not self._is_trusted(name):
                 continue
             if waiting and waiting.get(name):
                 continue
             if best is None:
-                return Choice(name, "dose", f"{name} is new here and being measured.")
+                return Choice(name, "trial", f"{name} is new here and being measured.")
             excess = max(0.0, track.rough - best[1])
             if track.rough < best[1] * CONTENTION and self.affords(excess):
                 rough = readable_seconds(track.rough)
-                return Choice(name, "dose", f"{name} took {rough} in the background; this call measures it.")
+                return Choice(name, "trial", f"{name} took {rough} in the background; this call measures it.")
         if best is None:
             return self._without_measurement()
         name = self._current_or(best)
-        if self.home is not None and self._is_due_for_a_sample(name):
-            return Choice(self.home, "sample", f"this call checks {name}, which runs most of them.", checks=name)
+        if self.baseline is not None and self._is_due_for_a_sample(name):
+            return Choice(self.baseline, "sample", f"this call checks {name}, which runs most of them.", checks=name)
         if waiting and waiting.get(name):
             return self._soonest(name, waiting)
         return self._again(name) or self._known(name)
@@ -342,7 +342,7 @@ class DeviceChooser:
                 continue
             theirs = track.estimate or 0.0
             if theirs < mine * NEARLY and self.affords(max(0.0, theirs - mine)):
-                return Choice(name, "dose", f"{name} was nearly as good; this call measures it again.")
+                return Choice(name, "trial", f"{name} was nearly as good; this call measures it again.")
         return None
 
     def _without_measurement(self) -> Choice:
@@ -366,10 +366,10 @@ class DeviceChooser:
             seconds, other = min(known)
             return Choice(
                 name,
-                "known" if name != self.home else "home",
+                "known" if name != self.baseline else "baseline",
                 f"calls take {mine} there, and {readable_seconds(seconds)} are predicted for {other}.",
             )
-        return Choice(name, "home" if name == self.home else "known", f"calls take {mine} there.")
+        return Choice(name, "baseline" if name == self.baseline else "known", f"calls take {mine} there.")
 
     def to_try(self) -> str | None:
         """What should be tried in the background now; one at a time, the most promising first."""
@@ -380,7 +380,7 @@ class DeviceChooser:
             return None
         for name in self._by_promise():
             track = self.tracks[name]
-            if name in (self.home, self._current) or track.trying or self.calls < track.due:
+            if name in (self.baseline, self._current) or track.trying or self.calls < track.due:
                 continue
             if track.suspended:
                 return name
@@ -404,7 +404,7 @@ class DeviceChooser:
         dues = [
             track.due
             for name, track in self.tracks.items()
-            if name not in (self._current, self.home)
+            if name not in (self._current, self.baseline)
             and (track.suspended or (best is not None and self._may_be_better(name, best[1])))
         ]
         return max(self.calls + 1, min(dues, default=self.calls + LONGEST_INTERVAL))
@@ -425,13 +425,13 @@ class DeviceChooser:
 
     def _is_trusted(self, name: str) -> bool:
         """Whether it may have real calls. NumPy and the home need not agree with anything."""
-        return not self.checked or name in (self.home, "numpy") or self.tracks[name].agreed
+        return not self.checked or name in (self.baseline, "numpy") or self.tracks[name].agreed
 
     def _is_due_for_a_sample(self, name: str) -> bool:
         # Only a call on NumPy gives something to compare with.
-        if not self.checked or self.home != "numpy" or name == "numpy":
+        if not self.checked or self.baseline != "numpy" or name == "numpy":
             return False
-        track, home = self.tracks[name], self.tracks[self.home].estimate
+        track, home = self.tracks[name], self.tracks[self.baseline].estimate
         if home is None or not track.known:
             return False
         return track.unchecked >= calls_between_samples(
@@ -481,7 +481,7 @@ class DeviceChooser:
         known = [
             (track.estimate, name)
             for name, track in self.tracks.items()
-            if name != without and track.recent and not track.suspended and (track.known or name == self.home)
+            if name != without and track.recent and not track.suspended and (track.known or name == self.baseline)
             if self._is_trusted(name)
         ]
         if not known:

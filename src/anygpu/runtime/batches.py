@@ -255,14 +255,20 @@ class Batches:
         state = self._state()
         if state is None:
             return None
-        traced, facts = state.traced, state.facts.get(device)
-        if traced is None or state.ours or len(calls) < 2 or facts is None or not isinstance(facts.way, SingleDevice):
+        traced, facts = state.traced, state.predictions.get(device)
+        if (
+            traced is None
+            or state.has_anygpu_arrays
+            or len(calls) < 2
+            or facts is None
+            or not isinstance(facts.way, SingleDevice)
+        ):
             return None
         found = planner.machine().device(device)
         if found is None:
             return None
         with planner.lock:
-            known, calls_alone = state.cell.estimate(device), state.cell.calls
+            known, calls_alone = state.chooser.estimate(device), state.chooser.calls
         single = known if known is not None else facts.seconds
         # What disturbed the calls that were measured, or the calibration, is in both sides of the comparison then.
         factor = single / facts.plain.seconds if facts.plain is not None and facts.plain.seconds > 0 else 1.0

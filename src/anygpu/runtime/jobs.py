@@ -74,7 +74,7 @@ class Job:
         self.future = future
         self.life = life
         #: Jobs of one kind can become one launch. One that nobody will see again, or that must be alone, is its own.
-        self.kind: Hashable = call.state if call.lasting and modes is None else self
+        self.kind: Hashable = call.state if call.cacheable and modes is None else self
         self.priority = priority
         self.tenant = tenant
         self.submitted = submitted

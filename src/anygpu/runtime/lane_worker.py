@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 _PASSED_OVER, _MANY = 64, 16
 _ALL_FREE: Mapping[str, float] = {}
 _NOTHING: AbstractContextManager[Any] = contextlib.nullcontext()
-_AT_HOME = Choice("numpy", "home", "")
+_AT_HOME = Choice("numpy", "baseline", "")
 _STARTED_AT_HOME = Started("numpy", 0)
 #: The thread that knows whose time is over kills a worker; if it does not come to it, the worker does it itself.
 _LATER = 0.5
@@ -78,14 +78,14 @@ class LaneWorker:
 
     def can_stop(self, job: Job) -> bool:
         """Whether it runs in pieces, so that it can be stopped between them."""
-        facts = job.call.state.facts.get(job.choice.candidate) if job.choice is not None else None
+        facts = job.call.state.predictions.get(job.choice.candidate) if job.choice is not None else None
         return facts is not None and isinstance(facts.way, Chunked)
 
     def kill(self, job: Job) -> None:
         """End the worker that is busy with it."""
         if job.choice is None:
             return
-        facts = job.call.state.facts.get(job.choice.candidate)
+        facts = job.call.state.predictions.get(job.choice.candidate)
         for device in facts.way.devices if facts is not None else (job.choice.candidate,):
             self._planner.places.kill(device)
 
@@ -140,7 +140,7 @@ class LaneWorker:
         """It waits for where it should run by what is known now."""
         with self._host.lock:
             self._routing.forget(job.call.state)
-            if not job.call.lasting:
+            if not job.call.cacheable:
                 job.alone()
             self._host.put_back(job)
 
@@ -171,7 +171,7 @@ class LaneWorker:
 
     def _alone(self, lane: Lane, job: Job) -> None:
         call, state, planner = job.call, job.call.state, self._planner
-        if lane.name == "numpy" and state.quiet > 0 and job.forced is None:
+        if lane.name == "numpy" and state.skip_planning > 0 and job.forced is None:
             if self._begin(job, _AT_HOME, _STARTED_AT_HOME):
                 self._quietly(job)
             del job, call  # as below
@@ -186,7 +186,7 @@ class LaneWorker:
                 self._opaque(job)
                 return
             with timer.phase("plan"):
-                planner.add_seconds(state.hear())
+                planner.add_seconds(state.flush_timings())
                 if job.forced is None:
                     # What surrounds the function may have changed since another such task has run.
                     trace_and_predict(call, timer)
@@ -249,10 +249,9 @@ class LaneWorker:
             del job, call
             return
         end = clock()
-        state.quiet -= 1
-        state.unheard += end - begin
+        state.ran_on_host(end - begin)
         waited = max(0.0, time.monotonic() - job.submitted - (end - begin))
-        name, reason, predicted = state.said
+        name, reason, predicted = state.note
 
         def receipt() -> Receipt:
             return numpy_receipt(name, reason, Phases(queue=waited, run=end - begin), predicted)
@@ -339,11 +338,11 @@ class LaneWorker:
         if state.trust.flags and is_shown(state.trust.flags, "", state.trust.heard):
             # NumPy has to warn, one call after the other.
             return "wait"
-        if not state.cell.checked:
+        if not state.chooser.checked:
             return "agreed"
         with contextlib.suppress(AnyGPUError):
             worker = self._planner.worker(planned.device, state.options)
-            home = state.cell.estimate("numpy") if state.cell.home == "numpy" else None
+            home = state.chooser.estimate("numpy") if state.chooser.baseline == "numpy" else None
             return batches.stands(planned, worker.generation, home)
         return "wait"
 
@@ -426,7 +425,7 @@ class LaneWorker:
     def _as_numpy_has_them(self, jobs: Sequence[Job], planned: Batch, made: Batched) -> tuple[list[Any], list[Job]]:
         """The values in memory as NumPy would have them, and the calls of which NumPy might warn."""
         state = jobs[0].call.state
-        trust, automatic = state.trust, state.cell.home is not None
+        trust, automatic = state.trust, state.chooser.baseline is not None
         values: list[Any] = []
         again: list[Job] = []
         for number, (job, value) in enumerate(zip(jobs, made.values, strict=True)):
@@ -441,7 +440,7 @@ class LaneWorker:
 
     def _is_heard(self, job: Job) -> bool:
         """For a device that was asked for: NumPy has warned, and the device's result stays."""
-        if job.call.state.cell.home is not None:
+        if job.call.state.chooser.baseline is not None:
             return False
         attribute_to_line(job.line)
         try:
@@ -458,7 +457,7 @@ class LaneWorker:
         timer.waited(max(0.0, time.monotonic() - job.submitted), job.planning)
         why = f"the result of {device} is not finite, or lies in memory as no other did; NumPy computes it again."
         try:
-            value, receipt = run_untraced(job.call, Choice("numpy", "home", why), timer, job.attempts)
+            value, receipt = run_untraced(job.call, Choice("numpy", "baseline", why), timer, job.attempts)
         except BaseException as error:  # noqa: BLE001 - the user's own
             self._fail(job, error)
             del job
@@ -570,4 +569,4 @@ class _BatchNote(NamedTuple):
 
 def _is_candidate(state: CallSite, choice: Choice) -> bool:
     """Whether it may still go there, after it was recorded again."""
-    return choice.candidate == "numpy" or choice.candidate in state.cell.tracks
+    return choice.candidate == "numpy" or choice.candidate in state.chooser.tracks

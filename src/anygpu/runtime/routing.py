@@ -81,28 +81,28 @@ class Routing:
         state = job.call.state
         engine = state.options.engine
         if engine is not None:
-            return Route(engine, state.cell.estimate(engine) or _UNKNOWN_SECONDS, None, 0.0)
-        if state.quiet > 0 or state.settled_for_numpy is not None:
+            return Route(engine, state.chooser.estimate(engine) or _UNKNOWN_SECONDS, None, 0.0)
+        if state.skip_planning > 0 or state.fallback_reason is not None:
             return Route("numpy", self.seconds(state, "numpy"), None, 0.0)
-        home = state.cell.home
-        if not state.considered:
+        home = state.chooser.baseline
+        if not state.evaluated:
             if home is None:
                 return Route(PLANNING, _UNKNOWN_SECONDS, None, 0.0)
             return Route(lane_of(home), self.seconds(state, home), None, 0.0)
         busy: dict[str, float] = {}
         if waiting:
-            for name, facts in state.facts.items():
+            for name, facts in state.predictions.items():
                 seconds = max(waiting.get(device, 0.0) for device in facts.way.devices)
                 if seconds > 0:
                     busy[name] = seconds
         choice = choose(job.call, busy)
         if choice.checks is not None:
-            state.cell.begin_sample(choice.checks)
+            state.chooser.begin_sample(choice.checks)
         return Route(lane_of(choice.candidate), self.seconds(state, choice.candidate), choice, 0.0)
 
     def others(self, job: Job, lane: Lane) -> list[str]:
         """Lanes of other devices that are known to be able to run it: those that should look whether it still waits."""
-        tracks = list(job.call.state.cell.tracks.items())
+        tracks = list(job.call.state.chooser.tracks.items())
         names = [lane_of(name) for name, track in tracks if track.recent and not track.suspended]
         return [name for name in names if name != lane.name]
 
@@ -112,11 +112,11 @@ class Routing:
         each = batches.seconds_each if batches is not None else None
         if each is not None:
             return each
-        return state.cell.estimate(candidate) or _UNKNOWN_SECONDS
+        return state.chooser.estimate(candidate) or _UNKNOWN_SECONDS
 
     def bytes_needed(self, job: Job) -> int:
         """What it is predicted to need at most while it runs; its arguments, as long as nothing else is known."""
-        facts = job.call.state.facts.get(job.choice.candidate if job.choice is not None else "numpy")
+        facts = job.call.state.predictions.get(job.choice.candidate if job.choice is not None else "numpy")
         if facts is None or facts.plain is None:
             return job.nbytes
         return facts.way.chunks.peak_bytes if isinstance(facts.way, Chunked) else facts.plain.peak_bytes
@@ -138,7 +138,7 @@ class Routing:
             # One is left for each other thread: tasks may wait for each other, however short they have been.
             spare = there - lane.width + 1
             return max(1, min(spare, _SHORT_ROW)) if self.seconds(state, "numpy") < _SHORT_SECONDS else 1
-        if not self._batching or state.ours or state.traced is None or job.choice is None:
+        if not self._batching or state.has_anygpu_arrays or state.traced is None or job.choice is None:
             return 1
         if state.options.check == "always":
             return 1
