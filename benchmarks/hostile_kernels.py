@@ -41,7 +41,7 @@ from anygpu.kernels.samples import samples
 from anygpu.kernels.sandbox import trials
 from anygpu.program.custom import Language
 from anygpu.program.primitives import Spec
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 from benchmarks.hostile_sources import CORPUS, Good, Scopes, mutated, odd_length
 from benchmarks.report import Figure, options_parser, publish
 
@@ -414,7 +414,7 @@ def _tell(text: str) -> None:
 def children_left() -> int:
     """Once everything is closed."""
     trials.close()
-    places.close()
+    registry.close()
     return len(psutil.Process().children(recursive=True))
 
 

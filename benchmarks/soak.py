@@ -59,7 +59,7 @@ class Soak:
 
     def run(self) -> None:
         from anygpu.placement.planner import default
-        from anygpu.residency.registry import places
+        from anygpu.residency.registry import registry
         from anygpu.runtime.runtime import Runtime
 
         # Libraries that start threads when they are first used do it before anything is counted.
@@ -80,7 +80,7 @@ class Soak:
         runtime.close()
         default().settle(30)
         default().close()
-        places.close()
+        registry.close()
         del runtime, everybody, each
         self.after = held(self.tally.names)
 

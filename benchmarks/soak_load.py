@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 import anygpu as ag
 from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, NotANumber, QueueFull
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.process import ProcessWorker
@@ -401,7 +401,7 @@ class Faults:
                 done = {lane.device: lane.done for lane in self._runtime.health().lanes}
                 workers = [
                     each
-                    for each in list(places._workers.values())
+                    for each in list(registry._workers.values())
                     if isinstance(each, ProcessWorker)
                     and each.alive
                     and done.get(each.device.id, 0) > self._done.get(each.device.id, -1)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 import anygpu as ag
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 from anygpu.store import Report, Store
 from benchmarks.report import Figure, options_parser, publish
 
@@ -123,7 +123,7 @@ def best(runs: Sequence[Callable[[], int]], rounds: int) -> tuple[list[float], i
 
 def in_use(device: str) -> int:
     gc.collect()
-    return places.worker(device).memory().in_use or 0
+    return registry.worker(device).memory().in_use or 0
 
 
 def difference(report: Report, store: Store, engine_before: int) -> int:

@@ -12,7 +12,7 @@ import anygpu as ag
 from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
 from anygpu.engines.compiling import CompilingEngine
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 from benchmarks.handwritten.workloads import Workload
 
 
@@ -23,7 +23,7 @@ class NotOnTheDevice(Exception):
 class Ours:
     def __init__(self, engine: str) -> None:
         # In this process, as the kernels by hand are.
-        self._place = places.find(engine, isolation="thread")
+        self._place = registry.find(engine, isolation="thread")
         self.name = self._place.device
         self.is_software = self._place.facts.kind == "cpu"
 

@@ -12,7 +12,7 @@ from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Lack
 from anygpu.program.graph import Program
 from anygpu.program.transforms import simplified
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 from tests.support.special_values import Tally, cases, tally
 
 #: The types that are compiled in every run of the tests; the command has them all, and takes many minutes with XLA.
@@ -21,7 +21,7 @@ COMPILED = ("int32", "uint8", "float32", "complex64")
 
 @pytest.mark.parametrize("engine", ["numpy", "torch", "jax"])
 def test_special_values_are_plain_numpys(engine: str) -> None:
-    place = places.find(engine)
+    place = registry.find(engine)
     chosen = (case for case in cases("some") if engine != "jax" or case.checks[0].dtype in COMPILED)
     found = tally(chosen, lambda: place.worker)
     assert found.comparisons > 200_000

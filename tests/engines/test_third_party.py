@@ -22,7 +22,7 @@ from anygpu.placement.call_site import CallSite
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.plan.calibration import assumed
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 from anygpu.testing import check_engine_probe, fake_device
 from anygpu.workers.opening import home_of, open_worker
 from anygpu.workers.thread import ThreadWorker
@@ -74,7 +74,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def device() -> Device:
-    return places.find("toy").facts
+    return registry.find("toy").facts
 
 
 def entry() -> EngineEntry:
@@ -99,7 +99,7 @@ def test_it_is_probed_in_a_child() -> None:
 
 def test_workers_live_where_it_says(device: Device) -> None:
     assert home_of(entry()) == "thread"
-    assert isinstance(places.find("toy").worker, ThreadWorker)
+    assert isinstance(registry.find("toy").worker, ThreadWorker)
     assert home_of(entry(), "process") == "process"
 
 

@@ -43,7 +43,7 @@ def place(request: pytest.FixtureRequest, known: DeviceRegistry) -> RecoverableD
     found = known.find(request.param)
     assert isinstance(found, RecoverableDevice)
     gc.collect()
-    assert found._listed() == [], "an earlier test has left arrays"
+    assert found._live_buffers() == [], "an earlier test has left arrays"
     return found
 
 
@@ -52,7 +52,7 @@ def opencl(known: DeviceRegistry) -> RecoverableDevice:
     found = known.find("opencl")
     assert isinstance(found, RecoverableDevice)
     gc.collect()
-    assert found._listed() == [], "an earlier test has left arrays"
+    assert found._live_buffers() == [], "an earlier test has left arrays"
     return found
 
 
@@ -162,7 +162,7 @@ def test_results_of_one_program_are_computed_once(place: RecoverableDevice, monk
     first = np.exp(x)
     second = (first + 1).compute()
     before = bits(first), bits(second)
-    recipes = [buffer_of(each).origin.recipe for each in (first, second)]
+    recipes = [buffer_of(each).lineage.producer for each in (first, second)]
     assert recipes[0] is recipes[1] is not None
     ran: list[Program] = []
 
@@ -186,7 +186,7 @@ def test_what_is_not_needed_is_not_left_on_the_device(opencl: RecoverableDevice)
     del x
     kill(opencl)
     assert bits(y) == wanted
-    (listed,) = opencl._listed()
+    (listed,) = opencl._live_buffers()
     assert listed is buffer_of(y)
     gc.collect()
     worker = worker_of(opencl)
@@ -365,7 +365,7 @@ def test_arrays_make_room_and_come_back(place: RecoverableDevice, known: DeviceR
 
 def test_an_array_in_use_does_not_leave(opencl: RecoverableDevice, known: DeviceRegistry) -> None:
     x = ag.asarray(X, device=opencl)
-    handle = buffer_of(x).live()
+    handle = buffer_of(x).ensure_resident()
     assert known.evict(opencl.device) == Evicted()
     del handle
     assert known.evict(opencl.device) == Evicted(1, X.nbytes)
@@ -373,7 +373,7 @@ def test_an_array_in_use_does_not_leave(opencl: RecoverableDevice, known: Device
 
 def test_an_array_that_could_not_come_back_does_not_leave(opencl: RecoverableDevice, known: DeviceRegistry) -> None:
     wrong = ag.take(ag.asarray(X, device=opencl), ag.asarray(np.array([1000]), device=opencl), axis=0).compute()
-    origin = buffer_of(wrong).origin
+    origin = buffer_of(wrong).lineage
     origin.cut()
     origin.why = "it is a test"
     assert known.evict(opencl.device) == Evicted()
@@ -433,7 +433,7 @@ def work(place: RecoverableDevice, known: DeviceRegistry) -> list[weakref.ref[An
     for _ in range(lineage.DEPTH + 3):
         y = (y * 1).compute()
     seen: list[weakref.ref[Any]] = [
-        weakref.ref(each) for array in (x, y) for each in (buffer_of(array), buffer_of(array).origin)
+        weakref.ref(each) for array in (x, y) for each in (buffer_of(array), buffer_of(array).lineage)
     ]
     seen.append(weakref.ref(worker_of(place)))
     kill(place)
@@ -458,8 +458,8 @@ def left_over(place: RecoverableDevice, known: DeviceRegistry, seen: list[weakre
         left.append(f"{worker.shared_bytes} bytes of shared memory")
     if worker._talk.dropped or worker._talk.abandoned:
         left.append("the child was not told what is not needed any more")
-    if place._listed():
-        left.append(f"{place._listed()} are listed")
+    if place._live_buffers():
+        left.append(f"{place._live_buffers()} are listed")
     return left
 
 
@@ -475,7 +475,7 @@ def test_that_check_would_find_a_leak(leak: str, opencl: RecoverableDevice, know
     x = ag.asarray(np.ones(300_000, np.float32), device=opencl)
     buffer = buffer_of(x)
     held: dict[str, Any] = {
-        "copy": buffer.origin,
+        "copy": buffer.lineage,
         "array": x,
         "handle": buffer.handle,
         "memory": opencl.worker.run(x.__add__(1).program, [np.ones(300_000, np.float32)]).results,
@@ -493,16 +493,16 @@ def test_a_forked_process_has_its_arrays_on_a_child_of_its_own() -> None:
 import os
 import numpy as np
 import anygpu as ag
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 x = ag.asarray(np.arange(1000, dtype=np.float32), device="opencl")
 y = (x + 1).compute()
 child = os.fork()
 right = np.array_equal(np.asarray(y * 2), (np.arange(1000) + 1) * 2)
 if child == 0:
-    places.close()
+    registry.close()
     os._exit(0 if right else 1)
 _, status = os.waitpid(child, 0)
-print(right, os.waitstatus_to_exitcode(status), places.find("opencl").worker.generation)
+print(right, os.waitstatus_to_exitcode(status), registry.find("opencl").worker.generation)
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["True", "0", "1"], done.stderr

@@ -20,7 +20,7 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import Fallback, options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.residency.registry import DeviceRegistry, places
+from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Argument, Ran, Worker
 
@@ -69,7 +69,7 @@ class WithFailures(DeviceRegistry):
         self.deadly = 0
 
     def devices(self) -> list[Device]:
-        return [device for device in places.devices() if device.id in ("numpy", "opencl:0")]
+        return [device for device in registry.devices() if device.id in ("numpy", "opencl:0")]
 
     def unavailable(self) -> list[Unavailable]:
         return []

@@ -25,7 +25,7 @@ from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.options import Fallback
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
-from anygpu.residency.registry import DeviceRegistry, places
+from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.streams.report import Streamed
 from anygpu.streams.streaming import stream
 from anygpu.workers.process import ProcessWorker
@@ -76,7 +76,7 @@ class WithFailures(DeviceRegistry):
         self.failing: list[Failing] = []
 
     def devices(self) -> list[Device]:
-        return [device for device in places.devices() if device.id in ("numpy", "opencl:0")]
+        return [device for device in registry.devices() if device.id in ("numpy", "opencl:0")]
 
     def unavailable(self) -> list[Unavailable]:
         return []

@@ -13,7 +13,7 @@ from anygpu.errors import DeviceHung, DeviceUnavailable
 from anygpu.hardware.device import Device
 from anygpu.kernels.sandbox import Sandboxes, trials_of_its_own
 from anygpu.program.primitives import Spec
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 
 PROGRAM = record(lambda x: x * 2 + 1, Spec((8,), "float32"))
 LONG = record(lambda x: x @ x @ x @ x @ x @ x, Spec((1500, 1500), "float64"))
@@ -21,7 +21,7 @@ LONG = record(lambda x: x @ x @ x @ x @ x @ x, Spec((1500, 1500), "float64"))
 
 @pytest.fixture(scope="module")
 def device() -> Device:
-    return places.find("opencl").facts
+    return registry.find("opencl").facts
 
 
 @pytest.fixture(scope="module")

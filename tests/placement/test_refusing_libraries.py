@@ -11,7 +11,7 @@ import pytest
 import anygpu as ag
 from anygpu.array.trace.tracing import record
 from anygpu.fallback_warnings import host_operations
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 
 X = np.linspace(0.1, 1.0, 71, dtype=np.float32)
 
@@ -36,7 +36,7 @@ def test_an_error_of_the_library_is_a_refusal(engine: str, when: str, monkeypatc
     def score(x: Any) -> Any:
         return np.exp(x) * factor
 
-    place = places.find(engine)
+    place = registry.find(engine)
     with pytest.raises(ag.CannotCompile, match="an internal check of the library failed"):
         place.worker.run(record(score, X), [X])
     with host_operations() as hosted:

@@ -15,7 +15,15 @@ from anygpu.errors import InvalidOption
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Input, Spec
 from anygpu.residency import lineage
-from anygpu.residency.lineage import HostCopy, HostCopyCache, Lineage, TrackedBuffer, in_order, made_by, what_is_missing
+from anygpu.residency.lineage import (
+    HostCopy,
+    HostCopyCache,
+    Lineage,
+    TrackedBuffer,
+    missing_ancestors,
+    result_lineages,
+    topological_order,
+)
 from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.workers.worker import Handle
@@ -40,7 +48,7 @@ def copied(copies: HostCopyCache, number: float = 0.0) -> Lineage:
 
 
 class Home:
-    def lend(self, buffer: TrackedBuffer) -> Handle:
+    def handle_for(self, buffer: TrackedBuffer) -> Handle:
         raise AssertionError("nobody uses it")
 
 
@@ -111,7 +119,7 @@ def test_when_all_copies_are_needed_there_is_no_room_for_new_ones() -> None:
 def test_bytes_of_copies_come_back_with_the_last_who_has_them() -> None:
     copies = HostCopyCache(1 << 20)
     origins = [copied(copies) for _ in range(10)]
-    later = made_by(program(), [origins[0]])
+    later = result_lineages(program(), [origins[0]])
     assert copies.bytes == 10_000
     origins.clear()
     assert copies.bytes == 1000
@@ -135,20 +143,20 @@ def test_the_budget_is_what_the_variable_says(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_several_results_share_one_recipe() -> None:
-    first, second = made_by(program(2, 2), [Lineage(SPEC), Lineage(SPEC)])
-    assert first.recipe is second.recipe
-    assert first.recipe is not None
-    assert [each() for each in first.recipe.results] == [first, second]
+    first, second = result_lineages(program(2, 2), [Lineage(SPEC), Lineage(SPEC)])
+    assert first.producer is second.producer
+    assert first.producer is not None
+    assert [each() for each in first.producer.results] == [first, second]
     assert (first.position, second.position) == (0, 1)
     assert first.depth == 1
 
 
 def test_common_inputs_come_once_and_before_what_is_made_of_them() -> None:
     leaf = Lineage(SPEC)
-    (one,) = made_by(program(), [leaf])
-    (two,) = made_by(program(), [leaf])
-    (both,) = made_by(program(2), [one, two])
-    order = [origin for origin, _ in in_order([both, one], lambda _: False)]
+    (one,) = result_lineages(program(), [leaf])
+    (two,) = result_lineages(program(), [leaf])
+    (both,) = result_lineages(program(2), [one, two])
+    order = [origin for origin, _ in topological_order([both, one], lambda _: False)]
     assert len(order) == 4
     assert order[0] is leaf
     assert order[-1] is both
@@ -158,17 +166,17 @@ def test_a_history_that_is_longer_than_pythons_stack() -> None:
     origin = Lineage(SPEC)
     origin.why = "it is a test"
     for _ in range(10 * sys.getrecursionlimit()):
-        (origin,) = made_by(program(), [origin])
-    order = in_order([origin], lineage.has_copy)
-    missing = what_is_missing(order, lineage.has_copy)[id(origin)]
+        (origin,) = result_lineages(program(), [origin])
+    order = topological_order([origin], lineage.has_copy)
+    missing = missing_ancestors(order, lineage.has_copy)[id(origin)]
     assert missing is not None
-    assert "it is a test" in lineage.why_lost(origin, missing)
+    assert "it is a test" in lineage.describe_loss(origin, missing)
 
 
 def test_nodes_that_several_programs_share_are_counted_once() -> None:
     first, second = Lineage(SPEC), Lineage(SPEC)
     for _ in range(30):
-        first, (second,) = second, made_by(program(2), [first, second])
+        first, (second,) = second, result_lineages(program(2), [first, second])
     assert second.nodes > lineage.NODES
     lineage.recount(second)
     assert second.nodes == 30 * 3
@@ -178,8 +186,8 @@ def test_copies_of_arrays_that_are_there_anyway_are_not_counted() -> None:
     copies = HostCopyCache(1 << 20)
     there, gone = copied(copies), copied(copies)
     array = kept(there)
-    (origin,) = made_by(program(2), [there, gone])
-    (origin,) = made_by(program(2), [origin, gone])
+    (origin,) = result_lineages(program(2), [there, gone])
+    (origin,) = result_lineages(program(2), [origin, gone])
     assert origin.held == 3 * values().nbytes
     lineage.recount(origin)
     assert origin.held == values().nbytes
@@ -191,12 +199,12 @@ def test_copies_of_arrays_that_are_there_anyway_are_not_counted() -> None:
 def test_a_way_is_looked_for_only_as_far_as_it_is_needed() -> None:
     copies = HostCopyCache(1 << 20)
     far = Lineage(SPEC)
-    (near,) = made_by(program(), [far])
+    (near,) = result_lineages(program(), [far])
     near.remember(copies.keep(values()))
-    (wanted,) = made_by(program(), [near])
-    order = in_order([wanted], lineage.has_copy)
+    (wanted,) = result_lineages(program(), [near])
+    order = topological_order([wanted], lineage.has_copy)
     assert [origin for origin, _ in order] == [near, wanted]
-    assert what_is_missing(order, lineage.has_copy)[id(wanted)] is None
+    assert missing_ancestors(order, lineage.has_copy)[id(wanted)] is None
 
 
 # -- places
@@ -226,7 +234,7 @@ def place(known: DeviceRegistry) -> Iterator[RecoverableDevice]:
 def origin_of(array: ag.Array) -> Lineage:
     buffer = array._value.buffer
     assert isinstance(buffer, TrackedBuffer)
-    return buffer.origin
+    return buffer.lineage
 
 
 def test_a_loop_keeps_neither_its_programs_nor_its_arrays(place: RecoverableDevice) -> None:
@@ -238,7 +246,7 @@ def test_a_loop_keeps_neither_its_programs_nor_its_arrays(place: RecoverableDevi
         depths.append(origin_of(x).depth)
     assert max(depths) == lineage.DEPTH
     assert first() is None
-    assert len([*in_order([origin_of(x)], lambda _: False)]) <= lineage.DEPTH + 1
+    assert len([*topological_order([origin_of(x)], lambda _: False)]) <= lineage.DEPTH + 1
     assert place._copies.bytes <= 2 * values().nbytes
     assert np.array_equal(np.asarray(x), values(3 * lineage.DEPTH))
 
@@ -305,16 +313,16 @@ def test_programs_of_a_loop_are_one_object(place: RecoverableDevice) -> None:
     recipes = []
     for _ in range(3):
         x = (x * 2).compute()
-        recipes.append(origin_of(x).recipe)
+        recipes.append(origin_of(x).producer)
     assert len({id(recipe.program) for recipe in recipes if recipe is not None}) == 1
 
 
 def test_arrays_that_are_gone_are_forgotten(place: RecoverableDevice) -> None:
     for _ in range(3000):
-        place._kept([place.worker.upload(values())][:1], [Lineage(SPEC)])
+        place._tracked([place.worker.upload(values())][:1], [Lineage(SPEC)])
     gc.collect()
     assert len(place._arrays) < 2000
-    assert place._listed() == []
+    assert place._live_buffers() == []
 
 
 def test_large_values_are_not_copied_once_more(place: RecoverableDevice) -> None:
@@ -338,12 +346,12 @@ def test_a_call_with_large_arguments_of_the_host_keeps_its_small_results(place: 
     batch = np.ones((1000, 250), np.float32)
     nodes = [Node(Input((250,), "float32")), Node(Input((1000, 250), "float32")), Node(Binary("add"), (0, 0))]
     small = ag.asarray(values(1), device=place)
-    handle = small._value.buffer.live()
+    handle = small._value.buffer.ensure_resident()
     run = Program(nodes, [2])
     ran = place.worker.run(run, [handle, batch], keep=True)
-    (result,) = place.keep(run, [handle, batch], ran.results)
-    assert result.origin.recipe is None
-    assert result.origin.copy is not None
-    (tiny,) = place.keep(run, [handle, batch[:0]], ran.results)
-    assert tiny.origin.recipe is not None
-    assert tiny.origin.recipe.inputs[0] is origin_of(small), "a handle that was lent is known again"
+    (result,) = place.track(run, [handle, batch], ran.results)
+    assert result.lineage.producer is None
+    assert result.lineage.copy is not None
+    (tiny,) = place.track(run, [handle, batch[:0]], ran.results)
+    assert tiny.lineage.producer is not None
+    assert tiny.lineage.producer.inputs[0] is origin_of(small), "a handle that was lent is known again"

@@ -16,7 +16,7 @@ from anygpu.array.core.array import Array
 from anygpu.errors import AnyGPUError, OverBudget
 from anygpu.memory.pool import bucket_size
 from anygpu.residency.lineage import TrackedBuffer
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 from anygpu.store import Store
 from anygpu.store.contents import Content
 from anygpu.workers.thread import LocalHandle
@@ -117,7 +117,7 @@ class Checks:
         if content.backing is not None:
             found.append(("disk", content.backing.values))
         if not content.on_device:
-            if not found and not (self._killed and content.kept is not None):
+            if not found and not (self._killed and content.tracked is not None):
                 raise Wrong("a content is nowhere")
             return found
         buffer = content.value.buffer
@@ -221,7 +221,7 @@ class Checks:
 
     def engine_bytes(self) -> int:
         if self.counting:
-            return places.worker(self.store.device).memory().in_use or 0
+            return registry.worker(self.store.device).memory().in_use or 0
         return _held_in_this_process(self.store.device, self._earlier)
 
     def forget_engine(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from anygpu.memory.pool import bucket_size
 from anygpu.placement.planner import default
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 from anygpu.store import Store
 from anygpu.store.shared_store import SharedTensors, open_shared
 
@@ -67,7 +67,7 @@ def in_use(device: str) -> int:
     # Calls of the test may have made devices be measured in the background, with arrays of their own.
     default().settle(60)
     gc.collect()
-    return places.worker(device).memory().in_use or 0
+    return registry.worker(device).memory().in_use or 0
 
 
 def in_blocks(*counts: int) -> int:

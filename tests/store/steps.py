@@ -30,7 +30,7 @@ from anygpu.errors import (
     StoreClosed,
     UnknownTensor,
 )
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 from anygpu.store import HostBytes, Lease, Store, Tensor
 from anygpu.store.leases import label_of
 from anygpu.store.shared_store import open_shared
@@ -560,9 +560,9 @@ class Machine:
         if self.mode == "memory" and not self.all_are_on_the_host():
             return  # there is one copy of each tensor, and that would go with the device
         self.checks.settle()
-        places.kill(self.store.device)
+        registry.kill(self.store.device)
         with contextlib.suppress(DeviceLost):
-            places.worker(self.store.device).memory()  # the first who asks finds out
+            registry.worker(self.store.device).memory()  # the first who asks finds out
         self.checks.forget_engine()
         for known in self.model.tensors.values():
             if known.leases or known.pins:

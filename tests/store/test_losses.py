@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from anygpu.errors import DeviceLost
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 from tests.store.conftest import MakeStore, some
 
 
@@ -24,7 +24,7 @@ def test_tensors_outlive_the_worker(make_store: MakeStore, mode: str) -> None:
     computed = store.put("computed", first * 2)
     store.put("later", some(3))  # something has to leave for it
     second += 1
-    places.kill(store.device)
+    registry.kill(store.device)
     assert np.array_equal(np.asarray(computed + 0), some(1) * 2)
     assert np.array_equal(second.host(), some(2) + 1)
     assert np.array_equal(np.asarray(first + 1), some(1) + 1)
@@ -36,7 +36,7 @@ def test_what_had_one_copy_only_is_named(make_store: MakeStore) -> None:
     gone, other = store.put("gone", some(1)), store.put("other", some(2))
     lucky = store.put("lucky", some(3))  # "gone" is on the host now
     gone, lucky = lucky, gone
-    places.kill(store.device)
+    registry.kill(store.device)
     with pytest.raises(DeviceLost, match=r"the tensor 'lucky' of the store shop .*one copy of each tensor"):
         np.asarray(gone + 1)
     with pytest.raises(DeviceLost, match="'other'"):

@@ -11,7 +11,7 @@ import pytest
 
 from anygpu.errors import CopyNeeded
 from anygpu.residency.lineage import TrackedBuffer
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 from anygpu.store import Store, Tensor
 from tests.store.conftest import COUNTING, EVERY, MakeStore
 
@@ -67,7 +67,7 @@ class Witness:
         self.before = self.now()
 
     def now(self) -> int:
-        return places.worker(self.store.device).memory().in_use or 0 if self.counts else 0
+        return registry.worker(self.store.device).memory().in_use or 0 if self.counts else 0
 
     def has_seen_no_copy(self, view: Any, values: Values, wanted: Values) -> bool:
         if not wanted.size:

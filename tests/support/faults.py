@@ -62,8 +62,8 @@ class FaultyPlaces(DeviceRegistry):
     def _everything(self) -> list[Device | Unavailable]:
         return self._probe([entry for entry in catalogue() if entry.name in self._engines])
 
-    def _look(self, entries: Sequence[EngineEntry]) -> None:
-        super()._look([self._with_faults(entry) for entry in entries])
+    def _probe_new(self, entries: Sequence[EngineEntry]) -> None:
+        super()._probe_new([self._with_faults(entry) for entry in entries])
         # A driver of Vulkan that was asked for comes first; the others may be seen through another interface.
         name = self._engines[0]
         if name in self._probed:

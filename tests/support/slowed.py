@@ -11,7 +11,7 @@ import msgspec
 from anygpu.engines.traits import Isolation
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.program.graph import Program
-from anygpu.residency.registry import DeviceRegistry, places
+from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.worker import Argument, Ran, Worker
 
 
@@ -41,16 +41,16 @@ class SlowedPlaces(DeviceRegistry):
     def __init__(self, device: str) -> None:
         super().__init__()
         self._names = ("numpy", device)
-        self.slowed = Slowed(places.worker(device))
+        self.slowed = Slowed(registry.worker(device))
 
     def devices(self) -> list[Device]:
-        return [device for device in places.devices() if device.id in self._names]
+        return [device for device in registry.devices() if device.id in self._names]
 
     def unavailable(self) -> list[Unavailable]:
         return []
 
     def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
-        return self.slowed if device_id == self._names[1] else places.worker(device_id, isolation=isolation)
+        return self.slowed if device_id == self._names[1] else registry.worker(device_id, isolation=isolation)
 
     def is_open(self, device_id: str) -> bool:
         return True

@@ -14,7 +14,7 @@ from anygpu.engines.traits import Isolation
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.residency.registry import DeviceRegistry, places
+from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.worker import Argument, Ran, Worker
 
 #: Says of a program and the number of its run on this worker whether its result is to be spoilt.
@@ -75,18 +75,18 @@ class WrongPlaces(DeviceRegistry):
     def __init__(self, device: str, when: When, *, seed: int = 0) -> None:
         super().__init__()
         self._names = ("numpy", device)
-        self.wrong = Wrong(places.worker(device), when, random.Random(seed))
+        self.wrong = Wrong(registry.worker(device), when, random.Random(seed))
 
     def devices(self) -> list[Device]:
         """Without a probe: that it can be opened is enough here."""
-        found = [places.worker("numpy").device, self.wrong.inner.device]
+        found = [registry.worker("numpy").device, self.wrong.inner.device]
         return [msgspec.structs.replace(device, state="verified") for device in found]
 
     def unavailable(self) -> list[Unavailable]:
         return []
 
     def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
-        return self.wrong if device_id == self._names[1] else places.worker(device_id, isolation=isolation)
+        return self.wrong if device_id == self._names[1] else registry.worker(device_id, isolation=isolation)
 
     def is_open(self, device_id: str) -> bool:
         return True

@@ -60,14 +60,14 @@ def test_places_adopt_what_a_fresh_look_has_verified(tmp_path: Path, monkeypatch
     monkeypatch.setenv("ANYGPU_ENGINES", "opencl")
     first = DeviceRegistry()
     assert {device.id for device in first.devices()} >= {"numpy", "opencl:0"}
-    child = first._adopted["opencl"]
+    child = first._adoptable["opencl"]
     worker = first.worker("opencl:0")
     assert isinstance(worker, ProcessWorker)
     assert worker.process_id == child.process.pid
     first.close()
     second = DeviceRegistry()
     assert [device.id for device in second.devices()] == [device.id for device in DeviceRegistry().devices()]
-    assert second._adopted == {}
+    assert second._adoptable == {}
     second.close()
 
 
@@ -76,8 +76,8 @@ def test_a_child_that_nobody_claims_is_sent_away(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("ANYGPU_ENGINES", "opencl")
     places = DeviceRegistry()
     places.devices()
-    child = places._adopted["opencl"]
-    places._send_away({"opencl": child})
+    child = places._adoptable["opencl"]
+    places._reap_unclaimed({"opencl": child})
     assert child.process.poll() is not None
     assert places.worker("opencl:0").alive
     places.close()

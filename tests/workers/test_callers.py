@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import anygpu as ag
-from anygpu.residency.registry import places
+from anygpu.residency.registry import registry
 from anygpu.workers.process import ProcessWorker
 
 #: As a user writes it. It says who runs it, so that a child which imported it would be seen.
@@ -24,8 +24,8 @@ import anygpu as ag
 print("main", __name__)
 x = ag.asarray(np.arange(50_000, dtype=np.float32), device="opencl")
 print("sum", np.asarray(x + 1).sum(dtype=np.int64))
-from anygpu.residency.registry import places
-print("home", places.find("opencl").worker.home, places.find("opencl").worker.process_id != os.getpid())
+from anygpu.residency.registry import registry
+print("home", registry.find("opencl").worker.home, registry.find("opencl").worker.process_id != os.getpid())
 """
 
 WANTED = ["main __main__", f"sum {sum(range(1, 50_001))}", "home process True"]
@@ -105,7 +105,7 @@ print("done")
 def test_pytest_itself() -> None:
     x = ag.asarray(np.arange(50_000, dtype=np.float32), device="opencl")
     np.testing.assert_array_equal(np.asarray(x + 1), np.arange(1, 50_001))
-    worker = places.find("opencl").worker
+    worker = registry.find("opencl").worker
     assert isinstance(worker, ProcessWorker)
     assert worker.process_id != os.getpid()
 

@@ -26,7 +26,7 @@ from anygpu.hardware.device import Device
 from anygpu.memory.pool import bucket_size
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Concatenate, Input
-from anygpu.residency.registry import DeviceRegistry, places
+from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.testing import FakeEngine, Fault, fake_device
 from anygpu.workers import child_connection, shared, task_messages
 from anygpu.workers.error_transport import read, written
@@ -249,8 +249,8 @@ def test_many_new_arrays_at_once(worker: ProcessWorker) -> None:
 
 
 def test_handles_that_nobody_has_are_free_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = DeviceRegistry()
-    worker = places.worker("opencl:0")
+    registry = DeviceRegistry()
+    worker = registry.worker("opencl:0")
     assert isinstance(worker, ProcessWorker)
     x = np.ones(1_000_000, np.float32)
     handles = [worker.upload(x) for _ in range(10)]
@@ -267,7 +267,7 @@ def test_handles_that_nobody_has_are_free_in_the_child(monkeypatch: pytest.Monke
     del handles
     assert len(worker._talk.dropped) < 4, "when many bytes wait, the child is told without a call"
     assert worker._talk.number == number
-    places.close()
+    registry.close()
 
 
 def test_a_handle_of_an_earlier_worker_is_refused(worker: ProcessWorker) -> None:
@@ -356,7 +356,7 @@ def test_an_error_of_the_users_values_is_raised_as_numpy_raises_it() -> None:
     with pytest.raises(np.linalg.LinAlgError, match=str(expected.value)):
         ag.run(np.linalg.inv, singular, on="opencl", fallback="allow")
     traced = record(np.linalg.inv, singular)
-    worker = places.find("opencl").worker
+    worker = registry.find("opencl").worker
     with pytest.raises(np.linalg.LinAlgError):
         worker.run(traced, [singular])
     assert worker.alive
@@ -373,8 +373,8 @@ def test_an_error_of_the_engine_leaves_the_worker_alive() -> None:
 
 def test_what_ran_on_the_host_names_the_users_line() -> None:
     """Two programs of one key come from two lines, and each is told with its own."""
-    places = DeviceRegistry()
-    place = places.find("opencl")
+    registry = DeviceRegistry()
+    place = registry.find("opencl")
     x = np.arange(9, dtype=np.float32).reshape(3, 3)
     recorded = record(lambda x: np.linalg.svd(x)[1] + 1, x)
     programs = {
@@ -389,7 +389,7 @@ def test_what_ran_on_the_host_names_the_users_line() -> None:
         with ag.host_operations() as told:
             place.run(program, [x])
         assert {each.line for each in told} == {line}
-    places.close()
+    registry.close()
 
 
 # -- callers

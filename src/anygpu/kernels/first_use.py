@@ -50,12 +50,12 @@ def engines_for(language: Language) -> list[str]:
 
 def device_for(language: Language) -> tuple[Device | None, str]:
     """The best device of this machine that speaks the language; or none, and why."""
-    from anygpu.residency.registry import places
+    from anygpu.residency.registry import registry
 
     try:
         known = {entry.name for entry in catalogue()}
         if names := [name for name in engines_for(language) if name in known]:
-            return places.find(",".join(names)).facts, ""
+            return registry.find(",".join(names)).facts, ""
         why = f"The variable ANYGPU_ENGINES leaves out {', '.join(engines_for(language))}."
     except DeviceUnavailable as error:
         why = error.refusals[0] if error.refusals else str(error)

@@ -100,7 +100,7 @@ def on_device(
         )
     if keep:
         place = planner.places.find(name, isolation=state.options.isolation)
-        buffers = place.keep(state.program, given, ran.results)
+        buffers = place.track(state.program, given, ran.results)
         results: list[Any] = [
             Array(Value.on(place, buffer, spec)) for buffer, spec in zip(buffers, state.program.results, strict=True)
         ]

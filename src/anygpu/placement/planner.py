@@ -23,7 +23,7 @@ from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections, kind_of
 from anygpu.plan.predicting import Expected, predict
 from anygpu.program.graph import Program
-from anygpu.residency.registry import DeviceRegistry, places
+from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.worker import Worker
 
 #: A device that nobody has used before costs this much to find out about: it is worth it only for those who compute.
@@ -49,7 +49,7 @@ class Machine(NamedTuple):
 class Planner:
     """Where calls are placed. The module's functions use a default one."""
 
-    def __init__(self, *, known: DeviceRegistry = places, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, *, known: DeviceRegistry = registry, clock: Callable[[], float] = time.perf_counter) -> None:
         self.places = known
         self.clock = clock
         #: Held around everything that cells and tables are told; never while something runs.

@@ -93,7 +93,7 @@ def as_arguments(values: Sequence[Any], program: Program, resident: str | None) 
             if value.device == resident and value.dtype.name == spec.dtype:
                 compute([value._value], value._place)
                 buffer: Any = value._value.buffer
-                given.append(buffer.live() if isinstance(buffer, TrackedBuffer) else buffer)
+                given.append(buffer.ensure_resident() if isinstance(buffer, TrackedBuffer) else buffer)
                 continue
             value = np.asarray(value)
         given.append(np.asarray(value, to_numpy_dtype(spec.dtype)))

@@ -1,4 +1,4 @@
-"""A device as arrays see it, through whichever worker has it open now."""
+"""A device as arrays see it: uploads, downloads and programs go to the worker that has it open now."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from anygpu.workers.worker import Argument, Handle, Worker
 
 
 def run_and_keep(worker: Worker, program: Program, buffers: Sequence[Argument]) -> list[Any]:
-    """The results, left on the device. What the device cannot compile is computed on the host, which is told."""
+    """Run a program and leave the results on the device.
+
+    A program that the device cannot compile is computed on the host, which the user is told.
+    """
     try:
         ran = worker.run(program, buffers, keep=True, wait=False)
     except CannotCompile as refused:
@@ -45,7 +48,7 @@ def run_and_keep(worker: Worker, program: Program, buffers: Sequence[Argument]) 
 
 
 class DeviceHandle:
-    """One device that holds arrays and runs programs, through whichever worker has it open now."""
+    """One device that holds arrays and runs programs."""
 
     def __init__(self, facts: Device, find_worker: Callable[[], Worker]) -> None:
         self.facts = facts
@@ -58,7 +61,7 @@ class DeviceHandle:
 
     @property
     def worker(self) -> Worker:
-        """Opened when it is first needed, and again when it has died."""
+        """The worker of the device, opened when it is first needed and again after it has died."""
         worker = self._worker
         if worker is None or not worker.alive:
             worker = self._worker = self._find_worker()
@@ -82,12 +85,12 @@ class DeviceHandle:
     def adopt(self, array: Any) -> Any:
         return self.worker.adopt(array)
 
-    def keep(self, program: Program, given: Sequence[Argument], results: Sequence[Handle]) -> list[Any]:
-        """What a worker has left on the device after it ran the program on `given`, as buffers of arrays."""
+    def track(self, program: Program, given: Sequence[Argument], results: Sequence[Handle]) -> list[Any]:
+        """The results that a worker has left on the device after it ran the program on `given`, as buffers."""
         return list(results)
 
     def _worker_of(self, buffer: Any) -> Worker:
-        """The worker, unless what the buffer was on is gone: then a new one would be opened in vain."""
+        """The worker that holds the buffer. Raises `DeviceLost` if it has died: a new one would not have the buffer."""
         worker = self._worker
         generation = getattr(buffer, "generation", None)
         if generation is not None and worker is not None and (not worker.alive or worker.generation != generation):
@@ -95,4 +98,4 @@ class DeviceHandle:
         return self.worker
 
     def __repr__(self) -> str:
-        return f"<place {self.device}>"
+        return f"<device {self.device}>"

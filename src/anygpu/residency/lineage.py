@@ -1,8 +1,8 @@
-"""How arrays can be had again that were on a device which was lost, or that had to make room on it.
+"""How an array is restored after its device was lost, or after it was evicted.
 
-Every array on a device that can be lost has an `Lineage`: a copy on the host, or the program that made it with the
-origins of what it was made of, or a reason why there is neither. Origins are in the host's memory alone. What they
-cost is bounded: copies by `HostCopyCache`, and the history of an array by `DEPTH` and `NODES`.
+Every array on a device that can be lost has a `Lineage`: a copy on the host, or the program that produced it with the
+lineages of its inputs, or a reason why there is neither. Lineages take host memory only, and that is bounded: copies by
+`HostCopyCache`, the history of an array by `DEPTH` and `NODES`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MEMORY = "ANYGPU_RECOVERY_MEMORY"
 
 _MOST_MEMORY = 1 << 30
 
-#: Programs one after the other, after which an array is copied to the host instead.
+#: Programs in sequence after which an array is copied to the host instead.
 DEPTH = 64
-#: Of all these programs together.
+#: Nodes of all these programs together.
 NODES = 1 << 14
 
 
 def default_budget() -> int:
-    """The most bytes of the host's memory for copies, as the variable says."""
+    """The host memory for copies in bytes, from the environment variable if it is set."""
     text = os.environ.get(MEMORY)
     if not text:
         return min(_MOST_MEMORY, host.memory_total() // 8)
@@ -51,48 +51,48 @@ def default_budget() -> int:
 
 
 class HostCopy:
-    """The values of an array in memory that nobody else has, until they are dropped."""
+    """The values of an array in memory of its own, until they are dropped."""
 
     __slots__ = ("__weakref__", "_number", "_returned", "nbytes", "needed_by", "values", "why")
 
     def __init__(self, values: HostArray, number: int, returned: deque[int]) -> None:
         self.values: HostArray | None = values
         self.nbytes = values.nbytes
-        #: Why it was dropped.
+        #: The reason, once the values were dropped.
         self.why = ""
-        #: Arrays that are on no device now, and are had again with the help of this.
+        #: Arrays that are on no device now, and are restored from this copy.
         self.needed_by: list[ref[TrackedBuffer]] = []
         self._number = number
         self._returned = returned
 
     @property
     def is_needed(self) -> bool:
-        """Whether an array is nowhere else."""
+        """Whether this copy is the only way to restore some array."""
         if self.needed_by:
-            alive = [kept for each in self.needed_by if (kept := each()) is not None and kept.handle is None]
-            self.needed_by = [ref(kept) for kept in alive]
+            alive = [buffer for each in self.needed_by if (buffer := each()) is not None and buffer.handle is None]
+            self.needed_by = [ref(buffer) for buffer in alive]
         return bool(self.needed_by)
 
     def __del__(self) -> None:
-        # On any thread, at any moment: whoever has the lock, or takes it next, does the rest.
+        # Runs on any thread at any moment, so it takes no lock: the next holder of the cache's lock does the rest.
         self._returned.append(self._number)
 
 
 class HostCopyCache:
-    """All copies of a process. Beyond the budget the oldest are dropped, unless an array is nowhere else."""
+    """All host copies of a process. Beyond the budget the oldest are dropped, except those that an array depends on."""
 
     def __init__(self, budget: int | None = None) -> None:
         self._budget = budget
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        #: In the order in which they were made.
+        #: In order of creation.
         self._sizes: dict[int, int] = {}
         self._copies: dict[int, ref[HostCopy]] = {}
         self._returned: deque[int] = deque()
         self._bytes = 0
 
     def forked(self) -> None:
-        """In a process that was forked from ours."""
+        """Called in a forked child: another thread may have held the lock."""
         self._lock = threading.Lock()
 
     @property
@@ -103,13 +103,13 @@ class HostCopyCache:
 
     @property
     def bytes(self) -> int:
-        """What all copies take now."""
+        """The size of all copies."""
         with self._lock:
             self._settle()
             return self._bytes
 
     def keep(self, values: HostArray, *, owned: bool = False) -> HostCopy | str:
-        """A copy of the values, or why there can be none. `owned` ones are the copy: nobody writes to them."""
+        """A copy of the values, or the reason why there is none. `owned` values are immutable and not copied."""
         if values.nbytes > self.budget:
             return f"it has {readable_bytes(values.nbytes)}, and copies on the host may take {self._allowed()}"
         return self._made(values, owned=owned) or (
@@ -117,17 +117,17 @@ class HostCopyCache:
         )
 
     def hold(self, values: HostArray) -> HostCopy | None:
-        """A copy whatever the budget says, for an array that leaves its device; none if the host has no room."""
+        """A copy beyond the budget, for an array that is evicted; `None` if the host lacks memory."""
         if host.memory_free() < 2 * values.nbytes:
             return None
         return self._made(values, forced=True)
 
-    def need(self, copy: HostCopy, kept: TrackedBuffer) -> bool:
-        """Keep the copy as long as that array is on no device. Whether it was still there."""
+    def need(self, copy: HostCopy, buffer: TrackedBuffer) -> bool:
+        """Keep the copy while that array is on no device. Returns whether the copy still existed."""
         with self._lock:
             if copy.values is None:
                 return False
-            copy.needed_by.append(ref(kept))
+            copy.needed_by.append(ref(buffer))
             return True
 
     def _made(self, values: HostArray, *, owned: bool = False, forced: bool = False) -> HostCopy | None:
@@ -179,37 +179,37 @@ class HostCopyCache:
 # -- where arrays come from
 
 
-# Every program that runs makes one of each of these: msgspec makes them in C.
+# Every program that runs creates one of each of these; msgspec does that in C.
 
 
 class Producer(msgspec.Struct, eq=False):
-    """A program and what it was run on. All its results share it, so that it is run once for all of them."""
+    """A program and the lineages of its inputs. All its results share it, so that it is rerun once for all of them."""
 
     program: Program
     inputs: Sequence[Lineage]
-    #: In their order; empty if there is only one.
+    #: In order; empty if there is only one.
     results: Sequence[ref[Lineage]] = ()
 
 
 class Lineage(msgspec.Struct, eq=False, weakref=True):
-    """How one array can be had again."""
+    """How one array can be restored."""
 
     spec: Spec
-    recipe: Producer | None = None
-    #: Among the results of the recipe.
+    producer: Producer | None = None
+    #: The index among the results of the producer.
     position: int = 0
-    #: Programs that would have to be run one after the other, and at most so many nodes in all of them.
+    #: Programs to rerun in sequence, and an upper bound for the nodes in all of them.
     depth: int = 0
     nodes: int = 0
-    #: At most so many bytes of copies are held by its history.
+    #: An upper bound for the bytes of copies that its history keeps alive.
     held: int = 0
-    #: Where it was made, if there is no recipe to tell.
+    #: The user's line that created it, if there is no producer.
     line: Line | None = None
-    #: What its user calls it.
+    #: The user's name for it.
     name: str = ""
-    #: The array, while there is one.
+    #: The array, while it exists.
     array: ref[TrackedBuffer] | None = None
-    #: Why there is neither a copy nor a recipe.
+    #: The reason why there is neither a copy nor a producer.
     why: str = ""
     _copy: HostCopy | None = None
 
@@ -225,22 +225,22 @@ class Lineage(msgspec.Struct, eq=False, weakref=True):
     def remember(self, copy: HostCopy | str) -> None:
         if isinstance(copy, HostCopy):
             self._copy = copy
-            if self.recipe is None:
+            if self.producer is None:
                 self.held = copy.nbytes
         else:
             self.why = copy
 
     def forget(self, why: str) -> None:
-        """There shall be neither a copy nor a recipe."""
+        """Drop the copy and the producer."""
         self.line = self._users_line()
-        self.recipe = self._copy = None
+        self.producer = self._copy = None
         self.depth = self.nodes = self.held = 0
         self.why = why
 
     def cut(self) -> None:
-        """Forget how it was made: there is a copy, or a reason why there is none."""
+        """Drop the producer: there is a copy, or a reason why there is none."""
         self.line = self._users_line()
-        self.recipe = None
+        self.producer = None
         self.depth = self.nodes = 0
         self.held = self._copy.nbytes if self._copy is not None else 0
 
@@ -251,130 +251,130 @@ class Lineage(msgspec.Struct, eq=False, weakref=True):
         return f"{self.spec} of {line[0]}:{line[1]}" if line is not None else str(self.spec)
 
     def _users_line(self) -> Line | None:
-        if self.recipe is None:
+        if self.producer is None:
             return self.line
-        program = self.recipe.program
+        program = self.producer.program
         return program.lines[program.outputs[self.position]]
 
 
-def made_by(program: Program, inputs: Sequence[Lineage]) -> list[Lineage]:
-    """The origins of a program's results. Called for every program that runs."""
+def result_lineages(program: Program, inputs: Sequence[Lineage]) -> list[Lineage]:
+    """The lineages of a program's results. On the path of every program that runs."""
     depth = held = 0
     nodes = len(program.nodes)
-    for origin in inputs:
-        nodes += origin.nodes
-        held += origin.held
-        if origin.depth > depth:
-            depth = origin.depth
-    recipe = Producer(program, inputs)
+    for lineage in inputs:
+        nodes += lineage.nodes
+        held += lineage.held
+        if lineage.depth > depth:
+            depth = lineage.depth
+    producer = Producer(program, inputs)
     specs, outputs = program.specs, program.outputs
     if len(outputs) == 1:
-        return [Lineage(specs[outputs[0]], recipe, 0, depth + 1, nodes, held)]
-    origins = [Lineage(specs[output], recipe, at, depth + 1, nodes, held) for at, output in enumerate(outputs)]
-    recipe.results = [ref(origin) for origin in origins]
-    return origins
+        return [Lineage(specs[outputs[0]], producer, 0, depth + 1, nodes, held)]
+    lineages = [Lineage(specs[output], producer, at, depth + 1, nodes, held) for at, output in enumerate(outputs)]
+    producer.results = [ref(lineage) for lineage in lineages]
+    return lineages
 
 
-#: An origin with what it is made by; `None` where nothing is looked for behind it.
+#: A lineage with its producer; `None` where its ancestors are not needed.
 Step = tuple[Lineage, Producer | None]
 
 
-def recount(origin: Lineage) -> None:
-    """Count anew: what several programs use was counted for each of them.
+def recount(lineage: Lineage) -> None:
+    """Recompute the bounds: an ancestor of several programs was counted for each of them.
 
-    Copies of arrays that somebody still has are not counted: they would be there anyway.
+    Copies of arrays that are still alive do not count: they exist in any case.
     """
-    if origin.recipe is None:
+    if lineage.producer is None:
         return
-    order = in_order([origin], lambda _: False)
-    recipes = {id(recipe): recipe for _, recipe in order if recipe is not None}
-    origin.nodes = sum(len(recipe.program.nodes) for recipe in recipes.values())
+    order = topological_order([lineage], lambda _: False)
+    producers = {id(producer): producer for _, producer in order if producer is not None}
+    lineage.nodes = sum(len(producer.program.nodes) for producer in producers.values())
     copies = [each.copy for each, _ in order if each.array is None or each.array() is None]
-    origin.held = sum(copy.nbytes for copy in copies if copy is not None)
+    lineage.held = sum(copy.nbytes for copy in copies if copy is not None)
 
 
-def in_order(wanted: Iterable[Lineage], is_there: Callable[[Lineage], bool]) -> list[Step]:
-    """Everything that is needed to have the wanted ones again, inputs before what is made of them.
+def topological_order(wanted: Iterable[Lineage], is_available: Callable[[Lineage], bool]) -> list[Step]:
+    """The wanted lineages and their ancestors, inputs before results; ancestors of available ones are left out.
 
-    Nothing is looked for behind what is there. Iterative, as histories are long.
+    Iterative, because histories are long.
     """
     order: list[Step] = []
     seen: set[int] = set()
-    stack: list[tuple[Lineage, Producer | None, bool]] = [(origin, None, False) for origin in wanted]
+    stack: list[tuple[Lineage, Producer | None, bool]] = [(lineage, None, False) for lineage in wanted]
     while stack:
-        origin, recipe, entered = stack.pop()
+        lineage, producer, entered = stack.pop()
         if entered:
-            order.append((origin, recipe))
+            order.append((lineage, producer))
             continue
-        if id(origin) in seen:
+        if id(lineage) in seen:
             continue
-        seen.add(id(origin))
-        recipe = None if is_there(origin) else origin.recipe
-        stack.append((origin, recipe, True))
-        if recipe is not None:
-            stack.extend((each, None, False) for each in recipe.inputs if id(each) not in seen)
+        seen.add(id(lineage))
+        producer = None if is_available(lineage) else lineage.producer
+        stack.append((lineage, producer, True))
+        if producer is not None:
+            stack.extend((each, None, False) for each in producer.inputs if id(each) not in seen)
     return order
 
 
-def has_copy(origin: Lineage) -> bool:
-    return origin.copy is not None
+def has_copy(lineage: Lineage) -> bool:
+    return lineage.copy is not None
 
 
-def what_is_missing(order: Sequence[Step], is_there: Callable[[Lineage], bool]) -> dict[int, Lineage | None]:
-    """For each origin, by its id: the first one behind it that cannot be had again, or none."""
+def missing_ancestors(order: Sequence[Step], is_available: Callable[[Lineage], bool]) -> dict[int, Lineage | None]:
+    """By id of each lineage: the first ancestor that cannot be restored, or `None`."""
     missing: dict[int, Lineage | None] = {}
-    for origin, recipe in order:
+    for lineage, producer in order:
         found: Lineage | None = None
-        if recipe is not None:
-            behind = (missing[id(each)] for each in recipe.inputs)
-            found = next((each for each in behind if each is not None), None)
-        elif not is_there(origin):
-            found = origin
-        missing[id(origin)] = found
+        if producer is not None:
+            ancestors = (missing[id(each)] for each in producer.inputs)
+            found = next((each for each in ancestors if each is not None), None)
+        elif not is_available(lineage):
+            found = lineage
+        missing[id(lineage)] = found
     return missing
 
 
-def why_lost(origin: Lineage, missing: Lineage) -> str:
-    """A clause: why the array of an origin cannot be had again."""
+def describe_loss(lineage: Lineage, missing: Lineage) -> str:
+    """A clause: why the array of a lineage cannot be restored."""
     why = missing.why or "nothing was kept of it"
-    return why if missing is origin else f"it was computed from {missing.describe()}, and of that {why}"
+    return why if missing is lineage else f"it was computed from {missing.describe()}, and of that {why}"
 
 
-class Lends(Protocol):
-    """Where an array is at home."""
+class BufferOwner(Protocol):
+    """The device that a buffer belongs to."""
 
-    def lend(self, buffer: TrackedBuffer) -> Handle: ...
+    def handle_for(self, buffer: TrackedBuffer) -> Handle: ...
 
 
 class TrackedBuffer(msgspec.Struct, eq=False, weakref=True):
-    """An array on a device that can be lost: where it is now, and how it can be had again."""
+    """An array on a device that can be lost: its current handle, and its lineage."""
 
-    #: `None` while it is on no device: it was lost with one, or had to make room.
+    #: `None` while it is on no device: it was lost or evicted.
     handle: Handle | None
-    origin: Lineage
-    place: Lends
-    #: Of the worker that it was on last.
+    lineage: Lineage
+    owner: BufferOwner
+    #: The generation of the worker that held it last.
     generation: int
-    #: Rises with every use of any array.
+    #: The time of the last use, on a clock that ticks with every use of any array.
     used: int
 
     @property
     def spec(self) -> Spec:
-        return self.origin.spec
+        return self.lineage.spec
 
-    def live(self) -> Handle:
-        """The array on its device, brought back there if it has to be."""
-        return self.place.lend(self)
+    def ensure_resident(self) -> Handle:
+        """The handle of the array on its device, after restoring it if necessary."""
+        return self.owner.handle_for(self)
 
     def __repr__(self) -> str:
         return f"<{self.handle!r}>" if self.handle is not None else f"<{self.spec}, on no device now>"
 
 
-# -- what is told about it
+# -- reports
 
 
 class LostArray(NamedTuple):
-    """An array that cannot be had again."""
+    """An array that cannot be restored."""
 
     description: str
     nbytes: int
@@ -385,10 +385,10 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that has died, and what became of the arrays on it."""
 
     device: str
-    #: Of the worker that died.
+    #: The generation of the worker that died.
     generation: int
     why: str
-    #: Arrays that are uploaded again when they are used, and those that are computed again.
+    #: Arrays that will be uploaded again when they are used, and arrays that will be recomputed.
     restorable_from_copy: int = 0
     recomputable: int = 0
     lost: tuple[LostArray, ...] = ()
@@ -408,7 +408,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evicted(msgspec.Struct, frozen=True):
-    """What has left a device. It comes back when it is used."""
+    """Arrays that were evicted from a device. They are restored when they are used."""
 
     arrays: int = 0
     bytes: int = 0

@@ -1,4 +1,4 @@
-"""Places: devices as arrays see them, each with the worker that has it open."""
+"""The devices of this process, each with a handle for arrays and the worker that has it open."""
 
 from __future__ import annotations
 
@@ -25,51 +25,51 @@ from anygpu.workers.opening import home_of, open_worker
 from anygpu.workers.starting import Child
 from anygpu.workers.worker import Worker
 
-__all__ = ["DeviceHandle", "DeviceRegistry", "places"]
+__all__ = ["DeviceHandle", "DeviceRegistry", "registry"]
 
-#: The default device is this variable's, or NumPy's.
+#: Names the default device; without it that is NumPy.
 VARIABLE = "ANYGPU_DEVICE"
 
-#: How long the machine may be looked at.
+#: Time limit for probing the machine.
 LOOK_SECONDS = 20.0
 
-#: A child that has verified a device waits so long to become its worker.
+#: How long a child that has verified a device may wait to become its worker.
 _ADOPTION_SECONDS = 60.0
 
-#: Deaths of workers that are remembered.
+#: Losses that are remembered.
 _LOSSES = 100
 
 
 class DeviceRegistry:
-    """The devices that are known and the workers that are open, by every name that has led to them."""
+    """The known devices, their handles and their open workers."""
 
     def __init__(self) -> None:
         self._locks()
         self._by_name: dict[tuple[str, Isolation | None], DeviceHandle] = {}
-        self._places: dict[tuple[str, Isolation], DeviceHandle] = {}
+        self._handles: dict[tuple[str, Isolation], DeviceHandle] = {}
         self._workers: dict[tuple[str, Isolation], Worker] = {}
         self._generations: dict[tuple[str, Isolation], int] = defaultdict(int)
-        #: What engines of this process have listed, and the engines.
+        #: Devices that engines in this process have listed, and those engines.
         self._listed: dict[str, list[Device | Unavailable]] = {}
         self._listing: dict[str, ProgramEngine] = {}
-        #: What probes have found.
+        #: Results of probes, by engine.
         self._probed: dict[str, list[Device | Unavailable]] = {}
-        #: Children that have verified a device of their engine, and could be its worker.
-        self._adopted: dict[str, Child] = {}
-        #: Those that end the ones nobody has made a worker.
+        #: Children that have verified a device of their engine, and may become its worker.
+        self._adoptable: dict[str, Child] = {}
+        #: Timers that end children which have not become workers.
         self._timers: list[threading.Timer] = []
-        #: What arrays can be restored from, and what became of those of workers that died.
+        #: Copies that arrays are restored from, and reports on workers that died.
         self._copies = HostCopyCache()
         self._losses: deque[Loss] = deque(maxlen=_LOSSES)
-        self._over = False
+        self._ended = False
 
     def _locks(self) -> None:
         self._lock = threading.RLock()
-        self._looking = threading.Lock()
+        self._probing = threading.Lock()
         self._opening: dict[tuple[str, Isolation], threading.Lock] = defaultdict(threading.Lock)
 
     def find(self, name: str | None = None, *, isolation: Isolation | None = None) -> DeviceHandle:
-        """The place for `on=name`; `None` is the default device. Of several names with commas the first that is there.
+        """The handle for `on=name`; `None` is the default device. Of a comma-separated list, the first that exists.
 
         Raises `DeviceUnavailable` with every reason.
         """
@@ -78,12 +78,12 @@ class DeviceRegistry:
         if known is not None:
             return known
         names = [each.strip() for each in wanted.split(",") if each.strip()] or ["numpy"]
-        place = self._first_of(names, isolation) if len(names) > 1 else self._find(names[0], isolation)
-        self._by_name[wanted, isolation] = place
-        return place
+        handle = self._first_of(names, isolation) if len(names) > 1 else self._find(names[0], isolation)
+        self._by_name[wanted, isolation] = handle
+        return handle
 
     def _first_of(self, names: Sequence[str], isolation: Isolation | None) -> DeviceHandle:
-        """In order of preference, and no library is loaded for a name behind the one that is found."""
+        """The first name that exists; libraries of the names after it are not loaded."""
         refusals: list[str] = []
         for name in names:
             try:
@@ -97,33 +97,33 @@ class DeviceRegistry:
     def _find(self, wanted: str, isolation: Isolation | None) -> DeviceHandle:
         candidates = [entry for entry in catalogue() if _may_have(entry, wanted)]
         found: list[Device | Unavailable] = []
-        distant: list[EngineEntry] = []
+        isolated: list[EngineEntry] = []
         for entry in candidates:
             if not is_installed(entry):
                 raise MissingExtra(entry.requires or entry.name, entry.extra or entry.name)
             if home_of(entry, isolation) == "process":
-                distant.append(entry)
+                isolated.append(entry)
             else:
                 found += self._list(entry)
-        found += [item for item in self._probe(distant) if not isinstance(item, Device) or item.verified]
+        found += [item for item in self._probe(isolated) if not isinstance(item, Device) or item.verified]
         devices = [item for item in found if isinstance(item, Device)]
         missing = [item for item in found if isinstance(item, Unavailable)]
         (best, *_) = require(devices, prefer(wanted, unverified=True), missing)
-        return self._place(best, isolation)
+        return self._handle_for(best, isolation)
 
-    def _place(self, device: Device, isolation: Isolation | None) -> DeviceHandle:
+    def _handle_for(self, device: Device, isolation: Isolation | None) -> DeviceHandle:
         home = home_of(_entry_of(device.id), isolation)
         with self._lock:
             key = (device.id, home)
-            if key not in self._places:
+            if key not in self._handles:
                 find = partial(self._open, device, home)
-                self._places[key] = (
+                self._handles[key] = (
                     RecoverableDevice(device, find, self._copies) if home == "process" else DeviceHandle(device, find)
                 )
-            return self._places[key]
+            return self._handles[key]
 
     def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
-        """The open worker of a device. One that has died is replaced by its next generation."""
+        """The open worker of a device. A dead worker is replaced by its next generation."""
         entry = _entry_of(device_id)
         home = home_of(entry, isolation)
         known = self._workers.get((device_id, home))
@@ -137,15 +137,15 @@ class DeviceRegistry:
         raise DeviceUnavailable(f'on="{device_id}"', reasons, device=device_id)
 
     def home(self, device_id: str) -> Isolation:
-        """Where a worker of the device lives by default."""
+        """The default isolation of a worker of the device."""
         return home_of(_entry_of(device_id))
 
     def generation(self, device_id: str) -> int | None:
-        """Of the open worker of the device; `None` when there is none."""
+        """The generation of the open worker of the device; `None` if there is none."""
         return max((worker.generation for worker in self._open_workers(device_id)), default=None)
 
     def kill(self, device_id: str) -> None:
-        """End the processes of workers of the device, whatever they are doing; those of this process go on."""
+        """Kill the child processes of the device's workers; workers in this process go on."""
         for worker in self._open_workers(device_id):
             worker.kill()
 
@@ -153,7 +153,7 @@ class DeviceRegistry:
         return [worker for (name, _), worker in list(self._workers.items()) if name == device_id and worker.alive]
 
     def is_open(self, device_id: str) -> bool:
-        """Whether a worker of the device, in any home, is there to be used."""
+        """Whether a worker of the device is open, in a thread or in a child."""
         return any(name == device_id and worker.alive for (name, _), worker in list(self._workers.items()))
 
     def _open(self, device: Device, home: Isolation) -> Worker:
@@ -164,12 +164,12 @@ class DeviceRegistry:
             known = self._workers.get(key)
             if known is not None and known.alive:
                 return known
-            if self._over:
+            if self._ended:
                 raise DeviceUnavailable(f'on="{device.id}"', ["this process is about to end."], device=device.id)
             if known is not None:
-                self._mourn(key, known)
+                self._record_loss(key, known)
             with self._lock:
-                adopted = self._adopted.pop(device.engine, None) if home == "process" else None
+                adopted = self._adoptable.pop(device.engine, None) if home == "process" else None
             self._generations[key] += 1
             entry = self._entry_to_open(device)
             worker = open_worker(entry, device, isolation=home, generation=self._generations[key], adopted=adopted)
@@ -177,32 +177,32 @@ class DeviceRegistry:
             return worker
 
     def _entry_to_open(self, device: Device) -> EngineEntry:
-        """What a worker is told to load; tests put another engine in its place."""
+        """The entry that a worker loads; tests substitute another engine."""
         return _entry_of(device.id)
 
-    def _mourn(self, key: tuple[str, Isolation], worker: Worker) -> None:
-        """Before a dead worker is replaced: write down what becomes of its arrays."""
-        place = self._places.get(key)
-        if isinstance(place, RecoverableDevice):
-            loss = place.lose(worker)
+    def _record_loss(self, key: tuple[str, Isolation], worker: Worker) -> None:
+        """Record what becomes of the arrays of a dead worker, before it is replaced."""
+        handle = self._handles.get(key)
+        if isinstance(handle, RecoverableDevice):
+            loss = handle.record_loss(worker)
         else:
             loss = Loss(device=key[0], generation=worker.generation, why=worker.ended or "")
         self._losses.append(loss)
         self._workers.pop(key, None)
 
     def losses(self) -> list[Loss]:
-        """The last workers that died and were replaced, the latest last, with what became of the arrays on them."""
+        """The latest workers that died and were replaced, oldest first, with what became of their arrays."""
         return list(self._losses)
 
     def evict(self, device_id: str, nbytes: int | None = None) -> Evicted:
-        """Let arrays of ours make room on a device, until so many bytes are free; `None` for all that can go.
+        """Evict arrays from a device, least recently used first, until `nbytes` are free; `None` evicts all it can.
 
-        Those go first that were not used for the longest time, and they come back when they are used. Arrays that a
-        call uses now stay, those that could not come back, and those of workers in this process.
+        They are restored when they are used. Arrays in use stay, arrays that could not be restored, and arrays of
+        workers in this process.
         """
         arrays = freed = 0
-        for place in self._lasting(device_id):
-            gone = place.evict(None if nbytes is None else nbytes - freed)
+        for handle in self._recoverable(device_id):
+            gone = handle.evict(None if nbytes is None else nbytes - freed)
             arrays, freed = arrays + gone.arrays, freed + gone.bytes
             if nbytes is not None and freed >= nbytes:
                 break
@@ -211,40 +211,40 @@ class DeviceRegistry:
         return Evicted(arrays, freed)
 
     def reclaim(self, device_id: str) -> int:
-        """Give back what workers of the device keep for later: how many bytes of its memory that was."""
+        """Free memory that workers of the device have cached; returns the bytes of device memory freed."""
         workers = [worker for (name, _), worker in list(self._workers.items()) if name == device_id and worker.alive]
         given = 0
         for worker in workers:
-            # One that dies now keeps nothing.
+            # A worker that dies now holds no memory.
             with contextlib.suppress(DeviceLost):
                 given += worker.reclaim()
         return given
 
-    def _lasting(self, device_id: str) -> list[RecoverableDevice]:
-        places = [place for (name, _), place in list(self._places.items()) if name == device_id]
-        return [place for place in places if isinstance(place, RecoverableDevice)]
+    def _recoverable(self, device_id: str) -> list[RecoverableDevice]:
+        registry = [handle for (name, _), handle in list(self._handles.items()) if name == device_id]
+        return [handle for handle in registry if isinstance(handle, RecoverableDevice)]
 
     def devices(self) -> list[Device]:
-        """Every device that was verified, looked for once in this process."""
+        """All verified devices; the machine is probed once per process."""
         return [item for item in self._everything() if isinstance(item, Device) and item.verified]
 
     def unavailable(self) -> list[Unavailable]:
-        """What could have been a device and is not."""
+        """Devices that exist but cannot be used, with reasons."""
         return [item for item in self._everything() if isinstance(item, Unavailable)]
 
     def _everything(self) -> list[Device | Unavailable]:
         return self._probe(catalogue())
 
     def _probe(self, entries: Sequence[EngineEntry]) -> list[Device | Unavailable]:
-        """What is on the machine, as remembered or as children find it."""
+        """The devices of these engines, from the cache or from probes in children."""
         if any(entry.name not in self._probed for entry in entries):
-            with self._looking:
+            with self._probing:
                 new = [entry for entry in entries if entry.name not in self._probed]
                 if new:
-                    self._look(new)
+                    self._probe_new(new)
         return [item for entry in entries for item in self._probed[entry.name]]
 
-    def _look(self, entries: Sequence[EngineEntry]) -> None:
+    def _probe_new(self, entries: Sequence[EngineEntry]) -> None:
         from anygpu.workers.discovery import look
 
         adopt: dict[str, Child | None] = {e.name: None for e in entries if home_of(e) == "process"}
@@ -255,23 +255,23 @@ class DeviceRegistry:
             found.setdefault(item.engine, []).append(item)
         fresh = {name: child for name, child in adopt.items() if child is not None}
         with self._lock:
-            self._adopted |= fresh
+            self._adoptable |= fresh
             self._probed |= found
         if fresh:
-            timer = threading.Timer(_ADOPTION_SECONDS, self._send_away, [fresh])
+            timer = threading.Timer(_ADOPTION_SECONDS, self._reap_unclaimed, [fresh])
             timer.daemon, timer.name = True, "anygpu-adoption"
             with self._lock:
                 self._timers = [each for each in self._timers if each.is_alive()]
                 timer.start()
                 self._timers.append(timer)
 
-    def _send_away(self, children: dict[str, Child]) -> None:
-        """End those that nobody has made a worker."""
+    def _reap_unclaimed(self, children: dict[str, Child]) -> None:
+        """End children that have not become workers."""
         for name, child in children.items():
             with self._lock:
-                unclaimed = self._adopted.get(name) is child
+                unclaimed = self._adoptable.get(name) is child
                 if unclaimed:
-                    del self._adopted[name]
+                    del self._adoptable[name]
             if unclaimed:
                 child.kill()
                 child.close()
@@ -287,14 +287,14 @@ class DeviceRegistry:
             return self._listed[entry.name]
 
     def close(self) -> None:
-        """Let go of every device, and of what engines keep; they leave to the next process what spares it work."""
+        """Close all workers and engines; engines save their caches for the next process."""
         with self._lock:
-            workers, adopted = list(self._workers.values()), dict(self._adopted)
+            workers, adopted = list(self._workers.values()), dict(self._adoptable)
             engines, timers = list(self._listing.values()), self._timers
             self._timers = []
-            self._send_away(adopted)
-            for kept in (self._workers, self._places, self._by_name, self._listed, self._listing, self._probed):
-                kept.clear()
+            self._reap_unclaimed(adopted)
+            for table in (self._workers, self._handles, self._by_name, self._listed, self._listing, self._probed):
+                table.clear()
         for timer in timers:
             timer.cancel()
             if timer is not threading.current_thread():
@@ -304,8 +304,8 @@ class DeviceRegistry:
         for engine in engines:
             engine.close()
 
-    def known(self) -> list[str]:
-        """The devices that arrays can be on, as far as engines have been asked; the default one first."""
+    def device_names(self) -> list[str]:
+        """The devices found so far, the default one first."""
         default = self.find().device
         with self._lock:
             every = [item for found in (*self._listed.values(), *self._probed.values()) for item in found]
@@ -313,18 +313,18 @@ class DeviceRegistry:
         return [default, *sorted(others - {default})]
 
     def _forked(self) -> None:
-        """In a process that was forked from ours: workers say themselves that they stayed behind."""
+        """Called in a forked child: workers notice by themselves that they belong to the parent."""
         self._locks()
-        self._adopted.clear()
+        self._adoptable.clear()
         self._timers.clear()
         self._copies.forked()
-        for place in self._places.values():
-            if isinstance(place, RecoverableDevice):
-                place.forked()
+        for handle in self._handles.values():
+            if isinstance(handle, RecoverableDevice):
+                handle.forked()
 
-    def _end(self) -> None:
-        """With the process: arrays that a thread still uses do not come back any more."""
-        self._over = True
+    def _close_at_exit(self) -> None:
+        """At exit no worker is opened again, even if a thread still uses arrays."""
+        self._ended = True
         self.close()
 
 
@@ -337,16 +337,16 @@ def _entry_of(device_id: str) -> EngineEntry:
 
 
 def _may_have(entry: EngineEntry, wanted: str) -> bool:
-    """Whether a name can mean a device of this engine, so that only that engine's library is loaded."""
+    """Whether a name may mean a device of this engine, so that no other engine's library is loaded."""
     engine = wanted.lower().partition(":")[0]
     names = {each.name for each in catalogue()}
     return entry.name == engine if engine in names else is_installed(entry)
 
 
-#: The places of this process. Arrays find them through `anygpu.array.core.device`.
-places = DeviceRegistry()
-set_device_finder(places.find)
-set_devices(places.known)
-atexit.register(places._end)
+#: The registry of this process. Arrays reach it through `anygpu.array.core.device`.
+registry = DeviceRegistry()
+set_device_finder(registry.find)
+set_devices(registry.device_names)
+atexit.register(registry._close_at_exit)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=places._forked)
+    os.register_at_fork(after_in_child=registry._forked)

@@ -1,102 +1,100 @@
-"""Arrays on their way back to a device, after it was lost or after they had made room on it."""
+"""Restoring arrays on a device, after it was lost or after they were evicted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from anygpu._typing import HostArray
 from anygpu.errors import DeviceLost
-from anygpu.residency import lineage
-from anygpu.residency.lineage import Lineage, Producer, TrackedBuffer
-from anygpu.workers.worker import Handle, Ran, Worker
-
-#: Does something on the device, and makes room for it there if need be.
-WithRoom = Callable[[Callable[[], Any]], Any]
+from anygpu.residency.lineage import (
+    Lineage,
+    Producer,
+    Step,
+    TrackedBuffer,
+    describe_loss,
+    missing_ancestors,
+    topological_order,
+)
+from anygpu.workers.worker import Handle, Worker
 
 
 class Restoration:
-    """Arrays on their way back to a device: what has to be uploaded and computed for them, each thing once."""
+    """One restoration: uploads and computes everything that the wanted arrays need, each thing once."""
 
-    def __init__(self, worker: Worker, wanted: Sequence[TrackedBuffer], with_room: WithRoom, now: int) -> None:
-        """`now` is when they are used, as `Kept.used` has it."""
+    def __init__(self, worker: Worker, wanted: Sequence[TrackedBuffer], now: int) -> None:
+        """`now` becomes `TrackedBuffer.used` of the wanted arrays."""
         self._worker = worker
         self._wanted = wanted
-        self._with_room = with_room
         self._now = now
-        #: What is on the device, and what is on the host: by the id of its origin.
+        #: By the id of its lineage: what is on the device, and what is on the host.
         self._held: dict[int, Handle] = {}
         self._values: dict[int, HostArray] = {}
 
     def carry_out(self) -> dict[int, Handle]:
-        """Handles of everything that is wanted. Raises `DeviceLost` for what cannot be had again."""
-        order = lineage.in_order([kept.origin for kept in self._wanted], self._is_known)
+        """The handles of all wanted arrays. Raises `DeviceLost` for an array that cannot be restored."""
+        order = topological_order([buffer.lineage for buffer in self._wanted], self._is_available)
         self._require(order)
         uses = self._uses(order)
         done: set[int] = set()
-        for origin, recipe in order:
-            if recipe is None and id(origin) in self._values:
-                self._back(origin, self._upload(self._values.pop(id(origin))))
-            elif recipe is not None and id(recipe) not in done:
-                done.add(id(recipe))
-                self._compute(origin, recipe, uses)
-        for kept in self._wanted:
-            kept.used = self._now
+        for lineage, producer in order:
+            if producer is None and id(lineage) in self._values:
+                self._restored(lineage, self._worker.upload(self._values.pop(id(lineage))))
+            elif producer is not None and id(producer) not in done:
+                done.add(id(producer))
+                self._compute(lineage, producer, uses)
+        for buffer in self._wanted:
+            buffer.used = self._now
         return self._held
 
-    def _is_known(self, origin: Lineage) -> bool:
+    def _is_available(self, lineage: Lineage) -> bool:
         """Whether it is on the device, or has a copy, which is held from now on."""
-        if id(origin) in self._held or id(origin) in self._values:
+        if id(lineage) in self._held or id(lineage) in self._values:
             return True
-        kept = origin.array() if origin.array is not None else None
-        handle = kept.handle if kept is not None else None
+        buffer = lineage.array() if lineage.array is not None else None
+        handle = buffer.handle if buffer is not None else None
         if handle is not None and handle.generation == self._worker.generation:
-            self._held[id(origin)] = handle
+            self._held[id(lineage)] = handle
             return True
-        copy = origin.copy
+        copy = lineage.copy
         values = copy.values if copy is not None else None
         if values is not None:
-            self._values[id(origin)] = values
+            self._values[id(lineage)] = values
         return values is not None
 
-    def _require(self, order: Sequence[lineage.Step]) -> None:
-        missing = lineage.what_is_missing(order, self._is_known)
-        for kept in self._wanted:
-            cause = missing[id(kept.origin)]
+    def _require(self, order: Sequence[Step]) -> None:
+        missing = missing_ancestors(order, self._is_available)
+        for buffer in self._wanted:
+            cause = missing[id(buffer.lineage)]
             if cause is not None:
-                why = lineage.why_lost(kept.origin, cause)
-                detail = f"{kept.origin.describe()} cannot be had again: {why}"
-                raise DeviceLost(self._worker.device.id, detail=detail, generation=kept.generation)
+                why = describe_loss(buffer.lineage, cause)
+                detail = f"{buffer.lineage.describe()} cannot be had again: {why}"
+                raise DeviceLost(self._worker.device.id, detail=detail, generation=buffer.generation)
 
-    def _uses(self, order: Sequence[lineage.Step]) -> dict[int, int]:
-        """How often each thing is still needed, so that it can go when it is not."""
+    def _uses(self, order: Sequence[Step]) -> dict[int, int]:
+        """How often each lineage is still needed, so that it can be released afterwards."""
         uses: dict[int, int] = {}
-        recipes = {id(recipe): recipe for _, recipe in order if recipe is not None}
-        inputs = [source for recipe in recipes.values() for source in recipe.inputs]
-        for origin in (*inputs, *(kept.origin for kept in self._wanted)):
-            uses[id(origin)] = uses.get(id(origin), 0) + 1
+        producers = {id(producer): producer for _, producer in order if producer is not None}
+        inputs = [source for producer in producers.values() for source in producer.inputs]
+        for lineage in (*inputs, *(buffer.lineage for buffer in self._wanted)):
+            uses[id(lineage)] = uses.get(id(lineage), 0) + 1
         return uses
 
-    def _upload(self, values: HostArray) -> Handle:
-        handle: Handle = self._with_room(lambda: self._worker.upload(values))
-        return handle
-
-    def _compute(self, wanted: Lineage, recipe: Producer, uses: dict[int, int]) -> None:
-        given = [self._held[id(source)] for source in recipe.inputs]
-        ran: Ran = self._with_room(lambda: self._worker.run(recipe.program, given, keep=True, wait=False))
-        for source in recipe.inputs:
+    def _compute(self, wanted: Lineage, producer: Producer, uses: dict[int, int]) -> None:
+        given = [self._held[id(source)] for source in producer.inputs]
+        ran = self._worker.run(producer.program, given, keep=True, wait=False)
+        for source in producer.inputs:
             uses[id(source)] -= 1
             if not uses[id(source)]:
                 self._held.pop(id(source), None)
-        origins = [each() for each in recipe.results] or [wanted]
-        for origin, handle in zip(origins, ran.results, strict=True):
-            if origin is not None:
-                self._back(origin, handle, needed=id(origin) in uses)
+        lineages = [each() for each in producer.results] or [wanted]
+        for lineage, handle in zip(lineages, ran.results, strict=True):
+            if lineage is not None:
+                self._restored(lineage, handle, needed=id(lineage) in uses)
 
-    def _back(self, origin: Lineage, handle: Handle, *, needed: bool = True) -> None:
-        """It is on the device again. Whoever has an array of it has it again, too."""
+    def _restored(self, lineage: Lineage, handle: Handle, *, needed: bool = True) -> None:
+        """Record that it is on the device again, also for the array that the user holds."""
         if needed:
-            self._held[id(origin)] = handle
-        kept = origin.array() if origin.array is not None else None
-        if kept is not None and (kept.handle is None or kept.handle.generation != handle.generation):
-            kept.handle, kept.generation = handle, handle.generation
+            self._held[id(lineage)] = handle
+        buffer = lineage.array() if lineage.array is not None else None
+        if buffer is not None and (buffer.handle is None or buffer.handle.generation != handle.generation):
+            buffer.handle, buffer.generation = handle, handle.generation

@@ -124,24 +124,24 @@ class Content:
         return shares_host(self.place)
 
     @property
-    def kept(self) -> TrackedBuffer | None:
+    def tracked(self) -> TrackedBuffer | None:
         buffer = self.value.buffer
         return buffer if isinstance(buffer, TrackedBuffer) else None
 
     @property
     def _recovery(self) -> HostArray | None:
         """The copy that the device's place keeps by itself."""
-        kept = self.kept
-        copy = kept.origin.copy if kept is not None else None
+        kept = self.tracked
+        copy = kept.lineage.copy if kept is not None else None
         return copy.values if copy is not None and copy is not self.copy else None
 
     # -- to the device and from it; the caller counts
 
     def bring(self) -> int:
         """To the device. How many bytes were copied."""
-        kept = self.kept
+        kept = self.tracked
         if kept is not None:
-            kept.live()
+            kept.ensure_resident()
             return self.nbytes
         source = self.host or self.backing
         if source is None:
@@ -177,9 +177,9 @@ class Content:
 
     def leave(self) -> None:
         """From the device. There is another copy."""
-        kept = self.kept
+        kept = self.tracked
         if kept is not None:
-            kept.origin.remember(self.copy)
+            kept.lineage.remember(self.copy)
             kept.handle = None
         else:
             self.value.buffer = None
@@ -205,7 +205,7 @@ class Content:
         copied = 0
         if values is None:
             values, copied = self.read()
-        if copied == 0 and self.kept is None and self.on_device:
+        if copied == 0 and self.tracked is None and self.on_device:
             # The memory is the device's own, and goes on when the device's handle of it is gone.
             values = values.view()
         self._host_is(values)
@@ -220,18 +220,18 @@ class Content:
         source = self.host or self.backing
         self.copy.values = None if source is None else source.values
         self.copy.nbytes = 0 if source is None else source.values.nbytes
-        kept = self.kept
+        kept = self.tracked
         if kept is not None and source is not None:
-            kept.origin.remember(self.copy)
-            kept.origin.cut()
+            kept.lineage.remember(self.copy)
+            kept.lineage.cut()
 
     def rely_on_nothing(self, why: str) -> None:
         """The array on the device is all there is, and no copy for a loss is wanted."""
         self.copy.why = why
         self.copy.values = None
-        kept = self.kept
-        if kept is not None and kept.origin.recipe is None:
-            kept.origin.forget(why)
+        kept = self.tracked
+        if kept is not None and kept.lineage.producer is None:
+            kept.lineage.forget(why)
 
     def drop_host(self) -> None:
         host, self.host = self.host, None
@@ -274,5 +274,5 @@ def uploaded(place: DeviceHandle, values: HostArray, copy: HostCopy | None = Non
     """A buffer of the values, and how many bytes were copied. With `copy` the values stay as they are for its sake."""
     values = native_order(values)
     if isinstance(place, RecoverableDevice):
-        return (place.upload(values) if copy is None else place.upload_with(values, copy)), values.nbytes
+        return (place.upload(values) if copy is None else place.upload_with_copy(values, copy)), values.nbytes
     return place.upload(values), values.nbytes

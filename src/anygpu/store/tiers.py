@@ -65,8 +65,8 @@ class Tiers:
     def link(self, content: Content, entry: Entry) -> None:
         content.tensors.add(entry)
         self.contents[content.key] = content
-        if content.kept is not None:
-            content.kept.origin.name = f"the tensor {entry.name!r} of the store {self.store}"
+        if content.tracked is not None:
+            content.tracked.lineage.name = f"the tensor {entry.name!r} of the store {self.store}"
         if content.digest is not None:
             self.by_digest.setdefault(content.digest, content)
         if content.told is not None:
@@ -307,7 +307,7 @@ class Tiers:
     def _drop_host(self, content: Content) -> None:
         host = content.host
         content.drop_host()
-        kept = content.kept
+        kept = content.tracked
         if kept is None or kept.handle is None or content.backing is not None or host is None:
             return
         if self.mode == "memory":
