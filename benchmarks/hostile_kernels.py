@@ -39,7 +39,7 @@ from anygpu.errors import (
 )
 from anygpu.kernels.samples import samples
 from anygpu.kernels.sandbox import trials
-from anygpu.program.custom import Language
+from anygpu.program.ops.custom import Language
 from anygpu.program.primitives import Spec
 from anygpu.residency.registry import registry
 from benchmarks.hostile_sources import CORPUS, Good, Scopes, mutated, odd_length

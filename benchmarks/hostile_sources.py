@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.program.custom import Language
+from anygpu.program.ops.custom import Language
 
 
 class Good(NamedTuple):

@@ -11,9 +11,9 @@ from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
 from anygpu.codegen.templates import attention
 from anygpu.codegen.templates.attention import Sizes
-from anygpu.program.attention import Attend
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
+from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Broadcast, Gather, Spec, Unary
 from tests.codegen.planning import CARD, LEAST, PROCESSOR, TARGETS, check_schedule, with_limits
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anygpu.codegen.custom.reflection import reflect
-from anygpu.program.custom import Custom, Scalar, Three
 from anygpu.program.graph import Program, Recorder
+from anygpu.program.ops.custom import Custom, Scalar, Three
 from anygpu.program.primitives import Spec
 
 

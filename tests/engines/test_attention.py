@@ -14,8 +14,8 @@ from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
 from anygpu.codegen.schedule import schedule
 from anygpu.engines.compiling import Executable
-from anygpu.program.attention import Attend
 from anygpu.program.graph import Program, Recorder
+from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Broadcast, Spec
 from tests.engines.compiled import NAMES, Running, running, spec_of
 

@@ -12,8 +12,8 @@ import pytest
 from anygpu._typing import HostArray
 from anygpu.engines.compiling import DeviceArray
 from anygpu.errors import InvalidKernel, KernelOutOfBounds
-from anygpu.program.custom import Custom
 from anygpu.program.graph import Program, Recorder
+from anygpu.program.ops.custom import Custom
 from anygpu.program.primitives import Binary, Reshape, Slice, Spec
 from anygpu.program.wire import from_bytes, to_bytes
 from tests.engines.compiled import NAMES, Running, running

@@ -9,8 +9,8 @@ import pytest
 
 from anygpu.engines.numpy import lowering
 from anygpu.fallback_warnings import host_operations
-from anygpu.program.attention import Attend
 from anygpu.program.graph import Program
+from anygpu.program.ops.attention import Attend
 from anygpu.residency.registry import DeviceRegistry
 from tests.support.agreement import disagreement
 from tests.support.random_programs import WEIGHTS, random_inputs, random_program

@@ -10,7 +10,7 @@ import pytest
 import anygpu as ag
 from anygpu.errors import InvalidOption
 from anygpu.kernels.arguments import Given, Number, call_text, given_to
-from anygpu.program.custom import Parameter
+from anygpu.program.ops.custom import Parameter
 
 READ = (Parameter("a", "float32", "input"), Parameter("x", "int32", "update"))
 NUMBERS = (Number("alpha", "float32"), Number("n", "uint32"))

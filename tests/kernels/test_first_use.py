@@ -11,7 +11,7 @@ import anygpu as ag
 from anygpu.errors import InvalidOption, WrongKernel
 from anygpu.kernels.arguments import Given
 from anygpu.kernels.first_use import arguments_for, compare, has_values
-from anygpu.program.custom import Parameter
+from anygpu.program.ops.custom import Parameter
 from anygpu.program.primitives import Spec
 
 SPECS = (Spec((100,), "float32"), Spec((100,), "int32"))

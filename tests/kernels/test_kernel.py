@@ -13,7 +13,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.kernels.sandbox import trials
-from anygpu.program.custom import Custom, Language
+from anygpu.program.ops.custom import Custom, Language
 
 ENGINE: dict[Language, str] = {"wgsl": "webgpu", "opencl": "opencl"}
 LANGUAGES: tuple[Language, ...] = ("wgsl", "opencl")

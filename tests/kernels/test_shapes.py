@@ -18,7 +18,7 @@ from anygpu.kernels.shapes import (
     numbers_for,
     result_shapes,
 )
-from anygpu.program.custom import Parameter
+from anygpu.program.ops.custom import Parameter
 from anygpu.program.primitives import Spec
 
 A, B = Parameter("a", "float32", "input"), Parameter("b", "float32", "input")

@@ -24,7 +24,7 @@ from anygpu.plan.calibration import Calibration, Curve, Transfer, amount_of, ass
 from anygpu.plan.fusion_estimate import structure_of
 from anygpu.plan.microbenchmarks import trials
 from anygpu.plan.predicting import predict
-from anygpu.program.costs import node_cost, operation_class
+from anygpu.program.costs import node_cost
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts import Phases
@@ -127,7 +127,7 @@ class SimpleWorker:
         self._compiled: set[str] = set()
 
     def supports(self, program: Program) -> list[Lack]:
-        return [Lack(0, "it is not there") for node in program.nodes if operation_class(node.op) in self.lacking]
+        return [Lack(0, "it is not there") for node in program.nodes if node.op.operation_class in self.lacking]
 
     def prepare(self, program: Program) -> float:
         assert tuning.budget() == 0, "nobody looks for sizes of kernels while a clock runs"

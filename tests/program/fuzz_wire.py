@@ -18,8 +18,8 @@ from anygpu.program.costs import program_cost
 from anygpu.program.dtypes import DTYPES
 from anygpu.program.functions import BinaryFunction, LinearFunction, ReduceFunction, UnaryFunction
 from anygpu.program.graph import Program
+from anygpu.program.primitives import PRIMITIVES
 from anygpu.program.text import to_text
-from anygpu.program.vocabulary import PRIMITIVES
 from anygpu.program.wire import from_bytes, to_bytes
 from tests.program.sampling import random_program
 
@@ -27,7 +27,7 @@ INTEGERS = (0, 1, 63, 64, 65, 255, -1, -(2**31), -(2**63), 2**31, 2**32, 2**57, 
 WORDS = (
     *DTYPES,
     *(fn for family in (UnaryFunction, BinaryFunction, ReduceFunction, LinearFunction) for fn in get_args(family)),
-    *(each.__name__.lower() for each in get_args(PRIMITIVES)),
+    *(each.__name__.lower() for each in PRIMITIVES),
 )
 NASTY: tuple[Any, ...] = (
     *INTEGERS,

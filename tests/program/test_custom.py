@@ -9,9 +9,9 @@ from anygpu.engines.numpy.lowering import run
 from anygpu.errors import InvalidProgram, Unsupported
 from anygpu.program.batching import vmap
 from anygpu.program.costs import node_costs, program_cost
-from anygpu.program.custom import Custom, Language, Parameter, Role, Scalar, with_references
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.independence import independent_cuts
+from anygpu.program.ops.custom import Custom, Language, Parameter, Role, Scalar, with_references
 from anygpu.program.precision import in_single_precision
 from anygpu.program.primitives import Binary, Spec, Unary
 from anygpu.program.text import to_text

@@ -8,12 +8,11 @@ import pytest
 
 from anygpu.engines.numpy.lowering import evaluate_constant, run
 from anygpu.program import primitives as p
-from anygpu.program.dtypes import DTYPES, DType
+from anygpu.program.dtypes import DTYPES, DType, holds_every_value
 from anygpu.program.graph import Node, Program, Recorder
 from anygpu.program.primitives import Primitive, Spec
 from anygpu.program.transforms import (
     FOLDED_BYTES,
-    holds_every_value,
     simplified,
     with_common_subexpressions_merged,
     with_constants_folded,

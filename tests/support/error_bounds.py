@@ -11,10 +11,10 @@ import numpy as np
 
 from anygpu.agreement.tolerances import DIGITS, tolerance_of
 from anygpu.program import primitives as p
-from anygpu.program.attention import Attend
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact, is_integer
 from anygpu.program.functions import COMPARISONS
 from anygpu.program.graph import Program
+from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Primitive, Spec, product
 from tests.support.domains import POWER, POWER_COMPLEX, SMOOTH, SMOOTH_COMPLEX
 from tests.support.intervals import (

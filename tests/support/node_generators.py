@@ -8,9 +8,9 @@ import numpy as np
 
 from anygpu.errors import InvalidProgram
 from anygpu.program import primitives as p
-from anygpu.program.attention import Attend
 from anygpu.program.dtypes import DTYPES, KIND, REAL_PART, DType, is_inexact, is_integer
 from anygpu.program.functions import BINARY, COMPARISONS, UNARY, binary_dtype, unary_dtype
+from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Primitive, Shape, Spec, product
 from tests.support.domains import POWER, POWER_COMPLEX, SMOOTH, SMOOTH_COMPLEX
 from tests.support.intervals import WHOLE_LIMIT, whole_range

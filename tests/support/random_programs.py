@@ -14,9 +14,9 @@ import numpy as np
 
 from anygpu._typing import HostArray
 from anygpu.program import primitives as p
-from anygpu.program.attention import Attend
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
+from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Primitive
 from tests.support.node_generators import MAKERS
 from tests.support.program_generator import Writer, random_values

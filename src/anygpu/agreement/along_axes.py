@@ -13,8 +13,8 @@ from anygpu.agreement.elementwise import Bound, filled, magnitude, or_none, sett
 from anygpu.agreement.tolerances import DIGITS, tolerance_of
 from anygpu.engines.numpy.lowering import run_node
 from anygpu.program import primitives as p
-from anygpu.program.attention import Attend
 from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType, is_inexact
+from anygpu.program.ops.attention import Attend
 
 Floats = npt.NDArray[np.float64]
 

@@ -16,12 +16,12 @@ from anygpu.agreement import along_axes, elementwise
 from anygpu.agreement.elementwise import Bound, filled, or_none
 from anygpu.engines.numpy.lowering import LOWER, run_node
 from anygpu.program import primitives as p
-from anygpu.program.attention import Attend
 from anygpu.program.costs import last_uses
-from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut, independent_cuts
+from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.custom import Custom, with_references
 
 #: Elements of a piece.
 _PIECE = 1 << 16

@@ -14,9 +14,9 @@ from anygpu.agreement.elementwise import Bound, filled, magnitude_apart, wide
 from anygpu.agreement.tolerances import tolerance_of
 from anygpu.array.core.structure import flatten
 from anygpu.program import primitives as p
-from anygpu.program.custom import Custom
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Program
+from anygpu.program.ops.custom import Custom
 
 #: agree: every element is right. differ: one is not. undecided: too much of it could be anything.
 Verdict = Literal["agree", "differ", "undecided"]

@@ -22,10 +22,10 @@ from anygpu.codegen.target import Target
 from anygpu.codegen.templates import attention
 from anygpu.codegen.templates.attention import Meaning, Sizes, Tiling, Vectors
 from anygpu.codegen.types import compute_type
-from anygpu.program.attention import Attend
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import ReduceFunction
 from anygpu.program.graph import Program, Recorder
+from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import (
     Binary,
     Broadcast,

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from anygpu.program.custom import Three
+from anygpu.program.ops.custom import Three
 from anygpu.program.primitives import Spec
 
 Access = Literal["read", "write", "read_write"]

@@ -8,10 +8,10 @@ from anygpu.codegen.custom.lowering import stored_under
 from anygpu.codegen.lower import single_value
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import components, is_narrow
-from anygpu.program.attention import Attend
-from anygpu.program.custom import Custom
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
+from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.custom import Custom
 from anygpu.program.primitives import (
     Argsort,
     Binary,

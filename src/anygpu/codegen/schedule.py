@@ -28,10 +28,10 @@ from anygpu.codegen.templates.attention import Tiling as Attending
 from anygpu.codegen.templates.convolution import Tiling as Direct
 from anygpu.codegen.templates.matmul import Tiling
 from anygpu.codegen.types import WIDE, is_narrow
-from anygpu.program.attention import Attend
-from anygpu.program.custom import Custom
 from anygpu.program.dtypes import ITEMSIZE, KIND
 from anygpu.program.graph import Node, Program
+from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.custom import Custom
 from anygpu.program.primitives import (
     Binary,
     Broadcast,

@@ -47,9 +47,9 @@ from anygpu.errors import (
 from anygpu.hardware.device import Device
 from anygpu.memory.resource import DeviceMemory, reclaim
 from anygpu.memory.strategies import pooled
-from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Program
+from anygpu.program.ops.custom import Custom, with_references
 from anygpu.program.primitives import Gather, Primitive, Scatter, Spec
 from anygpu.program.transforms import simplified
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from anygpu.engines.protocol import Lack
-from anygpu.program.custom import SPOKEN, Custom, reference_of
 from anygpu.program.graph import Program
+from anygpu.program.ops.custom import SPOKEN, Custom, reference_of
 
 
 def why_not_here(op: Custom, engine: str, lacks: Callable[[Program], Sequence[Lack]]) -> str | None:

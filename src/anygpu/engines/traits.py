@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from anygpu.hardware.device import Form
-from anygpu.program.custom import Language
+from anygpu.program.ops.custom import Language
 
 #: thread: in this process, on the thread of the caller; process: a child of its own.
 Isolation = Literal["thread", "process"]

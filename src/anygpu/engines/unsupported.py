@@ -10,9 +10,9 @@ from anygpu.codegen.types import missing_feature
 from anygpu.engines.custom_support import why_not_here
 from anygpu.engines.protocol import Lack
 from anygpu.errors import InvalidKernel
-from anygpu.program.custom import Custom
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
+from anygpu.program.ops.custom import Custom
 from anygpu.program.primitives import Binary, Broadcast, Constant, Input, Linear, Primitive, Reduce, Reshape, Scan, Spec
 
 #: Without a kernel of their own.

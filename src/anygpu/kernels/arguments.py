@@ -12,7 +12,7 @@ import numpy as np
 from anygpu.array.core.array import Array
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.errors import InvalidOption
-from anygpu.program.custom import Parameter, Scalar
+from anygpu.program.ops.custom import Parameter, Scalar
 
 _RANGES = {name: np.iinfo(name) for name in ("int32", "uint32", "int64", "uint64")}
 

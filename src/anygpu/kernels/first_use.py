@@ -33,7 +33,7 @@ from anygpu.kernels.launching import Launch, Launcher, encoded, of_another_numbe
 from anygpu.kernels.samples import Range, samples
 from anygpu.kernels.sandbox import Sandboxes, entry_of
 from anygpu.kernels.shapes import call_like
-from anygpu.program.custom import SPOKEN, Custom, Language, Parameter
+from anygpu.program.ops.custom import SPOKEN, Custom, Language, Parameter
 from anygpu.program.primitives import Spec
 
 #: Arguments on a device that have more bytes than this are not downloaded for a trial.

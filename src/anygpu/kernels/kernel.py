@@ -1,6 +1,6 @@
 """`Kernel`: a user's own kernel, in WGSL or OpenCL C, that is called like a function of arrays.
 
-Its text is looked at and compiled when it is made. A call records one node of a program (`anygpu.program.custom`), so
+Its text is looked at and compiled when it is made. A call records one node of a program (`program.ops.custom`), so
 it is planned and replayed like everything else, and where nobody speaks its language its reference is computed instead.
 Before it meets the user's own arrays on a device it has run once in a child, and was compared there.
 """
@@ -30,7 +30,7 @@ from anygpu.kernels.launching import Launcher, result_of
 from anygpu.kernels.sandbox import trials
 from anygpu.kernels.shapes import Grid, Results, call_like
 from anygpu.placement.executing import is_executing
-from anygpu.program.custom import SPOKEN, Language, Parameter, Three
+from anygpu.program.ops.custom import SPOKEN, Language, Parameter, Three
 
 if TYPE_CHECKING:
     from anygpu.hardware.device import Device

@@ -18,8 +18,8 @@ from anygpu.errors import InvalidOption
 from anygpu.kernels.arguments import Given, Number, scalars_of
 from anygpu.kernels.comparing import Tolerance
 from anygpu.kernels.shapes import Grid, Results, group_for, groups_for, invocations, numbers_for, result_shapes
-from anygpu.program.custom import Custom, Parameter, Three
 from anygpu.program.graph import Program, Recorder
+from anygpu.program.ops.custom import Custom, Parameter, Three
 from anygpu.program.primitives import Shape, Spec
 from anygpu.program.wire import to_bytes
 

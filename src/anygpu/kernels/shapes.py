@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anygpu.errors import InvalidOption
-from anygpu.program.custom import Parameter, Three
+from anygpu.program.ops.custom import Parameter, Three
 from anygpu.program.primitives import Shape
 
 #: A parameter that every result is like, one for each result, or a function of the shapes that is called as the kernel.

@@ -11,7 +11,7 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.recording import apply, broadcast
 from anygpu.array.functions.numpy_or_anygpu import converted, either
 from anygpu.engines.numpy.attention import attended
-from anygpu.program.attention import Attend
+from anygpu.program.ops.attention import Attend
 
 
 def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False, scale: float | None = None) -> Any:

@@ -13,16 +13,11 @@ from typing import NamedTuple
 
 from anygpu.plan.calibration import amount_of
 from anygpu.program import primitives as p
-from anygpu.program.costs import VIEWS, Cost, OperationClass, node_costs
+from anygpu.program.costs import Cost, OperationClass, node_costs
 from anygpu.program.dtypes import ITEMSIZE, KIND
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Primitive
 
-_GIVEN = (p.Input, p.Constant, p.Iota)
-_ELEMENTWISE = (p.Unary, p.Binary, p.Select, p.Cast)
-#: These take elements from other positions than their neighbours do, so they never end another kernel.
-_SHIFTING = (p.Pad, p.Concatenate, p.Update, p.Gather, p.Search)
-_SHIFTING_VIEWS = (p.Permute, p.Slice, p.Flip, p.Windows)
 #: A matrix product reads its operands many times: more than this many operations are not done again each time.
 _OPERATIONS_IN_AN_OPERAND = 2
 #: Sums of fewer elements are done on the way to something else.
@@ -31,8 +26,6 @@ _MOST_NODES = 160
 
 #: Kernels compute with words of 32 bits, and what they keep for one another is stored as that.
 _WORD = 4
-#: These go over their values several times, from one temporary to another.
-_PASSES: dict[type[Primitive], int] = {p.Sort: 2, p.Argsort: 2, p.Scatter: 3, p.Fourier: 2, p.Scan: 1, p.Linear: 2}
 
 #: How much longer than `tanh` functions take on processors of all kinds, roughly; what is not here takes about as long.
 _WEIGHTS: dict[str, float] = {
@@ -148,7 +141,7 @@ def _passing(program: Program, node: int) -> int:
     op, inputs = program.nodes[node]
     # Several updates of one element are sorted by their places first, or put into copies that are joined later.
     largest = inputs[2] if isinstance(op, p.Scatter) else node
-    return _PASSES.get(type(op), 0) * _words(program.specs[largest])
+    return op.scratch_copies * _words(program.specs[largest])
 
 
 def _words(spec: p.Spec) -> int:
@@ -161,7 +154,7 @@ def _one_by_one(program: Program) -> tuple[Kernel, ...]:
     found = []
     for position, cost in enumerate(node_costs(program)):
         op, inputs = program.nodes[position]
-        is_view = isinstance(op, VIEWS)
+        is_view = op.is_view
         behind.append(behind[inputs[0]] if is_view else position)
         if is_view or isinstance(op, p.Input | p.Constant):
             continue
@@ -185,7 +178,7 @@ def is_wide(program: Program, position: int) -> bool:
     """Whether an operation is one of 64-bit numbers."""
     op, inputs = program.nodes[position]
     # Positions are 64-bit integers, whatever is sorted or searched.
-    return _is_wide(program.specs[inputs[0] if isinstance(op, p.Reduce | p.Argsort | p.Search) else position])
+    return _is_wide(program.specs[inputs[0] if op.gives_positions else position])
 
 
 def _is_wide(spec: p.Spec) -> bool:
@@ -224,14 +217,14 @@ class _Fused:
     def kernels(self) -> tuple[Kernel, ...]:
         outputs = set(self.program.outputs)
         for position, (op, inputs) in enumerate(self.program.nodes):
-            is_view = isinstance(op, VIEWS)
+            is_view = op.is_view
             self.behind.append(self.behind[inputs[0]] if is_view else position)
-            self.moved.append(is_view and (self.moved[inputs[0]] or isinstance(op, _SHIFTING_VIEWS)))
+            self.moved.append(is_view and (self.moved[inputs[0]] or op.is_shifting))
             self.home.append(self.home[inputs[0]] if is_view else None)
             if is_view:
                 if position in outputs:
                     self._store_view(position, inputs[0])
-            elif not isinstance(op, _GIVEN):
+            elif not op.is_source:
                 self._place(position, op, inputs)
             elif isinstance(op, p.Iota) and position in outputs:
                 self._start(_Group("map", position, 0, self.sizes[position]), ())
@@ -256,10 +249,11 @@ class _Fused:
                 cheap = [each for each in inputs if self._is_cheap(each)]
                 self._start_with(_Group("product", position, 0, size), inputs, cheap)
                 return
-        elif not isinstance(op, _ELEMENTWISE + _SHIFTING):
+        elif op.has_own_kernels:
             self._start_with(_Group("other", position, 0, size), inputs, inputs)
             return
-        self._place_map(position, inputs, shifting=not isinstance(op, _ELEMENTWISE))
+        # What is not elementwise takes elements from other positions, so it never ends another kernel.
+        self._place_map(position, inputs, shifting=not op.is_elementwise)
 
     def _place_reduction(self, position: int, source: int, rows: int, length: int) -> None:
         group = self.home[source]

@@ -17,7 +17,7 @@ import numpy as np
 from anygpu._typing import HostArray
 from anygpu.hardware.device import Device
 from anygpu.plan.calibration import ARITHMETIC, Calibration, Curve, Transfer, amount_of, assumed
-from anygpu.program.costs import OperationClass, node_cost, operation_class
+from anygpu.program.costs import OperationClass, node_cost
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import (
@@ -293,7 +293,7 @@ def _operation(size: int, op: Primitive, *specs: Spec, fills: Sequence[Fill] | N
 def _trial(size: int, program: Program, fills: tuple[Fill, ...]) -> Trial:
     """Of the operation that gives the result."""
     (last,) = program.outputs
-    kind = operation_class(program.nodes[last].op)
+    kind = program.nodes[last].op.operation_class
     amount = amount_of(node_cost(program, last))
     return Trial(name=f"{kind} {size}", aspect="rate", program=program, fills=fills, operation=kind, amount=amount)
 

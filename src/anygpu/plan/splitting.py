@@ -17,9 +17,8 @@ import msgspec
 from anygpu.plan.calibration import Calibration
 from anygpu.plan.fusion_estimate import Kernel, structure_of
 from anygpu.plan.predicting import predict, seconds_inside, seconds_of
-from anygpu.program.costs import VIEWS
 from anygpu.program.graph import Node, Program
-from anygpu.program.primitives import Constant, Input, Iota, Linear
+from anygpu.program.primitives import Constant, Input, Iota, Linear, Primitive
 
 #: The first or the second of the two devices.
 Side = Literal[0, 1]
@@ -31,7 +30,6 @@ GAIN = 0.9
 #: For programs with more operations the work is not worth it.
 MOST_OPERATIONS = 600
 
-_ALWAYS_ALONG = (*VIEWS, Constant, Iota)
 _INFINITE = float("inf")
 #: Seconds of what cannot be done at all: more than of everything that can, and less than infinite, which cannot flow.
 _NEVER = 1e9
@@ -89,7 +87,12 @@ def split(
 
 def operations_of(program: Program) -> list[int]:
     """The nodes that compute something; all others go along with them."""
-    return [position for position, node in enumerate(program.nodes) if not isinstance(node.op, (Input, *_ALWAYS_ALONG))]
+    return [position for position, node in enumerate(program.nodes) if not (node.op.is_source or node.op.is_view)]
+
+
+def _goes_along(op: Primitive) -> bool:
+    """Whether it belongs to whoever uses it."""
+    return op.is_view or isinstance(op, Constant | Iota)
 
 
 def parts_of(program: Program, sides: Mapping[int, Side]) -> list[Part]:
@@ -136,7 +139,7 @@ def part_of(program: Program, nodes: Iterable[int], results: Sequence[int]) -> t
         if position in members or position in sources:
             continue
         node = program.nodes[position]
-        if position in inside or isinstance(node.op, _ALWAYS_ALONG):
+        if position in inside or _goes_along(node.op):
             members.add(position)
             waiting.extend(node.inputs)
         else:
@@ -163,7 +166,7 @@ def bases_of(program: Program, positions: Iterable[int]) -> set[int]:
     while waiting:
         position = waiting.pop()
         node = program.nodes[position]
-        if isinstance(node.op, _ALWAYS_ALONG):
+        if _goes_along(node.op):
             waiting.extend(node.inputs)
         else:
             found.add(position)

@@ -14,125 +14,11 @@ All figures are integers and exact for what they count, whatever the sizes.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-from anygpu.program.attention import Attend
-from anygpu.program.custom import Custom, reference_of
-from anygpu.program.dtypes import KIND
-from anygpu.program.functions import BinaryFunction, UnaryFunction
 from anygpu.program.graph import Node, Program
-from anygpu.program.primitives import (
-    Argsort,
-    Binary,
-    Broadcast,
-    Cast,
-    Concatenate,
-    Constant,
-    Contract,
-    Flip,
-    Fourier,
-    Gather,
-    Input,
-    Iota,
-    Linear,
-    Pad,
-    Permute,
-    Primitive,
-    Reduce,
-    Reshape,
-    Scan,
-    Scatter,
-    Search,
-    Select,
-    Slice,
-    Sort,
-    Spec,
-    Unary,
-    Update,
-    Windows,
-    product,
-)
-
-#: Operations that run at about the same speed: one rate for each is what a cost model learns.
-OperationClass = Literal[
-    "input",
-    "creation",
-    "elementwise",
-    "transcendental",
-    "reduce",
-    "scan",
-    "movement",
-    "contraction",
-    "indexing",
-    "sort",
-    "fourier",
-    "linear",
-]
-
-VIEWS = (Reshape, Permute, Broadcast, Slice, Flip, Windows)
-
-_CLASSES: dict[type[Primitive], OperationClass] = {
-    Input: "input",
-    Constant: "creation",
-    Iota: "creation",
-    Unary: "elementwise",
-    Binary: "elementwise",
-    Select: "elementwise",
-    Cast: "elementwise",
-    Reduce: "reduce",
-    Scan: "scan",
-    **dict.fromkeys(VIEWS, "movement"),
-    Update: "movement",
-    Pad: "movement",
-    Concatenate: "movement",
-    Contract: "contraction",
-    Gather: "indexing",
-    Scatter: "indexing",
-    Sort: "sort",
-    Argsort: "sort",
-    Search: "sort",
-    Fourier: "fourier",
-    Linear: "linear",
-    Attend: "contraction",
-    Custom: "elementwise",
-}
-
-#: Functions that take hardware many instructions, or one slow one.
-TRANSCENDENTAL: frozenset[UnaryFunction | BinaryFunction] = frozenset(
-    {
-        "sqrt",
-        "cbrt",
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "power",
-        "atan2",
-        "hypot",
-        "floor_divide",
-        "remainder",
-        "fmod",
-        "gcd",
-    }
-)
+from anygpu.program.ops.source import Constant, Input
+from anygpu.program.primitive import OperationClass as OperationClass
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -160,12 +46,6 @@ class ProgramCost(msgspec.Struct, frozen=True):
     by_kind: dict[OperationClass, Cost]
 
 
-def operation_class(op: Primitive) -> OperationClass:
-    if isinstance(op, Unary | Binary) and op.fn in TRANSCENDENTAL:
-        return "transcendental"
-    return _CLASSES[type(op)]
-
-
 def node_cost(program: Program, position: int) -> Cost:
     return _cost(program, position, owners_of(program), _is_paid_for(program, position))
 
@@ -177,8 +57,8 @@ def node_costs(program: Program) -> list[Cost]:
     costs = []
     for position, node in enumerate(program.nodes):
         paid = False
-        if isinstance(node.op, Linear | Custom):
-            whole = _whole(node)
+        whole = _whole(node)
+        if whole is not None:
             paid = whole in decomposed
             decomposed.add(whole)
         costs.append(_cost(program, position, owners, paid))
@@ -238,7 +118,7 @@ def owners_of(program: Program) -> list[int]:
     outputs = set(program.outputs)
     owners: list[int] = []
     for position, (op, inputs) in enumerate(program.nodes):
-        is_view = isinstance(op, VIEWS) and position not in outputs
+        is_view = op.is_view and position not in outputs
         owners.append(owners[inputs[0]] if is_view else position)
     return owners
 
@@ -261,94 +141,32 @@ def _peak(program: Program, owners: list[int]) -> int:
     return peak
 
 
-def _whole(node: Node) -> Node:
-    """The decomposition, or the launch, that a part belongs to."""
-    first = {"result": 0} if isinstance(node.op, Custom) else {"part": 0}
-    return Node(msgspec.structs.replace(node.op, **first), node.inputs)
+def _whole(node: Node) -> Node | None:
+    """The decomposition, or the launch, of which a node is one result; `None` for a node that is all of it."""
+    first = node.op.first_result
+    return None if first is None else Node(first, node.inputs)
 
 
 def _is_paid_for(program: Program, position: int) -> bool:
-    node = program.nodes[position]
-    if not isinstance(node.op, Linear | Custom):
-        return False
-    whole, kind = _whole(node), type(node.op)
-    return any(isinstance(earlier.op, kind) and _whole(earlier) == whole for earlier in program.nodes[:position])
+    whole = _whole(program.nodes[position])
+    return whole is not None and any(_whole(earlier) == whole for earlier in program.nodes[:position])
 
 
 def _cost(program: Program, position: int, owners: list[int], paid: bool) -> Cost:
     op, sources = program.nodes[position]
     result = program.specs[position]
-    kind = operation_class(op)
+    kind = op.operation_class
     if isinstance(op, Input) or owners[position] != position:
         return Cost(0, 0, 0, kind)
-    inputs = [program.specs[source] for source in sources]
-    # What is used twice is read once, and behind a view there may be less than it shows.
-    behind = {source: min(program.specs[source].nbytes, program.specs[owners[source]].nbytes) for source in sources}
-    read = sum(behind.values())
-    if isinstance(op, Gather):
-        read = min(read, result.nbytes + behind[sources[1]])
-    if isinstance(op, VIEWS):
-        read = min(read, result.nbytes)
     if paid:
         return Cost(0, 0, result.nbytes, kind)
-    return Cost(_flops(op, inputs, result), read, result.nbytes, kind)
+    inputs = [program.specs[source] for source in sources]
+    return Cost(op.flops(inputs, result), _read(program, position, owners), result.nbytes, kind)
 
 
-def _flops(op: Primitive, inputs: list[Spec], result: Spec) -> int:
-    match op:
-        case Unary() | Binary() | Select() | Cast():
-            return result.size * _weight(inputs[-1])
-        case Reduce() | Scan():
-            return inputs[0].size * _weight(inputs[0])
-        case Contract():
-            inner = product(tuple(inputs[0].shape[axis] for axis in op.left))
-            return 2 * result.size * inner * _weight(result)
-        case Scatter():
-            return inputs[2].size * _weight(inputs[2]) if op.fn != "set" else 0
-        case Sort() | Argsort():
-            return inputs[0].size * _log2(inputs[0].shape[op.axis])
-        case Search():
-            return inputs[1].size * _log2(inputs[0].shape[0])
-        case Fourier():
-            half = 2 if op.fn in ("rfft", "irfft") else 1
-            whole = max(inputs[0], result, key=lambda spec: spec.shape[op.axis]).size
-            return 5 * whole * _log2(op.length) // half
-        case Linear():
-            return _linear_flops(op, inputs)
-        case Attend():
-            scores = inputs[0].size // max(inputs[0].shape[-1], 1) * inputs[1].shape[-2]
-            return 2 * scores * (inputs[0].shape[-1] + result.shape[-1]) // (2 if op.causal else 1)
-        case Custom() if op.reference:
-            return program_cost(reference_of(op)).flops
-        case Custom():  # nobody knows: as if each element of each result took an operation
-            return sum(product(shape) for shape in op.shapes)
-    return 0
-
-
-def _linear_flops(op: Linear, inputs: list[Spec]) -> int:
-    """The usual counts of textbooks (Golub and Van Loan), for matrices of m × n with m ≥ n."""
-    *stack, rows, columns = inputs[0].shape
-    n, m = sorted((rows, columns))
-    each = {
-        "cholesky": n**3 // 3,
-        "inv": 2 * n**3,
-        "solve": 2 * n**3 // 3 + 2 * n**2 * (inputs[-1].shape[-1]),
-        "det": 2 * n**3 // 3,
-        "slogdet": 2 * n**3 // 3,
-        "qr": 4 * m**2 * n if op.full else 4 * m * n**2,
-        "svd": 4 * m**2 * n + 22 * n**3 if op.full else 14 * m * n**2 + 8 * n**3,
-        "svdvals": 4 * m * n**2,
-        "eigh": 9 * n**3,
-        "eigvalsh": 4 * n**3 // 3,
-        "eig": 25 * n**3,
-    }
-    return each[op.fn] * product(tuple(stack)) * _weight(inputs[0])
-
-
-def _weight(spec: Spec) -> int:
-    """A multiplication and addition of complex numbers takes four of real ones."""
-    return 4 if KIND[spec.dtype] == "complex" else 1
-
-
-def _log2(length: int) -> int:
-    return max(length - 1, 1).bit_length()
+def _read(program: Program, position: int, owners: list[int]) -> int:
+    """Bytes: what is used twice is read once, and behind a view there may be less than it shows."""
+    op, sources = program.nodes[position]
+    behind = {source: min(program.specs[source].nbytes, program.specs[owners[source]].nbytes) for source in sources}
+    most = op.most_read(program.specs[position].nbytes, [behind[source] for source in sources])
+    return min(sum(behind.values()), most)

@@ -51,6 +51,14 @@ ITEMSIZE: dict[DType, int] = {
 REAL_PART: dict[DType, DType] = {"complex64": "float32", "complex128": "float64"}
 COMPLEX_OF: dict[DType, DType] = {"float16": "complex64", "bfloat16": "complex64", "float32": "complex64"}
 
+#: The 32-bit type for each 64-bit one.
+NARROWER: dict[DType, DType] = {
+    "float64": "float32",
+    "complex128": "complex64",
+    "int64": "int32",
+    "uint64": "uint32",
+}
+
 
 def is_integer(dtype: DType) -> bool:
     return KIND[dtype] in ("signed", "unsigned")
@@ -101,6 +109,13 @@ def default_float(dtype: DType) -> DType:
 
 def can_cast_safely(source: DType, target: DType) -> bool:
     return promote(source, target) == target
+
+
+def holds_every_value(wide: DType, narrow: DType) -> bool:
+    """Whether casting to the wide type and back gives the same values. (NumPy also calls int64 to float64 safe.)"""
+    if is_integer(narrow) and is_inexact(wide) and ITEMSIZE[narrow] == 8:
+        return False
+    return can_cast_safely(narrow, wide)
 
 
 def _bits_as_float(dtype: DType) -> int:

@@ -93,6 +93,46 @@ UNARY: tuple[UnaryFunction, ...] = get_args(UnaryFunction)
 BINARY: tuple[BinaryFunction, ...] = get_args(BinaryFunction)
 COMPARISONS: tuple[BinaryFunction, ...] = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 
+#: Functions that take hardware many instructions, or one slow one.
+TRANSCENDENTAL: frozenset[UnaryFunction | BinaryFunction] = frozenset(
+    {
+        "sqrt",
+        "cbrt",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "power",
+        "atan2",
+        "hypot",
+        "floor_divide",
+        "remainder",
+        "fmod",
+        "gcd",
+    }
+)
+#: Functions that raise no flag of IEEE 754 whatever they are given.
+SILENT_UNARY: frozenset[UnaryFunction] = frozenset(
+    ("negative", "abs", "sign", "floor", "ceil", "trunc", "rint", "real", "imag", "conj", "mantissa")
+)
+SILENT_BINARY: frozenset[BinaryFunction] = frozenset(("minimum", "maximum", "copysign", "complex"))
+
 _NUMBERS: tuple[Kind, ...] = ("signed", "unsigned", "float", "complex")
 _REALS: tuple[Kind, ...] = ("signed", "unsigned", "float")
 _INEXACT: tuple[Kind, ...] = ("float", "complex")

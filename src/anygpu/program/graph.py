@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
 
 from anygpu.errors import InvalidProgram
-from anygpu.program.primitives import Input, Primitive, Spec
+from anygpu.program.ops.source import Input
+from anygpu.program.primitive import Primitive, Spec
 
 #: The user's own line that a node comes from: file name and line number.
 Line = tuple[str, int]
@@ -88,12 +89,6 @@ class Program:
 
     def __hash__(self) -> int:
         return hash(self.key)
-
-    def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
-        """Pickled as its byte form: what comes out has been checked."""
-        from anygpu.program.wire import from_bytes, to_bytes
-
-        return from_bytes, (to_bytes(self),)
 
     def __len__(self) -> int:
         return len(self.nodes)

@@ -14,21 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
 from anygpu.errors import InvalidOption
-from anygpu.program import primitives as p
-from anygpu.program.axes import FROM_WHOLE, Axes, axes_of
 from anygpu.program.graph import Node, Program, Recorder
-from anygpu.program.primitives import Primitive, Shape, Spec
+from anygpu.program.ops.movement import stretch_of
+from anygpu.program.ops.source import Input
+from anygpu.program.primitive import FROM_WHOLE, KEPT, Origin, Primitive, Shape, Spec, with_length
 from anygpu.program.transforms import without_dead_code
-
-#: Nothing is computed in these: their elements are elements of their inputs.
-_MOVEMENTS = (
-    p.Reshape, p.Permute, p.Broadcast, p.Slice, p.Update, p.Flip, p.Pad, p.Concatenate, p.Windows,
-)  # fmt: skip
-_SOURCES = (p.Input, p.Constant, p.Iota)
 
 #: A moved value that took more steps than this is not copied for each use.
 _STEPS_TO_COPY = 16
@@ -59,6 +54,21 @@ def cut(program: Program, the_cut: Cut, start: int, stop: int) -> Program:
     if not 0 <= start < stop <= the_cut.length:
         raise InvalidOption(f"{start} to {stop} is no piece of an axis of length {the_cut.length}.")
     return _Piece(way, the_cut, start, stop).program()
+
+
+class Axes(NamedTuple):
+    """Where the axes of a node's inputs are in its result; `None` stands for an axis that is mixed."""
+
+    inputs: tuple[tuple[int | None, ...], ...]
+    #: For each axis of the result where it comes from; `None` when every element along it depends on others.
+    result: tuple[Origin | None, ...]
+
+
+def axes_of(op: Primitive, result: Spec, inputs: Sequence[Spec]) -> Axes:
+    """The rule of one primitive between values of these shapes."""
+    passed = tuple(tuple(each) for each in op.passed_axes(result.shape, [each.shape for each in inputs]))
+    reached = {axis for each in passed for axis in each if axis is not None}
+    return Axes(passed, tuple(KEPT if axis in reached else op.other_axes for axis in range(len(result.shape))))
 
 
 class _Graph:
@@ -107,7 +117,7 @@ class _Graph:
 def _only_moved(program: Program) -> list[bool]:
     moved: list[bool] = []
     for op, inputs in program.nodes:
-        moved.append(isinstance(op, _SOURCES) or (isinstance(op, _MOVEMENTS) and all(moved[each] for each in inputs)))
+        moved.append(op.is_source or (op.is_movement and all(moved[each] for each in inputs)))
     return moved
 
 
@@ -245,7 +255,7 @@ def _inputs_used_in_part(way: _Way) -> set[int]:
         fresh = set(graph.nodes[waiting.pop()].inputs) - seen
         seen |= fresh
         waiting += fresh
-    return {graph.origin[place] for place in seen | way.axes.keys() if isinstance(graph.nodes[place].op, p.Input)}
+    return {graph.origin[place] for place in seen | way.axes.keys() if isinstance(graph.nodes[place].op, Input)}
 
 
 class _Union:
@@ -289,60 +299,28 @@ class _Piece:
             line = whole.lines[self.graph.origin[place]]
             given = [places[each] for each in sources]
             axis = self.axes.get(place)
-            if isinstance(op, p.Input):
+            if isinstance(op, Input):
                 number = self.graph.origin[place]
                 found = inputs[number]
                 if axis is not None and self.cut.inputs[number] is None:
-                    found = self._part(found, axis, self.start, self.stop)
+                    found = stretch_of(self.recorder, found, axis, self.start, self.stop)
             elif axis is None:
                 found = self.recorder.add(op, *given, line=line)
             else:
                 kind = self.graph.axes[place].result[axis]
                 if kind == FROM_WHOLE:
-                    found = self._from_whole(op, given, place, axis)
+                    found = self._from_whole(op, given, axis, self.graph.specs[place].shape[axis])
                 else:
-                    found = self.recorder.add(self._shortened(op, axis), *given, line=line)
+                    found = self.recorder.add(op.shortened(axis, self.stop - self.start), *given, line=line)
             places.append(found)
         return without_dead_code(self.recorder.program([places[place] for place in self.graph.outputs]))
 
     def _shorter(self, shape: Shape, axis: int | None) -> Shape:
-        return shape if axis is None else (*shape[:axis], self.stop - self.start, *shape[axis + 1 :])
+        return shape if axis is None else with_length(shape, axis, self.stop - self.start)
 
-    def _shortened(self, op: Primitive, axis: int) -> Primitive:
-        """Only attributes that name the length of the axis change."""
-        if isinstance(op, p.Reshape | p.Broadcast):
-            return type(op)(self._shorter(op.shape, axis))
-        if isinstance(op, p.Slice):
-            return p.Slice(op.starts, self._shorter(op.stops, axis), op.steps)
-        return op
-
-    def _part(self, position: int, axis: int, start: int, stop: int) -> int:
-        shape = self.recorder.spec(position).shape
-        starts, stops = [0] * len(shape), list(shape)
-        starts[axis], stops[axis] = start, stop
-        return self.recorder.add(p.Slice(tuple(starts), tuple(stops), (1,) * len(shape)), position)
-
-    def _from_whole(self, op: Primitive, given: Sequence[int], place: int, axis: int) -> int:
+    def _from_whole(self, op: Primitive, given: Sequence[int], axis: int, length: int) -> int:
         """The elements that are wanted, without making the others first where that is simple."""
-        start, stop = self.start, self.stop
-        if isinstance(op, p.Constant):
-            return self.recorder.add(_part_of_constant(op, axis, start, stop))
-        if isinstance(op, p.Slice):
-            first, step = op.starts[axis], op.steps[axis]
-            starts, stops = list(op.starts), list(op.stops)
-            starts[axis], stops[axis] = first + start * step, first + (stop - 1) * step + 1
-            return self.recorder.add(p.Slice(tuple(starts), tuple(stops), op.steps), *given)
-        if isinstance(op, p.Windows) and axis == op.axis:
-            needed = self._part(given[0], axis, start * op.step, (stop - 1) * op.step + op.size)
-            return self.recorder.add(op, needed)
-        if isinstance(op, p.Flip):
-            length = self.graph.specs[place].shape[axis]
-            return self.recorder.add(op, self._part(given[0], axis, length - stop, length - start))
-        return self._part(self.recorder.add(op, *given), axis, start, stop)
-
-
-def _part_of_constant(op: p.Constant, axis: int, start: int, stop: int) -> p.Constant:
-    row = len(op.data) // p.product(op.shape[: axis + 1]) if op.data else 0
-    block = row * op.shape[axis]
-    data = b"".join(op.data[begin + start * row : begin + stop * row] for begin in range(0, len(op.data), block or 1))
-    return p.Constant((*op.shape[:axis], stop - start, *op.shape[axis + 1 :]), op.dtype, data)
+        found = op.stretch(self.recorder, given, axis, self.start, self.stop, length)
+        if found is not None:
+            return found
+        return stretch_of(self.recorder, self.recorder.add(op, *given), axis, self.start, self.stop)

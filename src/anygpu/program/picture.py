@@ -5,11 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import NamedTuple
 
-from anygpu.program.costs import VIEWS, OperationClass, operation_class
 from anygpu.program.graph import Program
 from anygpu.program.layering import Arrangement, Curve, Item, Place, arrange
-from anygpu.program.primitives import Broadcast, Constant, Input
-from anygpu.program.text import constant_text, details, line_of, operation, printable, value_names
+from anygpu.program.primitives import Broadcast, Constant, Input, OperationClass
+from anygpu.program.text import constant_text, line_of, printable, value_names
 
 #: A drawing of more nodes cannot be read, and the text can.
 MOST_NODES = 300
@@ -124,20 +123,20 @@ def _labels(program: Program) -> list[_Label]:
             continue
         drawn[position] = len(labels)
         spec = str(program.specs[position])
-        looks, attributes, number = "box", details(op, [program.specs[source] for source in inputs]), names[position]
-        title, sources = operation(op), tuple(drawn[source] for source in inputs if source in drawn)
+        looks, attributes, number = "box", op.details([program.specs[source] for source in inputs]), names[position]
+        title, sources = op.label, tuple(drawn[source] for source in inputs if source in drawn)
         if isinstance(op, Input):
             looks, title, number = "input", names[position], ""
         elif isinstance(op, Constant):
             looks, title = "box view", constant_text(op)
         elif isinstance(op, Broadcast) and inputs[0] in hidden:
             looks, title, attributes = "box view", constant_text(hidden[inputs[0]]), ""
-        elif isinstance(op, VIEWS):
+        elif op.is_view:
             looks = "box view"
         hint = " ".join(part for part in (f"{names[position]} = {title}", attributes, ":", spec) if part)
         if line_of(program, position):
             hint += f"  ({line_of(program, position)})"
-        colour = _CLASS_COLOURS.get(operation_class(op))
+        colour = _CLASS_COLOURS.get(op.operation_class)
         title, attributes, spec = _clipped(title), _clipped(attributes), _clipped(spec)
         labels.append(_Label(title, number, attributes, spec, hint, looks, colour, sources, floating[position]))
     for number_of_result, output in enumerate(program.outputs):
@@ -220,7 +219,7 @@ def _outline(label: _Label, left: float, y: float) -> str:
 
 
 def _kinds(program: Program) -> list[OperationClass]:
-    present = {operation_class(node.op) for node in program.nodes[:MOST_NODES]}
+    present = {node.op.operation_class for node in program.nodes[:MOST_NODES]}
     return [kind for kind in _CLASS_COLOURS if kind in present]
 
 

@@ -2,43 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
 from collections.abc import Sequence
 
-from anygpu.program.attention import Attend
-from anygpu.program.custom import Custom
 from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType
 from anygpu.program.graph import Line, Program
-from anygpu.program.primitives import (
-    Argsort,
-    Broadcast,
-    Cast,
-    Concatenate,
-    Constant,
-    Contract,
-    Flip,
-    Fourier,
-    Gather,
-    Input,
-    Iota,
-    Linear,
-    Pad,
-    Permute,
-    Primitive,
-    Reduce,
-    Reshape,
-    Scan,
-    Scatter,
-    Search,
-    Shape,
-    Slice,
-    Sort,
-    Spec,
-    Update,
-    Windows,
-)
+from anygpu.program.ops.source import Constant
+from anygpu.program.primitive import Shape
 
 #: A constant of more elements is shown by its first ones.
 MOST_ELEMENTS = 8
@@ -92,88 +63,6 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def operation(op: Primitive) -> str:
-    """What a person calls the operation, family included where the function alone would mislead."""
-    match op:
-        case Scan():
-            return f"running {op.fn}"
-        case Scatter():
-            return f"scatter {op.fn}"
-        case Linear() if part_name(op):
-            return f"{op.fn}.{part_name(op)}"
-        case Custom():
-            return printable(op.title)
-    return op.name
-
-
-_PARTS: dict[str, tuple[str, ...]] = {
-    "slogdet": ("sign", "logabsdet"),
-    "qr": ("Q", "R"),
-    "svd": ("U", "S", "Vh"),
-    "eigh": ("eigenvalues", "eigenvectors"),
-    "eig": ("eigenvalues", "eigenvectors"),
-}
-
-
-def part_name(op: Linear) -> str:
-    """Which result of a decomposition it is; nothing when there is only one."""
-    return _PARTS[op.fn][op.part] if op.fn in _PARTS else ""
-
-
-def details(op: Primitive, inputs: Sequence[Spec]) -> str:
-    """The attributes, as they follow the operands, whose specs are given."""
-    match op:
-        case Input() | Constant():
-            return ""
-        case Iota():
-            return f"to {op.length}"
-        case Cast():
-            return f"to {op.dtype}"
-        case Reduce():
-            return _over(op.axes)
-        case Scan() | Sort() | Argsort() | Concatenate():
-            return f"along axis {op.axis}"
-        case Reshape() | Broadcast():
-            return f"to {_shape(op.shape)}"
-        case Permute():
-            return f"axes {_shape(op.axes)}"
-        case Slice():
-            return _region(op.starts, op.stops, op.steps, inputs[0].shape)
-        case Update():
-            counts = zip(op.starts, op.steps, inputs[1].shape, strict=True)
-            stops = tuple(start + (count - 1) * step + 1 if count else start for start, step, count in counts)
-            return "at " + _region(op.starts, stops, op.steps, inputs[0].shape)
-        case Flip():
-            return _along(op.axes)
-        case Pad():
-            return "by " + ", ".join(f"{low}+{high}" for low, high in zip(op.low, op.high, strict=True))
-        case Windows():
-            return f"of {op.size} along axis {op.axis}" + (f" every {op.step}" if op.step != 1 else "")
-        case Contract():
-            return _contracted(op)
-        case Gather() | Scatter():
-            return f"along axis {op.axis}" + (f", batch axes {op.batch}" if op.batch else "")
-        case Search():
-            return f"side {op.side}"
-        case Fourier():
-            return f"of length {op.length} along axis {op.axis}"
-        case Linear():
-            return "full" if op.full else ""
-        case Attend():
-            return f"scaled by {op.scale:g}" + (", causal" if op.causal else "")
-        case Custom():
-            return _launch(op)
-    return ""
-
-
-def _launch(op: Custom) -> str:
-    """The user's text, of which a hash must do, and how it is launched."""
-    numbers = "".join(f", {each.name} = {each.value}" for each in op.scalars)
-    which = f", result {printable(op.written[op.result].name)}" if len(op.shapes) > 1 else ""
-    digest = hashlib.blake2b(op.source.encode(), digest_size=4).hexdigest()
-    return f"{op.language} {digest}, {_shape(op.groups)} groups of {_shape(op.group)}{printable(numbers)}{which}"
-
-
 def constant_text(op: Constant) -> str:
     """The values of a constant, or the first of them when there are many."""
     count = math.prod(op.shape)
@@ -188,37 +77,8 @@ def _step(program: Program, position: int, names: Sequence[str]) -> str:
     if isinstance(op, Constant):
         return f"constant {constant_text(op)}"
     operands = ", ".join(names[source] for source in inputs)
-    attributes = details(op, [program.specs[source] for source in inputs])
-    return " ".join(part for part in (operation(op), operands, attributes) if part)
-
-
-def _over(axes: tuple[int, ...]) -> str:
-    if not axes:
-        return "over no axis"
-    return f"over {'axis' if len(axes) == 1 else 'axes'} {', '.join(map(str, axes))}"
-
-
-def _along(axes: tuple[int, ...]) -> str:
-    return _over(axes).replace("over", "along", 1)
-
-
-def _shape(shape: Shape) -> str:
-    return f"[{', '.join(map(str, shape))}]"
-
-
-def _region(starts: Shape, stops: Shape, steps: Shape, shape: Shape) -> str:
-    return f"[{', '.join(map(_range, starts, stops, steps, shape))}]"
-
-
-def _range(start: int, stop: int, step: int, length: int) -> str:
-    first, last = str(start or ""), "" if stop == length else str(stop)
-    return f"{first}:{last}:{step}" if step != 1 else f"{first}:{last}"
-
-
-def _contracted(op: Contract) -> str:
-    over = ", ".join(f"{left}×{right}" for left, right in zip(op.left, op.right, strict=True)) or "no axes"
-    batch = ", ".join(f"{left}×{right}" for left, right in zip(op.left_batch, op.right_batch, strict=True))
-    return f"over {over}" + (f", batch {batch}" if batch else "")
+    attributes = op.details([program.specs[source] for source in inputs])
+    return " ".join(part for part in (op.label, operands, attributes) if part)
 
 
 _FORMATS: dict[DType, str] = {

@@ -9,13 +9,20 @@ a primitive `[tag, attribute, …]`, and a line `[position in files, line number
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import copyreg
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Literal, Union
 
 import msgspec
 
 from anygpu.errors import InvalidProgram
 from anygpu.program.graph import Line, Node, Program
-from anygpu.program.vocabulary import PRIMITIVES
+from anygpu.program.primitives import PRIMITIVES, Primitive
+
+if TYPE_CHECKING:
+    _AnyPrimitive = Primitive
+else:
+    _AnyPrimitive = Union[PRIMITIVES]  # noqa: UP007
 
 FORMAT = "anygpu.program"
 VERSION = 1
@@ -46,7 +53,7 @@ class _Head(msgspec.Struct, array_like=True, frozen=True):
 class _Record(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     format: Literal["anygpu.program"]
     version: Literal[1]
-    nodes: Annotated[tuple[tuple[PRIMITIVES, _Positions], ...], msgspec.Meta(max_length=MAX_NODES)]
+    nodes: Annotated[tuple[tuple[_AnyPrimitive, _Positions], ...], msgspec.Meta(max_length=MAX_NODES)]
     outputs: _Positions
     files: Annotated[tuple[_FileName, ...], msgspec.Meta(max_length=MAX_NODES)] = ()
     #: Empty when no line is known.
@@ -87,6 +94,14 @@ def from_bytes(data: bytes) -> Program:
     nodes = tuple(Node(op, inputs) for op, inputs in record.nodes)
     _check_size(nodes, record.outputs)
     return Program(nodes, record.outputs, lines=_lines(record))
+
+
+def _reduced(program: Program) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
+    return from_bytes, (to_bytes(program),)
+
+
+# A program is pickled as its byte form, so what is unpickled has been checked.
+copyreg.pickle(Program, _reduced)
 
 
 def _check_head(head: _Head) -> None:

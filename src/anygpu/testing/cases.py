@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from anygpu.errors import InvalidProgram
-from anygpu.program.attention import Attend
 from anygpu.program.dtypes import COMPLEX, ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import (
     BINARY,
@@ -22,6 +21,7 @@ from anygpu.program.functions import (
     ScatterFunction,
     UnaryFunction,
 )
+from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import (
     LINEAR_PARTS,
     Argsort,

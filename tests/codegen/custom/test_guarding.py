@@ -9,7 +9,7 @@ from anygpu.codegen.custom.opencl_guarding import prepared_opencl
 from anygpu.codegen.custom.prepared_kernel import Word, number_words
 from anygpu.codegen.custom.tokens import Unreadable
 from anygpu.codegen.custom.wgsl_guarding import prepared_wgsl
-from anygpu.program.custom import Scalar
+from anygpu.program.ops.custom import Scalar
 
 WGSL = """\
 struct P { n: u32, a: f32 }

@@ -11,7 +11,7 @@ from anygpu.codegen.custom.lowering import prepared_of
 from anygpu.codegen.custom.reflection import Length, Reflected, ScalarParameter, language_of, reflect
 from anygpu.codegen.target import Target
 from anygpu.errors import InvalidKernel
-from anygpu.program.custom import Custom, Parameter, Scalar
+from anygpu.program.ops.custom import Custom, Parameter, Scalar
 
 WGSL = """\
 override side: u32 = 8;

@@ -16,9 +16,9 @@ from anygpu.codegen.custom.wgsl_guarding import prepared_wgsl
 from anygpu.codegen.kernel import Binding, Check, Kernel, Own, Start
 from anygpu.codegen.target import Target
 from anygpu.errors import InvalidKernel
-from anygpu.program.custom import Custom, Three
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Node, Program
+from anygpu.program.ops.custom import Custom, Three
 from anygpu.program.primitives import Cast, Input, Reshape, Spec, product
 
 #: So many bytes stand in for an empty array: no vector is wider.

@@ -12,8 +12,8 @@ from anygpu.codegen.custom.opencl_text import TYPES, Function, Text
 from anygpu.codegen.custom.preprocessing import with_defines
 from anygpu.codegen.custom.reflected import Length, Reflected, ScalarParameter
 from anygpu.codegen.custom.tokens import Unreadable
-from anygpu.program.custom import Parameter, Role, Three
 from anygpu.program.dtypes import ITEMSIZE, DType
+from anygpu.program.ops.custom import Parameter, Role, Three
 
 _SCALARS = ("int", "uint", "long", "ulong", "float", "double", "half")
 #: Bytes that an array's first element is surely aligned to.

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from anygpu.program.custom import Scalar, Three
+from anygpu.program.ops.custom import Scalar, Three
 
 
 class Word(NamedTuple):

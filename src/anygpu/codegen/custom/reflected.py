@@ -7,13 +7,13 @@ from typing import Literal
 import msgspec
 
 from anygpu.codegen.custom.expressions import Number
-from anygpu.program.custom import Language, Parameter, Three
+from anygpu.program.ops.custom import Language, Parameter, Three
 
 ScalarType = Literal["int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
 
 
 class ScalarParameter(msgspec.Struct, frozen=True):
-    """A number that the kernel takes; `anygpu.program.custom.Scalar` is this with a value."""
+    """A number that the kernel takes; `anygpu.program.ops.custom.Scalar` is this with a value."""
 
     name: str
     dtype: ScalarType

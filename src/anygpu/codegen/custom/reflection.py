@@ -13,7 +13,7 @@ from anygpu.codegen.custom.reflected import Length, Reflected, ScalarParameter
 from anygpu.codegen.custom.tokens import Unreadable, first_tokens
 from anygpu.codegen.custom.wgsl_reflection import reflected_wgsl
 from anygpu.errors import InvalidKernel
-from anygpu.program.custom import MAX_PARAMETERS, MAX_SOURCE, Language
+from anygpu.program.ops.custom import MAX_PARAMETERS, MAX_SOURCE, Language
 
 __all__ = ["Length", "Number", "Reflected", "ScalarParameter", "language_of", "reflect"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from anygpu.errors import InvalidKernel
-from anygpu.program.custom import Language
+from anygpu.program.ops.custom import Language
 
 Kind = Literal["name", "number", "string", "mark", "directive", "end"]
 

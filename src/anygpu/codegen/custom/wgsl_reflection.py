@@ -9,8 +9,8 @@ from anygpu.codegen.custom.expressions import Number, evaluate, evaluate_exactly
 from anygpu.codegen.custom.reflected import Length, Reflected, ScalarParameter, ScalarType
 from anygpu.codegen.custom.tokens import Edit, Unreadable, edited
 from anygpu.codegen.custom.wgsl_text import SCALARS, Constant, Function, Module, Type, Variable
-from anygpu.program.custom import Parameter, Role, Three
 from anygpu.program.dtypes import DType
+from anygpu.program.ops.custom import Parameter, Role, Three
 
 _BUILTINS = ("global_invocation_id", "workgroup_id", "num_workgroups")
 _RESOURCES = ("storage", "uniform", "handle")

@@ -11,8 +11,8 @@ from jax import Array, lax
 
 from anygpu.engines.jax.elementwise import complex_ordering
 from anygpu.engines.jax.tracing import Site, hidden
-from anygpu.program.attention import Attend
 from anygpu.program.dtypes import KIND
+from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import (
     Argsort,
     Broadcast,

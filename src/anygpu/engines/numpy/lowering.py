@@ -11,11 +11,11 @@ from anygpu._typing import HostArray
 from anygpu.engines.numpy.attention import attended
 from anygpu.engines.numpy.error_function import erf
 from anygpu.errors import Unsupported
-from anygpu.program.attention import Attend
 from anygpu.program.costs import last_uses
-from anygpu.program.custom import Custom, reference_of, with_references
 from anygpu.program.dtypes import KIND, REAL_PART
 from anygpu.program.graph import Program
+from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.custom import Custom, reference_of, with_references
 from anygpu.program.primitives import (
     Argsort,
     Binary,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from anygpu.engines.torch.site import Site, Step
-from anygpu.program.attention import Attend
+from anygpu.program.ops.attention import Attend
 
 
 def attend(op: Attend, site: Site) -> Step:

@@ -16,10 +16,10 @@ from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH
 from anygpu.engines.torch.site import Site, Step
 from anygpu.engines.uniform import uniform_numbers, whole_exponent
 from anygpu.hardware.device import Device
-from anygpu.program.attention import Attend
-from anygpu.program.custom import Custom, with_references
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.graph import Node, Program
+from anygpu.program.ops.attention import Attend
+from anygpu.program.ops.custom import Custom, with_references
 from anygpu.program.primitives import (
     LINEAR_PARTS,
     Argsort,

@@ -6,15 +6,35 @@ engine computes the reference instead.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
 from anygpu.errors import InvalidProgram
+from anygpu.program.costs import program_cost
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
-from anygpu.program.primitives import Input, Primitive, Shape, Spec, checked, hash_of_bits, same_bits
+from anygpu.program.ops.source import Input
+from anygpu.program.primitive import (
+    PassedAxes,
+    Primitive,
+    Shape,
+    Spec,
+    checked,
+    hash_of_bits,
+    listed,
+    product,
+    same_bits,
+)
+from anygpu.program.text import printable
+
+if TYPE_CHECKING:
+    from anygpu.program.batching import Batched, Stack
+
+__all__ = ["Custom"]
 
 Language = Literal["wgsl", "opencl"]
 #: What people call them.
@@ -77,6 +97,9 @@ class Custom(Primitive, frozen=True):
     #: The byte form of a program that has the same inputs and results; empty when there is none.
     reference: bytes = b""
 
+    family = "elementwise"
+    has_own_kernels = True
+
     @property
     def name(self) -> str:
         return self.title
@@ -104,6 +127,36 @@ class Custom(Primitive, frozen=True):
         if self.reference:
             self._check_reference(inputs)
         return found
+
+    @property
+    def label(self) -> str:
+        return printable(self.title)
+
+    @property
+    def first_result(self) -> Primitive | None:
+        return msgspec.structs.replace(self, result=0)
+
+    def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
+        return [[None] * len(each) for each in inputs]
+
+    def batched(self, stack: Stack, *given: Batched) -> int:
+        raise InvalidProgram(
+            f"the kernel {self.title} has no reference that can be recorded, so calls of it cannot be batched."
+        )
+
+    def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
+        if self.reference:
+            return program_cost(reference_of(self)).flops
+        # Nobody knows: as if each element of each result took an operation.
+        return sum(product(shape) for shape in self.shapes)
+
+    def details(self, inputs: Sequence[Spec]) -> str:
+        """A hash of the user's text, and how it is launched."""
+        numbers = "".join(f", {each.name} = {each.value}" for each in self.scalars)
+        which = f", result {printable(self.written[self.result].name)}" if len(self.shapes) > 1 else ""
+        digest = hashlib.blake2b(self.source.encode(), digest_size=4).hexdigest()
+        launch = f"{listed(self.groups)} groups of {listed(self.group)}"
+        return f"{self.language} {digest}, {launch}{printable(numbers)}{which}"
 
     def _check_updates(self, inputs: tuple[Spec, ...]) -> None:
         given = {each.name: spec for each, spec in zip(self.read, inputs, strict=True)}

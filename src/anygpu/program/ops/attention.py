@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import KIND
-from anygpu.program.primitives import Primitive, Spec, checked, hash_of_bits, same_bits
+from anygpu.program.primitive import (
+    Miniature,
+    PassedAxes,
+    Primitive,
+    Shape,
+    Spec,
+    checked,
+    hash_of_bits,
+    on_squares,
+    same_bits,
+)
+
+if TYPE_CHECKING:
+    from anygpu.program.batching import Batched, Stack
+
+__all__ = ["Attend"]
 
 
 class Attend(Primitive, frozen=True):
@@ -18,6 +35,9 @@ class Attend(Primitive, frozen=True):
 
     scale: float
     causal: bool = False
+
+    family = "contraction"
+    has_own_kernels = True
 
     __eq__ = same_bits
     __hash__ = hash_of_bits
@@ -41,3 +61,23 @@ class Attend(Primitive, frozen=True):
             if spec.shape != shape:
                 raise InvalidProgram(f"attend: {name} must have the shape {shape} beside the others, not {spec.shape}.")
         return checked(Spec((*stack, n, e), q.dtype))
+
+    def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
+        """Queries are independent of one another, unless how many keys one sees depends on where it is."""
+        stack = list(range(len(result) - 2))
+        row = None if self.causal else len(result) - 2
+        of_all = [[*stack, row, None], [*stack, None, None], [*stack, None, len(result) - 1], [*stack, row, None]]
+        return of_all[: len(inputs)]
+
+    def batched(self, stack: Stack, *given: Batched) -> int:
+        return stack.add(self, *(stack.lifted(each) for each in given))
+
+    def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
+        scores = inputs[0].size // max(inputs[0].shape[-1], 1) * inputs[1].shape[-2]
+        return 2 * scores * (inputs[0].shape[-1] + result.shape[-1]) // (2 if self.causal else 1)
+
+    def details(self, inputs: Sequence[Spec]) -> str:
+        return f"scaled by {self.scale:g}" + (", causal" if self.causal else "")
+
+    def miniature(self, inputs: Sequence[Spec]) -> Miniature | None:
+        return self, on_squares(inputs)

@@ -1,0 +1,193 @@
+"""Sorting, and searching in what is sorted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from anygpu.errors import InvalidProgram
+from anygpu.program.dtypes import KIND, is_inexact
+from anygpu.program.ops.elementwise import Select
+from anygpu.program.ops.index import Gather
+from anygpu.program.primitive import (
+    Miniature,
+    PassedAxes,
+    Primitive,
+    Shape,
+    Spec,
+    all_but,
+    ceil_log2,
+    distinct_axes,
+    on_lines,
+    require_inputs,
+)
+
+if TYPE_CHECKING:
+    from anygpu.program.batching import Batched, Stack
+
+__all__ = ["Argsort", "Search", "Sort"]
+
+
+class Sort(Primitive, frozen=True):
+    """In ascending order along an axis, NaN last; equal elements keep their order."""
+
+    axis: int
+
+    family = "sort"
+    has_own_kernels = True
+    scratch_copies = 2
+
+    def infer(self, *inputs: Spec) -> Spec:
+        require_inputs(self, inputs, 1)
+        distinct_axes(self, (self.axis,), inputs[0])
+        return inputs[0]
+
+    def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
+        return all_but(self.axis, inputs)
+
+    def batched(self, stack: Stack, *given: Batched) -> int:
+        return stack.add(Sort(self.axis + 1), given[0].position)
+
+    def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
+        return inputs[0].size * ceil_log2(inputs[0].shape[self.axis])
+
+    def details(self, inputs: Sequence[Spec]) -> str:
+        return f"along axis {self.axis}"
+
+    def miniature(self, inputs: Sequence[Spec]) -> Miniature | None:
+        return Sort(0), on_lines(inputs)
+
+
+class Argsort(Primitive, frozen=True):
+    """The positions that sort, as `Sort` does."""
+
+    axis: int
+
+    family = "sort"
+    has_own_kernels = True
+    scratch_copies = 2
+
+    def infer(self, *inputs: Spec) -> Spec:
+        require_inputs(self, inputs, 1)
+        distinct_axes(self, (self.axis,), inputs[0])
+        return Spec(inputs[0].shape, "int64")
+
+    @property
+    def gives_positions(self) -> bool:
+        return True
+
+    def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
+        return all_but(self.axis, inputs)
+
+    def batched(self, stack: Stack, *given: Batched) -> int:
+        return stack.add(Argsort(self.axis + 1), given[0].position)
+
+    def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
+        return inputs[0].size * ceil_log2(inputs[0].shape[self.axis])
+
+    def details(self, inputs: Sequence[Spec]) -> str:
+        return f"along axis {self.axis}"
+
+    def miniature(self, inputs: Sequence[Spec]) -> Miniature | None:
+        return Argsort(0), on_lines(inputs)
+
+
+class Search(Primitive, frozen=True):
+    """For each value of the second input, where it belongs in the first, a sorted vector."""
+
+    side: Literal["left", "right"]
+
+    family = "sort"
+
+    def infer(self, *inputs: Spec) -> Spec:
+        require_inputs(self, inputs, 2)
+        line, values = inputs
+        if len(line.shape) != 1 or line.dtype != values.dtype:
+            raise InvalidProgram(f"search: needs a vector and values of its type, not {line} and {values}.")
+        return Spec(values.shape, "int64")
+
+    @property
+    def gives_positions(self) -> bool:
+        return True
+
+    def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
+        return [[None], range(len(result))]
+
+    def batched(self, stack: Stack, *given: Batched) -> int:
+        """With a line for each call: a binary search for all values at once, written out, as lengths are known.
+
+        `found` counts the elements of its line that are known to come before a value. It grows by a power of two where
+        the element there also comes before it.
+        """
+        line, values = given
+        if not line.stacked:
+            return stack.add(self, line.position, values.position)
+        (length,) = stack.shape(line)
+        wanted = stack.lifted(values)
+        shape = stack.recorder.spec(wanted).shape
+        found = _whole(stack, shape, 0)
+        last, one = _whole(stack, shape, length), _whole(stack, shape, 1)
+        for power in range(length.bit_length() - 1, -1, -1):
+            further = stack.binary("add", found, _whole(stack, shape, 1 << power))
+            at = stack.binary("subtract", stack.binary("minimum", further, last), one)
+            element = stack.add(Gather(1, 1), line.position, at)
+            if self.side == "left":
+                before = _sorts_before(stack, element, wanted)
+            else:
+                before = stack.unary("invert", _sorts_before(stack, wanted, element))
+            inside = stack.binary("less_equal", further, last)
+            found = stack.add(Select(), stack.binary("bitwise_and", before, inside), further, found)
+        return found
+
+    def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
+        return inputs[1].size * ceil_log2(inputs[0].shape[0])
+
+    def details(self, inputs: Sequence[Spec]) -> str:
+        return f"side {self.side}"
+
+    def miniature(self, inputs: Sequence[Spec]) -> Miniature | None:
+        return self, on_lines(inputs)
+
+
+def _whole(stack: Stack, shape: Shape, number: int) -> int:
+    return stack.full(shape, "int64", number.to_bytes(8, "little"))
+
+
+def _sorts_before(stack: Stack, x: int, y: int) -> int:
+    """Whether x stands before y in sorted order, where NaN is last."""
+    dtype = stack.recorder.spec(x).dtype
+    if KIND[dtype] == "complex":
+        return _complex_sorts_before(stack, x, y)
+    less = stack.binary("less", x, y)
+    return stack.binary("bitwise_or", less, _only_second_is_nan(stack, x, y)) if is_inexact(dtype) else less
+
+
+def _only_second_is_nan(stack: Stack, x: int, y: int) -> int:
+    return stack.binary("bitwise_and", stack.unary("invert", stack.unary("isnan", x)), stack.unary("isnan", y))
+
+
+def _complex_sorts_before(stack: Stack, x: int, y: int) -> int:
+    """By real part, then by imaginary part; numbers with NaN in them after all others, with it in both parts last.
+
+    That is NumPy's order: first comes what has no NaN, then what has one in the imaginary part, in the real part, in
+    both; within each of these by the parts that are numbers.
+    """
+    (x_real, x_imag), (y_real, y_imag) = ((stack.unary("real", each), stack.unary("imag", each)) for each in (x, y))
+
+    def both(one: int, other: int) -> int:
+        return stack.binary("bitwise_and", one, other)
+
+    def either(one: int, other: int) -> int:
+        return stack.binary("bitwise_or", one, other)
+
+    def holds(number: int) -> int:
+        return stack.unary("invert", stack.unary("isnan", number))
+
+    only_y_imag_is_nan = _only_second_is_nan(stack, x_imag, y_imag)
+    smaller = both(stack.binary("less", x_real, y_real), either(holds(x_imag), stack.unary("isnan", y_imag)))
+    larger = both(stack.binary("greater", x_real, y_real), only_y_imag_is_nan)
+    same = either(
+        stack.binary("equal", x_real, y_real), both(stack.unary("isnan", x_real), stack.unary("isnan", y_real))
+    )
+    tie = both(same, either(stack.binary("less", x_imag, y_imag), only_y_imag_is_nan))
+    return either(either(smaller, larger), either(tie, _only_second_is_nan(stack, x_real, y_real)))

@@ -1,0 +1,152 @@
+"""What a program begins with: inputs, constants and counters."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anygpu.errors import InvalidProgram
+from anygpu.program.dtypes import NARROWER, DType
+from anygpu.program.primitive import (
+    FROM_WHOLE,
+    NEW,
+    PassedAxes,
+    Primitive,
+    Shape,
+    Spec,
+    checked,
+    product,
+    require_inputs,
+    with_length,
+)
+
+if TYPE_CHECKING:
+    from anygpu.program.batching import Batched, Stack
+    from anygpu.program.graph import Recorder
+
+__all__ = ["Constant", "Input", "Iota"]
+
+
+class Source(Primitive, frozen=True):
+    """The rules of what has no inputs: nothing of it can depend on the axis of a batch, and it costs nothing."""
+
+    is_source = True
+
+    def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
+        return []
+
+    def batched(self, stack: Stack, *given: Batched) -> int:
+        return stack.lifted(stack.same_for_all(self))
+
+    def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
+        return 0
+
+
+class Input(Source, frozen=True):
+    """A value that the caller brings."""
+
+    shape: Shape
+    dtype: DType
+
+    family = "input"
+    other_axes = NEW
+
+    def infer(self, *inputs: Spec) -> Spec:
+        require_inputs(self, inputs, 0)
+        return checked(Spec(self.shape, self.dtype))
+
+    def details(self, inputs: Sequence[Spec]) -> str:
+        return ""
+
+    def in_single_precision(self) -> Primitive:
+        return Input(self.shape, NARROWER.get(self.dtype, self.dtype))
+
+
+class Constant(Source, frozen=True):
+    """A value that is a part of the program: its bytes in C order, little-endian."""
+
+    shape: Shape
+    dtype: DType
+    data: bytes
+
+    family = "creation"
+    other_axes = FROM_WHOLE
+
+    def infer(self, *inputs: Spec) -> Spec:
+        require_inputs(self, inputs, 0)
+        spec = checked(Spec(self.shape, self.dtype))
+        if spec.nbytes != len(self.data):
+            raise InvalidProgram(f"constant: {spec} has {spec.nbytes} bytes, and {len(self.data)} are given.")
+        if self.dtype == "bool" and self.data.translate(None, b"\x00\x01"):
+            raise InvalidProgram("constant: a byte of bool is 0 or 1.")
+        return spec
+
+    def details(self, inputs: Sequence[Spec]) -> str:
+        return ""
+
+    def in_single_precision(self) -> Primitive:
+        narrow = NARROWER.get(self.dtype)
+        return self if narrow is None else Constant(self.shape, narrow, _converted(self.data, self.dtype, narrow))
+
+    def stretch(
+        self, recorder: Recorder, inputs: Sequence[int], axis: int, start: int, stop: int, length: int
+    ) -> int | None:
+        row = len(self.data) // product(self.shape[: axis + 1]) if self.data else 0
+        block = row * self.shape[axis]
+        blocks = range(0, len(self.data), block or 1)
+        data = b"".join(self.data[begin + start * row : begin + stop * row] for begin in blocks)
+        return recorder.add(Constant(with_length(self.shape, axis, stop - start), self.dtype, data))
+
+
+class Iota(Source, frozen=True):
+    """0, 1, 2, … as a vector."""
+
+    length: int
+    dtype: DType
+
+    family = "creation"
+    other_axes = FROM_WHOLE
+
+    def infer(self, *inputs: Spec) -> Spec:
+        require_inputs(self, inputs, 0)
+        if self.dtype == "bool":
+            raise InvalidProgram("iota counts, and bool cannot.")
+        return checked(Spec((self.length,), self.dtype))
+
+    def details(self, inputs: Sequence[Spec]) -> str:
+        return f"to {self.length}"
+
+    def in_single_precision(self) -> Primitive:
+        return Iota(self.length, NARROWER.get(self.dtype, self.dtype))
+
+
+#: As `struct` spells the numbers; a complex one is two of them.
+_FORMATS: dict[DType, str] = {
+    "float64": "d",
+    "float32": "f",
+    "complex128": "d",
+    "complex64": "f",
+    "int64": "q",
+    "int32": "i",
+    "uint64": "Q",
+    "uint32": "I",
+}
+
+
+def _converted(data: bytes, source: DType, target: DType) -> bytes:
+    wide, narrow = _FORMATS[source], _FORMATS[target]
+    count = len(data) // struct.calcsize(wide)
+    numbers = struct.unpack(f"<{count}{wide}", data)
+    if narrow == "f":
+        return struct.pack(f"<{count}f", *(_single(number) for number in numbers))
+    low, high = (-(1 << 31), (1 << 31) - 1) if narrow == "i" else (0, (1 << 32) - 1)
+    # A limit such as the largest int64 stays a limit.
+    return struct.pack(f"<{count}{narrow}", *(min(max(number, low), high) for number in numbers))
+
+
+def _single(number: float) -> float:
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", number))[0])
+    except OverflowError:
+        return float("inf") if number > 0 else float("-inf")
