@@ -11,9 +11,9 @@ import pyopencl as cl
 import wgpu
 
 from anygpu._typing import HostArray
+from anygpu.codegen.syntax import SYNTAX
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates.matmul import Sizes, Tiling, Vectors, grid, parts, text
-from anygpu.codegen.templates.values import TYPE_NAMES
 
 #: The same devices as scalar machines and as wide ones: a tiling is right on both.
 TARGETS: dict[str, Target] = {
@@ -82,7 +82,7 @@ def matmul_source(
     dialect: Dialect, type: ComputeType, sizes: Sizes, tiling: Tiling, layout: Layout, folded: bool = False
 ) -> str:
     """Buffers: a, b, out, and bias [n] before out when the totals go through bias and gelu."""
-    flags, words, width = layout.flags(dialect, sizes), TYPE_NAMES[dialect][type], tiling.vector
+    flags, words, width = layout.flags(dialect, sizes), SYNTAX[dialect].types[type], tiling.vector
     wgsl = dialect == "wgsl"
     m, n, k = sizes.m, sizes.n, sizes.k
     a_place = f"(batch * {k} + k) * {m} + m" if layout.transposed_a else f"(batch * {m} + m) * {k} + k"

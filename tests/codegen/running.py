@@ -11,9 +11,10 @@ import wgpu
 
 from anygpu._typing import HostArray
 from anygpu.codegen.functions.library import call, definitions
+from anygpu.codegen.syntax import SYNTAX
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates.stages import Stage, Stages, fill
-from anygpu.codegen.templates.values import TYPE_NAMES, carried
+from anygpu.codegen.templates.values import carried
 
 TARGETS: dict[Dialect, Target] = {
     "wgsl": Target(dialect="wgsl", features=("f64", "i64"), group_memory=16384),
@@ -46,7 +47,7 @@ class Accessor:
         return f"{self.name}_values"
 
     def text(self, dialect: Dialect, taken: str) -> str:
-        kind, place = TYPE_NAMES[dialect][self.kind], f"{self.buffer}[row * {self.row_length} + i]"
+        kind, place = SYNTAX[dialect].types[self.kind], f"{self.buffer}[row * {self.row_length} + i]"
         wgsl = dialect == "wgsl"
         if self.name == "report":
             if wgsl:
@@ -82,7 +83,7 @@ def kernel_text(dialect: Dialect, stage: Stage, accessors: list[Accessor], kinds
     calls = {name: call(dialect, fn, kind, TARGETS[dialect]) for name, (fn, kind) in stage.calls.items()}
     library = definitions(dialect, calls.values())
     names = {"name": stage.name, **calls}
-    words = TYPE_NAMES[dialect]
+    words = SYNTAX[dialect].types
     if dialect == "wgsl":
         texts = []
         for number, (buffer, kind) in enumerate(kinds.items()):

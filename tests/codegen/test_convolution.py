@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anygpu._typing import HostArray
+from anygpu.codegen.syntax import SYNTAX
 from anygpu.codegen.target import ComputeType, Dialect
 from anygpu.codegen.templates.convolution import Sizes, Tiling, Vectors, grid, text, tilings
-from anygpu.codegen.templates.values import TYPE_NAMES
 from tests.codegen.product_kernels import NUMPY, TARGETS, Launch
 
 DEVICES = sorted(TARGETS)
@@ -38,7 +38,7 @@ def input_height(sizes: Sizes, padding: int = 0) -> int:
 
 
 def source_text(dialect: Dialect, type: ComputeType, sizes: Sizes, tiling: Tiling, padding: int = 0) -> str:
-    wgsl, words, width = dialect == "wgsl", TYPE_NAMES[dialect][type], tiling.vector
+    wgsl, words, width = dialect == "wgsl", SYNTAX[dialect].types[type], tiling.vector
     has = flags(dialect, sizes, width, padding)
     high, wide = input_height(sizes, padding), input_width(sizes, padding)
     vector = f"vec{width}<{words}>" if wgsl else f"{words}{width}"

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from anygpu._typing import HostArray
+from anygpu.codegen.syntax import SYNTAX
 from anygpu.codegen.target import Dialect
 from anygpu.codegen.templates.search import search_text
 from anygpu.codegen.templates.stages import Stage
-from anygpu.codegen.templates.values import TYPE_NAMES, struct_text
+from anygpu.codegen.templates.values import struct_text
 from tests.codegen.running import TARGETS, load, run, store
 
 DIALECTS: list[Dialect] = ["wgsl", "opencl"]
@@ -26,7 +27,7 @@ def found(dialect: Dialect, line: HostArray, values: HostArray, side: Literal["l
     text, calls = search_text(TARGETS[dialect], "search", kinds, len(line), side)
     accessors = []
     for k, kind in enumerate(kinds):
-        word = TYPE_NAMES[dialect][kind]
+        word = SYNTAX[dialect].types[kind]
         head = f"fn load_line_{k}(i: i32) -> {word}" if dialect == "wgsl" else f"{word} load_line_{k}(${{taken}}int i)"
         accessors.append(f"{head} {{\n    return load_row_{k}(${{pass}}0, i);\n}}")
     value = f"search(${{pass}}{', '.join(f'load_{k}(${{pass}}row, i)' for k in range(len(kinds)))})"
@@ -38,7 +39,7 @@ def found(dialect: Dialect, line: HostArray, values: HostArray, side: Literal["l
         reads=("in",),
         writes=("out",),
         values={
-            "helpers": "\n".join([struct_text(dialect, ("i32",)), *accessors, text]),
+            "helpers": "\n".join([struct_text(SYNTAX[dialect], ("i32",)), *accessors, text]),
             "count": str(len(values)),
             "row_length": str(len(values)),
             "load": f"Value({value})" if dialect == "wgsl" else f"(Value){{{value}}}",

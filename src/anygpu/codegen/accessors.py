@@ -11,12 +11,13 @@ from math import gcd
 
 import msgspec
 
-from anygpu.codegen.dialects.indenting import indented
 from anygpu.codegen.dialects.opencl import OpenCLPrinter
+from anygpu.codegen.dialects.opencl_vectors import OpenCLVectors
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.vector_syntax import OpenCLWords, VectorWords, WGSLWords
-from anygpu.codegen.dialects.vectors import Not, Text, VectorText
+from anygpu.codegen.dialects.vector_syntax import VectorSyntax
+from anygpu.codegen.dialects.vector_text import NotVectorisable, Text, VectorText
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
+from anygpu.codegen.dialects.wgsl_vectors import WGSLVectors
 from anygpu.codegen.index import Index, constant, variable
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel_builder import KernelBuilder, body_of
@@ -77,24 +78,24 @@ class _SideBySide(VectorText):
         if self._varies(expr.index) and step != 1:
             text = self.spread(expr) if step is None else None
             if text is None:
-                raise Not
+                raise NotVectorisable
             return text
         return super()._load(expr)
 
 
-class _WholeWGSL(WGSLWords):
+class _WholeWGSL(WGSLVectors):
     """Vectors of buffers that are declared in vectors, or nothing."""
 
     def load(self, buffer: Buffer, index: Index) -> str | None:
         text = super().load(buffer, index)
         if text is None:
-            raise Not
+            raise NotVectorisable
         return text
 
     def store(self, buffer: Buffer, index: Index, value: str) -> list[str] | None:
         lines = super().store(buffer, index, value)
         if lines is None:
-            raise Not
+            raise NotVectorisable
         return lines
 
 
@@ -119,7 +120,7 @@ class VectorAccessor:
     def possible(self) -> bool:
         length = self.lengths[self.along]
         if isinstance(self.printer, WGSLPrinter):
-            return self.width == WGSLWords.width and length % self.width == 0 and length > 0
+            return self.width == WGSLVectors.width and length % self.width == 0 and length > 0
         return self.width > 1 and length >= self.width
 
     @property
@@ -146,55 +147,53 @@ class VectorAccessor:
         return found
 
     def _loaded(self, name: str, at: At, without: Sequence[int], *, in_units: bool) -> str | None:
-        lowering, words, text = self._begin(without)
+        lowering, syntax, text = self._begin(without)
         try:
             (value,) = at(lowering, self._positions(in_units=in_units))
             lines = text.lines(lowering.statements)
             result = text.vector(value)
-        except Not:
+        except NotVectorisable:
             return None
         if in_units:
-            lines = [f"const int strip = {self.along} / {self.unit};", *lines]
+            lines = [self.printer.syntax.position("strip", f"{self.along} / {self.unit}"), *lines]
         return self._function(
-            name, words, words.type_name(value.type), None, [*lines, *text.taken(), f"return {result};"]
+            name, syntax, syntax.type_name(value.type), None, [*lines, *text.taken(), f"return {result};"]
         )
 
     def store(self, name: str, type: ComputeType, put: Put, *, without: Sequence[int] = ()) -> str | None:
-        lowering, words, text = self._begin(without)
+        lowering, syntax, text = self._begin(without)
         text.wide.add("total")
         try:
             put(lowering, self._positions(), (Name("total", type),))
             lines = text.lines(lowering.statements)
-        except Not:
+        except NotVectorisable:
             return None
-        return self._function(name, words, None, words.type_name(type), lines)
+        return self._function(name, syntax, None, syntax.type_name(type), lines)
 
-    def _begin(self, without: Sequence[int]) -> tuple[Lowering, VectorWords, VectorText]:
+    def _begin(self, without: Sequence[int]) -> tuple[Lowering, VectorSyntax, VectorText]:
         lowering, _ = _begin(self.workshop, self.lengths, without)
         lowering.scopes[0].variables.update(("neighbour", "strip"))
         lowering.unique("strip")
-        words: VectorWords
+        syntax: VectorSyntax
         if isinstance(self.printer, WGSLPrinter):
-            words = _WholeWGSL(self.printer)
+            syntax = _WholeWGSL(self.printer)
         elif isinstance(self.printer, OpenCLPrinter):
-            words = OpenCLWords(self.printer, self.width)
-            words.patient = False
+            syntax = OpenCLVectors(self.printer, self.width)
+            syntax.patient = False
         else:
             raise TypeError(f"no vectors in {self.printer}")
-        return lowering, words, _SideBySide(self.printer, words, "neighbour", constant(0))
+        return lowering, syntax, _SideBySide(self.printer, syntax, "neighbour", constant(0))
 
     def _function(
-        self, name: str, words: VectorWords, result: str | None, total: str | None, lines: Sequence[str]
+        self, name: str, syntax: VectorSyntax, result: str | None, total: str | None, lines: Sequence[str]
     ) -> str:
-        if isinstance(words, WGSLWords):
-            self.used |= words.used
-            positions = [f"{each}: i32" for each in self.lengths] + ([f"total: {total}"] if total else [])
-            head = f"fn {name}({', '.join(positions)})" + (f" -> {result}" if result else "")
-            lines = [f"let strip = {self.along} / {self.width};", *lines]
-        else:
-            positions = [f"const int {each}" for each in self.lengths] + ([f"const {total} total"] if total else [])
-            head = f"static inline {result or 'void'} {name}({', '.join([*self.printer.taken, *positions])})"
-        return "\n".join([f"{head} {{", *indented(lines), "}"])
+        parameters = dict.fromkeys(self.lengths, self.printer.syntax.types["i32"])
+        if total is not None:
+            parameters["total"] = total
+        if isinstance(syntax, WGSLVectors):
+            self.used |= syntax.used
+            lines = [self.printer.syntax.position("strip", f"{self.along} / {self.width}"), *lines]
+        return self.printer.function(name, parameters, result, lines)
 
 
 def buffers_of(workshop: KernelBuilder, functions: Sequence[Function], written: Sequence[str]) -> list[Buffer]:

@@ -13,7 +13,6 @@ import msgspec
 
 from anygpu.codegen.accessors import VectorAccessor, buffers_of, load_function, store_function, texts_of
 from anygpu.codegen.dialects import printer
-from anygpu.codegen.dialects.indenting import indented
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.vector_syntax import EXACT
 from anygpu.codegen.dialects.vector_text import replaced
@@ -27,6 +26,7 @@ from anygpu.codegen.kernel_ir import Buffer, Function, Let, Load, Name, names_us
 from anygpu.codegen.lower import Lowering, Positions, Value, contract_positions
 from anygpu.codegen.materialise import is_row_reduction, is_short
 from anygpu.codegen.products import LONG_WORK, declarations, put_total, tilings_of
+from anygpu.codegen.syntax import indented
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.codegen.templates import convolution
 from anygpu.codegen.templates.convolution import Sizes, Tiling, Vectors

@@ -9,8 +9,8 @@ from typing import NamedTuple, cast
 from anygpu.codegen.accessors import Put, VectorAccessor, buffers_of, load_function, store_function, texts_of
 from anygpu.codegen.dialects import printer
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.vector_syntax import WGSLWords
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
+from anygpu.codegen.dialects.wgsl_vectors import WGSLVectors
 from anygpu.codegen.elementwise import narrowed
 from anygpu.codegen.grouping import Group, from_order
 from anygpu.codegen.index import Index, flat, unflat, variable
@@ -166,7 +166,7 @@ class _Accessors:
         text.use(list(self.workshop.buffers.values()), cuttable=False)
         if isinstance(text, WGSLPrinter):
             text.declare_in_vectors(None)
-        width = WGSLWords.width if isinstance(text, WGSLPrinter) else 2
+        width = WGSLVectors.width if isinstance(text, WGSLPrinter) else 2
         return Vectors(
             a_k=self._vector_load(text, "load_a_vector", "k", width) is not None,
             a_m=self._vector_load(text, "load_a_vector_m", "m", width) is not None,

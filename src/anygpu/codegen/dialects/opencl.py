@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anygpu.codegen.dialects.indenting import indented
-from anygpu.codegen.dialects.vector_syntax import OpenCLWords, VectorWords, vector_width
+from anygpu.codegen.dialects.opencl_vectors import OpenCLVectors, vector_width
+from anygpu.codegen.dialects.vector_syntax import VectorSyntax
 from anygpu.codegen.dialects.vectors import VectorPrinter, types_along
 from anygpu.codegen.kernel import MINUS_ONE
-from anygpu.codegen.kernel_ir import Apply, Buffer, Function, Loop
+from anygpu.codegen.kernel_ir import Apply, Buffer, Loop
+from anygpu.codegen.syntax import WIDE_TYPES, indented
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.program.dtypes import DType
 
-TYPES: dict[ComputeType, str] = {
-    "bool": "bool",
-    "i32": "int",
-    "u32": "uint",
-    "i64": "long",
-    "u64": "ulong",
-    "f32": "float",
-    "f64": "double",
-}
 _ELEMENTS: dict[DType, str] = {
     "bool": "uchar",
     "int8": "char",
@@ -36,37 +28,18 @@ _ELEMENTS: dict[DType, str] = {
     "float32": "float",
     "float64": "double",
 }
-_SUFFIX: dict[ComputeType, str] = {"i32": "", "u32": "u", "i64": "L", "u64": "UL", "f32": "f", "f64": ""}
-#: What a sign before the digits would not say.
-_SMALLEST: dict[ComputeType, str] = {"i32": "(-2147483647 - 1)", "i64": "(-9223372036854775807L - 1L)"}
-
-_WRAPPING = {"add": "+", "subtract": "-", "multiply": "*"}
 #: From here on every number is a whole one.
 _LARGE = {"f32": 2.0**23, "f64": 2.0**52}
 
 
 class OpenCLPrinter(VectorPrinter):
-    suffixes = _SUFFIX
-    smallest = _SMALLEST
-
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self._loose: dict[str, int] = {}
 
-    def type_name(self, type: ComputeType) -> str:
-        return TYPES[type]
-
     def hides_constants(self, expr: Apply) -> bool:
         """PoCL 3.1 makes nonsense of some functions of constants: rint(1e300) crashed, expm1(NaN) was a number."""
         return expr.args[0].type in ("f32", "f64")
-
-    def wrapped(self, fn: str, of: ComputeType, one: str, other: str, width: int = 1) -> str | None:
-        """C leaves overflow of signed numbers undefined, and compilers make use of that: x + 1 > x is always true."""
-        if fn not in _WRAPPING or of not in ("i32", "i64"):
-            return None
-        lanes = str(width) if width > 1 else ""
-        signed, unsigned = f"as_{TYPES[of]}{lanes}", f"as_u{TYPES[of]}{lanes}"
-        return f"{signed}({unsigned}({one}) {_WRAPPING[fn]} {unsigned}({other}))"
 
     def must_hide(self, value: float, type: ComputeType) -> bool:
         """What its functions must not be given as a constant, as `floor(x * NaN)` would: nothing was stored then."""
@@ -74,35 +47,17 @@ class OpenCLPrinter(VectorPrinter):
 
     def from_bits(self, bits: int, type: ComputeType) -> str:
         # Groups are never counted along the third dimension: this is 0, and no compiler can know.
-        name, wide = TYPES[type], type in ("f64", "i64", "u64")
+        name, wide = self.syntax.types[type], type in WIDE_TYPES
         text = f"{bits:#x}ul ^ get_group_id(2)" if wide else f"{bits:#x}u ^ (uint)get_group_id(2)"
         return f"as_{name}({'(ulong)' if wide else ''}({text}))"
 
-    def choose(self, condition: str, yes: str, no: str) -> str:
-        return f"({condition}) ? {yes} : {no}" if " " in condition else f"{condition} ? {yes} : {no}"
-
-    def let(self, name: str, type: ComputeType, value: str) -> str:
-        return f"const {TYPES[type]} {name} = {value};"
-
-    def variable(self, name: str, type: ComputeType, value: str) -> str:
-        return f"{TYPES[type]} {name} = {value};"
-
-    def loop_head(self, variable: str, start: str, stop: str, step: int) -> str:
-        return f"for (int {variable} = {start}; {variable} < {stop}; {variable} += {step}) {{"
-
-    def halving_head(self, variable: str, start: int) -> str:
-        return f"for (int {variable} = {start}; {variable} > 0; {variable} /= 2) {{"
-
-    def words(self, loop: Loop) -> VectorWords:
+    def vector_syntax(self, loop: Loop) -> VectorSyntax:
         natural = self.target.vector_width if self.target.scalar_invocations else 4
-        return OpenCLWords(self, vector_width(natural, types_along(loop.body, loop.variable)))
+        return OpenCLVectors(self, vector_width(natural, types_along(loop.body, loop.variable)))
 
     def windows(self, buffer: Buffer) -> int:
         """A kernel sees the whole of a buffer; what is too large for that cannot be allocated, either."""
         return 1
-
-    def barrier(self) -> str:
-        return "barrier(CLK_LOCAL_MEM_FENCE);"
 
     # -- buffers
 
@@ -172,24 +127,16 @@ class OpenCLPrinter(VectorPrinter):
         offsets = [f"const uint offset_{each.name}" for each in self.buffers.values() if each.has_offset]
         return [*self._buffer_parameters(), *offsets]
 
-    def function_text(self, function: Function) -> str:
-        own = [f"const {TYPES[each.type]} {each.name}" for each in function.parameters]
-        parameters = ", ".join([*self.taken, *own])
-        result = TYPES[function.result.type] if function.result is not None else "void"
-        lines = self.lines(function.body)
-        if function.result is not None:
-            lines.append(f"return {self.expression(function.result)};")
-        return "\n".join([f"static inline {result} {function.name}({parameters}) {{", *indented(lines), "}"])
-
     def group_line(self, groups: int, numbers: Sequence[str]) -> str:
         first = "(int)first_group + " if "first_group" in numbers else ""
-        return f"const int group = {first}(int)get_group_id(0);"
+        return self.syntax.position("group", f"{first}(int)get_group_id(0)")
 
     def entry(self, name: str, group_size: int, numbers: Sequence[str], body: Sequence[str]) -> str:
         used = "\n".join(body)
-        lane = ["const int lane = (int)get_local_id(0);"] if "lane" in used else []
+        lane = [self.syntax.position("lane", self.syntax.lane)] if "lane" in used else []
+        types = self.syntax.types
         shared = [
-            f"__local {TYPES['u32' if each.type == 'bool' else each.type]} {each.name}[{each.size}];"
+            self.syntax.shared_array(each.name, types["u32" if each.type == "bool" else each.type], each.size)
             for each in self.shared.values()
         ]
         head = [

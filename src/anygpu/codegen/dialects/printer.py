@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anygpu.codegen.dialects.indenting import INDENT, indented
 from anygpu.codegen.functions import library
 from anygpu.codegen.index import Clamped, Index, Quotient, Remainder
 from anygpu.codegen.kernel import Binding, Kernel
@@ -41,39 +40,11 @@ from anygpu.codegen.kernel_ir import (
     Variable,
     names_used,
 )
+from anygpu.codegen.syntax import COMPARISONS, INDENT, LOGIC, OPERATORS, SYNTAX, indented
 from anygpu.codegen.target import ComputeType, Target
 
-_OPERATORS = {
-    "add": "+",
-    "subtract": "-",
-    "multiply": "*",
-    "divide": "/",
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
-    "equal": "==",
-    "not_equal": "!=",
-    "less": "<",
-    "less_equal": "<=",
-    "greater": ">",
-    "greater_equal": ">=",
-}
-#: The same between truth values, which have no order in most languages.
-_LOGIC = {
-    "bitwise_and": "{0} && {1}",
-    "bitwise_or": "{0} || {1}",
-    "bitwise_xor": "{0} != {1}",
-    "equal": "{0} == {1}",
-    "not_equal": "{0} != {1}",
-    "less": "!{0} && {1}",
-    "less_equal": "!{0} || {1}",
-    "greater": "{0} && !{1}",
-    "greater_equal": "{0} || !{1}",
-    "minimum": "{0} && {1}",
-    "maximum": "{0} || {1}",
-    "multiply": "{0} && {1}",
-    "add": "{0} || {1}",
-}
+_OPERATORS = OPERATORS | COMPARISONS
+_LOGIC = {fn: pattern.replace("&", "&&").replace("|", "||").replace("~", "!") for fn, pattern in LOGIC.items()}
 
 
 def _is_operator(expr: Apply) -> bool:
@@ -92,6 +63,7 @@ class Printer(ABC):
 
     def __init__(self, target: Target) -> None:
         self.target = target
+        self.syntax = SYNTAX[target.dialect]
         self.buffers: dict[str, Buffer] = {}
         self.needed: dict[str, None] = {}
         self.shared: dict[str, Shared] = {}
@@ -99,32 +71,10 @@ class Printer(ABC):
     # -- what a dialect says in its own way
 
     @abstractmethod
-    def type_name(self, type: ComputeType) -> str: ...
-
-    #: What follows the digits of a number of each type, and how the least of the signed ones is written.
-    suffixes: Mapping[ComputeType, str]
-    smallest: Mapping[ComputeType, str]
-
-    @abstractmethod
     def load(self, buffer: Buffer, index: str) -> str: ...
 
     @abstractmethod
     def store(self, buffer: Buffer, index: str, value: str) -> list[str]: ...
-
-    @abstractmethod
-    def choose(self, condition: str, yes: str, no: str) -> str: ...
-
-    @abstractmethod
-    def let(self, name: str, type: ComputeType, value: str) -> str: ...
-
-    @abstractmethod
-    def variable(self, name: str, type: ComputeType, value: str) -> str: ...
-
-    @abstractmethod
-    def loop_head(self, variable: str, start: str, stop: str, step: int) -> str: ...
-
-    @abstractmethod
-    def barrier(self) -> str: ...
 
     @abstractmethod
     def declarations(self, numbers: Sequence[str]) -> str:
@@ -145,9 +95,6 @@ class Printer(ABC):
         """The parameters that a function of the kernel has for what is handed on."""
 
     @abstractmethod
-    def function_text(self, function: Function) -> str: ...
-
-    @abstractmethod
     def group_line(self, groups: int, numbers: Sequence[str]) -> str:
         """Declares `group`, the number of this group."""
 
@@ -166,7 +113,9 @@ class Printer(ABC):
 
     def wrapped(self, fn: str, of: ComputeType, one: str, other: str, width: int = 1) -> str | None:
         """A sum, difference or product of integers that wraps, where the operator does not promise that."""
-        return None
+        if fn not in ("add", "subtract", "multiply"):
+            return None
+        return self.syntax.wrapping(OPERATORS[fn], of, one, other, width)
 
     @abstractmethod
     def hides_constants(self, expr: Apply) -> bool:
@@ -188,21 +137,13 @@ class Printer(ABC):
 
     def literal(self, literal: Literal) -> str:
         value, type = literal.value, literal.type
-        if type == "bool":
-            return "true" if value else "false"
         if type in ("f32", "f64"):
             if literal.given and self.must_hide(float(value), type):
                 return self.hidden(literal)
-            return self._float(float(value), type)
-        least = -(1 << (31 if type == "i32" else 63))
-        return self.smallest[type] if value == least and type in self.smallest else f"{int(value)}{self.suffixes[type]}"
-
-    def _float(self, value: float, type: ComputeType) -> str:
-        sign = "-" if math.copysign(1, value) < 0 else ""
-        if math.isnan(value) or math.isinf(value):
-            return f"{sign}{self.library_name('nan' if math.isnan(value) else 'infinity', type)}()"
-        digits = str(np.float32(value)) if type == "f32" else repr(value)
-        return f"{digits}{self.suffixes[type]}"
+            if not math.isfinite(value):
+                sign = "-" if math.copysign(1, value) < 0 else ""
+                return f"{sign}{self.library_name('nan' if math.isnan(value) else 'infinity', type)}()"
+        return self.syntax.number(value, type)
 
     def hidden(self, literal: Literal) -> str:
         value, type = literal.value, literal.type
@@ -225,7 +166,7 @@ class Printer(ABC):
                 return self._load(expr)
             case Choose():
                 parts = (self.expression(each) for each in (expr.condition, expr.yes, expr.no))
-                return self.choose(*parts)
+                return self.syntax.choose(*parts)
             case Call():
                 arguments = ", ".join(self.expression(each) for each in expr.args)
                 return f"{expr.name}({self.handed_on}{arguments})"
@@ -306,6 +247,15 @@ class Printer(ABC):
 
     # -- statements
 
+    def let(self, name: str, type: ComputeType, value: str) -> str:
+        return self.syntax.let(name, self.syntax.types[type], value)
+
+    def variable(self, name: str, type: ComputeType, value: str) -> str:
+        return self.syntax.variable(name, self.syntax.types[type], value)
+
+    def loop_head(self, variable: str, start: str, stop: str, step: int) -> str:
+        return self.syntax.loop(variable, start, f"< {stop}", f" += {step}")
+
     def lines(self, statements: Iterable[Statement]) -> list[str]:
         return [line for statement in statements for line in self.statement(statement)]
 
@@ -329,7 +279,7 @@ class Printer(ABC):
             case Fold():
                 return self.fold(statement)
             case Barrier():
-                return [self.barrier()]
+                return [self.syntax.barrier]
             case Report():
                 inner = self.report(statement.number, self.expression(statement.value))
                 return [f"if ({self.expression(statement.condition)}) {{", INDENT + inner, "}"]
@@ -354,9 +304,9 @@ class Printer(ABC):
         for array, name in zip(arrays, fold.names, strict=True):
             self.shared[array] = Shared(array, name.type, size)
         lines = [f"{array}[lane] = {self.as_shared(name)};" for array, name in zip(arrays, fold.names, strict=True)]
-        lines.append(self.barrier())
+        lines.append(self.syntax.barrier)
         column = "lane" if fold.rows == 1 else f"lane % {fold.lanes}"
-        lines.append(self.halving_head("half", fold.lanes // 2))
+        lines.append(self.syntax.loop("half", str(fold.lanes // 2), "> 0", " /= 2"))
         inner = [f"if ({column} < half) {{"]
         body = [
             self.let(other.name, other.type, self.from_shared(f"{array}[lane + half]", other.type))
@@ -364,7 +314,7 @@ class Printer(ABC):
         ]
         body += self.lines(fold.combine)
         body += [f"{array}[lane] = {self.as_shared(name)};" for array, name in zip(arrays, fold.names, strict=True)]
-        inner += [*indented(body), "}", self.barrier()]
+        inner += [*indented(body), "}", self.syntax.barrier]
         lines += [*indented(inner), "}"]
         first = "0" if fold.rows == 1 else f"lane - lane % {fold.lanes}"
         lines += [
@@ -372,17 +322,14 @@ class Printer(ABC):
             for array, name in zip(arrays, fold.names, strict=True)
         ]
         # The arrays are free again only when every lane has read its total.
-        lines.append(self.barrier())
+        lines.append(self.syntax.barrier)
         return lines
-
-    @abstractmethod
-    def halving_head(self, variable: str, start: int) -> str: ...
 
     def as_shared(self, name: Name) -> str:
         """Truth values are numbers in shared arrays."""
         if name.type != "bool":
             return name.name
-        return self.choose(name.name, self.literal(Literal(1, "u32")), self.literal(Literal(0, "u32")))
+        return self.syntax.choose(name.name, self.literal(Literal(1, "u32")), self.literal(Literal(0, "u32")))
 
     def from_shared(self, text: str, type: ComputeType) -> str:
         return text if type != "bool" else f"({text} != {self.literal(Literal(0, 'u32'))})"
@@ -425,6 +372,18 @@ class Printer(ABC):
 
     def rehearse(self, body: Sequence[Statement]) -> None:  # noqa: B027
         """A look at all statements before the first of them is printed."""
+
+    def function_text(self, function: Function) -> str:
+        types, lines = self.syntax.types, self.lines(function.body)
+        parameters = {each.name: types[each.type] for each in function.parameters}
+        if function.result is None:
+            return self.function(function.name, parameters, None, lines)
+        lines.append(f"return {self.expression(function.result)};")
+        return self.function(function.name, parameters, types[function.result.type], lines)
+
+    def function(self, name: str, parameters: Mapping[str, str], result: str | None, lines: Sequence[str]) -> str:
+        """A function of the kernel, which sees its buffers."""
+        return self.syntax.function(name, parameters, result, lines, given=self.taken, inline=True)
 
     def filled(self, template: Filled) -> str:
         """A function from a template's text."""

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.vector_strips import Strips, neutral, strips_of, types_of_sums
-from anygpu.codegen.dialects.vector_syntax import VectorWords
-from anygpu.codegen.dialects.vector_text import Not, VectorText, replaced
+from anygpu.codegen.dialects.vector_syntax import VectorSyntax
+from anygpu.codegen.dialects.vector_text import NotVectorisable, VectorText, replaced
 from anygpu.codegen.index import Index, constant, variable
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel_ir import If, Let, Load, Loop, Name, Statement, Store
@@ -46,31 +46,31 @@ class Registers:
         self._names.clear()
         self.before.clear()
 
-    def lines(self, words: VectorWords, loop: Loop) -> list[str] | None:
-        strips, types = strips_of(self._printer, words, loop), types_of_sums(loop)
+    def lines(self, syntax: VectorSyntax, loop: Loop) -> list[str] | None:
+        strips, types = strips_of(self._printer, syntax, loop), types_of_sums(loop)
         if strips is None or types is None or not isinstance(strips.number, int):
             return None
         sums = dict(loop.sums)
         begun = [
-            words.variable(f"{name}_strip", types[name], neutral(fn, words, self._printer, types[name], name))
+            syntax.variable(f"{name}_strip", types[name], neutral(fn, syntax, self._printer, types[name], name))
             for name, fn in sums.items()
         ]
         try:
             body = [
-                line for turn in range(strips.number // strips.lanes) for line in self._turn(words, loop, strips, turn)
+                line for turn in range(strips.number // strips.lanes) for line in self._turn(syntax, loop, strips, turn)
             ]
-        except Not:
+        except NotVectorisable:
             return None
         lines = [*begun, *body]
         for name, fn in sums.items():
-            text = VectorText(self._printer, words, loop.variable, constant(0))
+            text = VectorText(self._printer, syntax, loop.variable, constant(0))
             lines += text.total(fn, types[name], name, [f"{name}_strip"])
         return lines
 
-    def _turn(self, words: VectorWords, loop: Loop, strips: Strips, turn: int) -> list[str]:
+    def _turn(self, syntax: VectorSyntax, loop: Loop, strips: Strips, turn: int) -> list[str]:
         """What a lane does with one of its vectors."""
         place = variable("lane", strips.lanes) + turn * strips.lanes
-        text = VectorText(self._printer, words, loop.variable, strips.base + place * words.width)
+        text = VectorText(self._printer, syntax, loop.variable, strips.base + place * syntax.width)
         text.turn = f"_{turn}" if turn else ""
         sums = tuple(name for name, _ in loop.sums)
         text.wide.update(sums)
@@ -78,20 +78,20 @@ class Registers:
         lines: list[str] = []
         for statement in loop.body:
             if isinstance(statement, Let):
-                lines += self._let(text, words, loop, statement, turn)
+                lines += self._let(text, syntax, loop, statement, turn)
             elif isinstance(statement, Store):
                 lines += self._store(text, loop, statement, turn)
             else:
                 lines += text.lines([statement], sums)
         return lines
 
-    def _let(self, text: VectorText, words: VectorWords, loop: Loop, statement: Let, turn: int) -> list[str]:
+    def _let(self, text: VectorText, syntax: VectorSyntax, loop: Loop, statement: Let, turn: int) -> list[str]:
         name, value = statement.name, statement.value
         key = _key(loop, value.buffer, value.index) if isinstance(value, Load) else None
         if key is not None and turn in self._names.get(key, ()):
             text.wide.add(name)
             text.spelled[name] = self._names[key][turn]
-            words.together += 1
+            syntax.together += 1
             return []
         text.spelled[name] = f"{name}_{turn}"
         lines = text.lines([statement])

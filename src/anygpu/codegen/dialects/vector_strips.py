@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from anygpu.codegen.dialects.printer import Printer
-from anygpu.codegen.dialects.vector_syntax import VectorWords
+from anygpu.codegen.dialects.vector_syntax import VectorSyntax
 from anygpu.codegen.index import Index, constant
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel_ir import Assign, Expr, Literal, Loop, Position
@@ -31,7 +31,7 @@ def strip_name(loop: Loop) -> str:
     return loop.variable.replace("column", "strip") if "column" in loop.variable else f"{loop.variable}_strip"
 
 
-def strips_of(printer: Printer, words: VectorWords, loop: Loop) -> Strips | None:
+def strips_of(printer: Printer, syntax: VectorSyntax, loop: Loop) -> Strips | None:
     start = as_index(loop.start)
     if start is None:
         return None
@@ -44,12 +44,12 @@ def strips_of(printer: Printer, words: VectorWords, loop: Loop) -> Strips | None
     stop = constant(loop.stop) if isinstance(loop.stop, int) else as_index(loop.stop)
     if stop is not None and (stop - start).is_constant:
         length = (stop - start).constant
-        return Strips(start, length // words.width, length % words.width == 0, lanes)
+        return Strips(start, length // syntax.width, length % syntax.width == 0, lanes)
     if isinstance(loop.stop, int):
         return None
     base = printer.position(start)
     base = f"({base})" if " " in base else base
-    return Strips(start, f"({printer.expression(loop.stop)} - {base}) / {words.width}", False, lanes)
+    return Strips(start, f"({printer.expression(loop.stop)} - {base}) / {syntax.width}", False, lanes)
 
 
 def as_index(expr: Expr) -> Index | None:
@@ -68,8 +68,8 @@ def types_of_sums(loop: Loop) -> dict[str, ComputeType] | None:
     return types if types.keys() == wanted.keys() else None
 
 
-def neutral(fn: str, words: VectorWords, printer: Printer, type: ComputeType, name: str) -> str:
+def neutral(fn: str, syntax: VectorSyntax, printer: Printer, type: ComputeType, name: str) -> str:
     """What the components of a sum begin with: nothing where that exists, else what the sum begins with."""
     if fn in ("add", "multiply") and type != "bool":
-        return words.broadcast(type, printer.literal(Literal(0 if fn == "add" else 1, type)))
-    return words.broadcast(type, name)
+        return syntax.broadcast(type, printer.literal(Literal(0 if fn == "add" else 1, type)))
+    return syntax.broadcast(type, name)

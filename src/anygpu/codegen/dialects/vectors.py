@@ -11,12 +11,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from anygpu.codegen.dialects.indenting import indented
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.vector_rows import Registers, planned
 from anygpu.codegen.dialects.vector_strips import Strips, as_index, neutral, strip_name, strips_of, types_of_sums
-from anygpu.codegen.dialects.vector_syntax import VectorWords
-from anygpu.codegen.dialects.vector_text import Not, Text, VectorText, replaced
+from anygpu.codegen.dialects.vector_syntax import VectorSyntax
+from anygpu.codegen.dialects.vector_text import NotVectorisable, Text, VectorText, replaced
 from anygpu.codegen.index import Index, constant
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel_ir import (
@@ -32,6 +31,7 @@ from anygpu.codegen.kernel_ir import (
     Store,
     Variable,
 )
+from anygpu.codegen.syntax import indented
 from anygpu.codegen.target import ComputeType, Target
 
 #: Bodies of more statements than this are not written several times.
@@ -51,16 +51,16 @@ class VectorPrinter(Printer):
         self._registers: Registers | None = None
 
     @abstractmethod
-    def words(self, loop: Loop) -> VectorWords: ...
+    def vector_syntax(self, loop: Loop) -> VectorSyntax: ...
 
     def loop(self, loop: Loop) -> list[str]:
         if loop.vector > 1 and (loop.step == 1 or self._lanes_in_vectors):
             needed = dict(self.needed)
-            words = self.words(loop)
-            lines = self._in_vectors_of(words, loop)
+            syntax = self.vector_syntax(loop)
+            lines = self._in_vectors_of(syntax, loop)
             # Where nothing lies side by side, neighbours are better left to each other.
-            if lines is not None and words.together:
-                self.done_in(words)
+            if lines is not None and syntax.together:
+                self.done_in(syntax)
                 return lines
             self.needed = needed
             self._lanes_failed |= loop.step > 1
@@ -69,17 +69,17 @@ class VectorPrinter(Printer):
             return [*self._registers.before, *lines]
         return lines
 
-    def _in_vectors_of(self, words: VectorWords, loop: Loop) -> list[str] | None:
+    def _in_vectors_of(self, syntax: VectorSyntax, loop: Loop) -> list[str] | None:
         if len(loop.body) == 1 and isinstance(loop.body[0], Loop):
-            return block_in_vectors(self, words, loop, loop.body[0])
+            return block_in_vectors(self, syntax, loop, loop.body[0])
         if loop.stop == loop.vector and loop.step == 1 and not loop.sums:
-            return stretch_in_vectors(self, words, loop)
+            return stretch_in_vectors(self, syntax, loop)
         if self._registers is not None and loop.step > 1:
-            return self._registers.lines(words, loop)
-        return loop_in_vectors(self, words, loop)
+            return self._registers.lines(syntax, loop)
+        return loop_in_vectors(self, syntax, loop)
 
-    def done_in(self, words: VectorWords) -> None:
-        """A loop has been printed with these words."""
+    def done_in(self, syntax: VectorSyntax) -> None:
+        """A loop has been printed with these syntax."""
 
     def rehearse(self, body: Sequence[Statement]) -> None:
         """Prints once to see what can be done in vectors: rows in registers at best, or else all of their loops."""
@@ -112,14 +112,14 @@ def _has_vectors(statements: Sequence[Statement]) -> bool:
     )
 
 
-def loop_in_vectors(printer: Printer, words: VectorWords, loop: Loop) -> list[str] | None:
+def loop_in_vectors(printer: Printer, syntax: VectorSyntax, loop: Loop) -> list[str] | None:
     """Whole strips first, then what is left; `None` when the loop is not of that kind."""
-    types, strips = types_of_sums(loop), strips_of(printer, words, loop)
+    types, strips = types_of_sums(loop), strips_of(printer, syntax, loop)
     if strips is None or types is None or strips.number == 0:
         return None
     try:
-        return _Strips(printer, words, loop, strips, types).lines()
-    except Not:
+        return _Strips(printer, syntax, loop, strips, types).lines()
+    except NotVectorisable:
         return None
 
 
@@ -127,10 +127,10 @@ class _Strips:
     """Prints one loop over strips. Sums are kept in several vectors where that spares waiting, or rounds."""
 
     def __init__(
-        self, printer: Printer, words: VectorWords, loop: Loop, strips: Strips, types: dict[str, ComputeType]
+        self, printer: Printer, syntax: VectorSyntax, loop: Loop, strips: Strips, types: dict[str, ComputeType]
     ) -> None:
         self._printer = printer
-        self._words = words
+        self._syntax = syntax
         self._loop = loop
         self._strips = strips
         self._types = types
@@ -138,18 +138,18 @@ class _Strips:
         self._strip = strip_name(loop)
         self._count = str(strips.number) if isinstance(strips.number, int) else "strips"
         self._place = Index(0, [(Counter(self._strip, 0, strips.high), 1)])
-        enough = isinstance(strips.number, str) or strips.number >= words.chains * strips.lanes
-        short = words.has_arrays or len(loop.body) <= _SHORT
-        self._chains = words.chains if self._sums and enough and short else 1
+        enough = isinstance(strips.number, str) or strips.number >= syntax.chains * strips.lanes
+        short = syntax.has_arrays or len(loop.body) <= _SHORT
+        self._chains = syntax.chains if self._sums and enough and short else 1
 
     def _running(self, name: str, chain: int | str) -> str:
         if self._chains == 1:
             return f"{name}_strip"
-        return f"{name}_strips[{chain}]" if self._words.has_arrays else f"{name}_strip_{chain}"
+        return f"{name}_strips[{chain}]" if self._syntax.has_arrays else f"{name}_strip_{chain}"
 
     def _body(self, place: Index, chain: int | str) -> list[str]:
         text = VectorText(
-            self._printer, self._words, self._loop.variable, self._strips.base + place * self._words.width
+            self._printer, self._syntax, self._loop.variable, self._strips.base + place * self._syntax.width
         )
         text.wide.update(self._sums)
         text.spelled = {name: self._running(name, chain) for name in self._sums}
@@ -168,7 +168,7 @@ class _Strips:
         else:
             lines += [self._printer.loop_head(self._strip, start, self._count, lanes), *indented(single), "}"]
         for name, fn in self._sums.items():
-            text = VectorText(self._printer, self._words, self._loop.variable, self._place)
+            text = VectorText(self._printer, self._syntax, self._loop.variable, self._place)
             vectors = [self._running(name, chain) for chain in range(self._chains)]
             lines += text.total(fn, self._types[name], name, vectors)
         if not self._strips.exact:
@@ -176,15 +176,15 @@ class _Strips:
         return ["{", *indented(lines), "}"] if self._sums or isinstance(self._strips.number, str) else lines
 
     def _begun(self, name: str, fn: str) -> list[str]:
-        type, words = self._types[name], self._words
-        start = neutral(fn, words, self._printer, type, name)
-        if self._chains == 1 or not words.has_arrays:
-            return [words.variable(self._running(name, chain), type, start) for chain in range(self._chains)]
-        return [f"{words.type_name(type)} {name}_strips[{self._chains}] = {{{', '.join([start] * self._chains)}}};"]
+        type, syntax = self._types[name], self._syntax
+        start = neutral(fn, syntax, self._printer, type, name)
+        if self._chains == 1 or not syntax.has_arrays:
+            return [syntax.variable(self._running(name, chain), type, start) for chain in range(self._chains)]
+        return [f"{syntax.type_name(type)} {name}_strips[{self._chains}] = {{{', '.join([start] * self._chains)}}};"]
 
     def _chained(self, start: str, single: list[str]) -> list[str]:
         chains, lanes = self._chains, self._strips.lanes
-        if self._words.has_arrays:
+        if self._syntax.has_arrays:
             each = Index(0, [(Counter("chain", 0, chains - 1), lanes)])
             body = self._body(self._place + each, "chain")
             several = ["#pragma unroll", f"for (int chain = 0; chain < {chains}; chain++) {{", *indented(body), "}"]
@@ -207,7 +207,7 @@ class _Strips:
 
     def _rest(self) -> list[str]:
         """Elements behind the last whole strip, one by one."""
-        printer, loop, strips, width = self._printer, self._loop, self._strips, self._words.width
+        printer, loop, strips, width = self._printer, self._loop, self._strips, self._syntax.width
         if isinstance(strips.number, int):
             start = printer.position(strips.base + strips.number * width)
         else:
@@ -217,30 +217,30 @@ class _Strips:
         return [printer.loop_head(loop.variable, start, stop, loop.step), *indented(printer.lines(loop.body)), "}"]
 
 
-def stretch_in_vectors(printer: Printer, words: VectorWords, loop: Loop) -> list[str] | None:
+def stretch_in_vectors(printer: Printer, syntax: VectorSyntax, loop: Loop) -> list[str] | None:
     """A fixed stretch of neighbours, as so many whole vectors; loops inside go round for all of them together."""
-    if not isinstance(loop.stop, int) or printer.expression(loop.start) != "0" or loop.stop % words.width:
+    if not isinstance(loop.stop, int) or printer.expression(loop.start) != "0" or loop.stop % syntax.width:
         return None
     try:
-        return _Stretch(printer, words, loop.variable, loop.stop // words.width).lines(loop.body)
-    except Not:
+        return _Stretch(printer, syntax, loop.variable, loop.stop // syntax.width).lines(loop.body)
+    except NotVectorisable:
         return None
 
 
-def block_in_vectors(printer: Printer, words: VectorWords, outer: Loop, inner: Loop) -> list[str] | None:
+def block_in_vectors(printer: Printer, syntax: VectorSyntax, outer: Loop, inner: Loop) -> list[str] | None:
     """Neighbours along two variables: what lies side by side along the outer one is loaded so, and turned."""
-    if words.has_arrays or outer.stop != words.width or inner.stop != words.width:
+    if syntax.has_arrays or outer.stop != syntax.width or inner.stop != syntax.width:
         return None
     before: list[str] = []
     lines: list[str] = []
     known: dict[tuple[str, Index], list[str]] = {}
     try:
-        for turn in range(words.width):
-            text = TurnedText(printer, words, inner.variable, outer.variable, turn, known)
+        for turn in range(syntax.width):
+            text = TurnedText(printer, syntax, inner.variable, outer.variable, turn, known)
             inside = text.lines(inner.body)
             before += text.before_all
             lines += ["{", *indented(inside), "}"]
-    except Not:
+    except NotVectorisable:
         return None
     return [*before, *lines]
 
@@ -251,13 +251,13 @@ class TurnedText(VectorText):
     def __init__(
         self,
         printer: Printer,
-        words: VectorWords,
+        syntax: VectorSyntax,
         variable: str,
         outer: str,
         turn: int,
         known: dict[tuple[str, Index], list[str]],
     ) -> None:
-        super().__init__(printer, words, variable, constant(0))
+        super().__init__(printer, syntax, variable, constant(0))
         self.fixed = {outer: constant(turn)}
         self.before_all: list[str] = []
         self._outer = outer
@@ -270,30 +270,30 @@ class TurnedText(VectorText):
         key = expr.buffer, expr.index
         if key not in self._lines_known:
             self._lines_known[key] = self._loaded_lines(expr)
-        parts = [self._words.component(line, self._turn) for line in self._lines_known[key]]
-        return Text(self._words.joined(expr.type, parts), True)
+        parts = [self._syntax.component(line, self._turn) for line in self._lines_known[key]]
+        return Text(self._syntax.joined(expr.type, parts), True)
 
     def _loaded_lines(self, expr: Load) -> list[str]:
         buffer = self._printer.buffers.get(expr.buffer)
         names = []
-        for number in range(self._words.width):
+        for number in range(self._syntax.width):
             at = replaced(expr.index, {self._variable: constant(number), self._outer: constant(0)})
-            text = self._words.load(buffer, at) if buffer is not None else None
+            text = self._syntax.load(buffer, at) if buffer is not None else None
             if text is None:
-                raise Not
-            self._words.together += 1
-            names.append(f"{expr.buffer}_line_{len(self._lines_known) * self._words.width + number}")
-            self.before_all.append(self._words.let(names[-1], expr.type, text))
+                raise NotVectorisable
+            self._syntax.together += 1
+            names.append(f"{expr.buffer}_line_{len(self._lines_known) * self._syntax.width + number}")
+            self.before_all.append(self._syntax.let(names[-1], expr.type, text))
         return names
 
 
 class _Stretch:
-    def __init__(self, printer: Printer, words: VectorWords, variable: str, count: int) -> None:
+    def __init__(self, printer: Printer, syntax: VectorSyntax, variable: str, count: int) -> None:
         self._printer = printer
-        self._words = words
+        self._syntax = syntax
         self._count = count
-        each = Index(0, [(Counter("each", 0, count - 1), words.width)]) if count > 1 else constant(0)
-        self._text = VectorText(printer, words, variable, each)
+        each = Index(0, [(Counter("each", 0, count - 1), syntax.width)]) if count > 1 else constant(0)
+        self._text = VectorText(printer, syntax, variable, each)
         self._variable = variable
         self._running: list[str] = []
 
@@ -301,9 +301,9 @@ class _Stretch:
         result: list[str] = []
         # Only what a later loop may need has to outlast the stretch that it is computed in.
         keep = not nested and any(isinstance(each, Loop) for each in statements)
-        if keep and self._count > 1 and not self._words.has_arrays:
+        if keep and self._count > 1 and not self._syntax.has_arrays:
             # Arrays of vectors that are not in registers would cost more than they give.
-            raise Not
+            raise NotVectorisable
         waiting: list[Statement] = []
 
         def flush() -> None:
@@ -326,7 +326,7 @@ class _Stretch:
         start, name, step = self._printer.expression(loop.start), loop.variable, loop.step
         single = self.lines(loop.body, nested=True)
         short = len(loop.body) <= _SHORT and not any(isinstance(each, Loop) for each in loop.body)
-        if self._words.has_arrays or not short:
+        if self._syntax.has_arrays or not short:
             return [self._printer.loop_head(name, start, stop, step), *indented(single), "}"]
         several = []
         for number in range(_AT_ONCE):
@@ -349,7 +349,7 @@ class _Stretch:
 
     def _together(self, statements: Sequence[Statement], *, keep: bool) -> list[str]:
         """Statements for all vectors of the stretch. What later loops need is kept in arrays of vectors."""
-        text, words = self._text, self._words
+        text, syntax = self._text, self._syntax
         before: list[str] = []
         inner: list[str] = []
         for statement in statements:
@@ -360,9 +360,9 @@ class _Stretch:
                 text.wide.add(statement.name)
                 self._running.append(statement.name)
                 if self._count == 1:
-                    inner.append(words.variable(statement.name, type, value))
+                    inner.append(syntax.variable(statement.name, type, value))
                 else:
-                    before.append(f"{words.type_name(type)} {statement.name}[{self._count}];")
+                    before.append(f"{syntax.type_name(type)} {statement.name}[{self._count}];")
                     text.spelled[statement.name] = f"{statement.name}[each]"
                     inner.append(f"{statement.name}[each] = {value};")
             elif isinstance(statement, Let) and keep and self._count > 1:
@@ -371,7 +371,7 @@ class _Stretch:
                     before.append(self._printer.let(statement.name, statement.value.type, held.text))
                     continue
                 inner += text.taken()
-                before.append(f"{words.type_name(statement.value.type)} {statement.name}[{self._count}];")
+                before.append(f"{syntax.type_name(statement.value.type)} {statement.name}[{self._count}];")
                 text.wide.add(statement.name)
                 text.spelled[statement.name] = f"{statement.name}[each]"
                 inner.append(f"{statement.name}[each] = {held.text};")
@@ -379,7 +379,7 @@ class _Stretch:
                 inner += text.lines([statement], self._running)
         if self._count == 1 or not inner:
             return before + inner
-        hint = ["#pragma unroll"] if words.has_arrays else []
+        hint = ["#pragma unroll"] if syntax.has_arrays else []
         return [*before, *hint, self._printer.loop_head("each", "0", str(self._count), 1), *indented(inner), "}"]
 
 
@@ -409,6 +409,3 @@ def types_along(statements: Sequence[Statement], variable: str) -> set[ComputeTy
             case Loop():
                 types |= types_along(statement.body, variable)
     return types
-
-
-__all__ = ["Not", "Text", "VectorPrinter", "VectorText", "loop_in_vectors", "stretch_in_vectors", "types_along"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from anygpu.codegen.dialects.indenting import INDENT, indented
-from anygpu.codegen.dialects.vector_syntax import WIDE_TYPES, VectorWords, WGSLWords
+from anygpu.codegen.dialects.vector_syntax import VectorSyntax
 from anygpu.codegen.dialects.vectors import VectorPrinter
+from anygpu.codegen.dialects.wgsl_vectors import WGSLVectors
 from anygpu.codegen.kernel import MINUS_ONE
-from anygpu.codegen.kernel_ir import Apply, Assign, Buffer, Fold, Function, Loop, Statement
+from anygpu.codegen.kernel_ir import Apply, Assign, Buffer, Fold, Loop, Statement
+from anygpu.codegen.syntax import INDENT, WIDE_TYPES, indented
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.program.dtypes import ITEMSIZE, DType
 
@@ -20,17 +21,11 @@ _ELEMENTS: dict[DType, str] = {
     "uint64": "u64",
     "float64": "f64",
 }
-_SUFFIX: dict[ComputeType, str] = {"i32": "", "u32": "u", "i64": "li", "u64": "lu", "f32": "f", "f64": "lf"}
-#: What a sign before the digits would not say.
-_SMALLEST: dict[ComputeType, str] = {"i32": "i32(-2147483648)", "i64": "(-9223372036854775807li - 1li)"}
 #: Numbers up to this, and down to its inverse, have an inverse that is exact to the last bit but one.
 _ORDINARY = {"f32": 2.0**100, "f64": 2.0**1000}
 
 
 class WGSLPrinter(VectorPrinter):
-    suffixes = _SUFFIX
-    smallest = _SMALLEST
-
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self._needs_zero = False
@@ -39,9 +34,6 @@ class WGSLPrinter(VectorPrinter):
         self._done_in_vectors: set[str] = set()
         self._stored_singly: set[str] = set()
         self._alone = False
-
-    def type_name(self, type: ComputeType) -> str:
-        return type
 
     def comparison(self, fn: str, of: ComputeType, one: str, other: str) -> str | None:
         """Drivers have been seen to say that NaN is not unequal to anything; that it is not equal, all of them know."""
@@ -84,28 +76,10 @@ class WGSLPrinter(VectorPrinter):
         zero = "var<private> zero: u32;\n\n" if self._needs_zero else ""
         return f"{zero}{super().library_texts()}".strip()
 
-    def choose(self, condition: str, yes: str, no: str) -> str:
-        return f"select({no}, {yes}, {condition})"
-
-    def let(self, name: str, type: ComputeType, value: str) -> str:
-        return f"let {name} = {value};"
-
-    def variable(self, name: str, type: ComputeType, value: str) -> str:
-        return f"var {name} = {value};"
-
-    def loop_head(self, variable: str, start: str, stop: str, step: int) -> str:
-        return f"for (var {variable} = {start}; {variable} < {stop}; {variable} += {step}) {{"
-
-    def halving_head(self, variable: str, start: int) -> str:
-        return f"for (var {variable} = {start}; {variable} > 0; {variable} /= 2) {{"
-
-    def barrier(self) -> str:
-        return "workgroupBarrier();"
-
     # -- vectors
 
-    def words(self, loop: Loop) -> VectorWords:
-        return WGSLWords(self)
+    def vector_syntax(self, loop: Loop) -> VectorSyntax:
+        return WGSLVectors(self)
 
     def loop(self, loop: Loop) -> list[str]:
         outside, self._alone = self._alone, self._alone or loop.alone
@@ -113,9 +87,9 @@ class WGSLPrinter(VectorPrinter):
         self._alone = outside
         return lines
 
-    def done_in(self, words: VectorWords) -> None:
-        if isinstance(words, WGSLWords):
-            self._done_in_vectors |= words.used
+    def done_in(self, syntax: VectorSyntax) -> None:
+        if isinstance(syntax, WGSLVectors):
+            self._done_in_vectors |= syntax.used
 
     def rehearse(self, body: Sequence[Statement]) -> None:
         super().rehearse(body)
@@ -289,7 +263,7 @@ class WGSLPrinter(VectorPrinter):
         return lines
 
     def store_word(self, buffer: Buffer, word: str) -> list[str]:
-        """A whole word of a buffer whose elements share words."""
+        """A whole word of a buffer whose elements share syntax."""
         if self.windows(buffer) == 1:
             return [f"{buffer.name}[{word}] = word_{buffer.name};"]
         shift = (self.window_bytes // 4).bit_length() - 1
@@ -314,30 +288,22 @@ class WGSLPrinter(VectorPrinter):
 
     def shared_texts(self) -> str:
         return "\n".join(
-            f"var<workgroup> {array.name}: array<{'u32' if array.type == 'bool' else array.type}, {array.size}>;"
+            self.syntax.shared_array(array.name, "u32" if array.type == "bool" else array.type, array.size)
             for array in self.shared.values()
         )
-
-    def function_text(self, function: Function) -> str:
-        parameters = ", ".join(f"{each.name}: {each.type}" for each in function.parameters)
-        arrow = f" -> {function.result.type}" if function.result is not None else ""
-        lines = self.lines(function.body)
-        if function.result is not None:
-            lines.append(f"return {self.expression(function.result)};")
-        return "\n".join([f"fn {function.name}({parameters}){arrow} {{", *indented(lines), "}"])
 
     def group_line(self, groups: int, numbers: Sequence[str]) -> str:
         zero = " zero = group_id.z;" if self._needs_zero else ""
         limit = self.target.groups_per_dimension
         first = "i32(numbers.first_group) + " if "first_group" in numbers else ""
         if limit is None or groups <= limit:
-            return f"let group = {first}i32(group_id.x);{zero}"
-        folded = f"let group = {first}i32(group_id.x) + i32(group_id.y) * {limit};"
+            return f"{self.syntax.position('group', f'{first}i32(group_id.x)')}{zero}"
+        folded = self.syntax.position("group", f"{first}i32(group_id.x) + i32(group_id.y) * {limit}")
         return f"{folded}\n{INDENT}if (group >= {groups}) {{ return; }}{zero}"
 
     def entry(self, name: str, group_size: int, numbers: Sequence[str], body: Sequence[str]) -> str:
         used = "\n".join(body)
-        lane = ["let lane = i32(lane_index);"] if "lane" in used else []
+        lane = [self.syntax.position("lane", self.syntax.lane)] if "lane" in used else []
         arguments = "@builtin(workgroup_id) group_id: vec3<u32>"
         if lane:
             arguments += ", @builtin(local_invocation_index) lane_index: u32"

@@ -24,7 +24,7 @@ from anygpu.codegen.templates.attention_tiling import (
     turns,
 )
 from anygpu.codegen.templates.attention_vectors import InVectors
-from anygpu.codegen.templates.matmul_syntax import Words
+from anygpu.codegen.templates.matmul_syntax import TypedSyntax
 from anygpu.codegen.templates.stages import Surroundings, filled
 
 __all__ = [
@@ -57,10 +57,10 @@ def text(
 
     `calls` has the names of functions, as in `CALLS`; `exp2` that of the dialect's own function where it is trusted.
     """
-    words = Words(dialect, "f32")
-    kernel: AttentionKernel = InVectors(words, sizes, meaning, tiling, vectors)
+    syntax = TypedSyntax(dialect, "f32")
+    kernel: AttentionKernel = InVectors(syntax, sizes, meaning, tiling, vectors)
     if tiling.form == "lanes":
-        kernel = InLanes(words, sizes, meaning, tiling, vectors, exp2)
+        kernel = InLanes(syntax, sizes, meaning, tiling, vectors, exp2)
     return filled(dialect, f"attention_{tiling.form}", kernel.values(), grid(sizes, tiling)[1], around, calls)
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from anygpu.codegen.syntax import indented
 from anygpu.codegen.templates.attention_lines import LOG2_E, LOWEST, AttentionKernel
 from anygpu.codegen.templates.attention_tiling import Meaning, Sizes, Tiling, Vectors
-from anygpu.codegen.templates.matmul_syntax import Lines, Words, guarded, indented, plus, times
+from anygpu.codegen.templates.matmul_syntax import Lines, TypedSyntax, guarded, plus, times
 
 
 class InLanes(AttentionKernel):
     """Queries are invocations. What is beyond the last query does the same as that one, and stores nothing."""
 
     def __init__(
-        self, words: Words, sizes: Sizes, meaning: Meaning, tiling: Tiling, vectors: Vectors, exp2: str
+        self, syntax: TypedSyntax, sizes: Sizes, meaning: Meaning, tiling: Tiling, vectors: Vectors, exp2: str
     ) -> None:
-        super().__init__(words, sizes, meaning, tiling, vectors)
+        super().__init__(syntax, sizes, meaning, tiling, vectors)
         self.along_d, self.along_e = -(-sizes.d // 4), -(-sizes.e // 4)
         self.chunk = tiling.key_block
         self.exp2 = exp2
@@ -25,8 +26,8 @@ class InLanes(AttentionKernel):
         return {
             "chunk": [str(self.chunk)],
             "builtins": builtins,
-            "shared": self.shared(),
-            "weight": self.weight(),
+            "helpers": ["", *self.shared(), "", *self.weight()] if self.syntax.wgsl else [],
+            "shared": [] if self.syntax.wgsl else self.shared(),
             "place": self.place(),
             "load_queries": self.load_queries(),
             "begin": self.begin(),
@@ -36,20 +37,26 @@ class InLanes(AttentionKernel):
         }
 
     def weight(self) -> Lines:
-        """The device's own function, where that was found to be good."""
+        """A function 2^x: the device's own, where that was found to be good."""
+        head = [
+            "// 2^x of numbers that are not positive. What is not a number stays what it is.",
+            "fn weight(x: f32) -> f32 {",
+        ]
         if self.exp2:
-            return [f"return {self.exp2}(x);"]
+            return [*head, f"    return {self.exp2}(x);", "}"]
         factors = ("1.339887440e-3", "9.618437358e-3", "5.550332471e-2", "2.402264791e-1", "6.931472029e-1", "1.0")
         return [
-            "let n = round(max(x, -127.0));",
-            "let r = x - n;",
-            "var p = 1.535336188e-4;",
-            *(f"p = fma(p, r, {factor});" for factor in factors),
-            "return select(p * bitcast<f32>((i32(n) + 127) << 23u), 0.0, x < -126.0);",
+            *head,
+            "    let n = round(max(x, -127.0));",
+            "    let r = x - n;",
+            "    var p = 1.535336188e-4;",
+            *(f"    p = fma(p, r, {factor});" for factor in factors),
+            "    return select(p * bitcast<f32>((i32(n) + 127) << 23u), 0.0, x < -126.0);",
+            "}",
         ]
 
     def weight_of(self, x: str) -> str:
-        return f"weight({x})" if self.words.wgsl else f"exp2({x})"
+        return f"weight({x})" if self.syntax.wgsl else f"exp2({x})"
 
     @property
     def each(self) -> range:
@@ -59,22 +66,20 @@ class InLanes(AttentionKernel):
         if self.tiling.handed:
             return []
         sizes = {"tile_k": self.tiling.keys * self.along_d, "tile_v": self.tiling.keys * self.along_e}
-        kind = self.words.vector(4)
-        if self.words.wgsl:
-            return [f"var<workgroup> {name}: array<{kind}, {size}>;" for name, size in sizes.items()]
-        return [f"__local {kind} {name}[{size}];" for name, size in sizes.items()]
+        kind = self.syntax.vector(4)
+        return [self.syntax.plain.shared_array(name, kind, size) for name, size in sizes.items()]
 
     def place(self) -> Lines:
-        words, tiling, n = self.words, self.tiling, self.sizes.n
+        syntax, tiling, n = self.syntax, self.tiling, self.sizes.n
         lines = [
-            words.position("batch", f"group / {self.blocks}"),
-            words.position("first_row", times(f"group % {self.blocks}", tiling.rows)),
+            syntax.position("batch", f"group / {self.blocks}"),
+            syntax.position("first_row", times(f"group % {self.blocks}", tiling.rows)),
         ]
         for j in self.each:
             row = plus("first_row + lane", j * tiling.lanes)
-            lines.append(words.position(f"row_{j}", f"min({row}, {n - 1})" if n % tiling.rows else row))
+            lines.append(syntax.position(f"row_{j}", f"min({row}, {n - 1})" if n % tiling.rows else row))
         if tiling.handed:
-            lines.append(words.position("neighbour", f"i32(place_in_subgroup % {tiling.handed}u)"))
+            lines.append(syntax.position("neighbour", f"i32(place_in_subgroup % {tiling.handed}u)"))
         return lines
 
     def loaded(self, name: str, row: str, first: int, length: int, in_vectors: bool) -> str:
@@ -85,46 +90,45 @@ class InLanes(AttentionKernel):
             f"load_{name}(${{pass}}batch, {row}, {c})" if c < length else self.number(0)
             for c in range(first, first + 4)
         ]
-        return self.words.made(calls)
+        return self.syntax.made(calls)
 
     def load_queries(self) -> Lines:
-        words, lines = self.words, list[str]()
+        syntax, lines = self.syntax, list[str]()
         for j in self.each:
             for part in range(self.along_d):
                 value = self.loaded("q", f"row_{j}", 4 * part, self.sizes.d, self.vectors.q)
-                lines.append(words.let(f"q_{j}_{part}", 4, f"{value} * {self.scale}"))
+                lines.append(syntax.let(f"q_{j}_{part}", 4, f"{value} * {self.scale}"))
         return lines
 
     def begin(self) -> Lines:
         lines = list[str]()
         for j in self.each:
-            lines += [self.words.zero(f"total_{j}_{part}", 4) for part in range(self.along_e)]
+            lines += [self.syntax.zero(f"total_{j}_{part}", 4) for part in range(self.along_e)]
             lines += self.variables({f"greatest_{j}": self.number(LOWEST), f"sum_{j}": self.number(0)})
         return lines
 
     def variables(self, values: dict[str, str]) -> Lines:
-        return [f"{'var' if self.words.wgsl else 'float'} {name} = {value};" for name, value in values.items()]
+        return [self.syntax.plain.variable(name, self.syntax.vector(1), value) for name, value in values.items()]
 
     def stage(self) -> Lines:
         """Keys and values of one step, read by all of the group together."""
         if self.tiling.handed:
             return []
-        words, tiling, sizes = self.words, self.tiling, self.sizes
-        barrier = "workgroupBarrier();" if words.wgsl else "barrier(CLK_LOCAL_MEM_FENCE);"
-        lines = [barrier]
+        syntax, tiling, sizes = self.syntax, self.tiling, self.sizes
+        lines = [syntax.plain.barrier]
         of_both = (("k", self.along_d, sizes.d, self.vectors.k), ("v", self.along_e, sizes.e, self.vectors.v))
         for name, along, length, in_vectors in of_both:
             key = f"step + slot / {along}" if along > 1 else "step + slot"
             key = f"min({key}, {sizes.m - 1})" if self.ragged else key
-            inner = [words.position("key", key)]
+            inner = [syntax.position("key", key)]
             if along == 1:
                 value = self.loaded(name, "key", 0, length, in_vectors)
             else:
-                inner.append(words.position("first", f"slot % {along} * 4"))
+                inner.append(syntax.position("first", f"slot % {along} * 4"))
                 value = self.staged(name, length, in_vectors)
             inner.append(f"tile_{name}[slot] = {value};")
-            lines += [words.loop("slot", "lane", str(tiling.keys * along), str(tiling.lanes)), *indented(inner), "}"]
-        return [*lines, barrier]
+            lines += [syntax.loop("slot", "lane", str(tiling.keys * along), str(tiling.lanes)), *indented(inner), "}"]
+        return [*lines, syntax.plain.barrier]
 
     def staged(self, name: str, length: int, in_vectors: bool) -> str:
         if in_vectors and length % 4 == 0:
@@ -134,22 +138,17 @@ class InLanes(AttentionKernel):
             place = plus("first", c)
             call = f"load_{name}(${{pass}}batch, key, min({place}, {length - 1}))"
             if c > (length - 1) % 4:
-                call = self.chosen(self.number(0), call, f"{place} < {length}")
+                call = self.syntax.plain.choice(f"{place} < {length}", call, self.number(0))
             calls.append(call)
-        return self.words.made(calls)
-
-    def chosen(self, no: str, yes: str, condition: str) -> str:
-        if self.words.wgsl:
-            return f"select({no}, {yes}, {condition})"
-        return f"({condition} ? {yes} : {no})"
+        return self.syntax.made(calls)
 
     def chunks(self) -> Lines:
         if self.tiling.handed:
-            return [self.words.position("key", "step"), *self.one_chunk()]
+            return [self.syntax.position("key", "step"), *self.one_chunk()]
         end = f"min({self.tiling.keys}, {'end' if self.meaning.causal else self.sizes.m} - step)"
         count = end if self.ragged or self.meaning.causal else str(self.tiling.keys)
-        inner = [self.words.position("key", "step + chunk"), *self.one_chunk()]
-        return [self.words.loop("chunk", "0", count, str(self.chunk)), *indented(inner), "}"]
+        inner = [self.syntax.position("key", "step + chunk"), *self.one_chunk()]
+        return [self.syntax.loop("chunk", "0", count, str(self.chunk)), *indented(inner), "}"]
 
     def one_chunk(self) -> Lines:
         return [*self.scores(), *self.weights(), *self.add_values()]
@@ -167,7 +166,7 @@ class InLanes(AttentionKernel):
             return []
         length, in_vectors = (self.sizes.d, self.vectors.k) if name == "k" else (self.sizes.e, self.vectors.v)
         value = self.loaded(name, self.own_key, 4 * part, length, in_vectors)
-        return [self.words.let(f"{name}_{part}", 4, value)]
+        return [self.syntax.let(f"{name}_{part}", 4, value)]
 
     @property
     def own_key(self) -> str:
@@ -175,30 +174,30 @@ class InLanes(AttentionKernel):
         return f"min(key + neighbour, {self.sizes.m - 1})" if self.ragged else "key + neighbour"
 
     def scores(self) -> Lines:
-        words, lines = self.words, list[str]()
+        syntax, lines = self.syntax, list[str]()
         for x in range(self.chunk):
             lines += self.variables({f"score_{j}_{x}": self.number(0) for j in self.each})
         for part in range(self.along_d):
             lines += self.handed("k", part)
             count = min(4, self.sizes.d - 4 * part)
             for x in range(self.chunk):
-                lines.append(words.let(f"k_{part}_of_{x}", 4, self.source("k", part, x)))
+                lines.append(syntax.let(f"k_{part}_of_{x}", 4, self.source("k", part, x)))
                 for j in self.each:
                     lines += [
-                        words.multiply_add(
+                        syntax.multiply_add(
                             f"score_{j}_{x}",
-                            words.component(f"q_{j}_{part}", c, 4),
-                            words.component(f"k_{part}_of_{x}", c, 4),
+                            syntax.component(f"q_{j}_{part}", c, 4),
+                            syntax.component(f"k_{part}_of_{x}", c, 4),
                         )
                         for c in range(count)
                     ]
         return lines
 
     def weights(self) -> Lines:
-        words, lines = self.words, list[str]()
-        maximum = "max" if words.wgsl else "fmax"
+        syntax, lines = self.syntax, list[str]()
+        maximum = "max" if syntax.wgsl else "fmax"
         if self.meaning.bias == "keys" and self.tiling.handed:
-            lines.append(words.let("bias", 1, f"load_bias(${{pass}}batch, 0, {self.own_key})"))
+            lines.append(syntax.let("bias", 1, f"load_bias(${{pass}}batch, 0, {self.own_key})"))
         for j in self.each:
             for x in range(self.chunk):
                 score, key = f"score_{j}_{x}", plus("key", x)
@@ -210,13 +209,13 @@ class InLanes(AttentionKernel):
                 elif self.ragged or self.sizes.m % self.chunk:
                     hidden = f"{key} >= {self.sizes.m}"
                 if hidden:
-                    lines.append(f"{score} = {self.chosen(score, '-${infinity}()', hidden)};")
+                    lines.append(f"{score} = {syntax.plain.choice(hidden, '-${infinity}()', score)};")
             lines += self.variables({f"now_{j}": f"greatest_{j}"})
             lines += [f"now_{j} = {maximum}(now_{j}, score_{j}_{x});" for x in range(self.chunk)]
-            lines.append(words.let(f"factor_{j}", 1, self.weight_of(f"greatest_{j} - now_{j}")))
+            lines.append(syntax.let(f"factor_{j}", 1, self.weight_of(f"greatest_{j} - now_{j}")))
             lines += [f"greatest_{j} = now_{j};", f"sum_{j} *= factor_{j};"]
             for x in range(self.chunk):
-                lines.append(words.let(f"weight_{j}_{x}", 1, self.weight_of(f"score_{j}_{x} - now_{j}")))
+                lines.append(syntax.let(f"weight_{j}_{x}", 1, self.weight_of(f"score_{j}_{x} - now_{j}")))
                 lines.append(f"sum_{j} += weight_{j}_{x};")
         return lines
 
@@ -228,29 +227,29 @@ class InLanes(AttentionKernel):
         return f"load_bias(${{pass}}batch, {'0' if self.meaning.bias == 'keys' else f'row_{j}'}, {key})"
 
     def add_values(self) -> Lines:
-        words, lines = self.words, list[str]()
+        syntax, lines = self.syntax, list[str]()
         for part in range(self.along_e):
             lines += self.handed("v", part)
             lines += [f"total_{j}_{part} *= factor_{j};" for j in self.each]
             for x in range(self.chunk):
-                lines.append(words.let(f"v_{part}_of_{x}", 4, self.source("v", part, x)))
+                lines.append(syntax.let(f"v_{part}_of_{x}", 4, self.source("v", part, x)))
                 for j in self.each:
-                    share = words.all(f"weight_{j}_{x}", 4)
-                    lines.append(words.multiply_add(f"total_{j}_{part}", share, f"v_{part}_of_{x}"))
+                    share = syntax.all(f"weight_{j}_{x}", 4)
+                    lines.append(syntax.multiply_add(f"total_{j}_{part}", share, f"v_{part}_of_{x}"))
         return lines
 
     def store(self) -> Lines:
-        words, lines = self.words, list[str]()
+        syntax, lines = self.syntax, list[str]()
         for j in self.each:
-            inner = [words.let(f"share_{j}", 1, self.seen(j, f"{self.number(1)} / sum_{j}"))]
+            inner = [syntax.let(f"share_{j}", 1, self.seen(j, f"{self.number(1)} / sum_{j}"))]
             for part in range(self.along_e):
                 value = f"total_{j}_{part} * share_{j}"
                 if self.vectors.out and 4 * part + 4 <= self.sizes.e:
                     inner.append(f"store_out_vector(${{pass}}batch, row_{j}, {4 * part}, {value});")
                     continue
-                inner.append(words.let(f"result_{j}_{part}", 4, value))
+                inner.append(syntax.let(f"result_{j}_{part}", 4, value))
                 for c in range(min(4, self.sizes.e - 4 * part)):
-                    number = words.component(f"result_{j}_{part}", c, 4)
+                    number = syntax.component(f"result_{j}_{part}", c, 4)
                     inner.append(f"store_out(${{pass}}batch, row_{j}, {4 * part + c}, {number});")
             row = plus("first_row + lane", j * self.tiling.lanes)
             lines += guarded(inner, [f"{row} < {self.sizes.n}"]) if self.sizes.n % self.tiling.rows else inner
@@ -258,4 +257,4 @@ class InLanes(AttentionKernel):
 
     def seen(self, j: int, share: str) -> str:
         """Drivers may divide by zero as they like."""
-        return self.chosen(share, "${nan}()", f"sum_{j} == 0.0") if self.may_see_nothing else share
+        return self.syntax.plain.choice(f"sum_{j} == 0.0", "${nan}()", share) if self.may_see_nothing else share

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anygpu.codegen.templates.attention_tiling import Meaning, Sizes, Tiling, Vectors
-from anygpu.codegen.templates.matmul_syntax import Lines, Words, plus
+from anygpu.codegen.templates.matmul_syntax import Lines, TypedSyntax, plus
 
 LOG2_E = 1.4426950408889634
 #: Below every score but that of what is not seen.
@@ -13,8 +13,8 @@ LOWEST = -3.402823466e38
 class AttentionKernel:
     """What both forms have in common."""
 
-    def __init__(self, words: Words, sizes: Sizes, meaning: Meaning, tiling: Tiling, vectors: Vectors) -> None:
-        self.words, self.sizes, self.meaning, self.tiling, self.vectors = words, sizes, meaning, tiling, vectors
+    def __init__(self, syntax: TypedSyntax, sizes: Sizes, meaning: Meaning, tiling: Tiling, vectors: Vectors) -> None:
+        self.syntax, self.sizes, self.meaning, self.tiling, self.vectors = syntax, sizes, meaning, tiling, vectors
         self.blocks = -(-sizes.n // tiling.rows)
         #: How many keys more than its own number a query sees.
         self.ahead = sizes.m - sizes.n
@@ -40,7 +40,7 @@ class AttentionKernel:
         """Where the keys end that somebody in the group sees."""
         if not self.meaning.causal:
             return []
-        return [self.words.position("end", f"min({self.sizes.m}, {plus('first_row', self.tiling.rows + self.ahead)})")]
+        return [self.syntax.position("end", f"min({self.sizes.m}, {plus('first_row', self.tiling.rows + self.ahead)})")]
 
     @property
     def scale(self) -> str:
@@ -48,7 +48,7 @@ class AttentionKernel:
         return self.number(self.meaning.scale * LOG2_E)
 
     def number(self, value: float) -> str:
-        return repr(float(value)) if self.words.wgsl else f"{float(value)!r}f"
+        return repr(float(value)) if self.syntax.wgsl else f"{float(value)!r}f"
 
     @property
     def may_see_nothing(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from anygpu.codegen.syntax import indented
 from anygpu.codegen.templates.attention_lines import LOG2_E, AttentionKernel
-from anygpu.codegen.templates.matmul_syntax import Lines, guarded, indented, plus
+from anygpu.codegen.templates.matmul_syntax import Lines, guarded, plus
 
 
 class InVectors(AttentionKernel):
@@ -12,7 +13,7 @@ class InVectors(AttentionKernel):
     def own(self) -> dict[str, Lines]:
         sizes, tiling = self.sizes, self.tiling
         vectors = tiling.queries
-        kind = self.words.vector(tiling.vector)
+        kind = self.syntax.vector(tiling.vector)
         return {
             "vector": [kind],
             "integers": [kind.replace("float", "int")],
@@ -21,7 +22,7 @@ class InVectors(AttentionKernel):
             "queries_size": [str(sizes.d * vectors)],
             "totals_size": [str(sizes.e * vectors)],
             "weights_size": [str(tiling.keys * vectors)],
-            "row": [self.words.position("row", self.first_row())],
+            "row": [self.syntax.position("row", self.first_row())],
             "load_queries": self.load_queries(),
             "scores": self.scores(tiling.key_block),
             "scores_rest": self.scores_rest(),
@@ -46,7 +47,7 @@ class InVectors(AttentionKernel):
 
     def scores(self, block: int) -> Lines:
         """Of so many keys: all products along d, then what is added to them, and what is not seen."""
-        kind, vectors = self.words.vector(self.tiling.vector), self.tiling.queries
+        kind, vectors = self.syntax.vector(self.tiling.vector), self.tiling.queries
         each = ["#pragma unroll", f"for (int a = 0; a < {block}; a++) {{"]
         inner = ["#pragma unroll", f"for (int j = 0; j < {vectors}; j++) {{"]
         lines = [
@@ -85,12 +86,12 @@ class InVectors(AttentionKernel):
         return f"(int{width})({', '.join(map(str, range(width)))})" if width > 1 else "0"
 
     def bias(self, key: str) -> str:
-        kind, width = self.words.vector(self.tiling.vector), self.tiling.vector
+        kind, width = self.syntax.vector(self.tiling.vector), self.tiling.vector
         if self.meaning.bias == "keys":
             return f"({kind})(load_bias(${{pass}}batch, 0, {key}))"
         if self.vectors.bias:
             return f"load_bias_vector(${{pass}}batch, row + j * {width}, {key})"
-        return self.words.made([f"load_bias(${{pass}}batch, row + j * {width} + {c}, {key})" for c in range(width)])
+        return self.syntax.made([f"load_bias(${{pass}}batch, row + j * {width} + {c}, {key})" for c in range(width)])
 
     def scores_rest(self) -> Lines:
         """Keys that are no whole block."""
@@ -106,7 +107,7 @@ class InVectors(AttentionKernel):
         return lines
 
     def add_block(self, block: int) -> Lines:
-        kind, vectors = self.words.vector(self.tiling.vector), self.tiling.queries
+        kind, vectors = self.syntax.vector(self.tiling.vector), self.tiling.queries
         each = ["#pragma unroll", f"for (int a = 0; a < {block}; a++) {{"]
         inner = ["#pragma unroll", f"for (int j = 0; j < {vectors}; j++) {{"]
         place = f"totals[(e + a) * {vectors} + j]"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
+from anygpu.codegen.syntax import SYNTAX
 from anygpu.codegen.target import ComputeType, Dialect
 
 #: Factors that have a butterfly; a length with any other prime factor is transformed by a convolution.
@@ -36,23 +35,20 @@ def steps_of(radix: int) -> tuple[int, ...]:
 
 
 class Writer:
-    """Words of a dialect for complex numbers, which are vectors of two."""
+    """Complex numbers in a dialect: vectors of two."""
 
     def __init__(self, dialect: Dialect, component: ComputeType) -> None:
-        self.dialect, self.component = dialect, component
-        word = "vec2" if dialect == "wgsl" else {"f32": "float", "f64": "double"}[component]
-        self.complex = f"vec2<{component}>" if dialect == "wgsl" else f"{word}2"
-        self.let = "let" if dialect == "wgsl" else f"const {self.complex}"
-        self.integer = "let" if dialect == "wgsl" else "const int"
+        self.syntax, self.component = SYNTAX[dialect], component
+        self.complex = self.syntax.vector(component, 2)
+
+    def let(self, name: str, value: str) -> str:
+        return self.syntax.let(name, self.complex, value)
 
     def number(self, value: float) -> str:
-        """A literal of the component's type."""
-        if self.component == "f32":
-            return f"{np.float32(value)!s}f"
-        return f"{value!r}{'lf' if self.dialect == 'wgsl' else ''}"
+        return self.syntax.number(value, self.component)
 
     def pair(self, x: str, y: str) -> str:
-        return f"{self.complex}({x}, {y})" if self.dialect == "wgsl" else f"({self.complex})({x}, {y})"
+        return self.syntax.construct(self.complex, [x, y])
 
     def entry(self, table: str, index: str) -> str:
         """Of a buffer with real and imaginary parts in turn."""
@@ -61,7 +57,7 @@ class Writer:
     def butterfly(self, factor: int) -> list[str]:
         """Lines from x0, x1, … to y0, y1, …"""
         if factor == 2:
-            return [f"{self.let} y0 = x0 + x1;", f"{self.let} y1 = x0 - x1;"]
+            return [self.let("y0", "x0 + x1"), self.let("y1", "x0 - x1")]
         if factor == 4:
             return self._four("", ("x0", "x1", "x2", "x3"), ("y0", "y1", "y2", "y3"))
         return self._eight() if factor == 8 else self._odd(factor)
@@ -73,14 +69,14 @@ class Writer:
     def _four(self, prefix: str, x: tuple[str, ...], y: tuple[str, ...]) -> list[str]:
         a, b, c, d = (f"{prefix}{name}" for name in ("sum_02", "difference_02", "sum_13", "difference_13"))
         return [
-            f"{self.let} {a} = {x[0]} + {x[2]};",
-            f"{self.let} {b} = {x[0]} - {x[2]};",
-            f"{self.let} {c} = {x[1]} + {x[3]};",
-            f"{self.let} {d} = {self.pair(f'{x[1]}.y - {x[3]}.y', f'{x[3]}.x - {x[1]}.x')};",
-            f"{self.let} {y[0]} = {a} + {c};",
-            f"{self.let} {y[1]} = {b} + {d};",
-            f"{self.let} {y[2]} = {a} - {c};",
-            f"{self.let} {y[3]} = {b} - {d};",
+            self.let(a, f"{x[0]} + {x[2]}"),
+            self.let(b, f"{x[0]} - {x[2]}"),
+            self.let(c, f"{x[1]} + {x[3]}"),
+            self.let(d, self.pair(f"{x[1]}.y - {x[3]}.y", f"{x[3]}.x - {x[1]}.x")),
+            self.let(y[0], f"{a} + {c}"),
+            self.let(y[1], f"{b} + {d}"),
+            self.let(y[2], f"{a} - {c}"),
+            self.let(y[3], f"{b} - {d}"),
         ]
 
     def _eight(self) -> list[str]:
@@ -88,12 +84,12 @@ class Writer:
         lines = self._four("even_", ("x0", "x2", "x4", "x6"), ("e0", "e1", "e2", "e3"))
         lines += self._four("odd_", ("x1", "x3", "x5", "x7"), ("o0", "o1", "o2", "o3"))
         lines += [
-            f"{self.let} t1 = {half} * {self.pair('o1.x + o1.y', 'o1.y - o1.x')};",
-            f"{self.let} t2 = {self._turned('o2')};",
-            f"{self.let} t3 = {half} * {self.pair('o3.y - o3.x', '-o3.x - o3.y')};",
+            self.let("t1", f"{half} * {self.pair('o1.x + o1.y', 'o1.y - o1.x')}"),
+            self.let("t2", self._turned("o2")),
+            self.let("t3", f"{half} * {self.pair('o3.y - o3.x', '-o3.x - o3.y')}"),
         ]
         for k, odd in enumerate(("o0", "t1", "t2", "t3")):
-            lines += [f"{self.let} y{k} = e{k} + {odd};", f"{self.let} y{k + 4} = e{k} - {odd};"]
+            lines += [self.let(f"y{k}", f"e{k} + {odd}"), self.let(f"y{k + 4}", f"e{k} - {odd}")]
         return lines
 
     def _odd(self, factor: int) -> list[str]:
@@ -101,8 +97,8 @@ class Writer:
         half = range(1, factor // 2 + 1)
         lines = []
         for k in half:
-            lines += [f"{self.let} s{k} = x{k} + x{factor - k};", f"{self.let} d{k} = x{k} - x{factor - k};"]
-        lines.append(f"{self.let} y0 = x0 + {' + '.join(f's{k}' for k in half)};")
+            lines += [self.let(f"s{k}", f"x{k} + x{factor - k}"), self.let(f"d{k}", f"x{k} - x{factor - k}")]
+        lines.append(self.let("y0", f"x0 + {' + '.join(f's{k}' for k in half)}"))
         for m in half:
             angles = [2 * math.pi * (k * m % factor) / factor for k in half]
             cosines = " + ".join(
@@ -110,9 +106,9 @@ class Writer:
             )
             sines = " + ".join(f"{self.number(math.sin(angle))} * d{k}" for k, angle in zip(half, angles, strict=True))
             lines += [
-                f"{self.let} a{m} = x0 + {cosines};",
-                f"{self.let} b{m} = {sines};",
-                f"{self.let} y{m} = {self.pair(f'a{m}.x + b{m}.y', f'a{m}.y - b{m}.x')};",
-                f"{self.let} y{factor - m} = {self.pair(f'a{m}.x - b{m}.y', f'a{m}.y + b{m}.x')};",
+                self.let(f"a{m}", f"x0 + {cosines}"),
+                self.let(f"b{m}", sines),
+                self.let(f"y{m}", self.pair(f"a{m}.x + b{m}.y", f"a{m}.y - b{m}.x")),
+                self.let(f"y{factor - m}", self.pair(f"a{m}.x - b{m}.y", f"a{m}.y + b{m}.x")),
             ]
         return lines

@@ -4,7 +4,7 @@ $declarations
 $functions
 
 __kernel __attribute__((reqd_work_group_size($group_size, 1, 1)))
-void $name($parameters) {
+void $name($parameters$builtins) {
     $group
     const int lane = get_local_id(0);
     $place

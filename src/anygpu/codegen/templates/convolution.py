@@ -12,8 +12,9 @@ from typing import Literal, Unpack
 
 import msgspec
 
+from anygpu.codegen.syntax import indented
 from anygpu.codegen.target import ComputeType, Dialect, Target
-from anygpu.codegen.templates.matmul_syntax import Lines, Words, guarded, indented, plus, times
+from anygpu.codegen.templates.matmul_syntax import Lines, TypedSyntax, guarded, plus, times
 from anygpu.codegen.templates.stages import Surroundings, filled
 from anygpu.codegen.templates.values import BYTES
 
@@ -141,15 +142,15 @@ def text(
     **around: Unpack[Surroundings],
 ) -> str:
     """The kernel. `tiling` is one of `tilings`; its tile is not larger than the result."""
-    kernel = _Kernel(Words(dialect, type), sizes, tiling, vectors)
+    kernel = _Kernel(TypedSyntax(dialect, type), sizes, tiling, vectors)
     return filled(dialect, "convolution", kernel.values(), grid(sizes, tiling)[1], around)
 
 
 class _Kernel:
     """The lines that one kernel's placeholders become."""
 
-    def __init__(self, words: Words, sizes: Sizes, tiling: Tiling, vectors: Vectors) -> None:
-        self.words, self.sizes, self.tiling, self.vectors = words, sizes, tiling, vectors
+    def __init__(self, syntax: TypedSyntax, sizes: Sizes, tiling: Tiling, vectors: Vectors) -> None:
+        self.syntax, self.sizes, self.tiling, self.vectors = syntax, sizes, tiling, vectors
         self.width = tiling.vector
         whole = self.width > 1 and sizes.width % self.width == 0
         self.out = vectors.out and whole
@@ -176,7 +177,7 @@ class _Kernel:
             "input_channels": [str(sizes.channels)],
             "builtins": handed,
             "place": self.place(),
-            "totals": [self.words.zero(self.total(*each), self.width) for each in self.block()],
+            "totals": [self.syntax.zero(self.total(*each), self.width) for each in self.block()],
             "multiply": self.multiply(),
             "stores": self.stores(),
         }
@@ -191,7 +192,7 @@ class _Kernel:
         return f"total_{o}_{r}_{v}"
 
     def place(self) -> Lines:
-        words, sizes, tiling = self.words, self.sizes, self.tiling
+        syntax, sizes, tiling = self.syntax, self.sizes, self.tiling
         over_channels, down, across = _tiles(sizes, tiling)
 
         def number(after: int, count: int, whole: bool = False) -> str:
@@ -201,10 +202,10 @@ class _Kernel:
             return divided if whole else f"{divided} % {count}"
 
         lines = [
-            words.position("n", number(over_channels * down * across, sizes.batch, whole=True)),
-            words.position("first_o", times(number(down * across, over_channels), tiling.channels)),
-            words.position("first_h", times(number(across, down), tiling.tile_h)),
-            words.position("first_w", times(number(1, across), tiling.tile_w)),
+            syntax.position("n", number(over_channels * down * across, sizes.batch, whole=True)),
+            syntax.position("first_o", times(number(down * across, over_channels), tiling.channels)),
+            syntax.position("first_h", times(number(across, down), tiling.tile_h)),
+            syntax.position("first_w", times(number(1, across), tiling.tile_w)),
         ]
         if self.again_o or self.again_h or self.again_w:
             lines.append("// The last tiles end at the edge: what they have in common with others is not stored again.")
@@ -217,28 +218,28 @@ class _Kernel:
             h = f"{h} + {times(lane_h, tiling.rows)}"
         if tiling.lanes_w > 1:
             w = f"{w} + {times(lane_w, tiling.columns)}"
-        lines += [words.position("o", o), words.position("h", h), words.position("w", w)]
+        lines += [syntax.position("o", o), syntax.position("h", h), syntax.position("w", w)]
         if tiling.handed:
-            lines.append(words.position("neighbour", f"i32(place_in_subgroup % {tiling.handed}u)"))
+            lines.append(syntax.position("neighbour", f"i32(place_in_subgroup % {tiling.handed}u)"))
         return lines
 
     # Sums
 
     def multiply(self) -> Lines:
         """One input channel: all of its window, or a loop over the window's rows, or over all of its places."""
-        words, (high, wide) = self.words, self.sizes.window
+        syntax, (high, wide) = self.syntax, self.sizes.window
         walk = _walk(self.sizes)
         if walk == "none":
             return self.window(list(range(high)), list(range(wide)))
-        down = words.loop("i", "0", str(high), "1")
+        down = syntax.loop("i", "0", str(high), "1")
         if walk == "rows":
             return [down, *indented(self.window([0], list(range(wide)))), "}"]
-        inner = [words.loop("j", "0", str(wide), "1"), *indented(self.window([0], [0])), "}"]
+        inner = [syntax.loop("j", "0", str(wide), "1"), *indented(self.window([0], [0])), "}"]
         return [down, *indented(inner), "}"]
 
     def window(self, down: list[int], across: list[int]) -> Lines:
         """The places of the window that are written out. A row of x serves all rows of the result that need it."""
-        words, tiling, sizes = self.words, self.tiling, self.sizes
+        syntax, tiling, sizes = self.syntax, self.tiling, self.sizes
         stride, dilation = sizes.stride[0], sizes.dilation[0]
         weights, weight = self.weights(down, across)
         lines = list(weights)
@@ -251,13 +252,13 @@ class _Kernel:
                 lines += [line for line in loads if line not in known]
                 known |= set(loads)
                 for o, (r, i), j in itertools.product(range(tiling.channels), uses, columns):
-                    factor = words.all(weight[o, i, j], self.width)
+                    factor = syntax.all(weight[o, i, j], self.width)
                     if tiling.vectors > 1:
                         name = f"w_{o}_{i}_{j}_for_{r}"
-                        lines.append(words.let(name, self.width, factor))
+                        lines.append(syntax.let(name, self.width, factor))
                         factor = name
                     totals = [self.total(o, r, v) for v in range(tiling.vectors)]
-                    lines += [words.multiply_add(total, factor, x[v, j]) for v, total in enumerate(totals)]
+                    lines += [syntax.multiply_add(total, factor, x[v, j]) for v, total in enumerate(totals)]
         return lines
 
     def position_y(self, y: int) -> str:
@@ -274,7 +275,7 @@ class _Kernel:
 
     def row_of_x(self, y: int, across: list[int]) -> tuple[Lines, dict[tuple[int, int], str]]:
         """Row `y` of what the block sees: for every vector and column of the window its pixels."""
-        words, width, (_, stride), (_, dilation) = self.words, self.width, self.sizes.stride, self.sizes.dilation
+        syntax, width, (_, stride), (_, dilation) = self.syntax, self.width, self.sizes.stride, self.sizes.dilation
         before = f"${{pass}}n, c, {self.position_y(y)}"
         lines: Lines = []
         found: dict[tuple[int, int], str] = {}
@@ -282,7 +283,7 @@ class _Kernel:
         if self.anywhere:
             for x in sorted({first for _, _, first in places}):
                 call = f"load_x_vector({before}, {self.position_x(x)})"
-                lines.append(words.let(f"x_{y}_{x}", width, words.loaded(call, width)))
+                lines.append(syntax.let(f"x_{y}_{x}", width, syntax.loaded(call, width)))
             return lines, {(v, j): f"x_{y}_{x}" for v, j, x in places}
         needed = sorted({first + c * stride for _, _, first in places for c in range(width)})
         pixels: dict[int, str] = {}
@@ -292,14 +293,14 @@ class _Kernel:
             for first in sorted({(x + phase) // read * read - phase for x in needed}):
                 name = f"x_{y}_{first}" if first >= 0 else f"x_{y}_before_{-first}"
                 call = f"load_x_vector({before}, {self.position_x(first)})"
-                lines.append(words.let(name, read, words.loaded(call, read)))
-                pixels |= {first + c: words.component(name, c, read) for c in range(read)}
+                lines.append(syntax.let(name, read, syntax.loaded(call, read)))
+                pixels |= {first + c: syntax.component(name, c, read) for c in range(read)}
                 if read == width:
                     whole.add(first)
         else:
             for x in needed:
                 call = f"load_x({before}, {self.position_x(x)})"
-                lines.append(words.let(f"x_{y}_{x}", 1, words.loaded(call, 1)))
+                lines.append(syntax.let(f"x_{y}_{x}", 1, syntax.loaded(call, 1)))
                 pixels[x] = f"x_{y}_{x}"
         for v, j, first in places:
             if first in whole:
@@ -307,14 +308,14 @@ class _Kernel:
             elif width == 1:
                 found[v, j] = pixels[first]
             else:
-                made = words.made([pixels[first + c * stride] for c in range(width)])
+                made = syntax.made([pixels[first + c * stride] for c in range(width)])
                 name = f"x_{y}_{v}_from_{j}"
-                lines.append(words.let(name, width, made))
+                lines.append(syntax.let(name, width, made))
                 found[v, j] = name
         return lines, found
 
     def weights(self, down: list[int], across: list[int]) -> tuple[Lines, dict[tuple[int, int, int], str]]:
-        words, tiling = self.words, self.tiling
+        syntax, tiling = self.syntax, self.tiling
         walk = _walk(self.sizes)
         every = [(o, i, j) for o in range(tiling.channels) for i in down for j in across]
         lines: Lines = []
@@ -322,22 +323,22 @@ class _Kernel:
         if not tiling.handed:
             for o, i, j in every:
                 place = f"{'i' if walk != 'none' else i}, {'j' if walk == 'places' else j}"
-                call = words.loaded(f"load_w(${{pass}}{plus('o', o)}, c, {place})", 1)
+                call = syntax.loaded(f"load_w(${{pass}}{plus('o', o)}, c, {place})", 1)
                 found[o, i, j] = call
                 if not self.anywhere:
                     found[o, i, j] = f"w_{o}_{i}_{j}"
-                    lines.append(words.let(f"w_{o}_{i}_{j}", 1, call))
+                    lines.append(syntax.let(f"w_{o}_{i}_{j}", 1, call))
             return lines, found
         per_channel, wide = len(down) * len(across), len(across)
         for first in range(0, len(every), tiling.handed):
             name, place = f"weights_{first}", f"place_{first}"
             past = first + tiling.handed > len(every)
             value = f"min({plus('neighbour', first)}, {len(every) - 1})" if past else plus("neighbour", first)
-            lines.append(words.position(place, value))
+            lines.append(syntax.position(place, value))
             down_it = "i" if walk != "none" else f"{place} % {per_channel} / {wide}"
             along_it = "j" if walk == "places" else f"{place} % {wide}"
             call = f"load_w(${{pass}}o + {place} / {per_channel}, c, {down_it}, {along_it})"
-            lines.append(words.let(name, 1, call))
+            lines.append(syntax.let(name, 1, call))
             for lane, each in enumerate(every[first : first + tiling.handed]):
                 found[each] = f"subgroupBroadcast({name}, {lane}u)"
         return lines, found
@@ -345,36 +346,36 @@ class _Kernel:
     # Results
 
     def stores(self) -> Lines:
-        words, tiling, block = self.words, self.tiling, self.block()
-        if len(block) * (1 if self.out else self.width) <= words.calls_in_a_row:
+        syntax, tiling, block = self.syntax, self.tiling, self.block()
+        if len(block) * (1 if self.out else self.width) <= syntax.calls_in_a_row:
             lines = []
             for o, r, v in block:
                 lines += self.store(plus("o", o), plus("h", r), plus("w", v * self.width), self.total(o, r, v))
             return lines
-        kind = words.vector(self.width)
-        lines = [f"var totals: array<{kind}, {len(block)}>;" if words.wgsl else f"{kind} totals[{len(block)}];"]
+        kind = syntax.vector(self.width)
+        lines = [syntax.plain.array("totals", kind, len(block))]
         lines += [f"totals[{number}] = {self.total(*each)};" for number, each in enumerate(block)]
         per_channel = tiling.rows * tiling.vectors
         inner = [
-            words.position("stored_o", f"o + number / {per_channel}"),
-            words.position("stored_h", f"h + number % {per_channel} / {tiling.vectors}"),
-            words.position("stored_w", f"w + {times(f'number % {tiling.vectors}', self.width)}"),
-            words.let("total", self.width, "totals[number]"),
+            syntax.position("stored_o", f"o + number / {per_channel}"),
+            syntax.position("stored_h", f"h + number % {per_channel} / {tiling.vectors}"),
+            syntax.position("stored_w", f"w + {times(f'number % {tiling.vectors}', self.width)}"),
+            syntax.let("total", self.width, "totals[number]"),
             *self.store("stored_o", "stored_h", "stored_w", "total"),
         ]
-        return [*lines, words.loop("number", "0", str(len(block)), "1"), *indented(inner), "}"]
+        return [*lines, syntax.loop("number", "0", str(len(block)), "1"), *indented(inner), "}"]
 
     def store(self, o: str, h: str, w: str, total: str) -> Lines:
-        words = self.words
+        syntax = self.syntax
         guards = [f"{o} >= first_o"] if self.again_o else []
         guards += [f"{h} >= first_h"] if self.again_h else []
         if self.out or self.width == 1:
             end = "_vector" if self.out else ""
-            call = f"store_out{end}(${{pass}}n, {o}, {h}, {w}, {words.stored(total, self.width)});"
+            call = f"store_out{end}(${{pass}}n, {o}, {h}, {w}, {syntax.stored(total, self.width)});"
             return guarded([call], guards + ([f"{w} >= first_w"] if self.again_w else []))
         lines = []
         for c in range(self.width):
-            value = words.stored(words.component(total, c, self.width), 1)
+            value = syntax.stored(syntax.component(total, c, self.width), 1)
             call = f"store_out(${{pass}}n, {o}, {h}, {plus(w, c)}, {value});"
             lines += guarded([call], [f"{plus(w, c)} >= first_w"] if self.again_w else [])
         return guarded(lines, guards)

@@ -10,12 +10,11 @@ The inverse is the forward transform with real and imaginary parts exchanged, be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from anygpu.codegen.syntax import indented
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.codegen.templates.butterflies import Writer, factors_of, steps_of
 from anygpu.codegen.templates.rows import power_of_two
@@ -77,7 +76,7 @@ def _source(words: Writer, fn: FourierFunction, length: int) -> _End:
                 f"}} else if (2 * i < {length}) {{",
                 f"    value = {words.pair(im, re)};",
                 "} else {",
-                f"    {words.integer} mirrored = {length} - i;",
+                f"    {words.syntax.position('mirrored', f'{length} - i')}",
                 f"    value = {words.pair('-' + im.replace('i)', 'mirrored)'), re.replace('i)', 'mirrored)'))};",
                 "}",
             ]
@@ -140,7 +139,7 @@ class _Planner:
         place = f"row * {longer} + i"
         by_chirp = f"value = multiplied(value, {words.entry(chirps, 'i')});"
         spread = _End(
-            (f"if (i < {length}) {{", *_indented((*source.statements, by_chirp)), "}"), (*source.names, chirps)
+            (f"if (i < {length}) {{", *indented((*source.statements, by_chirp)), "}"), (*source.names, chirps)
         )
         # Stored with its parts exchanged: what follows is the inverse.
         multiplied = _End(
@@ -154,7 +153,7 @@ class _Planner:
         product = _End((f"value = {words.entry(whole.name, place)};",), (whole.name,))
         exchanged = f"value = {words.pair('value.y', 'value.x')};"
         gathered = _End(
-            (f"if (i < {length}) {{", *_indented((exchanged, by_chirp, *sink.statements)), "}"), (*sink.names, chirps)
+            (f"if (i < {length}) {{", *indented((exchanged, by_chirp, *sink.statements)), "}"), (*sink.names, chirps)
         )
         forward = self.transform(longer, spread, multiplied, f"{self.name}_forward")
         backward = self.transform(longer, product, gathered, f"{self.name}_backward")
@@ -267,7 +266,7 @@ class _Planner:
         fine = self._constant(f"{self.name}_fine_{period}", _turns(step, period))
         coarse = self._constant(f"{self.name}_coarse_{period}", _turns(-(-period // step), period, step))
         lines = [
-            f"{words.integer} angle = {angle};",
+            words.syntax.position("angle", angle),
             f"value = multiplied(value, {words.entry(coarse, f'angle / {step}')});",
             f"value = multiplied(value, {words.entry(fine, f'angle % {step}')});",
         ]
@@ -287,36 +286,31 @@ class _Planner:
     ) -> list[str]:
         """One factor of a pass, among what the group shares."""
         words, apart = self.words, radix // factor
-        integer = words.integer
-        begin = "var number = lane" if self.target.dialect == "wgsl" else "int number = lane"
+        syntax = words.syntax
         body = [
-            f"{integer} column = number / {apart} * {pitch};",
-            f"{integer} first = number % {apart};",
-            f"{words.let} x0 = values[{read} + column + first];",
+            syntax.position("column", f"number / {apart} * {pitch}"),
+            syntax.position("first", f"number % {apart}"),
+            words.let("x0", f"values[{read} + column + first]"),
         ]
         if done > 1:
-            body.append(f"{integer} turn = first % {done};")
+            body.append(syntax.position("turn", f"first % {done}"))
         for k in range(1, factor):
             element = f"values[{read + k * apart} + column + first]"
             if done > 1:
                 scale = k * (radix // (done * factor))
                 element = f"multiplied({element}, {words.entry(twiddles, f'turn * {scale}')})"
-            body.append(f"{words.let} x{k} = {element};")
+            body.append(words.let(f"x{k}", element))
         body += words.butterfly(factor)
         place = f"first * {factor}" if done == 1 else f"(first - turn) * {factor} + turn"
-        body.append(f"{integer} goes_to = {write} + column + {place};")
+        body.append(syntax.position("goes_to", f"{write} + column + {place}"))
         body += [f"values[goes_to + {k * done}] = y{k};" if k else "values[goes_to] = y0;" for k in range(factor)]
-        barrier = "workgroupBarrier();" if self.target.dialect == "wgsl" else "barrier(CLK_LOCAL_MEM_FENCE);"
-        return [f"for ({begin}; number < {columns * apart}; number += {group_size}) {{", *_indented(body), "}", barrier]
+        head = syntax.loop("number", "lane", f"< {columns * apart}", f" += {group_size}")
+        return [head, *indented(body), "}", syntax.barrier]
 
 
 def _turns(count: int, period: int, step: int = 1) -> _Complex:
     """exp(-2πi k step / period) for k below `count`."""
     return np.asarray(np.exp(-2j * np.pi * (np.arange(count) * step) / period), np.complex128)
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
 
 
 def _smooth_length(at_least: int) -> int:

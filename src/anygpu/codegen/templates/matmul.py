@@ -12,7 +12,7 @@ from typing import Unpack
 from anygpu.codegen.target import ComputeType, Dialect
 from anygpu.codegen.templates.matmul_lines import Blocks, MatmulBody
 from anygpu.codegen.templates.matmul_panels import Panels
-from anygpu.codegen.templates.matmul_syntax import Words
+from anygpu.codegen.templates.matmul_syntax import TypedSyntax
 from anygpu.codegen.templates.matmul_tiles import Tiles
 from anygpu.codegen.templates.matmul_tiling import Form, Sizes, Tiling, Vectors, grid, parts, tilings
 from anygpu.codegen.templates.stages import Surroundings, filled
@@ -31,5 +31,5 @@ def text(
     **around: Unpack[Surroundings],
 ) -> str:
     """The kernel. `tiling` is one of `tilings`; its tile is not larger than the result."""
-    kernel = _KERNELS[tiling.form](Words(dialect, type), sizes, tiling, vectors)
+    kernel = _KERNELS[tiling.form](TypedSyntax(dialect, type), sizes, tiling, vectors)
     return filled(dialect, f"matmul_{tiling.form}", kernel.values(), grid(sizes, tiling)[1], around)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from anygpu.codegen.templates.matmul_syntax import Lines, Words, divided, guarded, indented, plus, times
+from anygpu.codegen.syntax import indented
+from anygpu.codegen.templates.matmul_syntax import Lines, TypedSyntax, divided, guarded, plus, times
 from anygpu.codegen.templates.matmul_tiling import Sizes, Tiling, Vectors, part_depth, parts
 
 
 class MatmulBody:
     """What all forms have in common."""
 
-    def __init__(self, words: Words, sizes: Sizes, tiling: Tiling, vectors: Vectors) -> None:
-        self.words, self.sizes, self.tiling, self.vectors = words, sizes, tiling, vectors
+    def __init__(self, syntax: TypedSyntax, sizes: Sizes, tiling: Tiling, vectors: Vectors) -> None:
+        self.syntax, self.sizes, self.tiling, self.vectors = syntax, sizes, tiling, vectors
         self.split = parts(tiling, sizes) > 1
         self.first_k = "first_k" if self.split else "0"
         self.end_k = "end_k" if self.split else str(sizes.k)
@@ -31,7 +32,7 @@ class MatmulBody:
             "totals": self.totals(),
             "first_k": [self.first_k],
             "end_k": [self.end_k],
-            "vector": [self.words.vector(self.width)],
+            "vector": [self.syntax.vector(self.width)],
             "width": [str(self.width)],
             "depth": [str(tiling.depth)],
             "tile_rows": [str(tiling.tile_m)],
@@ -47,19 +48,19 @@ class MatmulBody:
     # Where a group and an invocation work.
 
     def place(self) -> Lines:
-        words, tiling, sizes = self.words, self.tiling, self.sizes
+        syntax, tiling, sizes = self.syntax, self.tiling, self.sizes
         tiles_m, tiles_n = -(-sizes.m // tiling.tile_m), -(-sizes.n // tiling.tile_n)
         lines = []
         if self.split:
             depth = part_depth(tiling, sizes)
             lines += [
-                words.position("part", f"group / {sizes.batch * tiles_m * tiles_n}"),
-                words.position("first_k", times("part", depth)),
-                words.position("end_k", f"min(first_k + {depth}, {sizes.k})"),
+                syntax.position("part", f"group / {sizes.batch * tiles_m * tiles_n}"),
+                syntax.position("first_k", times("part", depth)),
+                syntax.position("end_k", f"min(first_k + {depth}, {sizes.k})"),
             ]
         each = tiles_m * tiles_n
         group = f"group % {sizes.batch * each}" if self.split and sizes.batch > 1 else "group"
-        lines.append(words.position("batch", divided(group, each) if sizes.batch > 1 else "0"))
+        lines.append(syntax.position("batch", divided(group, each) if sizes.batch > 1 else "0"))
         whole = sizes.batch == 1 and not self.split
         # Neighbouring groups have the same rows, or else the same columns: what they have in common stays in a cache.
         slow, fast = ("first_column", tiles_n), ("first_row", tiles_m)
@@ -69,17 +70,17 @@ class MatmulBody:
         number = divided("group", fast[1]) if whole else f"{divided('group', fast[1])} % {slow[1]}"
         numbers[slow[0]] = number if slow[1] > 1 else "0"
         for name, size in (("first_row", tiling.tile_m), ("first_column", tiling.tile_n)):
-            lines.append(words.position(name, times(numbers[name], size) if numbers[name] != "0" else "0"))
+            lines.append(syntax.position(name, times(numbers[name], size) if numbers[name] != "0" else "0"))
         moved_m, moved_n = sizes.m % tiling.tile_m, sizes.n % tiling.tile_n
         if moved_m or moved_n:
             lines.append("// The last tiles end at the edge: what they have in common with others is not stored again.")
         tile_row, tile_column = "first_row", "first_column"
         if moved_m:
             tile_row = "tile_row"
-            lines.append(words.position("tile_row", f"min(first_row, {sizes.m - tiling.tile_m})"))
+            lines.append(syntax.position("tile_row", f"min(first_row, {sizes.m - tiling.tile_m})"))
         if moved_n:
             tile_column = "tile_column"
-            lines.append(words.position("tile_column", f"min(first_column, {sizes.n - tiling.tile_n})"))
+            lines.append(syntax.position("tile_column", f"min(first_column, {sizes.n - tiling.tile_n})"))
         self.tile_row, self.tile_column = tile_row, tile_column
         if tiling.form == "panels":
             return lines
@@ -87,8 +88,8 @@ class MatmulBody:
         lane = f"lane % {tiling.lanes_n}" if tiling.lanes_m > 1 else "lane"
         aside = f" + {times(lane, self.width)}" if tiling.lanes_n > 1 else ""
         if tiling.handed:
-            lines.append(words.position("neighbour", f"i32(place_in_subgroup % {tiling.handed}u)"))
-        return [*lines, words.position("row", f"{tile_row}{down}"), words.position("column", f"{tile_column}{aside}")]
+            lines.append(syntax.position("neighbour", f"i32(place_in_subgroup % {tiling.handed}u)"))
+        return [*lines, syntax.position("row", f"{tile_row}{down}"), syntax.position("column", f"{tile_column}{aside}")]
 
     def column(self, j: int) -> str:
         """Where vector `j` of an invocation begins: neighbours have neighbouring vectors."""
@@ -98,38 +99,38 @@ class MatmulBody:
 
     def totals(self) -> Lines:
         every = ((i, j) for i in range(self.tiling.rows) for j in range(self.tiling.vectors))
-        return [self.words.zero(f"total_{i}_{j}", self.width) for i, j in every]
+        return [self.syntax.zero(f"total_{i}_{j}", self.width) for i, j in every]
 
     def stores(self) -> Lines:
-        tiling, words = self.tiling, self.words
+        tiling, syntax = self.tiling, self.syntax
         count = tiling.rows * tiling.vectors
         lines = []
-        if not self.straddles and count * (1 if self.out_n else self.width) <= words.calls_in_a_row:
+        if not self.straddles and count * (1 if self.out_n else self.width) <= syntax.calls_in_a_row:
             for i in range(tiling.rows):
                 for j in range(tiling.vectors):
                     lines += self.store(plus("row", i), self.column(j), f"total_{i}_{j}")
             return lines
-        kind = words.vector(self.width)
-        lines.append(f"var totals: array<{kind}, {count}>;" if words.wgsl else f"{kind} totals[{count}];")
+        kind = syntax.vector(self.width)
+        lines.append(syntax.plain.array("totals", kind, count))
         every = ((i, j) for i in range(tiling.rows) for j in range(tiling.vectors))
         lines += [f"totals[{i * tiling.vectors + j}] = total_{i}_{j};" for i, j in every]
-        lines.append(words.loop("i", "0", str(count), "1"))
+        lines.append(syntax.loop("i", "0", str(count), "1"))
         row = "row + i" if tiling.vectors == 1 else f"row + i / {tiling.vectors}"
         column = "column" if tiling.vectors == 1 else f"column + i % {tiling.vectors} * {tiling.lanes_n * self.width}"
-        inner = [words.position("stored_row", row), words.position("stored_column", column)]
-        inner.append(words.let("total", self.width, "totals[i]"))
+        inner = [syntax.position("stored_row", row), syntax.position("stored_column", column)]
+        inner.append(syntax.let("total", self.width, "totals[i]"))
         return [*lines, *indented([*inner, *self.store("stored_row", "stored_column", "total")]), "}"]
 
     def store(self, row: str, column: str, total: str) -> Lines:
         """One vector of totals, but for what another tile stores."""
-        words = self.words
+        syntax = self.syntax
         target = "store_part" if self.split else "store_out"
         before = "${pass}part, batch" if self.split else "${pass}batch"
         guards = [f"{row} >= first_row"] if self.sizes.m % self.tiling.tile_m else []
         beside = self.sizes.n % self.tiling.tile_n != 0
         if self.out_n or self.width == 1:
             end = "_vector" if self.out_n else ""
-            call = f"{target}{end}({before}, {row}, {column}, {words.stored(total, self.width)});"
+            call = f"{target}{end}({before}, {row}, {column}, {syntax.stored(total, self.width)});"
             inside = [f"{column} >= first_column"] if beside else []
             if not self.straddles:
                 return guarded([call], guards + inside)
@@ -138,40 +139,40 @@ class MatmulBody:
         lines = []
         for c in range(self.width):
             place = f"{column} + {c}"
-            value = words.stored(words.component(total, c, self.width), 1)
+            value = syntax.stored(syntax.component(total, c, self.width), 1)
             call = f"{target}({before}, {row}, {place}, {value});"
             lines += guarded([call], [f"{place} >= first_column"] if beside else [])
         return guarded(lines, guards)
 
     def rest(self, call: str, column: str, total: str) -> Lines:
         """The components of a vector that no other tile stores, one by one. Vectors begin anywhere in OpenCL only."""
-        words = self.words
+        syntax = self.syntax
         return [
-            f"{words.vector(1)} components[{self.width}];",
+            f"{syntax.vector(1)} components[{self.width}];",
             f"vstore{self.width}({total}, 0, components);",
-            words.loop("c", f"first_column - {column}", str(self.width), "1"),
-            f"    {call}{column} + c, {words.stored('components[c]', 1)});",
+            syntax.loop("c", f"first_column - {column}", str(self.width), "1"),
+            f"    {call}{column} + c, {syntax.stored('components[c]', 1)});",
             "}",
         ]
 
     def multiply(self, depth: int, a: dict[tuple[int, int], str]) -> Lines:
         """Row by row, so that a row's totals stay in registers over all its k."""
-        words, lines = self.words, []
+        syntax, lines = self.syntax, []
         for i in range(self.tiling.rows):
             for u in range(depth):
-                factor = words.all(a[i, u], self.width)
+                factor = syntax.all(a[i, u], self.width)
                 if self.tiling.vectors > 1 and self.width > 1:
-                    lines.append(words.let(f"a_{i}_{u}_all", self.width, factor))
+                    lines.append(syntax.let(f"a_{i}_{u}_all", self.width, factor))
                     factor = f"a_{i}_{u}_all"
                 lines += [
-                    words.multiply_add(f"total_{i}_{j}", factor, f"b_{u}_{j}") for j in range(self.tiling.vectors)
+                    syntax.multiply_add(f"total_{i}_{j}", factor, f"b_{u}_{j}") for j in range(self.tiling.vectors)
                 ]
         return lines
 
     # Operands where they are.
 
     def direct_a(self, depth: int) -> tuple[Lines, dict[tuple[int, int], str]]:
-        words, rows, width = self.words, self.tiling.rows, self.width
+        syntax, rows, width = self.syntax, self.tiling.rows, self.width
         lines: Lines = []
         elements: dict[tuple[int, int], str] = {}
         vectors = self.tiling.a_vectors and width > 1
@@ -179,27 +180,27 @@ class MatmulBody:
             for i in range(rows):
                 for q in range(0, depth, width):
                     call = f"load_a_vector(${{pass}}batch, {plus('row', i)}, {plus('k', q)})"
-                    lines.append(words.let(f"a_{i}_{q}", width, words.loaded(call, width)))
-                    elements |= {(i, q + c): words.component(f"a_{i}_{q}", c, width) for c in range(width)}
+                    lines.append(syntax.let(f"a_{i}_{q}", width, syntax.loaded(call, width)))
+                    elements |= {(i, q + c): syntax.component(f"a_{i}_{q}", c, width) for c in range(width)}
         elif vectors and self.vectors.a_m and rows % width == 0:
             for u in range(depth):
                 for i in range(0, rows, width):
                     call = f"load_a_vector_m(${{pass}}batch, {plus('row', i)}, {plus('k', u)})"
-                    lines.append(words.let(f"a_{i}_{u}", width, words.loaded(call, width)))
-                    elements |= {(i + c, u): words.component(f"a_{i}_{u}", c, width) for c in range(width)}
+                    lines.append(syntax.let(f"a_{i}_{u}", width, syntax.loaded(call, width)))
+                    elements |= {(i + c, u): syntax.component(f"a_{i}_{u}", c, width) for c in range(width)}
         else:
             for i in range(rows):
                 for u in range(depth):
                     call = f"load_a(${{pass}}batch, {plus('row', i)}, {plus('k', u)})"
-                    lines.append(words.let(f"a_{i}_{u}", 1, words.loaded(call, 1)))
+                    lines.append(syntax.let(f"a_{i}_{u}", 1, syntax.loaded(call, 1)))
                     elements[i, u] = f"a_{i}_{u}"
         return lines, elements
 
-    def handed_a(self, depth: int) -> tuple[Lines, dict[tuple[int, int], str]]:
-        """Every lane of a subgroup reads other rows of a, and all get them from there."""
-        words, rows, width, handed = self.words, self.tiling.rows, self.width, self.tiling.handed
+    def broadcast_a(self, depth: int) -> tuple[Lines, dict[tuple[int, int], str]]:
+        """Each lane of a subgroup loads different rows of a, and broadcasts them to the others."""
+        syntax, rows, width, handed = self.syntax, self.tiling.rows, self.width, self.tiling.handed
         if rows < handed:
-            return self.handed_along_k(depth)
+            return self.broadcast_along_k(depth)
         lines: Lines = []
         elements: dict[tuple[int, int], str] = {}
 
@@ -210,29 +211,29 @@ class MatmulBody:
             for q in range(0, depth, width):
                 for i in range(0, rows, handed):
                     call = f"load_a_vector(${{pass}}batch, {plus('row', i)} + neighbour, {plus('k', q)})"
-                    lines.append(words.let(f"a_{i}_{q}", width, call))
+                    lines.append(syntax.let(f"a_{i}_{q}", width, call))
                     for lane in range(handed):
                         for c in range(width):
-                            elements[i + lane, q + c] = of_lane(words.component(f"a_{i}_{q}", c, width), lane)
+                            elements[i + lane, q + c] = of_lane(syntax.component(f"a_{i}_{q}", c, width), lane)
         elif self.vectors.a_m and rows % (handed * width) == 0 and width > 1:
             for u in range(depth):
                 for i in range(0, rows, handed * width):
                     call = f"load_a_vector_m(${{pass}}batch, {plus('row', i)} + neighbour * {width}, {plus('k', u)})"
-                    lines.append(words.let(f"a_{i}_{u}", width, call))
+                    lines.append(syntax.let(f"a_{i}_{u}", width, call))
                     for lane in range(handed):
                         for c in range(width):
-                            elements[i + lane * width + c, u] = of_lane(words.component(f"a_{i}_{u}", c, width), lane)
+                            elements[i + lane * width + c, u] = of_lane(syntax.component(f"a_{i}_{u}", c, width), lane)
         else:
             for u in range(depth):
                 for i in range(0, rows, handed):
                     call = f"load_a(${{pass}}batch, {plus('row', i)} + neighbour, {plus('k', u)})"
-                    lines.append(words.let(f"a_{i}_{u}", 1, call))
+                    lines.append(syntax.let(f"a_{i}_{u}", 1, call))
                     elements |= {(i + lane, u): of_lane(f"a_{i}_{u}", lane) for lane in range(handed)}
         return lines, elements
 
-    def handed_along_k(self, depth: int) -> tuple[Lines, dict[tuple[int, int], str]]:
-        """Of rows that are fewer than the lanes every lane reads other k."""
-        words, rows, width, handed = self.words, self.tiling.rows, self.width, self.tiling.handed
+    def broadcast_along_k(self, depth: int) -> tuple[Lines, dict[tuple[int, int], str]]:
+        """With fewer rows than lanes, each lane loads a different k."""
+        syntax, rows, width, handed = self.syntax, self.tiling.rows, self.width, self.tiling.handed
         if depth % handed:
             return self.direct_a(depth)
         lines: Lines = []
@@ -242,44 +243,44 @@ class MatmulBody:
         for i in range(rows):
             for q in range(0, depth, handed * each):
                 k = f"{plus('k', q)} + {times('neighbour', each)}"
-                lines.append(words.let(f"a_{i}_{q}", each, f"{load}(${{pass}}batch, {plus('row', i)}, {k})"))
+                lines.append(syntax.let(f"a_{i}_{q}", each, f"{load}(${{pass}}batch, {plus('row', i)}, {k})"))
                 for lane in range(handed):
                     for c in range(each):
-                        value = words.component(f"a_{i}_{q}", c, each)
+                        value = syntax.component(f"a_{i}_{q}", c, each)
                         elements[i, q + lane * each + c] = f"subgroupBroadcast({value}, {lane}u)"
         return lines, elements
 
     def direct_b(self, depth: int) -> Lines:
-        words, width = self.words, self.width
+        syntax, width = self.syntax, self.width
         lines = []
         for j in range(self.tiling.vectors):
             if self.vectors.b_k and not self.vectors.b_n and depth % width == 0 and width > 1:
                 for q in range(0, depth, width):
                     for c in range(width):
                         call = f"load_b_vector_k(${{pass}}batch, {plus('k', q)}, {self.column(j)} + {c})"
-                        lines.append(words.let(f"b_{q}_{j}_along_{c}", width, words.loaded(call, width)))
+                        lines.append(syntax.let(f"b_{q}_{j}_along_{c}", width, syntax.loaded(call, width)))
                     for u in range(width):
-                        across = [words.component(f"b_{q}_{j}_along_{c}", u, width) for c in range(width)]
-                        lines.append(words.let(f"b_{q + u}_{j}", width, words.made(across)))
+                        across = [syntax.component(f"b_{q}_{j}_along_{c}", u, width) for c in range(width)]
+                        lines.append(syntax.let(f"b_{q + u}_{j}", width, syntax.made(across)))
                 continue
             lines += [self.row_of_b(u, j) for u in range(depth)]
         return lines
 
     def row_of_b(self, u: int, j: int) -> str:
-        words, width, k = self.words, self.width, plus("k", u)
+        syntax, width, k = self.syntax, self.width, plus("k", u)
         if self.vectors.b_n and width > 1:
-            value = words.loaded(f"load_b_vector(${{pass}}batch, {k}, {self.column(j)})", width)
+            value = syntax.loaded(f"load_b_vector(${{pass}}batch, {k}, {self.column(j)})", width)
         else:
             columns = [plus(self.column(j), c) for c in range(width)]
-            value = words.made([words.loaded(f"load_b(${{pass}}batch, {k}, {n})", 1) for n in columns])
-        return words.let(f"b_{u}_{j}", width, value)
+            value = syntax.made([syntax.loaded(f"load_b(${{pass}}batch, {k}, {n})", 1) for n in columns])
+        return syntax.let(f"b_{u}_{j}", width, value)
 
 
 class Blocks(MatmulBody):
     """Operands are read where they are."""
 
     def own(self) -> dict[str, Lines]:
-        tiling, words, k = self.tiling, self.words, self.sizes.k
+        tiling, syntax, k = self.tiling, self.syntax, self.sizes.k
         handed = ["@builtin(subgroup_invocation_id) place_in_subgroup: u32,"] if tiling.handed else []
         values: dict[str, Lines] = {"builtins": handed, "multiply": [], "tail": [], "stores": self.stores()}
         depth, tail = tiling.depth, k % tiling.depth
@@ -289,7 +290,7 @@ class Blocks(MatmulBody):
                 # Only the last part has a rest.
                 end = f"end_k - {depth - 1}" if self.split else str(k - tail)
             values["multiply"] += [
-                words.loop("k", self.first_k, end, str(depth)),
+                syntax.loop("k", self.first_k, end, str(depth)),
                 *indented(self.turn(depth)),
                 "}",
             ]
@@ -297,11 +298,11 @@ class Blocks(MatmulBody):
             first = str(k - tail)
             if self.split:
                 first = f"max(first_k, {k - tail})"
-            values["tail"] = [words.loop("k", first, self.end_k, "1"), *indented(self.turn(1)), "}"]
+            values["tail"] = [syntax.loop("k", first, self.end_k, "1"), *indented(self.turn(1)), "}"]
         return values
 
     def turn(self, depth: int) -> Lines:
-        lines, a = self.handed_a(depth) if self.tiling.handed else self.direct_a(depth)
+        lines, a = self.broadcast_a(depth) if self.tiling.handed else self.direct_a(depth)
         rows, vectors = range(self.tiling.rows), range(self.tiling.vectors)
         if not (len(rows) < self.tiling.handed and (self.vectors.b_n or not self.vectors.b_k)):
             return [*lines, *self.direct_b(depth), *self.multiply(depth, a)]
@@ -309,6 +310,6 @@ class Blocks(MatmulBody):
         for u in range(depth):
             lines += [self.row_of_b(u, j) for j in vectors]
             for i in rows:
-                factor = self.words.all(a[i, u], self.width)
-                lines += [self.words.multiply_add(f"total_{i}_{j}", factor, f"b_{u}_{j}") for j in vectors]
+                factor = self.syntax.all(a[i, u], self.width)
+                lines += [self.syntax.multiply_add(f"total_{i}_{j}", factor, f"b_{u}_{j}") for j in vectors]
         return lines

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from anygpu.codegen.syntax import indented
 from anygpu.codegen.templates.matmul_lines import MatmulBody
-from anygpu.codegen.templates.matmul_syntax import Lines, guarded, indented, plus, times
+from anygpu.codegen.templates.matmul_syntax import Lines, guarded, plus, times
 from anygpu.codegen.templates.matmul_tiling import part_depth
 
 
@@ -11,23 +12,23 @@ class Panels(MatmulBody):
     """b is copied in panels, and rows pass over them in blocks."""
 
     def own(self) -> dict[str, Lines]:
-        tiling, words, width, vectors = self.tiling, self.words, self.width, self.tiling.vectors
+        tiling, syntax, width, vectors = self.tiling, self.syntax, self.width, self.tiling.vectors
         depth, numbers = tiling.stage_depth, range(tiling.rows)
-        scalar = words.vector(1)
+        scalar = syntax.vector(1)
         memory: Lines = []
         stage_a: Lines = []
         stride = depth + max(width, 4)
         if tiling.copy_a:
-            memory.append(f"__local {scalar} rows_a[{tiling.tile_m * stride}];")
-            call = words.loaded(f"load_a(${{pass}}batch, {self.tile_row} + m, step + k)", 1)
+            memory.append(syntax.plain.shared_array("rows_a", scalar, tiling.tile_m * stride))
+            call = syntax.loaded(f"load_a(${{pass}}batch, {self.tile_row} + m, step + k)", 1)
             stage_a = [
-                words.loop("m", "0", str(tiling.tile_m), "1"),
-                *indented([words.loop("k", "0", "depth", "1"), f"    rows_a[m * {stride} + k] = {call};", "}"]),
+                syntax.loop("m", "0", str(tiling.tile_m), "1"),
+                *indented([syntax.loop("k", "0", "depth", "1"), f"    rows_a[m * {stride} + k] = {call};", "}"]),
                 "}",
             ]
             loads = [f"rows_a[(block * {tiling.rows} + {i}) * {stride} + k]" for i in numbers]
         else:
-            loads = [words.loaded(f"load_a(${{pass}}batch, {plus('row', i)}, step + k)", 1) for i in numbers]
+            loads = [syntax.loaded(f"load_a(${{pass}}batch, {plus('row', i)}, step + k)", 1) for i in numbers]
         kept, resume, keep = self.kept(f"(strip * {tiling.blocks} + block)")
         memory += kept
         strip = f"(strip * {depth} + k) * {vectors}"
@@ -41,51 +42,51 @@ class Panels(MatmulBody):
             "strip_column": [f"{self.tile_column} + {times('strip', tiling.columns)}"],
             "block_row": [f"{self.tile_row} + {times('block', tiling.rows)}"],
             "resume": resume,
-            "load_a": [words.let(f"a_{i}", 1, load) for i, load in enumerate(loads)],
-            "load_b": [words.let(f"b_0_{j}", width, f"panel_b[{plus(strip, j)}]") for j in range(vectors)],
+            "load_a": [syntax.let(f"a_{i}", 1, load) for i, load in enumerate(loads)],
+            "load_b": [syntax.let(f"b_0_{j}", width, f"panel_b[{plus(strip, j)}]") for j in range(vectors)],
             "multiply": self.multiply(1, {(i, 0): f"a_{i}" for i in numbers}),
             "keep": keep,
         }
 
     def panel_b(self) -> Lines:
-        tiling, words, width, vectors = self.tiling, self.words, self.width, self.tiling.vectors
+        tiling, syntax, width, vectors = self.tiling, self.syntax, self.width, self.tiling.vectors
         depth, across = tiling.stage_depth, tiling.strips * vectors
         lines: Lines = []
         first = "0"
         place = f"(part_of_n / {vectors} * {depth} + {{k}}) * {vectors} + part_of_n % {vectors}"
         n = f"{self.tile_column} + {times('part_of_n', width)}"
-        parts_of_n = words.loop("part_of_n", "0", str(across), "1")
+        parts_of_n = syntax.loop("part_of_n", "0", str(across), "1")
         if self.vectors.b_k and not self.vectors.b_n and width > 1:
             inner = [
-                words.let(
-                    f"read_{c}", width, words.loaded(f"load_b_vector_k(${{pass}}batch, step + k, {plus(n, c)})", width)
+                syntax.let(
+                    f"read_{c}", width, syntax.loaded(f"load_b_vector_k(${{pass}}batch, step + k, {plus(n, c)})", width)
                 )
                 for c in range(width)
             ]
             for u in range(width):
-                across_n = [words.component(f"read_{c}", u, width) for c in range(width)]
-                inner.append(f"panel_b[{place.format(k=plus('k', u))}] = {words.made(across_n)};")
+                across_n = [syntax.component(f"read_{c}", u, width) for c in range(width)]
+                inner.append(f"panel_b[{place.format(k=plus('k', u))}] = {syntax.made(across_n)};")
             first = f"depth / {width} * {width}"
-            whole = [words.loop("k", "0", f"depth - {width - 1}", str(width)), *indented(inner), "}"]
+            whole = [syntax.loop("k", "0", f"depth - {width - 1}", str(width)), *indented(inner), "}"]
             lines = [parts_of_n, *indented(whole), "}"]
         if self.vectors.b_n and width > 1:
-            value = words.loaded(f"load_b_vector(${{pass}}batch, step + k, {n})", width)
+            value = syntax.loaded(f"load_b_vector(${{pass}}batch, step + k, {n})", width)
         else:
-            value = words.made(
-                [words.loaded(f"load_b(${{pass}}batch, step + k, {plus(n, c)})", 1) for c in range(width)]
+            value = syntax.made(
+                [syntax.loaded(f"load_b(${{pass}}batch, step + k, {plus(n, c)})", 1) for c in range(width)]
             )
         inner = [parts_of_n, f"    panel_b[{place.format(k='k')}] = {value};", "}"]
-        return [*lines, words.loop("k", first, "depth", "1"), *indented(inner), "}"]
+        return [*lines, syntax.loop("k", first, "depth", "1"), *indented(inner), "}"]
 
     def kept(self, number: str) -> tuple[Lines, Lines, Lines]:
         """Where totals wait for the next panel: memory for them, how they are taken up, how they are put or stored."""
-        tiling, words = self.tiling, self.words
+        tiling, syntax = self.tiling, self.syntax
         stores = self.stores()
         if part_depth(tiling, self.sizes) <= tiling.stage_depth:
             return [], [], stores
         count, vectors = tiling.rows * tiling.vectors, tiling.vectors
-        size, kind = tiling.blocks * tiling.strips * count, words.vector(self.width)
-        memory = f"__local {kind} kept[{size}];"
+        size, kind = tiling.blocks * tiling.strips * count, syntax.vector(self.width)
+        memory = syntax.plain.shared_array("kept", kind, size)
         every = [(i, j) for i in range(tiling.rows) for j in range(vectors)]
         pairs = [(f"total_{i}_{j}", f"kept[{plus('first_kept', i * vectors + j)}]") for i, j in every]
         taken = guarded([f"{total} = {place};" for total, place in pairs], [f"step > {self.first_k}"])
@@ -93,6 +94,6 @@ class Panels(MatmulBody):
         more = f"step + {tiling.stage_depth} < {self.end_k}"
         return (
             [memory],
-            [words.position("first_kept", times(number, count)), *taken],
+            [syntax.position("first_kept", times(number, count)), *taken],
             [f"if ({more}) {{", *indented(put), "} else {", *indented(stores), "}"],
         )

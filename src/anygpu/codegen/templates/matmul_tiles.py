@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from anygpu.codegen.syntax import indented
 from anygpu.codegen.templates.matmul_lines import MatmulBody
-from anygpu.codegen.templates.matmul_syntax import Lines, divided, guarded, indented, plus, times
+from anygpu.codegen.templates.matmul_syntax import Lines, divided, guarded, plus, times
 
 
 class Tiles(MatmulBody):
     """Operands are read into the group's memory, by all of its invocations together."""
 
     def own(self) -> dict[str, Lines]:
-        tiling, words, width = self.tiling, self.words, self.width
+        tiling, syntax, width = self.tiling, self.syntax, self.width
         along = tiling.stage_depth // width
         stride = along + 1
         across = tiling.tile_n // width
@@ -18,18 +19,18 @@ class Tiles(MatmulBody):
         a: dict[tuple[int, int], str] = {}
         for i in range(tiling.rows):
             load_a.append(
-                words.let(f"a_{i}", width, f"tile_a[{plus('row_of_tile', i * stride)} + {divided('k', width)}]")
+                syntax.let(f"a_{i}", width, f"tile_a[{plus('row_of_tile', i * stride)} + {divided('k', width)}]")
             )
-            a |= {(i, u): words.component(f"a_{i}", u, width) for u in range(width)}
+            a |= {(i, u): syntax.component(f"a_{i}", u, width) for u in range(width)}
         load_b = []
         for u in range(width):
             for j in range(tiling.vectors):
                 place = plus("column_of_tile", u * across + j * tiling.lanes_n)
-                load_b.append(words.let(f"b_{u}_{j}", width, f"tile_b[{times('k', across)} + {place}]"))
+                load_b.append(syntax.let(f"b_{u}_{j}", width, f"tile_b[{times('k', across)} + {place}]"))
         down = f"lane / {tiling.lanes_n} * {tiling.rows * stride}" if tiling.lanes_m > 1 else "0"
         lane = f"lane % {tiling.lanes_n}" if tiling.lanes_m > 1 else "lane"
         return {
-            "place_in_tiles": [words.position("row_of_tile", down), words.position("column_of_tile", lane)],
+            "place_in_tiles": [syntax.position("row_of_tile", down), syntax.position("column_of_tile", lane)],
             "tile_a_size": [str(tiling.tile_m * stride)],
             "tile_b_size": [str(tiling.stage_depth * across)],
             "stage_a": self.stage_a(along, stride),
@@ -41,63 +42,63 @@ class Tiles(MatmulBody):
         }
 
     def stage_a(self, along: int, stride: int) -> Lines:
-        tiling, words, width, row = self.tiling, self.words, self.width, self.tile_row
+        tiling, syntax, width, row = self.tiling, self.syntax, self.width, self.tile_row
         whole = width > 1 and self.sizes.k % width == 0
         if whole and self.vectors.a_m and not self.vectors.a_k and tiling.tile_m % width == 0:
             inner = [
-                words.position("m", times(f"slot % {tiling.tile_m // width}", width)),
-                words.position("part_of_k", f"slot / {tiling.tile_m // width}"),
-                words.position("k", f"step + {times('part_of_k', width)}"),
+                syntax.position("m", times(f"slot % {tiling.tile_m // width}", width)),
+                syntax.position("part_of_k", f"slot / {tiling.tile_m // width}"),
+                syntax.position("k", f"step + {times('part_of_k', width)}"),
             ]
             loads = [f"load_a_vector_m(${{pass}}batch, {row} + m, {plus('k', c)})" for c in range(width)]
             inner += self.turned(loads, [f"tile_a[({plus('m', c)}) * {stride} + part_of_k]" for c in range(width)])
             return self.rounds(tiling.tile_m // width * along, inner)
         inner = [
-            words.position("m", f"slot / {along}" if along > 1 else "slot"),
-            words.position("part_of_k", f"slot % {along}" if along > 1 else "0"),
-            words.position("k", f"step + {times('part_of_k', width)}"),
+            syntax.position("m", f"slot / {along}" if along > 1 else "slot"),
+            syntax.position("part_of_k", f"slot % {along}" if along > 1 else "0"),
+            syntax.position("k", f"step + {times('part_of_k', width)}"),
         ]
         place = f"tile_a[m * {stride} + part_of_k]"
         if whole and self.vectors.a_k:
-            call = words.loaded(f"load_a_vector(${{pass}}batch, {row} + m, k)", width)
+            call = syntax.loaded(f"load_a_vector(${{pass}}batch, {row} + m, k)", width)
             inner += self.whole(place, call)
         else:
             values = [self.scalar(f"load_a(${{pass}}batch, {row} + m, ", plus("k", c), ")") for c in range(width)]
-            inner.append(f"{place} = {words.made(values)};")
+            inner.append(f"{place} = {syntax.made(values)};")
         return self.rounds(tiling.tile_m * along, inner)
 
     def stage_b(self, across: int) -> Lines:
-        tiling, words, width, column = self.tiling, self.words, self.width, self.tile_column
+        tiling, syntax, width, column = self.tiling, self.syntax, self.width, self.tile_column
         if width > 1 and self.sizes.k % width == 0 and self.vectors.b_k and not self.vectors.b_n:
             along = tiling.stage_depth // width
             inner = [
-                words.position("part_of_n", f"slot / {along}"),
-                words.position("depth", times(f"slot % {along}", width)),
-                words.position("k", "step + depth"),
-                words.position("n", f"{column} + {times('part_of_n', width)}"),
+                syntax.position("part_of_n", f"slot / {along}"),
+                syntax.position("depth", times(f"slot % {along}", width)),
+                syntax.position("k", "step + depth"),
+                syntax.position("n", f"{column} + {times('part_of_n', width)}"),
             ]
             loads = [f"load_b_vector_k(${{pass}}batch, k, {plus('n', c)})" for c in range(width)]
             inner += self.turned(loads, [f"tile_b[({plus('depth', c)}) * {across} + part_of_n]" for c in range(width)])
             return self.rounds(along * across, inner)
         inner = [
-            words.position("k", f"step + slot / {across}"),
-            words.position("n", f"{column} + {times(f'slot % {across}', width)}"),
+            syntax.position("k", f"step + slot / {across}"),
+            syntax.position("n", f"{column} + {times(f'slot % {across}', width)}"),
         ]
         if self.vectors.b_n and width > 1:
-            inner += self.whole("tile_b[slot]", words.loaded("load_b_vector(${pass}batch, k, n)", width))
+            inner += self.whole("tile_b[slot]", syntax.loaded("load_b_vector(${pass}batch, k, n)", width))
         else:
             values = [self.scalar("load_b(${pass}batch, ", "k", f", {plus('n', c)})") for c in range(width)]
-            inner.append(f"tile_b[slot] = {words.made(values)};")
+            inner.append(f"tile_b[slot] = {syntax.made(values)};")
         return self.rounds(tiling.stage_depth * across, inner)
 
     def rounds(self, count: int, inner: Lines) -> Lines:
         """`inner` for every slot of a tile, shared among the group. Few rounds are written out, to overlap."""
-        words, size = self.words, self.tiling.group_size
+        syntax, size = self.syntax, self.tiling.group_size
         lines = []
         if count > 8 * size:
-            return [words.loop("slot", "lane", str(count), str(size)), *indented(inner), "}"]
+            return [syntax.loop("slot", "lane", str(count), str(size)), *indented(inner), "}"]
         for first in range(0, count, size):
-            block = ["{", *indented([words.position("slot", plus("lane", first)), *inner]), "}"]
+            block = ["{", *indented([syntax.position("slot", plus("lane", first)), *inner]), "}"]
             lines += block if first + size <= count else guarded(block[1:-1], [f"{plus('lane', first)} < {count}"], 0)
         return lines
 
@@ -110,28 +111,28 @@ class Tiles(MatmulBody):
         if not self.ragged:
             return [f"{place} = {call};"]
         return [
-            self.words.zero("loaded", self.width),
+            self.syntax.zero("loaded", self.width),
             *guarded([f"loaded = {call};"], [f"k < {self.end_k}"]),
             f"{place} = loaded;",
         ]
 
     def turned(self, calls: Lines, places: Lines) -> Lines:
         """A square of vectors, read one way and written the other."""
-        words, width, numbers = self.words, self.width, range(self.width)
+        syntax, width, numbers = self.syntax, self.width, range(self.width)
         if self.ragged:
-            lines = [words.zero(f"read_{c}", width) for c in numbers]
-            loads = [f"read_{c} = {words.loaded(call, width)};" for c, call in enumerate(calls)]
+            lines = [syntax.zero(f"read_{c}", width) for c in numbers]
+            loads = [f"read_{c} = {syntax.loaded(call, width)};" for c, call in enumerate(calls)]
             lines += guarded(loads, [f"k < {self.end_k}"])
         else:
-            lines = [words.let(f"read_{c}", width, words.loaded(call, width)) for c, call in enumerate(calls)]
+            lines = [syntax.let(f"read_{c}", width, syntax.loaded(call, width)) for c, call in enumerate(calls)]
         for u, place in enumerate(places):
-            lines.append(f"{place} = {words.made([words.component(f'read_{c}', u, width) for c in numbers])};")
+            lines.append(f"{place} = {syntax.made([syntax.component(f'read_{c}', u, width) for c in numbers])};")
         return lines
 
     def scalar(self, before: str, k: str, after: str) -> str:
-        words = self.words
+        syntax = self.syntax
         if not self.ragged:
-            return words.loaded(f"{before}{k}{after}", 1)
-        if words.wgsl:
-            return f"select({words.type}(), {before}min({k}, {self.end_k} - 1){after}, {k} < {self.end_k})"
-        return f"({k} < {self.end_k} ? {words.loaded(f'{before}{k}{after}', 1)} : 0)"
+            return syntax.loaded(f"{before}{k}{after}", 1)
+        # WGSL computes both sides of a choice, so the one that is not chosen must be inside of the operand too.
+        place, zero = (f"min({k}, {self.end_k} - 1)", f"{syntax.type}()") if syntax.wgsl else (k, "0")
+        return syntax.plain.choice(f"{k} < {self.end_k}", syntax.loaded(f"{before}{place}{after}", 1), zero)

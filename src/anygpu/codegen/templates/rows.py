@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from anygpu.codegen.syntax import SYNTAX
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.codegen.templates.stages import Sink, Sizes, Source, Temporary
 from anygpu.codegen.templates.values import Calls, carried, loaded, stored
@@ -79,7 +80,7 @@ def power_of_two(at_least: int) -> int:
 
 
 def from_accessors(target: Target, components: tuple[ComputeType, ...]) -> Source:
-    parts = [loaded(target.dialect, each, f"load_{k}(${{pass}}row, i)") for k, each in enumerate(components)]
+    parts = [loaded(SYNTAX[target.dialect], each, f"load_{k}(${{pass}}row, i)") for k, each in enumerate(components)]
     return Source(tuple(parts), ("in",))
 
 

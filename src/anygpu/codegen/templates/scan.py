@@ -7,7 +7,8 @@ rounded about log(n) times and not n times, and elements are read twice and writ
 
 from __future__ import annotations
 
-from anygpu.codegen.target import ComputeType, Dialect, Target
+from anygpu.codegen.syntax import SYNTAX, Syntax
+from anygpu.codegen.target import ComputeType, Target
 from anygpu.codegen.templates.rows import (
     buffers,
     fitting,
@@ -44,17 +45,18 @@ def stages(
     Segmented, component 0 is a flag (bool or u32) that is true where a segment begins, and is not stored: the results
     are component 1 and following. Without a source and a sink, values come from load_0, load_1, … and go to store_0, ….
     """
+    syntax = SYNTAX[target.dialect]
     source = source or from_accessors(target, components)
     sink = sink or to_accessors(components, 1 if segmented else 0)
     each = struct_bytes(components)
     fitted = fitting(target, sizes or starting_sizes(target), each, each)
     plan = layout(rows, length, fitted)
-    combine, calls = combine_text(target.dialect, fn, components, segmented=segmented, narrowed=narrowed)
+    combine, calls = combine_text(syntax, fn, components, segmented=segmented, narrowed=narrowed)
     calls = {**calls, **source.calls}
     values = {
         **plan.values(rows, length),
-        "helpers": f"{struct_text(target.dialect, components)}\n\n{combine}",
-        "load": made(target.dialect, source.parts),
+        "helpers": f"{struct_text(syntax, components)}\n\n{combine}",
+        "load": made(syntax, source.parts),
         "store": "\n".join(sink.statements),
         "carry": "",
     }
@@ -110,20 +112,20 @@ def stages(
         writes=sink.writes,
         values={
             **values,
-            "carry": _carry_text(target.dialect, [each.name for each in carries], inner),
+            "carry": _carry_text(syntax, [each.name for each in carries], inner),
         },
         calls=calls,
     )
     return [*totals, *carries, *further], [summing, *between, scanning]
 
 
-def _carry_text(dialect: Dialect, carries: list[str], inner: int) -> str:
+def _carry_text(syntax: Syntax, carries: list[str], inner: int) -> str:
     """What came before the tile joins what came before the lane."""
-    integer, value = ("let", "let") if dialect == "wgsl" else ("const int", "const Value")
+    carried = made(syntax, [f"{name}[before_tile]" for name in carries])
     lines = [
         "if (tile > 0) {",
-        f"    {integer} before_tile = first_row * {inner} + tile - 1;",
-        f"    {value} carried = {made(dialect, [f'{name}[before_tile]' for name in carries])};",
+        f"    {syntax.position('before_tile', f'first_row * {inner} + tile - 1')}",
+        f"    {syntax.let('carried', 'Value', carried)}",
         "    if (begins) {",
         "        before = carried;",
         "    } else {",

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import msgspec
 
+from anygpu.codegen.syntax import SYNTAX, Syntax
 from anygpu.codegen.target import ComputeType, Dialect, Target
 from anygpu.codegen.templates import scan, sort
 from anygpu.codegen.templates.rows import from_accessors, to_accessors
 from anygpu.codegen.templates.stages import Sink, Source, Stage, Stages, Temporary
-from anygpu.codegen.templates.values import TYPE_NAMES, Calls, carried, combine_text, loaded, made, stored, struct_text
+from anygpu.codegen.templates.values import Calls, carried, combine_text, loaded, made, stored, struct_text
 
 #: The scan that totals the updates of one place.
 TOTALS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
@@ -79,22 +80,17 @@ def stages(
 
 def checked_index_text(target: Target, name: str, index_type: ComputeType, length: int) -> str:
     """A function for gathers: the index as i32 if it is inside of the axis, and 0 after a report if it is not."""
-    kind, outside = TYPE_NAMES[target.dialect][index_type], _outside(target.dialect, index_type, length)
-    if target.dialect == "wgsl":
-        head, cast = f"fn {name}(index: {kind}) -> i32", "i32(index)"
-    else:
-        head, cast = f"int {name}(${{taken}}{kind} index)", "(int)index"
-    refused = f"    if ({outside}) {{\n        report(${{pass}}index);\n        return 0;\n    }}"
-    return f"{head} {{\n{refused}\n    return {cast};\n}}"
+    syntax = SYNTAX[target.dialect]
+    refused = [f"if ({_outside(syntax, index_type, length)}) {{", "    report(${pass}index);", "    return 0;", "}"]
+    index = f"${{taken}}{syntax.parameter('index', syntax.types[index_type])}"
+    integer = syntax.types["i32"]
+    return syntax.function(name, {}, integer, [*refused, f"return {syntax.cast(integer, 'index')};"], given=[index])
 
 
-def _outside(dialect: Dialect, index_type: ComputeType, length: int) -> str:
-    beyond = f"index >= {index_type}({length})" if dialect == "wgsl" else f"index >= {length}"
+def _outside(syntax: Syntax, index_type: ComputeType, length: int) -> str:
+    # C converts the length by itself; WGSL does not.
+    beyond = f"index >= {syntax.cast(index_type, str(length)) if syntax.dialect == 'wgsl' else length}"
     return f"index < 0 || {beyond}" if index_type in ("i32", "i64") else beyond
-
-
-def _number(dialect: Dialect, kind: str, number: str) -> str:
-    return f"{kind}({number})" if dialect == "wgsl" else f"({kind}){number}"
 
 
 class _Writer:
@@ -110,11 +106,11 @@ class _Writer:
         name: str,
         group_size: int | None,
     ) -> None:
-        self.target, self.dialect = target, target.dialect
+        self.target, self.syntax = target, SYNTAX[target.dialect]
         self.fn, self.layout, self.components, self.index_type, self.name = fn, layout, components, index_type, name
         self.group_size = group_size or min(64 if target.scalar_invocations else 256, target.group_limit)
         self.row_length = layout.axis * layout.after
-        self.struct = struct_text(self.dialect, components)
+        self.struct = struct_text(self.syntax, components)
         self.original = Source(from_accessors(target, components).parts, ("x",))
         self.result = to_accessors(components)
 
@@ -147,9 +143,9 @@ class _Writer:
         row_length: int | None = None,
     ) -> Stage:
         values = {
-            "helpers": struct_text(self.dialect, components),
+            "helpers": struct_text(self.syntax, components),
             "row_length": str(row_length or self.row_length),
-            "load": made(self.dialect, source.parts),
+            "load": made(self.syntax, source.parts),
             "store": "\n".join(sink.statements),
         }
         return self.each(name, "scatter_fill", count, source.reads, sink.writes, values)
@@ -170,8 +166,8 @@ class _Writer:
             "row_length": str(self.layout.positions * after),
             "rows_of_batch": str(1 if once else self.layout.before),
             "after": str(after),
-            "index_type": TYPE_NAMES[self.dialect][self.index_type],
-            "outside": _outside(self.dialect, self.index_type, self.layout.axis),
+            "index_type": self.syntax.types[self.index_type],
+            "outside": _outside(self.syntax, self.index_type, self.layout.axis),
             "apply": apply,
             "left_out": left_out,
         }
@@ -180,16 +176,15 @@ class _Writer:
 
     def update(self, row: str, i: str) -> list[str]:
         return [
-            loaded(self.dialect, each, f"load_update_{k}(${{pass}}{row}, {i})")
-            for k, each in enumerate(self.components)
+            loaded(self.syntax, each, f"load_update_{k}(${{pass}}{row}, {i})") for k, each in enumerate(self.components)
         ]
 
     def write(self, latest: str, updated: list[str], reads: tuple[str, ...], *, combined: bool) -> Stage:
-        helpers, new = self.struct, made(self.dialect, updated)
+        helpers, new = self.struct, made(self.syntax, updated)
         calls: Calls = {}
         if combined:
-            combine, calls = combine_text(self.dialect, TOTALS[self.fn], self.components)
-            helpers, new = f"{helpers}\n\n{combine}", f"combine({made(self.dialect, self.original.parts)}, {new})"
+            combine, calls = combine_text(self.syntax, TOTALS[self.fn], self.components)
+            helpers, new = f"{helpers}\n\n{combine}", f"combine({made(self.syntax, self.original.parts)}, {new})"
         values = {
             "helpers": helpers,
             "row_length": str(self.row_length),
@@ -197,7 +192,7 @@ class _Writer:
             "axis": str(self.layout.axis),
             "after": str(self.layout.after),
             "latest": latest,
-            "load": made(self.dialect, self.original.parts),
+            "load": made(self.syntax, self.original.parts),
             "updated": new,
             "store": "\n".join(self.result.statements),
         }
@@ -211,13 +206,13 @@ class _Writer:
         helpers = self.struct
         calls: Calls = {}
         lines = []
-        value = made(self.dialect, new)
+        value = made(self.syntax, new)
         if self.fn != "set":
-            combine, calls = combine_text(self.dialect, TOTALS[self.fn], self.components)
+            combine, calls = combine_text(self.syntax, TOTALS[self.fn], self.components)
             helpers = f"{helpers}\n\n{combine}"
             old = [part.replace("row, i)", "row, place)") for part in self.original.parts]
-            value = f"combine({made(self.dialect, old)}, {value})"
-        lines.append(f"{'let' if self.dialect == 'wgsl' else 'const Value'} value = {value};")
+            value = f"combine({made(self.syntax, old)}, {value})"
+        lines.append(self.syntax.let("value", "Value", value))
         lines += [
             f"store_{k}(${{pass}}row, place, {stored(each, f'value.part_{k}')});"
             for k, each in enumerate(self.components)
@@ -232,7 +227,7 @@ class _Writer:
         count = self.layout.rows * self.row_length
         sums = f"{self.name}_sums"
         (new,) = self.update("row", "i")
-        apply = f"{_ATOMICS[self.dialect][self.fn]}(&{sums}[row * {self.row_length} + place], {new});"
+        apply = f"{_ATOMICS[self.target.dialect][self.fn]}(&{sums}[row * {self.row_length} + place], {new});"
         changed = self.updates("updates", ("updates", sums), (sums,), apply, once=False)
         return [Temporary(sums, kind, count)], [
             self.fill(
@@ -253,7 +248,7 @@ class _Writer:
     def in_copies(self, copies: int) -> Stages:
         at = self.layout
         columns = at.rows * at.after
-        combine, calls = combine_text(self.dialect, TOTALS[self.fn], self.components)
+        combine, calls = combine_text(self.syntax, TOTALS[self.fn], self.components)
         parts = [
             Temporary(f"{self.name}_part_{k}", carried(each), copies * columns * at.axis)
             for k, each in enumerate(self.components)
@@ -264,7 +259,7 @@ class _Writer:
             "axis": str(at.axis),
             "after": str(at.after),
             "columns": str(columns),
-            "part": made(self.dialect, [f"{name}[place]" for name in names]),
+            "part": made(self.syntax, [f"{name}[place]" for name in names]),
         }
         # A maximum or minimum may meet the element itself as often as it likes; a sum and a product begin with nothing.
         if self.fn in ("maximum", "minimum"):
@@ -272,8 +267,8 @@ class _Writer:
             start = Source(tuple(part.replace("row, i)", there) for part in self.original.parts), ("x",))
         else:
             neutral = ("1" if self.fn == "multiply" else "0", *("0" for _ in self.components[1:]))
-            kinds = [TYPE_NAMES[self.dialect][each] for each in self.components]
-            start = Source(tuple(_number(self.dialect, *each) for each in zip(kinds, neutral, strict=True)), ())
+            kinds = [self.syntax.types[each] for each in self.components]
+            start = Source(tuple(self.syntax.cast(*each) for each in zip(kinds, neutral, strict=True)), ())
         sink = Sink(tuple(f"{name}[number] = value.part_{k};" for k, name in enumerate(names)), names)
         started = self.fill("start", parts[0].size, start, sink, self.components, at.axis)
         stretch = -(-at.positions // copies)
@@ -288,9 +283,9 @@ class _Writer:
                 "before": str(at.before),
                 "positions": str(at.positions),
                 "stretch": str(stretch),
-                "index_type": TYPE_NAMES[self.dialect][self.index_type],
-                "outside": _outside(self.dialect, self.index_type, at.axis),
-                "load": made(self.dialect, self.update("row", "i")),
+                "index_type": self.syntax.types[self.index_type],
+                "outside": _outside(self.syntax, self.index_type, at.axis),
+                "load": made(self.syntax, self.update("row", "i")),
                 "store": "\n".join(f"{name}[place] = value.part_{k};" for k, name in enumerate(names)),
             },
         )
@@ -304,7 +299,7 @@ class _Writer:
                 **common,
                 "row_length": str(self.row_length),
                 "copies": str(copies),
-                "load": made(self.dialect, self.original.parts),
+                "load": made(self.syntax, self.original.parts),
                 "store": "\n".join(self.result.statements),
             },
         )
@@ -316,7 +311,7 @@ class _Writer:
 
     def latest(self) -> Stages:
         latest = f"{self.name}_latest"
-        greatest = _ATOMICS[self.dialect]["maximum"]
+        greatest = _ATOMICS[self.target.dialect]["maximum"]
         apply = f"{greatest}(&{latest}[row * {self.layout.axis} + place], i + 1);"
         marked = self.updates("mark", (latest,), (latest,), apply, once=True)
         after = self.layout.after
@@ -375,7 +370,7 @@ class _Writer:
         begins = f"i == 0 || {places}[{sorted_i}] != {places}[{sorted_i} - 1]"
         source = Source(
             (
-                loaded(self.dialect, "bool", begins),
+                loaded(self.syntax, "bool", begins),
                 *self.update(f"row / {at.after}", f"{order}[{sorted_i}] * {at.after} + row % {at.after}"),
             ),
             ("updates", places, order),

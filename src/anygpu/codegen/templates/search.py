@@ -5,10 +5,11 @@ from __future__ import annotations
 from string import Template
 from typing import Literal
 
+from anygpu.codegen.syntax import SYNTAX
 from anygpu.codegen.target import ComputeType, Target
 from anygpu.codegen.templates.sort import KEY_TYPES, less_text, order_key
-from anygpu.codegen.templates.stages import template
-from anygpu.codegen.templates.values import TYPE_NAMES, Calls, carried, loaded, made, struct_text
+from anygpu.codegen.templates.source import template
+from anygpu.codegen.templates.values import Calls, carried, loaded, made, struct_text
 
 
 def search_text(
@@ -24,27 +25,24 @@ def search_text(
     The text holds the generator's placeholders `${pass}`, `${taken}`, and one for each of the calls. NaN is last in the
     order of the line, as everywhere.
     """
-    dialect = target.dialect
+    syntax = SYNTAX[target.dialect]
     calls: Calls = {}
     keys = tuple(KEY_TYPES.get(each, each) for each in components)
-    less, _ = less_text(dialect, components, as_keys=True, struct=f"{name}_key", name=f"{name}_less")
-    words = TYPE_NAMES[dialect]
-    given = [(f"value_{k}", words[each]) for k, each in enumerate(components)]
+    less, _ = less_text(syntax, components, as_keys=True, struct=f"{name}_key", name=f"{name}_less")
+    given = {f"value_{k}": syntax.types[each] for k, each in enumerate(components)}
 
     def key(expressions: list[str]) -> str:
         parts = zip(components, expressions, strict=True)
-        return made(
-            dialect, [order_key(each, loaded(dialect, each, text), calls) for each, text in parts], f"{name}_key"
-        )
+        return made(syntax, [order_key(each, loaded(syntax, each, text), calls) for each, text in parts], f"{name}_key")
 
     values = {
         "name": name,
         "struct": f"{name}_key",
-        "helpers": f"{struct_text(dialect, [carried(each) for each in keys], f'{name}_key')}\n\n{less}",
-        "parameters": ", ".join(f"{one}: {kind}" if dialect == "wgsl" else f"{kind} {one}" for one, kind in given),
-        "value": key([one for one, _ in given]),
+        "helpers": f"{struct_text(syntax, [carried(each) for each in keys], f'{name}_key')}\n\n{less}",
+        "parameters": ", ".join(syntax.parameter(one, kind) for one, kind in given.items()),
+        "value": key(list(given)),
         "load": key([f"{line}_{k}(${{pass}}i)" for k in range(len(components))]),
         "length": str(length),
         "further": f"{name}_less(candidate, value)" if side == "left" else f"!{name}_less(value, candidate)",
     }
-    return Template(template(dialect, "search")).safe_substitute(values), calls
+    return Template(template(target.dialect, "search")).safe_substitute(values), calls

@@ -7,7 +7,8 @@ imaginary part; those with a NaN come last: first in the imaginary part only, th
 
 from __future__ import annotations
 
-from anygpu.codegen.target import ComputeType, Dialect, Target
+from anygpu.codegen.syntax import SYNTAX, Syntax
+from anygpu.codegen.target import ComputeType, Target
 from anygpu.codegen.templates.rows import (
     buffers,
     fitting,
@@ -18,14 +19,10 @@ from anygpu.codegen.templates.rows import (
     to_buffers,
 )
 from anygpu.codegen.templates.stages import Sink, Sizes, Source, Stage, Stages, Temporary
-from anygpu.codegen.templates.values import Calls, function, made, struct_bytes, struct_text
+from anygpu.codegen.templates.values import BYTES, Calls, made, struct_bytes, struct_text
 
 #: What `order_key` makes of each type; integers are their own keys.
 KEY_TYPES: dict[ComputeType, ComputeType] = {"f32": "u32", "f64": "u64"}
-_GREATEST: dict[Dialect, dict[ComputeType, str]] = {
-    "wgsl": {"f32": "0xffffffffu", "f64": "0xfffffffffffffffflu"},
-    "opencl": {"f32": "0xffffffffu", "f64": "0xfffffffffffffffful"},
-}
 
 
 def starting_sizes(target: Target) -> Sizes:
@@ -40,7 +37,7 @@ def order_key(component: ComputeType, expression: str, calls: Calls) -> str:
 
 
 def less_text(
-    dialect: Dialect,
+    syntax: Syntax,
     components: tuple[ComputeType, ...],
     *,
     as_keys: bool = False,
@@ -59,30 +56,25 @@ def less_text(
     if len(components) == 1:
         body = [f"return {keys[0][0]} < {keys[0][1]};"]
     else:
-        body = _complex_less(dialect, components[0], keys)
-    return function(dialect, name, [("a", struct), ("b", struct)], "bool", body), calls
+        body = _complex_less(syntax, components[0], keys)
+    return syntax.function(name, {"a": struct, "b": struct}, "bool", body), calls
 
 
-def _complex_less(dialect: Dialect, component: ComputeType, keys: list[list[str]]) -> list[str]:
-    greatest = _GREATEST[dialect][component]
+def _complex_less(syntax: Syntax, component: ComputeType, keys: list[list[str]]) -> list[str]:
+    key_type = KEY_TYPES[component]
+    kind = syntax.types[key_type]
+    greatest = f"{(1 << 8 * BYTES[key_type]) - 1:#x}{syntax.suffixes[key_type].lower()}"
     body = []
     for part, both in zip(("real", "imag"), keys, strict=True):
         for side, key in zip("ab", both, strict=True):
-            body.append(f"{_constant(dialect, KEY_TYPES[component])} {part}_{side} = {key};")
+            body.append(syntax.let(f"{part}_{side}", kind, key))
     for side in "ab":
-        real, imag = f"real_{side} == {greatest}", f"imag_{side} == {greatest}"
-        if dialect == "wgsl":
-            nans = f"select(0, 2, {real}) + select(0, 1, {imag})"
-        else:
-            nans = f"({real} ? 2 : 0) + ({imag} ? 1 : 0)"
-        body.append(f"{_constant(dialect, 'i32')} nans_{side} = {nans};")
+        of_real = syntax.choice(f"real_{side} == {greatest}", "2", "0")
+        of_imag = syntax.choice(f"imag_{side} == {greatest}", "1", "0")
+        body.append(syntax.position(f"nans_{side}", f"{of_real} + {of_imag}"))
     for one in ("nans", "real"):
         body += [f"if ({one}_a != {one}_b) {{", f"    return {one}_a < {one}_b;", "}"]
     return [*body, "return imag_a < imag_b;"]
-
-
-def _constant(dialect: Dialect, component: ComputeType) -> str:
-    return "let" if dialect == "wgsl" else {"i32": "const int", "u32": "const uint", "u64": "const ulong"}[component]
 
 
 def stages(
@@ -101,7 +93,8 @@ def stages(
 
     With `positions` the results are the positions that sort instead, i32 through store_0.
     """
-    less, calls = less_text(target.dialect, components, as_keys=positions)
+    syntax = SYNTAX[target.dialect]
+    less, calls = less_text(syntax, components, as_keys=positions)
     source = source or from_accessors(target, components)
     carried = components
     if positions:
@@ -118,7 +111,7 @@ def stages(
     common = {
         **plan.values(rows, length),
         "length": str(length),
-        "helpers": f"{struct_text(target.dialect, carried)}\n\n{less}",
+        "helpers": f"{struct_text(syntax, carried)}\n\n{less}",
     }
     widths = [plan.span]
     while widths[-1] < length:
@@ -152,7 +145,7 @@ def stages(
                 writes=writes,
                 values={
                     **common,
-                    "load": made(target.dialect, came_from.parts),
+                    "load": made(syntax, came_from.parts),
                     "store": "\n".join(goes_to.statements),
                 },
                 calls=calls,

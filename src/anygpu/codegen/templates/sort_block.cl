@@ -64,11 +64,23 @@ void $name($parameters) {
         for (int k = 0; k < $items; k++) {
             const bool take_left = right >= end || (left < middle && !less(on_right, on_left));
             const Value next = elements[base + min((take_left ? left : right) + 1, $span - 1)];
+#ifdef WGSL
+            if (take_left) {
+                mine[k] = on_left;
+                on_left = next;
+                left++;
+            } else {
+                mine[k] = on_right;
+                on_right = next;
+                right++;
+            }
+#else
             mine[k] = take_left ? on_left : on_right;
             on_left = take_left ? next : on_left;
             on_right = take_left ? on_right : next;
             left += take_left;
             right += !take_left;
+#endif
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int k = 0; k < $items; k++) {

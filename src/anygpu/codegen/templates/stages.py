@@ -6,20 +6,17 @@ the generator's placeholders in turn (`${pass}` above all), which go in second.
 
 from __future__ import annotations
 
-import functools
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from string import Template
 from typing import TypedDict
 
 import msgspec
 
 from anygpu.codegen.target import ComputeType, Dialect
+from anygpu.codegen.templates.source import template
 
-_FOLDER = Path(__file__).parent
-_SUFFIX: dict[Dialect, str] = {"wgsl": "wgsl", "opencl": "cl"}
 _ALONE_IN_LINE = re.compile(r"^( *)\$\{?(\w+)\}?$", re.MULTILINE)
 
 
@@ -80,11 +77,6 @@ class Sizes(msgspec.Struct, frozen=True):
 
     group_size: int
     items: int
-
-
-@functools.cache
-def template(dialect: Dialect, name: str) -> str:
-    return (_FOLDER / f"{name}.{_SUFFIX[dialect]}").read_text(encoding="utf-8")
 
 
 def fill(dialect: Dialect, stage: Stage, names: Mapping[str, str]) -> str:

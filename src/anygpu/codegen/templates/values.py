@@ -7,24 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anygpu.codegen.target import ComputeType, Dialect
+from anygpu.codegen.syntax import Syntax
+from anygpu.codegen.target import ComputeType
 
 Calls = dict[str, tuple[str, ComputeType]]
 
-TYPE_NAMES: dict[Dialect, dict[ComputeType, str]] = {
-    "wgsl": {name: name for name in ("bool", "i32", "u32", "i64", "u64", "f32", "f64")},
-    "opencl": {
-        "bool": "bool",
-        "i32": "int",
-        "u32": "uint",
-        "i64": "long",
-        "u64": "ulong",
-        "f32": "float",
-        "f64": "double",
-    },
-}
 BYTES: dict[ComputeType, int] = {"bool": 4, "i32": 4, "u32": 4, "i64": 8, "u64": 8, "f32": 4, "f64": 8}
-_UNSIGNED: dict[ComputeType, ComputeType] = {"i32": "u32", "i64": "u64"}
 _OPERATORS = {"sum": "+", "prod": "*"}
 _CHOICES = {"max": "maximum", "min": "minimum"}
 
@@ -46,38 +34,20 @@ def _aligned(size: int, to: int) -> int:
     return -(-size // to) * to
 
 
-def struct_text(dialect: Dialect, components: Sequence[ComputeType], name: str = "Value") -> str:
-    kinds = [TYPE_NAMES[dialect][carried(component)] for component in components]
-    if dialect == "wgsl":
-        fields = "\n".join(f"    part_{k}: {kind}," for k, kind in enumerate(kinds))
-        return f"struct {name} {{\n{fields}\n}}"
-    fields = "\n".join(f"    {kind} part_{k};" for k, kind in enumerate(kinds))
-    return f"typedef struct {{\n{fields}\n}} {name};"
+def struct_text(syntax: Syntax, components: Sequence[ComputeType], name: str = "Value") -> str:
+    return syntax.struct_type(
+        name, {f"part_{k}": syntax.types[carried(component)] for k, component in enumerate(components)}
+    )
 
 
-def made(dialect: Dialect, parts: Sequence[str], struct: str = "Value") -> str:
+def made(syntax: Syntax, parts: Sequence[str], struct: str = "Value") -> str:
     """The expression that makes a `Value` of its parts."""
-    inner = ", ".join(parts)
-    return f"{struct}({inner})" if dialect == "wgsl" else f"({struct}){{{inner}}}"
+    return syntax.struct(struct, parts)
 
 
-def function(
-    dialect: Dialect, name: str, parameters: Sequence[tuple[str, str]], result: str, body: Sequence[str]
-) -> str:
-    """A function of parameters (name, type as the dialect calls it)."""
-    lines = "\n".join(f"    {line}" for line in body)
-    if dialect == "wgsl":
-        given = ", ".join(f"{parameter}: {kind}" for parameter, kind in parameters)
-        return f"fn {name}({given}) -> {result} {{\n{lines}\n}}"
-    given = ", ".join(f"{kind} {parameter}" for parameter, kind in parameters)
-    return f"{result} {name}({given}) {{\n{lines}\n}}"
-
-
-def loaded(dialect: Dialect, component: ComputeType, expression: str) -> str:
+def loaded(syntax: Syntax, component: ComputeType, expression: str) -> str:
     """A component as an accessor gives it, made into what is carried."""
-    if component != "bool":
-        return expression
-    return f"u32({expression})" if dialect == "wgsl" else f"(uint)({expression})"
+    return syntax.cast(syntax.types["u32"], expression) if component == "bool" else expression
 
 
 def stored(component: ComputeType, expression: str) -> str:
@@ -85,16 +55,13 @@ def stored(component: ComputeType, expression: str) -> str:
     return f"{expression} != 0u" if component == "bool" else expression
 
 
-def arithmetic(dialect: Dialect, operator: str, component: ComputeType, a: str, b: str) -> str:
-    """`a operator b`; integers wrap, which C promises only for those without a sign."""
-    if dialect == "opencl" and component in _UNSIGNED:
-        unsigned, signed = TYPE_NAMES[dialect][_UNSIGNED[component]], TYPE_NAMES[dialect][component]
-        return f"as_{signed}(as_{unsigned}({a}) {operator} as_{unsigned}({b}))"
-    return f"{a} {operator} {b}"
+def arithmetic(syntax: Syntax, operator: str, component: ComputeType, a: str, b: str) -> str:
+    """`a operator b`; integers wrap."""
+    return syntax.wrapping(operator, component, a, b) or f"{a} {operator} {b}"
 
 
 def combine_text(
-    dialect: Dialect,
+    syntax: Syntax,
     fn: str,
     components: Sequence[ComputeType],
     *,
@@ -120,7 +87,7 @@ def combine_text(
         body += lines
     elif fn in _OPERATORS:
         parts = [
-            arithmetic(dialect, _OPERATORS[fn], carried(component), f"a.{name}", f"b.{name}")
+            arithmetic(syntax, _OPERATORS[fn], carried(component), f"a.{name}", f"b.{name}")
             for name, component in zip(names, number, strict=True)
         ]
         if narrowed is not None:
@@ -128,8 +95,8 @@ def combine_text(
             parts = [f"${{{narrowed}}}({part})" for part in parts]
     else:
         parts = [_chosen(fn, carried(number[0]), names[0], calls)]
-    body.append(f"return {made(dialect, [*(['a.part_0'] if segmented else []), *parts])};")
-    return function(dialect, "combine", [("a", "Value"), ("b", "Value")], "Value", body), calls
+    body.append(f"return {made(syntax, [*(['a.part_0'] if segmented else []), *parts])};")
+    return syntax.function("combine", {"a": "Value", "b": "Value"}, "Value", body), calls
 
 
 def _chosen(fn: str, component: ComputeType, name: str, calls: Calls) -> str:
