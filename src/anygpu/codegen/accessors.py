@@ -25,22 +25,22 @@ from anygpu.codegen.kernel_ir import Buffer, Function, Load, Name, names_used
 from anygpu.codegen.lower import Lowering, Value
 from anygpu.codegen.target import ComputeType
 
-#: Where values are, of named positions.
+#: Loads a value at named positions, and stores one there.
 At = Callable[[Lowering, Mapping[str, Index]], Value]
 Put = Callable[[Lowering, Mapping[str, Index], Value], None]
 
 
 def load_function(
-    workshop: KernelBuilder, name: str, lengths: Mapping[str, int], part: int, at: At, *, without: Sequence[int] = ()
+    builder: KernelBuilder, name: str, lengths: Mapping[str, int], part: int, at: At, *, without: Sequence[int] = ()
 ) -> Function:
     """Gives one component of a value at positions."""
-    lowering, positions = _begin(workshop, lengths, without)
+    lowering, positions = _begin(builder, lengths, without)
     value = at(lowering, positions)[part]
     return Function(name, _parameters(lengths), tuple(lowering.statements), value)
 
 
 def store_function(
-    workshop: KernelBuilder,
+    builder: KernelBuilder,
     name: str,
     lengths: Mapping[str, int],
     types: Sequence[ComputeType],
@@ -50,16 +50,16 @@ def store_function(
     value_name: str = "value",
 ) -> Function:
     """Takes the components of a value at positions."""
-    lowering, positions = _begin(workshop, lengths, without)
+    lowering, positions = _begin(builder, lengths, without)
     names = [Name(value_name if number == 0 else f"{value_name}_{number}", type) for number, type in enumerate(types)]
     put(lowering, positions, tuple(names))
     return Function(name, (*_parameters(lengths), *names), tuple(lowering.statements))
 
 
 def _begin(
-    workshop: KernelBuilder, lengths: Mapping[str, int], without: Sequence[int]
+    builder: KernelBuilder, lengths: Mapping[str, int], without: Sequence[int]
 ) -> tuple[Lowering, dict[str, Index]]:
-    lowering = workshop.lowering(without)
+    lowering = builder.lowering(without)
     lowering.scopes[0].variables.update(lengths)
     for name in (*lengths, "value", "total"):
         lowering.unique(name)
@@ -106,9 +106,9 @@ class VectorAccessor:
     """
 
     def __init__(
-        self, workshop: KernelBuilder, printer: Printer, lengths: Mapping[str, int], along: str, width: int
+        self, builder: KernelBuilder, printer: Printer, lengths: Mapping[str, int], along: str, width: int
     ) -> None:
-        self.workshop = workshop
+        self.builder = builder
         self.printer = printer
         self.lengths = lengths
         self.along = along
@@ -171,7 +171,7 @@ class VectorAccessor:
         return self._function(name, syntax, None, syntax.type_name(type), lines)
 
     def _begin(self, without: Sequence[int]) -> tuple[Lowering, VectorSyntax, VectorText]:
-        lowering, _ = _begin(self.workshop, self.lengths, without)
+        lowering, _ = _begin(self.builder, self.lengths, without)
         lowering.scopes[0].variables.update(("neighbour", "strip"))
         lowering.unique("strip")
         syntax: VectorSyntax
@@ -196,11 +196,11 @@ class VectorAccessor:
         return self.printer.function(name, parameters, result, lines)
 
 
-def buffers_of(workshop: KernelBuilder, functions: Sequence[Function], written: Sequence[str]) -> list[Buffer]:
+def buffers_of(builder: KernelBuilder, functions: Sequence[Function], written: Sequence[str]) -> list[Buffer]:
     """The buffers that functions use, and how."""
     used = names_used([statement for function in functions for statement in body_of(function)])
     result = []
-    for buffer in workshop.buffers.values():
+    for buffer in builder.buffers.values():
         if buffer.name in used:
             access = "read_write" if buffer.name in written or buffer.name == "status" else "read"
             result.append(msgspec.structs.replace(buffer, access=access))

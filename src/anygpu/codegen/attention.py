@@ -56,13 +56,13 @@ def tilings_of(program: Program, target: Target, node: int) -> list[Tiling]:
     return attention.tilings(target, sizes_of(program, node))
 
 
-def attention_kernel(workshop: KernelBuilder, node: int, tiling: Tiling, name: str) -> Kernel:
-    target, accessors = workshop.target, _Accessors(workshop, node)
+def attention_kernel(builder: KernelBuilder, node: int, tiling: Tiling, name: str) -> Kernel:
+    target, accessors = builder.target, _Accessors(builder, node)
     functions = accessors.functions()
-    loads, templates = workshop.searches_in(
+    loads, templates = builder.searches_in(
         names_used([statement for function in functions for statement in body_of(function)])
     )
-    buffers = buffers_of(workshop, [*loads, *functions], [workshop.stored[node].buffer])
+    buffers = buffers_of(builder, [*loads, *functions], [builder.stored[node].buffer])
     text = printer(target)
     text.use(buffers, cuttable=False)
     flags, in_vectors = accessors.in_vectors(text, tiling)
@@ -97,21 +97,21 @@ def attention_kernel(workshop: KernelBuilder, node: int, tiling: Tiling, name: s
         group_size=group_size,
         numbers=tuple(numbers),
         flops=work,
-        bytes_moved=workshop.work_of([node])[1],
+        bytes_moved=builder.work_of([node])[1],
     )
 
 
 class _Accessors:
     """The functions through which the template reads and writes."""
 
-    def __init__(self, workshop: KernelBuilder, node: int) -> None:
-        op = workshop.program.nodes[node].op
+    def __init__(self, builder: KernelBuilder, node: int) -> None:
+        op = builder.program.nodes[node].op
         if not isinstance(op, Attend):
             raise TypeError(f"{op} is no attention")
-        self.workshop, self.node, self.op = workshop, node, op
-        self.inputs = workshop.program.nodes[node].inputs
-        sizes = self.sizes = sizes_of(workshop.program, node)
-        self.stack = workshop.program.specs[node].shape[:-2]
+        self.builder, self.node, self.op = builder, node, op
+        self.inputs = builder.program.nodes[node].inputs
+        sizes = self.sizes = sizes_of(builder.program, node)
+        self.stack = builder.program.specs[node].shape[:-2]
         self.of_q = {"batch": sizes.batch, "row": sizes.n, "d": sizes.d}
         self.of_k = {"batch": sizes.batch, "key": sizes.m, "d": sizes.d}
         self.of_v = {"batch": sizes.batch, "key": sizes.m, "e": sizes.e}
@@ -140,29 +140,29 @@ class _Accessors:
         return at
 
     def _out(self, lowering: Lowering, at: Mapping[str, Index], value: Value) -> None:
-        spec = self.workshop.program.specs[self.node]
+        spec = self.builder.program.specs[self.node]
         place = flat((*unflat(at["batch"], self.stack), at["row"], at["e"]), spec.shape)
         result = lowering.named("result", narrowed(value[0], spec.dtype))
-        store(lowering, self.workshop, self.node, place, (result,))
+        store(lowering, self.builder, self.node, place, (result,))
 
     def _load(
         self, name: str, lengths: Mapping[str, int], at: Callable[[Lowering, Mapping[str, Index]], Value]
     ) -> Function:
-        return load_function(self.workshop, name, lengths, 0, at, without=[self.node])
+        return load_function(self.builder, name, lengths, 0, at, without=[self.node])
 
     def functions(self) -> list[Function]:
         found = [
             self._load("load_q", self.of_q, self._at(0, "row", "d")),
             self._load("load_k", self.of_k, self._at(1, "key", "d")),
             self._load("load_v", self.of_v, self._at(2, "key", "e")),
-            store_function(self.workshop, "store_out", self.of_out, ["f32"], self._out, without=[self.node]),
+            store_function(self.builder, "store_out", self.of_out, ["f32"], self._out, without=[self.node]),
         ]
         if self.meaning.bias != "none":
             found.append(self._load("load_bias", self.of_bias, self._at(3, "row", "key")))
         return found
 
     def in_vectors(self, text: Printer, tiling: Tiling) -> tuple[Vectors, list[str]]:
-        """Which functions there are for vectors, and these. In WGSL buffers are declared in vectors for them."""
+        """The vector accessors that can be made, and their texts. In WGSL buffers are declared in vectors for them."""
         if tiling.form == "vectors":
             bias = None
             if self.meaning.bias == "all":
@@ -186,7 +186,7 @@ class _Accessors:
         self, text: Printer, name: str, lengths: Mapping[str, int], along: str, width: int, number: int,
         axes: tuple[str, str], used: set[str] | None = None,
     ) -> str | None:  # fmt: skip
-        accessor = VectorAccessor(self.workshop, text, lengths, along, width)
+        accessor = VectorAccessor(self.builder, text, lengths, along, width)
         if not accessor.possible:
             return None
         result = accessor.load(name, self._at(number, *axes), without=[self.node], aligned=True)
@@ -195,7 +195,7 @@ class _Accessors:
         return result
 
     def _vector_store(self, text: Printer, used: set[str]) -> str | None:
-        accessor = VectorAccessor(self.workshop, text, self.of_out, "e", 4)
+        accessor = VectorAccessor(self.builder, text, self.of_out, "e", 4)
         if not accessor.possible:
             return None
         result = accessor.store("store_out_vector", "f32", self._out, without=[self.node])

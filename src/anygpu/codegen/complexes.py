@@ -70,7 +70,7 @@ def binary(fn: BinaryFunction, x: Pair, y: Pair, name: Namer, made_by: MadeBy = 
         a, b = keep("real", a), keep("imag", b)
         re, im = _power_by_products(a, b, whole, keep)
         if whole:
-            # Of the four zeros NumPy makes one, or nothing.
+            # NumPy makes one number of the four zeros: 0, or NaN.
             from_zero, power = keep("from_zero", a.equals(0) & b.equals(0)), a.literal(0.0 if whole > 0 else math.nan)
             re, im = from_zero.choose(power, re), from_zero.choose(power, im)
         return re.expr, im.expr
@@ -128,7 +128,7 @@ class _Real:
         return _Real(Apply(fn, (self.expr, *(self._lifted(each).expr for each in others)), "bool"))
 
     def choose(self, yes: _Real, no: _Real | float) -> _Real:
-        """Of a truth value: one of two numbers."""
+        """One of two numbers, by this truth value."""
         return _Real(Choose(self.expr, yes.expr, yes._lifted(no).expr))
 
     def literal(self, value: float) -> _Real:
@@ -207,7 +207,7 @@ def _keeper(name: Namer) -> _Keep:
 
 
 def _ordered(fn: BinaryFunction, x: _Complex, y: _Complex, unknown: _Real | None = None) -> _Real:
-    """By the real parts, and among equal ones by the imaginary parts; nothing is in order with NaN.
+    """Compares by the real parts, and equal ones by the imaginary parts; every comparison with NaN is false.
 
     `unknown` says, where it is known already, whether the first imaginary part is NaN.
     """
@@ -261,7 +261,7 @@ def _sign(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 
 # -- exponentials
 
-#: Where the exponential comes near to overflow, and how much is taken from the exponent there.
+#: The exponent at which the exponential comes near to overflow, and the amount subtracted from it there.
 _SHIFTS: dict[ComputeType, tuple[float, float]] = {"f32": (80.0, 40.0), "f64": (700.0, 350.0)}
 
 
@@ -293,7 +293,7 @@ def _exp(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 
 
 def _expm1(a: _Real, b: _Real, keep: _Keep) -> _Complex:
-    """As NumPy computes it: exp(a) cos(b) - 1 = expm1(a) cos(b) - (1 - cos(b)), the last twice the square of a sine."""
+    """NumPy's form: exp(a) cos(b) - 1 = expm1(a) cos(b) - (1 - cos(b)), the last twice the square of a sine."""
     half_sine = keep("half_sine", (0.5 * b).apply("sin"))
     return a.apply("expm1") * b.apply("cos") - 2 * half_sine * half_sine, a.apply("exp") * b.apply("sin")
 
@@ -305,7 +305,7 @@ def _exp2(a: _Real, b: _Real, keep: _Keep) -> _Complex:
 def _sinh(a: _Real, b: _Real, keep: _Keep) -> _Complex:
     rest, scale = _shifted(a, keep, both_signs=True)
     one = a.literal(1.0)
-    # Of an infinite magnitude without an angle the real part is positive, which C leaves open.
+    # With an infinite magnitude and no angle the real part is positive, which C leaves open.
     infinite = keep("infinite", a.test("isinf"))
     known = infinite.choose(one.with_sign_of(a), one)
     lost = (infinite | a.equals(0)) & ~b.test("isfinite")

@@ -61,7 +61,7 @@ class Convolution(NamedTuple):
     node: int
     op: Contract
     inputs: tuple[int, int]
-    #: Which of the inputs leads to x.
+    #: The input that leads to x.
     side: int
     #: The value that is x, and where it is read.
     source: int
@@ -86,7 +86,7 @@ class Convolution(NamedTuple):
 
 
 def convolutions_in(program: Program, target: Target, roots: Sequence[int], stored: Set[int]) -> dict[int, Convolution]:
-    """Those of the stored values that the template can compute."""
+    """The stored values that the template can compute."""
     result = {}
     for root in roots:
         found = convolution_of(program, root, stored)
@@ -260,13 +260,13 @@ def is_by_pixels(target: Target, found: Convolution) -> bool:
     return enough and dense and found.axis_x == len(found.at) - 1
 
 
-def contract_tilings(workshop: KernelBuilder, group: Group, found: Convolution | None) -> list[msgspec.Struct]:
+def contract_tilings(builder: KernelBuilder, group: Group, found: Convolution | None) -> list[msgspec.Struct]:
     """Candidates for a contraction in either form, the best guess first and the best of the other form next."""
     if found is None:
-        return [*tilings_of(workshop, group)]
-    direct = _direct_tilings(workshop.program, workshop.target, found)
-    products = tilings_of(workshop, group)[:_MOST_OTHERS] if _is_product(workshop.program, found.node) else []
-    if is_by_pixels(workshop.target, found):
+        return [*tilings_of(builder, group)]
+    direct = _direct_tilings(builder.program, builder.target, found)
+    products = tilings_of(builder, group)[:_MOST_OTHERS] if _is_product(builder.program, found.node) else []
+    if is_by_pixels(builder.target, found):
         return [*direct[:1], *products[:1], *direct[1:], *products[1:]]
     return [*products[:1], *direct[:1], *products[1:], *direct[1:_MOST_OTHERS]]
 
@@ -295,11 +295,11 @@ class _PrinterOfPairs(WGSLPrinter):
 class _Accessors:
     """The functions through which the template reads and writes."""
 
-    def __init__(self, workshop: KernelBuilder, group: Group, found: Convolution) -> None:
-        self.workshop = workshop
+    def __init__(self, builder: KernelBuilder, group: Group, found: Convolution) -> None:
+        self.builder = builder
         self.group = group
         self.found = found
-        self.type: ComputeType = compute_type(workshop.program.specs[found.node].dtype)
+        self.type: ComputeType = compute_type(builder.program.specs[found.node].dtype)
         sizes = found.sizes
         high, wide = (
             (length - 1) * stride + (window - 1) * dilation + 1
@@ -328,7 +328,7 @@ class _Accessors:
         found = self.found
         known = found.places(found.out, at["o"]) | found.places(found.channels, at["c"])
         known |= {found.across: at["j"]} | ({found.down: at["i"]} if found.down is not None else {})
-        specs = self.workshop.program.specs
+        specs = self.builder.program.specs
         count = len(specs[found.node].shape)
         factors = contract_positions(
             found.op,
@@ -344,27 +344,27 @@ class _Accessors:
         found = self.found
         known = found.places(found.batch, at["n"]) | found.places(found.out, at["o"])
         known |= {found.width: at["w"]} | ({found.height: at["h"]} if found.height is not None else {})
-        shape = self.workshop.program.specs[found.node].shape
+        shape = self.builder.program.specs[found.node].shape
         place = flat([known.get(f"p{axis}", ZERO) for axis in range(len(shape))], shape)
-        put_total(self.workshop, self.group, lowering, place, total)
+        put_total(self.builder, self.group, lowering, place, total)
 
     def functions(self) -> list[Function]:
         without = self.group.members
         return [
-            load_function(self.workshop, "load_x", self.of_x, 0, self.x, without=without),
-            load_function(self.workshop, "load_w", self.of_w, 0, self.w, without=without),
+            load_function(self.builder, "load_x", self.of_x, 0, self.x, without=without),
+            load_function(self.builder, "load_w", self.of_w, 0, self.w, without=without),
             store_function(
-                self.workshop, "store_out", self.of_out, [self.type], self.out, without=without, value_name="total"
+                self.builder, "store_out", self.of_out, [self.type], self.out, without=without, value_name="total"
             ),
         ]
 
     def in_vectors(self, text: Printer, width: int) -> tuple[Vectors, list[str]]:
-        """Which functions there are for vectors, and these. Buffers are declared in vectors for them."""
+        """The vector accessors that can be made, and their texts. Buffers are declared in vectors for them."""
         if isinstance(text, _PrinterOfPairs):
             return self._in_wgsl_vectors(text, width)
-        x = VectorAccessor(self.workshop, text, self.of_x, "x", width)
+        x = VectorAccessor(self.builder, text, self.of_x, "x", width)
         load = x.load("load_x_vector", self.x, without=self.group.members) if x.possible else None
-        out = VectorAccessor(self.workshop, text, self.of_out, "w", width)
+        out = VectorAccessor(self.builder, text, self.of_out, "w", width)
         put = out.store("store_out_vector", self.type, self.out, without=self.group.members) if out.possible else None
         flags = Vectors(x="none" if load is None else "anywhere", out=put is not None)
         return flags, [each for each in (load, put) if each is not None]
@@ -390,7 +390,7 @@ class _Accessors:
             declared.add(buffer.name)
             if read == 2:
                 text.pairs.add(buffer.name)
-        out = VectorAccessor(self.workshop, text, self.of_out, "w", width)
+        out = VectorAccessor(self.builder, text, self.of_out, "w", width)
         put = out.store("store_out_vector", self.type, self.out, without=self.group.members) if out.possible else None
         if put is not None:
             texts.append(put)
@@ -401,11 +401,11 @@ class _Accessors:
         return Vectors(x="aligned", out=put is not None, width=read, phase=phase), texts
 
     def _aligned(self, text: WGSLPrinter, width: int) -> tuple[Index, Buffer, int] | None:
-        """Where x is read, of which buffer, and how many of its elements may be read at once in every row."""
-        function = load_function(self.workshop, "load_x", self.of_x, 0, self.x, without=self.group.members)
+        """The index at which x is read, its buffer, and the elements that may be read at once in every row."""
+        function = load_function(self.builder, "load_x", self.of_x, 0, self.x, without=self.group.members)
         match function.body:
             case (Let(name=name, value=Load() as load),) if function.result == Name(name, load.type):
-                buffer = self.workshop.buffers[load.buffer]
+                buffer = self.builder.buffers[load.buffer]
             case _:
                 return None
         if buffer.dtype not in EXACT or buffer.has_offset or buffer.atomic or text.windows(buffer) > 1:
@@ -420,15 +420,15 @@ class _Accessors:
         return None
 
 
-def convolution_kernel(workshop: KernelBuilder, group: Group, found: Convolution, tiling: Tiling, name: str) -> Kernel:
-    target = workshop.target
-    accessors = _Accessors(workshop, group, found)
+def convolution_kernel(builder: KernelBuilder, group: Group, found: Convolution, tiling: Tiling, name: str) -> Kernel:
+    target = builder.target
+    accessors = _Accessors(builder, group, found)
     functions = accessors.functions()
-    loads, templates = workshop.searches_in(
+    loads, templates = builder.searches_in(
         names_used([statement for function in functions for statement in body_of(function)])
     )
-    written = [workshop.stored[node].buffer for node in group.members]
-    buffers = buffers_of(workshop, [*loads, *functions], written)
+    written = [builder.stored[node].buffer for node in group.members]
+    buffers = buffers_of(builder, [*loads, *functions], written)
     text = _PrinterOfPairs(target) if target.dialect == "wgsl" else printer(target)
     text.use(buffers, cuttable=False)
     flags, in_vectors = accessors.in_vectors(text, tiling.vector) if tiling.vector > 1 else (Vectors(), [])
@@ -436,7 +436,7 @@ def convolution_kernel(workshop: KernelBuilder, group: Group, found: Convolution
     texts += in_vectors
     sizes = found.sizes
     groups, group_size = convolution.grid(sizes, tiling)
-    work = 2.0 * workshop.program.specs[found.node].size * sizes.channels * sizes.window[0] * sizes.window[1]
+    work = 2.0 * builder.program.specs[found.node].size * sizes.channels * sizes.window[0] * sizes.window[1]
     numbers = ["first_group"] if work > LONG_WORK else []
     numbers += [f"offset_{buffer.name}" for buffer in buffers if buffer.has_offset]
     source = convolution.text(
@@ -460,5 +460,5 @@ def convolution_kernel(workshop: KernelBuilder, group: Group, found: Convolution
         group_size=group_size,
         numbers=tuple(numbers),
         flops=work,
-        bytes_moved=workshop.work_of(group.members)[1],
+        bytes_moved=builder.work_of(group.members)[1],
     )

@@ -10,7 +10,7 @@ from anygpu.codegen.types import COMPUTE, NARROWED
 from anygpu.program.dtypes import KIND, DType, is_integer
 from anygpu.program.functions import COMPARISONS, BinaryFunction, UnaryFunction
 
-#: Of these the result is in the type's range, and exact, whenever the operands are.
+#: Functions whose result is in the type's range, and exact, whenever the operands are.
 _STAYS_INSIDE = frozenset(
     (
         *("sign", "floor", "ceil", "trunc", "rint", "mantissa", "minimum", "maximum", "copysign", "nextafter"),
@@ -26,12 +26,12 @@ _POWERS = ("sqrt", "exp", "exp2", "expm1", "power", "cbrt")
 #: These look at the bits of their operands, or only choose one of them.
 _BY_BITS = frozenset((*_TESTS, *_WHOLE, "negative", "abs", "copysign", "minimum", "maximum", "rint", "sign"))
 
-#: What an operand was computed by, where that is known.
+#: Finds the expression that an operand was computed by, where that is known.
 MadeBy = Callable[[Expr], Apply | None]
 
 
 def as_written(value: Expr) -> Apply | None:
-    """What is known without looking at definitions of names."""
+    """Finds it without looking up names."""
     return value if isinstance(value, Apply) else None
 
 
@@ -139,7 +139,7 @@ def _opaque(value: Expr) -> Expr:
 
 
 def converted(value: Expr, type: ComputeType) -> Expr:
-    """In another compute type, as `astype` does it."""
+    """Casts to another compute type as `astype` does."""
     if value.type == type:
         return value
     if isinstance(value, Literal):
@@ -164,7 +164,7 @@ def _converted_literal(literal: Literal, type: ComputeType) -> Literal | None:
 
 
 def cast(value: Expr, source: DType, dtype: DType) -> Expr:
-    """From one real type to another."""
+    """Casts from one real type to another."""
     if source == dtype:
         return value
     if dtype == "bool":

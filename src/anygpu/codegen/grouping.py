@@ -1,4 +1,4 @@
-"""Which stored values come out of one kernel.
+"""Groups stored values into kernels.
 
 A group is one kernel (or one operation of several). Elementwise values join the kernel of what they read, when they
 read it exactly where that kernel has it: at the same positions, or in the same row. So softmax is one kernel, and a
@@ -29,14 +29,14 @@ class Group:
     def __init__(self, kind: Kind, first: int, *, rows: int = 0, length: int = 0, parts: int = 1) -> None:
         self.kind = kind
         self.members = [first]
-        #: Of "rows": how many there are, how long each is, its reductions, and in how many parts they are done.
+        #: For "rows": their number and length, their reductions, and the number of parts that each is cut into.
         self.rows = rows
         self.length = length
         self.parts = parts
         self.reductions: list[int] = []
-        #: Of "rows": the axes of a member along which rows are counted; `None` for what has one value for each row.
+        #: For "rows": the axes of a member along which rows are counted; `None` for one value in each row.
         self.row_axes: dict[int, tuple[int, ...] | None] = {}
-        #: Of "contract": the axes of a member in the order of the product's own; those of the others are in order.
+        #: For "contract": the axes of a member in the order of the product's own, where they are permuted.
         self.orders: dict[int, tuple[int, ...]] = {}
         #: Stored values of other groups that it reads.
         self.reads: set[int] = set()
@@ -153,7 +153,7 @@ class _Grouping:
         return self._below(root)[0]
 
     def _below(self, root: int) -> tuple[set[int], int]:
-        """What is stored under a node, through everything that is not; and how many nodes are on the way."""
+        """The stored values that a node is computed from, and the number of nodes in between."""
         found: set[int] = set()
         waiting = list(self.program.nodes[root].inputs)
         seen: set[int] = set()
@@ -245,7 +245,7 @@ class _Grouping:
         return False
 
     def _joins_map(self, group: Group, root: int, positions: Positions, at: Mapping[int, set[Positions]]) -> bool:
-        """Only where all of the group that is read is read at the same place in order."""
+        """Whether the node reads all members of the group at its own position, in order."""
         specs = self.program.specs
         first = group.members[0]
         if specs[root].size != specs[first].size or not self._share_words(group, root):
@@ -337,7 +337,7 @@ class _Grouping:
     # -- order
 
     def _has_room(self, group: Group, root: int, reads: Set[int]) -> bool:
-        """A kernel takes only so many buffers, and grows only so long. What nobody else reads needs no buffer."""
+        """Whether the kernel stays within its limits of buffers and nodes. A value with no other reader needs none."""
         members = {*group.members, root}
         if sum(self.sizes[member] for member in members) > MOST_NODES:
             return False
@@ -397,7 +397,7 @@ def from_order(group: Group, member: int, place: Index, shape: Sequence[int]) ->
 
 
 def row_sizes(program: Program, root: int) -> tuple[int, int]:
-    """How many rows a reduction has, and how long they are."""
+    """The number and the length of a reduction's rows."""
     op, inputs = program.nodes[root]
     shape = program.specs[inputs[0]].shape
     axes = op.axes if isinstance(op, Reduce) else op.left if isinstance(op, Contract) else ()
@@ -405,7 +405,7 @@ def row_sizes(program: Program, root: int) -> tuple[int, int]:
 
 
 def element_of(lowering: Lowering, root: int, row: Index, column: Index) -> Value:
-    """What a reduction combines: the element of a row at a column."""
+    """The element of a row that a reduction combines."""
     op, inputs = lowering.program.nodes[root]
     positions = unflat(row, lowering.program.specs[root].shape)
     shape = lowering.program.specs[inputs[0]].shape

@@ -21,7 +21,7 @@ class Variable(NamedTuple):
     name: str
     low: int
     high: int
-    #: What it stands for, when it is not a loop variable: an expression of `anygpu.codegen.kernel_ir`.
+    #: Its value, when it is not a loop variable: an expression of `anygpu.codegen.kernel_ir`.
     meaning: Any = None
 
 
@@ -83,7 +83,7 @@ class Index:
         return not self.terms
 
     def factor(self, atom: Atom) -> int:
-        """By what the position grows with the atom; quotients and remainders of it do not count."""
+        """The factor of the atom; quotients and remainders of it do not count."""
         return next((factor for each, factor in self.terms if each == atom), 0)
 
     def depends_on(self, name: str) -> bool:
@@ -235,7 +235,7 @@ def clamped(index: Index, length: int) -> Index:
 
 
 def strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """By how many elements each axis steps, in C order."""
+    """The strides of the axes in elements, in C order."""
     steps = []
     step = 1
     for length in reversed(shape):

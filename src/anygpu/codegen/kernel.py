@@ -1,4 +1,4 @@
-"""What code generation gives to a driver: kernels as text, the buffers they use, and nothing that needs a device."""
+"""The result of code generation: kernels as text and the buffers they use, with nothing that needs a device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Access = Literal["read", "write", "read_write"]
 class Binding(msgspec.Struct, frozen=True):
     """One buffer parameter of a kernel, in the order of the parameters."""
 
-    #: Which slot of the schedule it is.
+    #: The slot of the schedule.
     slot: int
     access: Access
     #: First byte and number of bytes, when the kernel sees only a window of a buffer that is larger than one binding.
@@ -23,7 +23,7 @@ class Binding(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What is in a buffer before a kernel begins: all that is in another slot, or zeros."""
+    """The initial contents of a buffer: a copy of another slot, or zeros."""
 
     slot: int
     source: int | None = None
@@ -62,10 +62,10 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     #: Estimates for the whole grid, by which a driver decides whether to cut it into several dispatches.
     flops: float = 0.0
     bytes_moved: float = 0.0
-    #: Of a user's own kernel: groups, and invocations of one, in three dimensions.
+    #: For a user's own kernel: groups, and invocations of one, in three dimensions.
     grid: Three | None = None
     group: Three | None = None
-    #: What the numbers are, where that is known beforehand.
+    #: Values of the numbers, where they are known beforehand.
     values: tuple[int, ...] = ()
     starts: tuple[Start, ...] = ()
     own: Own | None = None
@@ -82,7 +82,7 @@ class Slot(msgspec.Struct, frozen=True):
 
     nbytes: int
     role: Literal["input", "constant", "temporary", "output", "status"]
-    #: What is in a constant.
+    #: The contents of a constant.
     data: bytes | None = None
 
 
@@ -91,11 +91,11 @@ class Output(msgspec.Struct, frozen=True):
 
     slot: int
     spec: Spec
-    #: In bytes.
+    #: The first byte.
     offset: int = 0
 
 
-#: Stands for -1, of which value + 1 would say that all is well. No axis is so long that it could be another index.
+#: Stands for -1, whose value + 1 would mean success. No axis is long enough for this to be another index.
 MINUS_ONE = 1 << 31
 
 
@@ -119,10 +119,10 @@ class Check(msgspec.Struct, frozen=True):
 class Choice(msgspec.Struct, frozen=True):
     """Sizes of a kernel that measuring may choose from: records of numbers, the best guess first."""
 
-    #: Of the value that the kernel computes; `schedule` takes a choice by this name.
+    #: The name of the value that the kernel computes; `schedule` takes a choice by this name.
     name: str
     candidates: tuple[msgspec.Struct, ...]
-    #: Which steps of the schedule it is about.
+    #: The steps of the schedule that it applies to.
     steps: tuple[int, ...]
 
 
@@ -132,7 +132,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     slots: tuple[Slot, ...]
     steps: tuple[Kernel, ...]
     outputs: tuple[Output, ...]
-    #: Which slot is cleared to zero before the steps and holds what went wrong after them.
+    #: The slot that is cleared before the steps, and has the broken rules after them.
     status: int | None = None
     checks: tuple[Check, ...] = ()
     choices: tuple[Choice, ...] = ()

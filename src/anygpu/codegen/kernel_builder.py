@@ -1,4 +1,4 @@
-"""What building kernels has in common: their sizes, their buffers, and how values are stored."""
+"""Builds kernels from statements: sizes, buffers, and how values are stored."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Shape(msgspec.Struct, frozen=True):
 
     #: Invocations in a group.
     group: int = 256
-    #: Of a map: elements of one invocation.
+    #: For maps: elements of one invocation.
     elements: int = 1
-    #: Of rows: invocations that share a row, and rows that they do one after the other, when that spares them loads.
+    #: For rows: invocations that share a row, and rows that they do in sequence to share loads.
     lanes: int = 1
     rows: int = 1
     #: Numbers that one invocation handles at once.
@@ -49,7 +49,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class KernelBuilder:
-    """What building the kernels of one schedule has in common."""
+    """Builds the kernels of one schedule."""
 
     def __init__(
         self, program: Program, target: Target, stored: dict[int, Stored], buffers: dict[str, Buffer], rule_of: RuleOf
@@ -59,7 +59,7 @@ class KernelBuilder:
         self.stored = stored
         self.buffers = buffers
         self.rule_of = rule_of
-        #: Which values somebody outside of their kernel needs.
+        #: Values that are read outside of their own kernel.
         self.needed: frozenset[int] = frozenset(stored)
         #: Functions that a lowering may call: those of searches.
         self.searches: dict[int, str] = {}
@@ -146,10 +146,10 @@ _RESERVED = (
 )
 
 
-def store(lowering: Lowering, workshop: KernelBuilder, node: int, place: Index, value: Value) -> None:
+def store(lowering: Lowering, builder: KernelBuilder, node: int, place: Index, value: Value) -> None:
     """Into the node's own buffer, at a position in C order."""
-    stored = workshop.stored[node]
-    count = components(workshop.program.specs[node].dtype)
+    stored = builder.stored[node]
+    count = components(builder.program.specs[node].dtype)
     for number, part in enumerate(value):
         lowering.add(Store(stored.buffer, place * count + number, as_stored(part, stored.dtype)))
 

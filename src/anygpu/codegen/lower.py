@@ -72,7 +72,7 @@ Positions = tuple[Index, ...]
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """Where a node's values are: a buffer of elements of a real type."""
+    """The storage of a node's values: a buffer of elements of a real type."""
 
     buffer: str
     dtype: DType
@@ -85,7 +85,7 @@ class RowCache:
         self.buffer = buffer
         self.type = type
         self.shape = shape
-        #: Where the buffer's element for the current row and column is.
+        #: The index of the buffer's element for the current row and column.
         self.column_of = column_of
         self.used = False
         self.written = False
@@ -514,7 +514,7 @@ class Lowering:
         return self.value(inputs[0], left), self.value(inputs[1], right)
 
     def product(self, node: int, dtype: DType, one: Value, other: Value) -> Value:
-        """Of two factors. It is not rounded: sums of narrow types are kept in the wider one."""
+        """The product of two factors, not rounded: sums of narrow types are kept in the wider one."""
         if KIND[dtype] == "complex":
             return complexes.binary("multiply", (one[0], one[1]), (other[0], other[1]), self._namer(node))
         fn = "bitwise_and" if dtype == "bool" else "multiply"
@@ -524,7 +524,7 @@ class Lowering:
 def contract_positions(
     op: Contract, left: Sequence[int], right: Sequence[int], positions: Positions, inner: Positions
 ) -> tuple[Positions, Positions]:
-    """Where the factors of one product are, of a result at `positions` and for the summed positions `inner`."""
+    """The positions of both factors, for a result at `positions` and the summed positions `inner`."""
     rows = free_axes(tuple(left), op.left, op.left_batch)
     columns = free_axes(tuple(right), op.right, op.right_batch)
     batch = len(op.left_batch)
@@ -557,7 +557,7 @@ def _all_of(tests: Sequence[Expr]) -> Expr | None:
 
 
 def cast(value: Value, source: DType, dtype: DType) -> Value:
-    """As `astype`: of a complex number that becomes real, the real part."""
+    """Casts as `astype` does: a complex number becomes its real part."""
     if KIND[source] == "complex" and dtype == "bool":
         tests = [Apply("not_equal", (part, Literal(0, part.type)), "bool") for part in value]
         return (Apply("bitwise_or", (tests[0], tests[1]), "bool"),)

@@ -1,4 +1,4 @@
-"""Which values of a program are stored: everything else is computed inside of the kernels that use it."""
+"""Chooses the values of a program that are stored: everything else is computed inside of the kernels that use it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from anygpu.program.primitives import (
     product,
 )
 
-#: What has kernels of its own.
+#: Primitives that have kernels of their own.
 HEAVY = (Scan, Sort, Argsort, Scatter, Fourier, Linear, Attend, Custom)
 ELEMENTWISE = (Unary, Binary, Select, Cast)
 #: Movement that asks for elements at other positions than its neighbours do.
@@ -59,11 +59,11 @@ _FUNCTION = 20.0
 _CHEAP = ("add", "subtract", "multiply", "negative", "abs", "minimum", "maximum", "copysign", "real", "imag", "conj")
 _MIDDLING = ("divide", "sqrt", "reciprocal", "floor", "ceil", "trunc", "rint", "remainder", "floor_divide", "sign")
 
-#: So many columns are enough for a vector times a matrix to be done in blocks of columns.
+#: Columns from which a vector times a matrix is done in blocks of columns.
 _WIDE_MATRIX = 256
 _NEAR_BYTES = 4 << 20
 
-#: What may cost to make a number of a few bits, again for every tile that reads them.
+#: The most that unpacking a number of a few bits may cost, again for every tile that reads it.
 _UNPACKING = 40.0
 
 #: Rows, or columns, for which a tile of a matrix product asks only once.
@@ -146,7 +146,7 @@ class _Choice:
                 for root, times in seen.items():
                     before = evaluations[position].get(root, 0.0)
                     evaluations[position][root] = before + times if shifting else max(before, times)
-            # What only repeats elements is never stored: it would be larger than what it is made of.
+            # A node that only repeats elements is never stored: it would be larger than its operand.
             if position in self.stored or isinstance(self.program.nodes[position].op, _REPEATING):
                 continue
             if self._stays_in_its_row(position, evaluations[position]):
@@ -188,7 +188,7 @@ class _Choice:
         return False
 
     def _asked_by(self, use: int, position: int, *, loops: bool) -> float:
-        """How many elements a stored node asks of an input.
+        """The number of elements that a stored node reads of an input.
 
         The tiles of a matrix product share what they have asked for. A value that takes a loop to make is counted as if
         they did not: which tiles it will be is not known yet, and a loop inside of theirs slows all of them.
@@ -209,7 +209,7 @@ class _Choice:
         return size
 
     def _loops(self) -> list[bool]:
-        """Of each node whether computing one element of it takes a loop: a sum that is not stored."""
+        """For each node, whether computing one element of it takes a loop: a sum that is not stored."""
         loops: list[bool] = []
         for position, (op, inputs) in enumerate(self.program.nodes):
             below = any(loops[source] for source in inputs if source not in self.stored)
@@ -217,7 +217,7 @@ class _Choice:
         return loops
 
     def _costs(self) -> list[float]:
-        """Of one element of each node, with everything below it that is not stored."""
+        """The cost of one element of each node, with everything below it that is not stored."""
         costs: list[float] = []
         for position, (op, inputs) in enumerate(self.program.nodes):
             inner = sum(0.0 if source in self.stored else costs[source] for source in inputs)
@@ -228,7 +228,7 @@ class _Choice:
         return costs
 
     def _store_what_is_tangled(self) -> None:
-        """What is moved about, reshaped, moved about again and so on is stored on the way."""
+        """Stores values between repeated permutes and reshapes, whose indices would grow without end."""
         tangles: list[int] = []
         moved: list[bool] = []
         for position, (op, inputs) in enumerate(self.program.nodes):
@@ -243,7 +243,7 @@ class _Choice:
             moved.append(was_moved or isinstance(op, _SHIFTING))
 
     def _store_where_kernels_grow_too_large(self) -> None:
-        """A kernel takes only so many buffers, and grows only so long."""
+        """Limits the buffers and the length of a kernel."""
         most = self.target.bindings - 3
         leaves: list[frozenset[int]] = []
         sizes: list[int] = []
@@ -323,7 +323,7 @@ def is_unpacked(program: Program, node: int) -> bool:
 
 
 def bytes_below(program: Program, node: int) -> int:
-    """What has to be read to make a value, as far as it is made on the way."""
+    """The bytes that are read to compute a value from what is stored."""
     total, waiting, seen = 0, [node], set[int]()
     while waiting:
         current = waiting.pop()

@@ -1,7 +1,7 @@
 """Kernels that differ only in which nodes of a program they stand for get the same text, and are compiled once.
 
 Names in kernels are made of the numbers of nodes, so that a person can find them in the program. In a model of six
-equal layers that makes six texts of one kernel, each compiled and tuned for itself. Here nodes are counted anew in each
+equal layers that makes six texts of one kernel, each compiled and tuned for itself. Here nodes are renumbered in each
 kernel, in the order in which they appear.
 """
 

@@ -22,24 +22,24 @@ from anygpu.codegen.types import NARROWED, STORED, components, compute_type
 from anygpu.program.dtypes import ITEMSIZE, DType
 from anygpu.program.primitives import Argsort, Fourier, Scan, Scatter, Search, Sort, product
 
-#: A new slot for so many bytes, with what is in it when it is a constant.
+#: Makes a slot of a number of bytes, with its contents when it is a constant.
 NewSlot = Callable[[int, bytes | None], int]
 
 
-def operation_kernels(workshop: KernelBuilder, node: int, new_slot: NewSlot, *, distinct: bool) -> list[Kernel]:
-    op = workshop.program.nodes[node].op
+def operation_kernels(builder: KernelBuilder, node: int, new_slot: NewSlot, *, distinct: bool) -> list[Kernel]:
+    op = builder.program.nodes[node].op
     match op:
         case Scan():
-            described, ends = _scan(workshop, node, op)
+            described, ends = _scan(builder, node, op)
         case Sort() | Argsort():
-            described, ends = _sort(workshop, node, op)
+            described, ends = _sort(builder, node, op)
         case Scatter():
-            described, ends = _scatter(workshop, node, op, distinct)
+            described, ends = _scatter(builder, node, op, distinct)
         case Fourier():
-            described, ends = _fourier(workshop, node, op)
+            described, ends = _fourier(builder, node, op)
         case _:
             raise NotImplementedError(f"no kernels for {op}")
-    return _kernels(workshop, node, described, ends, new_slot)
+    return _kernels(builder, node, described, ends, new_slot)
 
 
 class Ends(msgspec.Struct, frozen=True):
@@ -74,14 +74,14 @@ def _along(shape: Sequence[int], axis: int) -> Callable[[Mapping[str, Index]], t
 
 
 def _row_ends(
-    workshop: KernelBuilder,
+    builder: KernelBuilder,
     node: int,
     source: int,
     axis: int,
     types: Sequence[ComputeType],
     result: Sequence[ComputeType],
 ) -> Ends:
-    shape, made = workshop.program.specs[source].shape, workshop.program.specs[node].shape
+    shape, made = builder.program.specs[source].shape, builder.program.specs[node].shape
     positions, placed = _along(shape, axis), _along(made, axis)
     lengths = {"row": product(shape) // shape[axis], "i": shape[axis]}
     places = {"row": lengths["row"], "i": made[axis]}
@@ -89,16 +89,16 @@ def _row_ends(
     def at(lowering: Lowering, where: Mapping[str, Index]) -> Value:
         return _as_number(lowering.value(source, positions(where)))
 
-    loads = [load_function(workshop, f"load_{part}", lengths, part, at, without=[node]) for part in range(len(types))]
+    loads = [load_function(builder, f"load_{part}", lengths, part, at, without=[node]) for part in range(len(types))]
     stores = [
-        _store_part(workshop, node, part, len(result), type, places, lambda where: flat(placed(where), made))
+        _store_part(builder, node, part, len(result), type, places, lambda where: flat(placed(where), made))
         for part, type in enumerate(result)
     ]
     return Ends({"in": loads, "out": stores})
 
 
 def _store_part(
-    workshop: KernelBuilder,
+    builder: KernelBuilder,
     node: int,
     part: int,
     parts: int,
@@ -107,10 +107,10 @@ def _store_part(
     place: Callable[[Mapping[str, Index]], Index],
 ) -> Function:
     """One component of the result, in its own type."""
-    dtype = workshop.program.specs[node].dtype
+    dtype = builder.program.specs[node].dtype
 
     def put(lowering: Lowering, where: Mapping[str, Index], value: Value) -> None:
-        stored = workshop.stored[node]
+        stored = builder.stored[node]
         wanted = compute_type(dtype)
         result: Expr = value[0]
         if wanted != "bool":
@@ -119,38 +119,38 @@ def _store_part(
             result = Apply("not_equal", (result, Literal(0, "u32")), "bool")
         lowering.add(Store(stored.buffer, place(where) * parts + part, result))
 
-    return store_function(workshop, f"store_{part}", lengths, [type], put, without=[node])
+    return store_function(builder, f"store_{part}", lengths, [type], put, without=[node])
 
 
-def _scan(workshop: KernelBuilder, node: int, op: Scan) -> tuple[Stages, Ends]:
-    (source,) = workshop.program.nodes[node].inputs
-    spec = workshop.program.specs[source]
+def _scan(builder: KernelBuilder, node: int, op: Scan) -> tuple[Stages, Ends]:
+    (source,) = builder.program.nodes[node].inputs
+    spec = builder.program.specs[source]
     types = carried(spec.dtype)
     rows, length = spec.size // spec.shape[op.axis], spec.shape[op.axis]
-    # As in NumPy, what overflows a narrow type on the way stays infinite.
+    # A partial result that overflows a narrow type stays infinite, as in NumPy.
     narrow = NARROWED.get(spec.dtype) if spec.dtype in ("float16", "bfloat16") else None
-    described = scan.stages(workshop.target, rows, length, op.fn, types, name=f"scan_{node}", narrowed=narrow)
-    return described, _row_ends(workshop, node, source, op.axis, types, types)
+    described = scan.stages(builder.target, rows, length, op.fn, types, name=f"scan_{node}", narrowed=narrow)
+    return described, _row_ends(builder, node, source, op.axis, types, types)
 
 
-def _sort(workshop: KernelBuilder, node: int, op: Sort | Argsort) -> tuple[Stages, Ends]:
-    (source,) = workshop.program.nodes[node].inputs
-    spec = workshop.program.specs[source]
+def _sort(builder: KernelBuilder, node: int, op: Sort | Argsort) -> tuple[Stages, Ends]:
+    (source,) = builder.program.nodes[node].inputs
+    spec = builder.program.specs[source]
     types = carried(spec.dtype)
     rows, length = spec.size // spec.shape[op.axis], spec.shape[op.axis]
     positions = isinstance(op, Argsort)
-    described = sort.stages(workshop.target, rows, length, types, positions=positions, name=f"sort_{node}")
+    described = sort.stages(builder.target, rows, length, types, positions=positions, name=f"sort_{node}")
     result: Sequence[ComputeType] = ("i32",) if positions else types
-    return described, _row_ends(workshop, node, source, op.axis, types, result)
+    return described, _row_ends(builder, node, source, op.axis, types, result)
 
 
-def _fourier(workshop: KernelBuilder, node: int, op: Fourier) -> tuple[Stages, Ends]:
-    (source,) = workshop.program.nodes[node].inputs
-    spec, made = workshop.program.specs[source], workshop.program.specs[node]
+def _fourier(builder: KernelBuilder, node: int, op: Fourier) -> tuple[Stages, Ends]:
+    (source,) = builder.program.nodes[node].inputs
+    spec, made = builder.program.specs[source], builder.program.specs[node]
     type = compute_type(spec.dtype)
     rows = spec.size // spec.shape[op.axis]
-    described = fourier.stages(workshop.target, rows, op.length, op.fn, type, name=f"fourier_{node}")
-    return described, _row_ends(workshop, node, source, op.axis, carried(spec.dtype), carried(made.dtype))
+    described = fourier.stages(builder.target, rows, op.length, op.fn, type, name=f"fourier_{node}")
+    return described, _row_ends(builder, node, source, op.axis, carried(spec.dtype), carried(made.dtype))
 
 
 # -- scatters
@@ -160,8 +160,8 @@ def _fourier(workshop: KernelBuilder, node: int, op: Fourier) -> tuple[Stages, E
 _OF_TRUTH = {"add": "maximum", "multiply": "minimum"}
 
 
-def _scatter(workshop: KernelBuilder, node: int, op: Scatter, distinct: bool) -> tuple[Stages, Ends]:
-    program = workshop.program
+def _scatter(builder: KernelBuilder, node: int, op: Scatter, distinct: bool) -> tuple[Stages, Ends]:
+    program = builder.program
     array, indices, updates = program.nodes[node].inputs
     shape, index_spec = program.specs[array].shape, program.specs[indices]
     layout = scatter.Layout(
@@ -175,7 +175,7 @@ def _scatter(workshop: KernelBuilder, node: int, op: Scatter, distinct: bool) ->
     fn = _OF_TRUTH.get(op.fn, op.fn) if program.specs[array].dtype == "bool" else op.fn
     index_type = compute_type(index_spec.dtype)
     described = scatter.stages(
-        workshop.target, fn, layout, types, index_type, distinct=distinct and layout.batch == 1, name=f"scatter_{node}"
+        builder.target, fn, layout, types, index_type, distinct=distinct and layout.batch == 1, name=f"scatter_{node}"
     )
     row_length, update_length = layout.axis * layout.after, layout.positions * layout.after
     whole = {"row": layout.rows, "i": row_length}
@@ -190,14 +190,14 @@ def _scatter(workshop: KernelBuilder, node: int, op: Scatter, distinct: bool) ->
 
     for part, type in enumerate(types):
         functions["x"].append(
-            load_function(workshop, f"load_{part}", whole, part, reads(array, row_length), without=[node])
+            load_function(builder, f"load_{part}", whole, part, reads(array, row_length), without=[node])
         )
         functions["out"].append(
-            _store_part(workshop, node, part, len(types), type, whole, lambda at: at["row"] * row_length + at["i"])
+            _store_part(builder, node, part, len(types), type, whole, lambda at: at["row"] * row_length + at["i"])
         )
         functions["updates"].append(
             load_function(
-                workshop,
+                builder,
                 f"load_update_{part}",
                 {"row": layout.rows, "i": update_length},
                 part,
@@ -207,7 +207,7 @@ def _scatter(workshop: KernelBuilder, node: int, op: Scatter, distinct: bool) ->
         )
     functions["indices"].append(
         load_function(
-            workshop,
+            builder,
             "load_index",
             {"row": layout.batch, "i": layout.positions},
             0,
@@ -215,12 +215,12 @@ def _scatter(workshop: KernelBuilder, node: int, op: Scatter, distinct: bool) ->
             without=[node],
         )
     )
-    functions["status"].append(_report_function(workshop, node, index_type))
+    functions["status"].append(_report_function(builder, node, index_type))
     return described, Ends(functions)
 
 
-def _report_function(workshop: KernelBuilder, node: int, type: ComputeType) -> Function:
-    rule = workshop.rule_of(node)
+def _report_function(builder: KernelBuilder, node: int, type: ComputeType) -> Function:
+    rule = builder.rule_of(node)
     value = Name("value", type)
     body: tuple[Statement, ...] = ()
     if rule is not None:
@@ -231,21 +231,20 @@ def _report_function(workshop: KernelBuilder, node: int, type: ComputeType) -> F
 # -- searches
 
 
-def search_function(workshop: KernelBuilder, node: int, op: Search) -> tuple[list[Function], Filled]:
-    """What a kernel needs to call `find_<node>`: the accessors of the line, and the search itself."""
-    line = workshop.program.nodes[node].inputs[0]
-    spec = workshop.program.specs[line]
+def search_function(builder: KernelBuilder, node: int, op: Search) -> tuple[list[Function], Filled]:
+    """The functions that a call of `find_<node>` needs: the accessors of the line, and the search itself."""
+    line = builder.program.nodes[node].inputs[0]
+    spec = builder.program.specs[line]
     types = carried(spec.dtype)
 
     def at(lowering: Lowering, where: Mapping[str, Index]) -> Value:
         return _as_number(lowering.value(line, (where["i"],)))
 
     loads = [
-        load_function(workshop, f"load_line_{node}_{part}", {"i": spec.shape[0]}, part, at)
-        for part in range(len(types))
+        load_function(builder, f"load_line_{node}_{part}", {"i": spec.shape[0]}, part, at) for part in range(len(types))
     ]
     text, calls = search.search_text(
-        workshop.target, f"find_{node}", types, spec.shape[0], op.side, line=f"load_line_{node}"
+        builder.target, f"find_{node}", types, spec.shape[0], op.side, line=f"load_line_{node}"
     )
     return loads, Filled(text, calls)
 
@@ -253,18 +252,18 @@ def search_function(workshop: KernelBuilder, node: int, op: Search) -> tuple[lis
 # -- stages become kernels
 
 
-def _kernels(workshop: KernelBuilder, node: int, described: Stages, ends: Ends, new_slot: NewSlot) -> list[Kernel]:
+def _kernels(builder: KernelBuilder, node: int, described: Stages, ends: Ends, new_slot: NewSlot) -> list[Kernel]:
     temporaries, stages = described
     slots: dict[str, Buffer] = {}
     for each in temporaries:
         dtype = STORED[each.type]
         slot = new_slot(each.size * ITEMSIZE[dtype], each.data)
         slots[each.name] = Buffer(each.name, slot, dtype, each.size)
-    return [_kernel(workshop, node, stage, temporaries, slots, ends) for stage in stages]
+    return [_kernel(builder, node, stage, temporaries, slots, ends) for stage in stages]
 
 
 def _kernel(
-    workshop: KernelBuilder,
+    builder: KernelBuilder,
     node: int,
     stage: Stage,
     temporaries: Sequence[Temporary],
@@ -274,9 +273,9 @@ def _kernel(
     named = dict.fromkeys((*stage.reads, *stage.writes))
     functions = [function for end in named if end in ends.functions for function in ends.functions[end]]
     called = names_used([statement for function in functions for statement in body_of(function)])
-    loads, templates = workshop.searches_in(called)
-    written = [workshop.stored[node].buffer]
-    buffers = buffers_of(workshop, [*loads, *functions], written)
+    loads, templates = builder.searches_in(called)
+    written = [builder.stored[node].buffer]
+    buffers = buffers_of(builder, [*loads, *functions], written)
     for each in temporaries:
         if each.name not in named:
             continue
@@ -289,13 +288,13 @@ def _kernel(
                 atomic=each.name in stage.atomics,
             )
         )
-    text = printer(workshop.target)
+    text = printer(builder.target)
     text.use(buffers, cuttable=False)
     accessor_texts = [*texts_of(text, loads), *(text.filled(each) for each in templates), *texts_of(text, functions)]
     calls = {name: text.library_name(fn, type) for name, (fn, type) in stage.calls.items()}
     numbers = [f"offset_{buffer.name}" for buffer in buffers if buffer.has_offset]
     source = fill(
-        workshop.target.dialect,
+        builder.target.dialect,
         stage,
         {
             "declarations": text.declarations(numbers),
@@ -308,7 +307,7 @@ def _kernel(
             **calls,
         },
     )
-    work, moved = workshop.work_of([node])
+    work, moved = builder.work_of([node])
     return Kernel(
         name=stage.name,
         source=source,

@@ -33,10 +33,10 @@ from anygpu.program.dtypes import DType
 from anygpu.program.functions import ReduceFunction
 
 
-def part_buffers(workshop: KernelBuilder, group: Group, new_slot: Callable[[int], int]) -> list[Buffer]:
-    """Where the partial results of a reduction go: one buffer for each component of its state."""
+def part_buffers(builder: KernelBuilder, group: Group, new_slot: Callable[[int], int]) -> list[Buffer]:
+    """The buffers for partial results of a reduction: one for each component of its state."""
     (node,) = group.reductions
-    fn, dtype = reduction_of(workshop.program, node)
+    fn, dtype = reduction_of(builder.program, node)
     result = []
     for number, type in enumerate(reductions.state_types(fn, dtype)):
         element = STORED[type]
@@ -48,36 +48,36 @@ def part_buffers(workshop: KernelBuilder, group: Group, new_slot: Callable[[int]
 
 
 def two_stage_kernels(
-    workshop: KernelBuilder, group: Group, shape: Shape, last: Shape, name: str, parts: Sequence[Buffer]
+    builder: KernelBuilder, group: Group, shape: Shape, last: Shape, name: str, parts: Sequence[Buffer]
 ) -> list[Kernel]:
     """Long rows are cut into parts, each reduced on its own; a second kernel reduces the parts."""
     (node,) = group.reductions
-    fn, dtype = reduction_of(workshop.program, node)
-    workshop.buffers.update({buffer.name: buffer for buffer in parts})
+    fn, dtype = reduction_of(builder.program, node)
+    builder.buffers.update({buffer.name: buffer for buffer in parts})
     return [
-        _part_kernel(workshop, group, node, fn, dtype, shape, f"{name}_parts", parts),
-        _last_kernel(workshop, group, node, fn, dtype, last, name, parts),
+        _part_kernel(builder, group, node, fn, dtype, shape, f"{name}_parts", parts),
+        _last_kernel(builder, group, node, fn, dtype, last, name, parts),
     ]
 
 
 def part_size(length: int, parts: int) -> int:
-    """How much of a row is one part: long parts begin at whole vectors."""
+    """The length of one part of a row: long parts begin at whole vectors."""
     size = -(-length // parts)
     return -(-size // 64) * 64 if size >= 1024 else size
 
 
 def _part_kernel(
-    workshop: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: Shape, name: str,
+    builder: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: Shape, name: str,
     parts: Sequence[Buffer],
 ) -> Kernel:  # fmt: skip
-    lanes = min(shape.lanes, workshop.target.group_limit)
+    lanes = min(shape.lanes, builder.target.group_limit)
     elements = stretch_of(group.rows, lanes, shape)
-    _, length = row_sizes(workshop.program, node)
+    _, length = row_sizes(builder.program, node)
     size = part_size(length, group.parts)
     # Parts of one row that follow each other are next to each other in `parts`, rows are neighbours within a part.
     blocks = group.rows // elements
-    job, group_size, groups, statements = begin_rows(blocks * group.parts, lanes, 1, shape, workshop.target)
-    lowering = workshop.lowering(group.members)
+    job, group_size, groups, statements = begin_rows(blocks * group.parts, lanes, 1, shape, builder.target)
+    lowering = builder.lowering(group.members)
     lowering.scopes[0].variables.update(("row", "lane"))
     number = job // blocks
     start: Expr = Position(number * size + (variable("lane", lanes) if lanes > 1 else 0))
@@ -91,7 +91,7 @@ def _part_kernel(
         column = Index(0, [(Counter(counter, 0, length - 1), 1)])
         with lowering.inside(counter) as scope:
             lowering.take(node, fn, dtype, state, element_of(lowering, node, row, column), Position(column))
-        sums = sums_of(workshop, [node], {node: state})
+        sums = sums_of(builder, [node], {node: state})
         vector = shape.vector if elements == 1 else 1
         lowering.add(Loop(counter, start, stop, lanes, tuple(scope.statements), sums=sums, vector=vector))
         if lanes > 1:
@@ -107,21 +107,21 @@ def _part_kernel(
                 lowering.add(each)
     if stretch is not None:
         lowering.add(Loop("part", Literal(0, "i32"), elements, 1, tuple(stretch.statements), vector=elements))
-    work, moved = workshop.work_of([node])
-    return workshop.kernel(
+    work, moved = builder.work_of([node])
+    return builder.kernel(
         name, [*statements, *lowering.statements], groups=groups, group_size=group_size,
         written=[buffer.name for buffer in parts], work=work, bytes_moved=moved,
     )  # fmt: skip
 
 
 def _last_kernel(
-    workshop: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: Shape, name: str,
+    builder: KernelBuilder, group: Group, node: int, fn: ReduceFunction, dtype: DType, shape: Shape, name: str,
     parts: Sequence[Buffer],
 ) -> Kernel:  # fmt: skip
-    lanes = min(shape.lanes, workshop.target.group_limit)
+    lanes = min(shape.lanes, builder.target.group_limit)
     elements = stretch_of(group.rows, lanes, shape)
-    row, group_size, groups, statements = begin_rows(group.rows, lanes, elements, shape, workshop.target)
-    lowering = workshop.lowering(group.members)
+    row, group_size, groups, statements = begin_rows(group.rows, lanes, elements, shape, builder.target)
+    lowering = builder.lowering(group.members)
     lowering.scopes[0].variables.update(("row", "lane", "block"))
     lowering.row = row
     types = reductions.state_types(fn, dtype)
@@ -149,17 +149,17 @@ def _last_kernel(
             values = reductions.combined(fn, dtype, tuple(state), others, lowering._namer(node))
             lowering.assign(node, state, values)
         vector = shape.vector if elements == 1 else 1
-        sums = sums_of(workshop, [node], {node: tuple(state)})
+        sums = sums_of(builder, [node], {node: tuple(state)})
         lowering.add(lane_loop(counter, group.parts, lanes, scope.statements, vector, sums))
         if lanes > 1:
             lowering.add(fold(lowering, node, fn, dtype, tuple(state), lanes))
         lowering.of_row[node] = lowering.end(node, fn, dtype, tuple(state))
-        store_rows(lowering, workshop, group, row, lanes, 1, Column())
+        store_rows(lowering, builder, group, row, lanes, 1, Column())
     if stretch is not None:
         lowering.add(Loop("part", Literal(0, "i32"), elements, 1, tuple(stretch.statements), vector=elements))
-    return workshop.kernel(
+    return builder.kernel(
         name, [*statements, *lowering.statements], groups=groups, group_size=group_size,
-        written=[workshop.stored[each].buffer for each in group.members if each in workshop.needed],
+        written=[builder.stored[each].buffer for each in group.members if each in builder.needed],
         work=float(group.rows * group.parts), bytes_moved=0.0,
     )  # fmt: skip
 

@@ -57,8 +57,8 @@ class Product(NamedTuple):
     inner: tuple[int, ...]
 
 
-def product_of(workshop: KernelBuilder, node: int) -> Product:
-    program = workshop.program
+def product_of(builder: KernelBuilder, node: int) -> Product:
+    program = builder.program
     op, inputs = program.nodes[node]
     if not isinstance(op, Contract):
         raise TypeError(f"{op} is no contraction")
@@ -71,36 +71,36 @@ def product_of(workshop: KernelBuilder, node: int) -> Product:
     return Product(node, op, (inputs[0], inputs[1]), sizes, batch, rows, columns, inner)
 
 
-def tilings_of(workshop: KernelBuilder, group: Group) -> list[Tiling]:
+def tilings_of(builder: KernelBuilder, group: Group) -> list[Tiling]:
     """Candidates, the best guess first."""
-    found = product_of(workshop, group.members[0])
-    type = compute_type(workshop.program.specs[found.node].dtype)
-    vectors = _Accessors(workshop, group, found).vectors
-    return matmul.tilings(workshop.target, found.sizes, type, vectors, subgroup_size=workshop.target.subgroup_size)
+    found = product_of(builder, group.members[0])
+    type = compute_type(builder.program.specs[found.node].dtype)
+    vectors = _Accessors(builder, group, found).vectors
+    return matmul.tilings(builder.target, found.sizes, type, vectors, subgroup_size=builder.target.subgroup_size)
 
 
 def product_kernels(
-    workshop: KernelBuilder, group: Group, tiling: Tiling, name: str, new_slot: Callable[[int], int]
+    builder: KernelBuilder, group: Group, tiling: Tiling, name: str, new_slot: Callable[[int], int]
 ) -> list[Kernel]:
-    found = product_of(workshop, group.members[0])
-    accessors = _Accessors(workshop, group, found)
-    type = compute_type(workshop.program.specs[found.node].dtype)
+    found = product_of(builder, group.members[0])
+    accessors = _Accessors(builder, group, found)
+    type = compute_type(builder.program.specs[found.node].dtype)
     parts = matmul.parts(tiling, found.sizes)
     partial: Buffer | None = None
     if parts > 1:
-        size = parts * workshop.program.specs[found.node].size
+        size = parts * builder.program.specs[found.node].size
         dtype = STORED[type]
         partial = Buffer(f"parts_{found.node}", new_slot(size * ITEMSIZE[dtype]), dtype, size)
-        workshop.buffers[partial.name] = partial
-    kernels = [_product_kernel(workshop, accessors, tiling, name, partial)]
+        builder.buffers[partial.name] = partial
+    kernels = [_product_kernel(builder, accessors, tiling, name, partial)]
     if partial is not None:
-        kernels.append(_sum_of_parts(workshop, group, found, parts, partial, f"{name}_sum"))
+        kernels.append(_sum_of_parts(builder, group, found, parts, partial, f"{name}_sum"))
     return kernels
 
 
-def put_total(workshop: KernelBuilder, group: Group, lowering: Lowering, place: Index, total: Value) -> None:
+def put_total(builder: KernelBuilder, group: Group, lowering: Lowering, place: Index, total: Value) -> None:
     """An element of a product in its own type, and all that is made of it."""
-    specs = workshop.program.specs
+    specs = builder.program.specs
     for member in group.members:
         shape = specs[member].shape
         positions = from_order(group, member, place, shape)
@@ -110,15 +110,15 @@ def put_total(workshop: KernelBuilder, group: Group, lowering: Lowering, place: 
             value = lowering.value(member, positions)
         own_place = flat(positions, shape) if member in group.orders else place
         lowering.given[member] = (own_place, value)
-        if member in workshop.needed:
-            store(lowering, workshop, member, own_place, value)
+        if member in builder.needed:
+            store(lowering, builder, member, own_place, value)
 
 
 class _Accessors:
     """The functions through which the template reads and writes."""
 
-    def __init__(self, workshop: KernelBuilder, group: Group, found: Product) -> None:
-        self.workshop = workshop
+    def __init__(self, builder: KernelBuilder, group: Group, found: Product) -> None:
+        self.builder = builder
         self.group = group
         self.found = found
         sizes = found.sizes
@@ -145,7 +145,7 @@ class _Accessors:
     def _factors(
         self, positions: tuple[Index, ...], inner: tuple[Index, ...]
     ) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
-        specs, found = self.workshop.program.specs, self.found
+        specs, found = self.builder.program.specs, self.found
         return contract_positions(
             found.op, specs[found.inputs[0]].shape, specs[found.inputs[1]].shape, positions, inner
         )
@@ -156,14 +156,14 @@ class _Accessors:
         positions = (
             *unflat(at["batch"], found.batch), *unflat(at["m"], found.rows), *unflat(at["n"], found.columns),
         )  # fmt: skip
-        place = flat(positions, self.workshop.program.specs[found.node].shape)
-        put_total(self.workshop, self.group, lowering, place, total)
+        place = flat(positions, self.builder.program.specs[found.node].shape)
+        put_total(self.builder, self.group, lowering, place, total)
 
     @cached_property
     def vectors(self) -> Vectors:
-        """Which vector accessors there are, tried with the narrowest vectors there may be."""
-        text = printer(self.workshop.target)
-        text.use(list(self.workshop.buffers.values()), cuttable=False)
+        """The vector accessors that can be made, tried with the narrowest vectors."""
+        text = printer(self.builder.target)
+        text.use(list(self.builder.buffers.values()), cuttable=False)
         if isinstance(text, WGSLPrinter):
             text.declare_in_vectors(None)
         width = WGSLVectors.width if isinstance(text, WGSLPrinter) else 2
@@ -177,23 +177,21 @@ class _Accessors:
 
     def scalar_functions(self, partial: Buffer | None) -> list[Function]:
         without = self.group.members
-        type = compute_type(self.workshop.program.specs[self.found.node].dtype)
+        type = compute_type(self.builder.program.specs[self.found.node].dtype)
         functions = [
-            load_function(self.workshop, "load_a", self.of_a, 0, self.a, without=without),
-            load_function(self.workshop, "load_b", self.of_b, 0, self.b, without=without),
+            load_function(self.builder, "load_a", self.of_a, 0, self.a, without=without),
+            load_function(self.builder, "load_b", self.of_b, 0, self.b, without=without),
         ]
         if partial is None:
             functions.append(
                 store_function(
-                    self.workshop, "store_out", self.of_out, [type], self.out, without=without, value_name="total"
+                    self.builder, "store_out", self.of_out, [type], self.out, without=without, value_name="total"
                 )
             )
         else:
-            lengths = {"part": partial.size // self.workshop.program.specs[self.found.node].size, **self.of_out}
+            lengths = {"part": partial.size // self.builder.program.specs[self.found.node].size, **self.of_out}
             functions.append(
-                store_function(
-                    self.workshop, "store_part", lengths, [type], self._put_part(partial), value_name="total"
-                )
+                store_function(self.builder, "store_part", lengths, [type], self._put_part(partial), value_name="total")
             )
         return functions
 
@@ -220,7 +218,7 @@ class _Accessors:
 
     def _vector_load(self, text: Printer, name: str, along: str, width: int) -> str | None:
         of_a = name.startswith("load_a")
-        accessor = VectorAccessor(self.workshop, text, self.of_a if of_a else self.of_b, along, width)
+        accessor = VectorAccessor(self.builder, text, self.of_a if of_a else self.of_b, along, width)
         if not accessor.possible or not self._has_vectors(text):
             return None
         result = accessor.load(name, self.a if of_a else self.b, without=self.group.members, aligned=True)
@@ -228,13 +226,13 @@ class _Accessors:
         return result
 
     def _vector_store(self, text: Printer, width: int, partial: Buffer | None) -> str | None:
-        type = compute_type(self.workshop.program.specs[self.found.node].dtype)
+        type = compute_type(self.builder.program.specs[self.found.node].dtype)
         lengths: Mapping[str, int] = self.of_out
         name, put = "store_out_vector", cast(Put, self.out)
         if partial is not None:
-            parts = partial.size // self.workshop.program.specs[self.found.node].size
+            parts = partial.size // self.builder.program.specs[self.found.node].size
             lengths, name, put = {"part": parts, **self.of_out}, "store_part_vector", self._put_part(partial)
-        accessor = VectorAccessor(self.workshop, text, lengths, "n", width)
+        accessor = VectorAccessor(self.builder, text, lengths, "n", width)
         if not accessor.possible or not self._has_vectors(text):
             return None
         result = accessor.store(name, type, put, without=() if partial is not None else self.group.members)
@@ -243,21 +241,21 @@ class _Accessors:
 
     def _has_vectors(self, text: Printer) -> bool:
         """Vectors of four in WGSL are of 32 bits each."""
-        dtype = self.workshop.program.specs[self.found.node].dtype
+        dtype = self.builder.program.specs[self.found.node].dtype
         return not isinstance(text, WGSLPrinter) or compute_type(dtype) in ("f32", "i32", "u32")
 
 
 def _product_kernel(
-    workshop: KernelBuilder, accessors: _Accessors, tiling: Tiling, name: str, partial: Buffer | None
+    builder: KernelBuilder, accessors: _Accessors, tiling: Tiling, name: str, partial: Buffer | None
 ) -> Kernel:
-    target, found = workshop.target, accessors.found
+    target, found = builder.target, accessors.found
     functions = accessors.scalar_functions(partial)
-    loads, templates = workshop.searches_in(
+    loads, templates = builder.searches_in(
         names_used([statement for function in functions for statement in body_of(function)])
     )
-    written = [workshop.stored[node].buffer for node in accessors.group.members]
+    written = [builder.stored[node].buffer for node in accessors.group.members]
     written += [partial.name] if partial is not None else []
-    buffers = buffers_of(workshop, [*loads, *functions], written)
+    buffers = buffers_of(builder, [*loads, *functions], written)
     text = printer(target)
     text.use(buffers, cuttable=False)
     flags = accessors.vectors if tiling.vector > 1 else Vectors()
@@ -275,7 +273,7 @@ def _product_kernel(
     numbers += [f"offset_{buffer.name}" for buffer in buffers if buffer.has_offset]
     source = matmul.text(
         target.dialect,
-        compute_type(workshop.program.specs[found.node].dtype),
+        compute_type(builder.program.specs[found.node].dtype),
         found.sizes,
         tiling,
         flags,
@@ -294,7 +292,7 @@ def _product_kernel(
         group_size=group_size,
         numbers=tuple(numbers),
         flops=work,
-        bytes_moved=workshop.work_of(accessors.group.members)[1],
+        bytes_moved=builder.work_of(accessors.group.members)[1],
     )
 
 
@@ -304,15 +302,15 @@ def declarations(text: Printer, numbers: Sequence[str]) -> str:
 
 
 def _sum_of_parts(
-    workshop: KernelBuilder, group: Group, found: Product, parts: int, partial: Buffer, name: str
+    builder: KernelBuilder, group: Group, found: Product, parts: int, partial: Buffer, name: str
 ) -> Kernel:
     """The sums over parts of k, added up; and what is made of them."""
-    program = workshop.program
+    program = builder.program
     size = program.specs[found.node].size
     type = compute_type(program.specs[found.node].dtype)
-    group_size = min(64, workshop.target.group_limit, max(1, 1 << (size - 1).bit_length()))
+    group_size = min(64, builder.target.group_limit, max(1, 1 << (size - 1).bit_length()))
     groups = -(-size // group_size)
-    lowering = workshop.lowering(group.members)
+    lowering = builder.lowering(group.members)
     lowering.scopes[0].variables.add("i")
     place = variable("i", size)
     total = lowering.unique("total")
@@ -321,19 +319,19 @@ def _sum_of_parts(
     load = Load(partial.name, variable(counter, parts) * size + place, type)
     body = (Assign(total, Apply("add", (Name(total, type), load), type)),)
     lowering.add(Loop(counter, Literal(0, "i32"), parts, 1, body))
-    accessors = _Accessors(workshop, group, found)
+    accessors = _Accessors(builder, group, found)
     b, m, n = unflat(place, (found.sizes.batch, found.sizes.m, found.sizes.n))
     accessors.out(lowering, {"batch": b, "m": m, "n": n}, (Name(total, type),))
     number = variable("group", groups) * group_size + variable("lane", group_size)
     statements: list[Statement] = [Let("i", Position(number))]
     if size % group_size:
         statements.append(leave_beyond("i", size))
-    return workshop.kernel(
+    return builder.kernel(
         name,
         [*statements, *lowering.statements],
         groups=groups,
         group_size=group_size,
-        written=[workshop.stored[node].buffer for node in group.members if node in workshop.needed],
+        written=[builder.stored[node].buffer for node in group.members if node in builder.needed],
         work=float(size * parts),
         bytes_moved=float(partial.nbytes),
     )

@@ -1,4 +1,4 @@
-"""How values are combined: one rule for loops, for the lanes of a group, and for partial results."""
+"""Combines values: one rule for loops, for the lanes of a group, and for partial results."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FUNCTIONS: dict[str, BinaryFunction] = {
 
 
 def state_types(fn: ReduceFunction, dtype: DType) -> tuple[ComputeType, ...]:
-    """What is carried along: the components of a value, and its position where that is wanted."""
+    """The types of an accumulator: the components of a value, and its position for argmax and argmin."""
     types = (compute_type(dtype),) * components(dtype)
     return (*types, "i32") if fn in ("argmax", "argmin") else types
 
 
 def identity(fn: ReduceFunction, dtype: DType) -> tuple[Expr, ...] | None:
-    """What changes nothing; `None` where the first value itself must be the start."""
+    """The identity of a reduction; `None` where it has to start with the first value."""
     type = compute_type(dtype)
     if fn in ("sum", "any"):
         return tuple(Literal(False if type == "bool" else 0, type) for _ in range(components(dtype)))

@@ -35,37 +35,37 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import Reduce, Unary
 
 
-def rows_kernel(workshop: KernelBuilder, group: Group, shape: Shape, name: str) -> Kernel:
+def rows_kernel(builder: KernelBuilder, group: Group, shape: Shape, name: str) -> Kernel:
     """One row for each group of lanes: its reductions in order, then what is made of them."""
-    lanes = min(shape.lanes, workshop.target.group_limit)
+    lanes = min(shape.lanes, builder.target.group_limit)
     of_elements = any(axes is not None for axes in group.row_axes.values())
     elements = stretch_of(group.rows, lanes, shape) if not of_elements else 1
-    lowering = workshop.lowering(group.members)
-    row, group_size, groups, statements = begin_rows(group.rows, lanes, elements, shape, workshop.target)
+    lowering = builder.lowering(group.members)
+    row, group_size, groups, statements = begin_rows(group.rows, lanes, elements, shape, builder.target)
     several = shape.rows if lanes > 1 and group.rows % shape.rows == 0 else 1
     lowering.scopes[0].variables.update(("lane", "block") if several > 1 else ("row", "lane", "block"))
     inside = "part" if elements > 1 else "row"
     with lowering.inside(inside) if elements > 1 or several > 1 else nullcontext() as stretch:
         lowering.row = row
-        kept = keep_what_is_dear(lowering, workshop, group, row)
-        for level in _levels(workshop.program, group):
-            _reduce_rows(lowering, workshop, level, row, group.length, lanes, 1 if elements > 1 else shape.vector, kept)
-        store_rows(lowering, workshop, group, row, lanes, shape.vector, kept)
+        kept = keep_what_is_dear(lowering, builder, group, row)
+        for level in _levels(builder.program, group):
+            _reduce_rows(lowering, builder, level, row, group.length, lanes, 1 if elements > 1 else shape.vector, kept)
+        store_rows(lowering, builder, group, row, lanes, shape.vector, kept)
     if stretch is not None and several > 1:
         if not _loads_without(stretch.statements, "row"):
-            return rows_kernel(workshop, group, msgspec.structs.replace(shape, rows=1), name)
+            return rows_kernel(builder, group, msgspec.structs.replace(shape, rows=1), name)
         groups, statements = group.rows // several, []
         first = variable("group", groups) * several
         lowering.add(Loop("row", Position(first), Position(first + several), 1, tuple(stretch.statements)))
     elif stretch is not None:
         lowering.add(Loop("part", Literal(0, "i32"), elements, 1, tuple(stretch.statements), vector=elements))
-    work, moved = workshop.work_of(group.members)
-    return workshop.kernel(
+    work, moved = builder.work_of(group.members)
+    return builder.kernel(
         name,
         [*statements, *lowering.statements],
         groups=groups,
         group_size=group_size,
-        written=[workshop.stored[node].buffer for node in group.members if node in workshop.needed],
+        written=[builder.stored[node].buffer for node in group.members if node in builder.needed],
         work=work,
         bytes_moved=moved,
     )
@@ -88,18 +88,18 @@ class Column:
         self.index: Index | None = None
 
 
-def keep_what_is_dear(lowering: Lowering, workshop: KernelBuilder, group: Group, row: Index) -> Column:
+def keep_what_is_dear(lowering: Lowering, builder: KernelBuilder, group: Group, row: Index) -> Column:
     """Values that several loops over a row need, and that are dear, wait in the result's own memory between them."""
     column = Column()
-    program = workshop.program
+    program = builder.program
     loops = [*group.reductions, *(node for node in group.members if group.row_axes[node] is not None)]
-    results = [node for node in loops if group.row_axes[node] is not None and node in workshop.needed]
+    results = [node for node in loops if group.row_axes[node] is not None and node in builder.needed]
     for result in results[:1]:
-        spec, stored = program.specs[result], workshop.stored[result]
+        spec, stored = program.specs[result], builder.stored[result]
         axes = group.row_axes[result] or ()
         if components(spec.dtype) > 1 or stored.dtype != spec.dtype:
             continue
-        dear = _dear_in_several(program, loops, set(workshop.stored), spec.shape)
+        dear = _dear_in_several(program, loops, set(builder.stored), spec.shape)
         if dear is None or compute_type(program.specs[dear].dtype) != COMPUTE[stored.dtype]:
             continue
 
@@ -169,7 +169,7 @@ def begin_rows(
 
 
 def stretch_of(rows: int, lanes: int, shape: Shape) -> int:
-    """How many neighbouring rows one invocation has at once."""
+    """The number of neighbouring rows that one invocation has at once."""
     return shape.elements if lanes == 1 and shape.elements > 1 and rows % shape.elements == 0 else 1
 
 
@@ -218,7 +218,7 @@ def reduction_of(program: Program, node: int) -> tuple[ReduceFunction, DType]:
 
 def _reduce_rows(
     lowering: Lowering,
-    workshop: KernelBuilder,
+    builder: KernelBuilder,
     nodes: Sequence[int],
     row: Index,
     length: int,
@@ -228,34 +228,34 @@ def _reduce_rows(
 ) -> None:
     states: dict[int, tuple[Name, ...]] = {}
     for node in nodes:
-        fn, dtype = reduction_of(workshop.program, node)
+        fn, dtype = reduction_of(builder.program, node)
         states[node] = lowering.begin(node, fn, dtype, lambda at, node=node: element_of(lowering, node, row, at))  # type: ignore[misc]
     counter = lowering.unique("column")
     with lowering.inside(counter) as scope:
         column = variable(counter, length)
         kept.index = column
         for node in nodes:
-            fn, dtype = reduction_of(workshop.program, node)
+            fn, dtype = reduction_of(builder.program, node)
             value = element_of(lowering, node, row, column)
             lowering.take(node, fn, dtype, states[node], value, Position(column))
     kept.index = None
     for each in lowering.kept.values():
         each.written = each.used
-    lowering.add(lane_loop(counter, length, lanes, scope.statements, vector, sums_of(workshop, nodes, states)))
+    lowering.add(lane_loop(counter, length, lanes, scope.statements, vector, sums_of(builder, nodes, states)))
     for node in nodes:
-        fn, dtype = reduction_of(workshop.program, node)
+        fn, dtype = reduction_of(builder.program, node)
         if lanes > 1:
             lowering.add(fold(lowering, node, fn, dtype, states[node], lanes))
         lowering.of_row[node] = lowering.end(node, fn, dtype, states[node])
 
 
 def sums_of(
-    workshop: KernelBuilder, nodes: Sequence[int], states: dict[int, tuple[Name, ...]]
+    builder: KernelBuilder, nodes: Sequence[int], states: dict[int, tuple[Name, ...]]
 ) -> tuple[tuple[str, str], ...]:
     """Accumulators that may be kept in vectors, with the function that joins them."""
     result = []
     for node in nodes:
-        fn, _ = reduction_of(workshop.program, node)
+        fn, _ = reduction_of(builder.program, node)
         if len(states[node]) > 1 or fn not in reductions.FUNCTIONS:
             return ()
         result.append((states[node][0].name, reductions.FUNCTIONS[fn]))
@@ -283,7 +283,7 @@ def fold(lowering: Lowering, node: int, fn: ReduceFunction, dtype: DType, state:
 
 
 def store_rows(
-    lowering: Lowering, workshop: KernelBuilder, group: Group, row: Index, lanes: int, vector: int, kept: Column
+    lowering: Lowering, builder: KernelBuilder, group: Group, row: Index, lanes: int, vector: int, kept: Column
 ) -> None:
     """Values of the row by its first lane; values of elements by all of them."""
     of_elements = [node for node in group.members if group.row_axes[node] is not None]
@@ -292,15 +292,15 @@ def store_rows(
             continue
         value = lowering.of_row.get(node)
         if value is None:
-            value = lowering.value(node, unflat(row, workshop.program.specs[node].shape))
+            value = lowering.value(node, unflat(row, builder.program.specs[node].shape))
             lowering.of_row[node] = value
-        if node not in workshop.needed:
+        if node not in builder.needed:
             continue
         if lanes == 1:
-            store(lowering, workshop, node, row, value)
+            store(lowering, builder, node, row, value)
             continue
         with lowering.inside() as scope:
-            store(lowering, workshop, node, row, value)
+            store(lowering, builder, node, row, value)
         first = Apply("equal", (Name("lane", "i32"), Literal(0, "i32")), "bool")
         lowering.add(If(first, tuple(scope.statements)))
     if not of_elements:
@@ -310,17 +310,17 @@ def store_rows(
         column = variable(counter, group.length)
         kept.index = column
         for node in of_elements:
-            positions = row_positions(workshop.program, node, group.row_axes[node] or (), row, column)
+            positions = row_positions(builder.program, node, group.row_axes[node] or (), row, column)
             value = lowering.value(node, positions)
-            place = flat(positions, workshop.program.specs[node].shape)
+            place = flat(positions, builder.program.specs[node].shape)
             lowering.given[node] = (place, value)
-            if node in workshop.needed:
-                store(lowering, workshop, node, place, value)
+            if node in builder.needed:
+                store(lowering, builder, node, place, value)
     lowering.add(lane_loop(counter, group.length, lanes, scope.statements, vector))
 
 
 def row_positions(program: Program, node: int, axes: Sequence[int], row: Index, column: Index) -> Positions:
-    """Positions along all axes, of which some count rows and the others the columns."""
+    """Positions along all axes: some count rows, the others columns."""
     shape = program.specs[node].shape
     lanes = [axis for axis in range(len(shape)) if axis not in axes]
     along = dict(zip(axes, unflat(row, [shape[axis] for axis in axes]), strict=True))

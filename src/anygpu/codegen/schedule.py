@@ -147,13 +147,13 @@ class _Scheduler:
         )
 
     def _with_packing(self, bases: Sequence[int]) -> dict[int, int]:
-        """Only a map can write elements that share words: what other kernels compute is packed by one after them."""
+        """Only a map can write elements that share words: it packs the results of other kernels."""
         nodes, specs = list(self.program.nodes), list(self.program.specs)
         packed: dict[int, int] = {}
         for base in dict.fromkeys(bases):
             op, spec = nodes[base].op, specs[base]
             apart = isinstance(op, (Reduce, Contract, *HEAVY))
-            # A concatenation of so many that one kernel cannot take them all is written piece by piece.
+            # A concatenation of more parts than one kernel can bind is written piece by piece.
             apart = apart or (isinstance(op, Concatenate) and len(nodes[base].inputs) > self.target.bindings - 3)
             if is_narrow(spec.dtype, self.target) and spec.size and apart:
                 packed[base] = len(nodes)
@@ -168,7 +168,7 @@ class _Scheduler:
     # -- memory
 
     def _alias(self, output: int) -> tuple[int, int]:
-        """What an output is a view of, and from which element on: reshaping costs nothing, and no kernel."""
+        """The value that an output is a view of, and its first element there: a reshape needs no kernel."""
         node, offset = output, 0
         while True:
             op, inputs = self.program.nodes[node]
@@ -264,19 +264,19 @@ class _Scheduler:
         slots, buffers = list(self.slots), dict(self.buffers)
         found = self.convolutions = convolutions_in(program, self.target, roots, {*given, *roots})
         while True:
-            workshop = KernelBuilder(program, self.target, self.stored, self.buffers, self.rules.get)
+            builder = KernelBuilder(program, self.target, self.stored, self.buffers, self.rules.get)
             groups = grouped(
                 program, self.target, roots, given=given, parts_of=parts, alone=alone, convolutions=set(found)
             )
             read = {each for group in groups for each in group.reads}
-            workshop.needed = frozenset({*program.outputs, *read})
+            builder.needed = frozenset({*program.outputs, *read})
             for node, (op, _) in enumerate(program.nodes):
                 if isinstance(op, Search):
-                    workshop.searches[node] = f"find_{node}"
-                    workshop.search_functions[f"find_{node}"] = partial(search_function, workshop, node, op)
+                    builder.searches[node] = f"find_{node}"
+                    builder.search_functions[f"find_{node}"] = partial(search_function, builder, node, op)
             for group in groups:
                 try:
-                    self._make(workshop, group)
+                    self._make(builder, group)
                 except NotInKernel:
                     if len(group.members) == 1:
                         raise
@@ -289,7 +289,7 @@ class _Scheduler:
             self.made.clear()
             self.slots, self.buffers = list(slots), dict(buffers)
 
-    def _make(self, workshop: KernelBuilder, group: Group) -> None:
+    def _make(self, builder: KernelBuilder, group: Group) -> None:
         first = group.members[-1]
         op = self.program.nodes[first].op
         name = f"{_identifier(op.name)}_{first}"
@@ -299,35 +299,35 @@ class _Scheduler:
             case "map":
                 candidates = map_shapes(self.target)
                 shape = self._pick(name, candidates, Shape)
-                self.steps.append(map_kernel(workshop, group.members, shape, name))
+                self.steps.append(map_kernel(builder, group.members, shape, name))
             case "pieces":
-                self.steps += piece_kernels(workshop, first, Shape(), name)
+                self.steps += piece_kernels(builder, first, Shape(), name)
             case "rows":
                 candidates = rows_shapes(self.program, self.target, group)
                 shape = self._pick(name, candidates, Shape)
                 if group.parts == 1:
-                    self.steps.append(rows_kernel(workshop, group, shape, name))
+                    self.steps.append(rows_kernel(builder, group, shape, name))
                 else:
                     last = last_shape(self.target, group)
-                    buffers = part_buffers(workshop, group, self.new_slot)
-                    self.steps += two_stage_kernels(workshop, group, shape, last, name, buffers)
+                    buffers = part_buffers(builder, group, self.new_slot)
+                    self.steps += two_stage_kernels(builder, group, shape, last, name, buffers)
             case "contract":
                 convolved = self.convolutions.get(group.members[0])
-                candidates = contract_tilings(workshop, group, convolved)
+                candidates = contract_tilings(builder, group, convolved)
                 if convolved is not None and isinstance(picked := self.chosen.get(name, candidates[0]), Direct):
-                    self.steps.append(convolution_kernel(workshop, group, convolved, picked, name))
+                    self.steps.append(convolution_kernel(builder, group, convolved, picked, name))
                 else:
                     tiling = self._pick(name, candidates, Tiling)
-                    self.steps += product_kernels(workshop, group, tiling, name, self.new_slot)
+                    self.steps += product_kernels(builder, group, tiling, name, self.new_slot)
             case _ if isinstance(op, Custom):
                 self._launch(first)
             case _ if isinstance(op, Attend):
                 candidates = tilings_of(self.program, self.target, first)
-                self.steps.append(attention_kernel(workshop, first, self._pick(name, candidates, Attending), name))
+                self.steps.append(attention_kernel(builder, first, self._pick(name, candidates, Attending), name))
             case _:
                 inputs = self.program.nodes[first].inputs
                 distinct = isinstance(op, Scatter) and self.distinct(inputs[1])
-                self.steps += operation_kernels(workshop, first, self._new_temporary, distinct=distinct)
+                self.steps += operation_kernels(builder, first, self._new_temporary, distinct=distinct)
         if len(candidates) > 1:
             self.choices.append(Choice(name, tuple(candidates), tuple(range(before, len(self.steps)))))
 
@@ -369,7 +369,7 @@ def _identifier(name: str) -> str:
 
 # -- sizes to begin with; tuning may find better ones
 
-#: So many invocations keep any device busy.
+#: Invocations that keep any device busy.
 _ENOUGH = 65536
 
 
@@ -378,7 +378,7 @@ def parts_for(program: Program, target: Target, root: int) -> int:
     rows, length = row_sizes(program, root)
     if not _is_inner(program, root):
         return _parts_of_columns(target, rows, length)
-    # Enough to do for everybody, in parts that are long enough to be worth while.
+    # Enough parts to keep all invocations busy, each long enough to pay for the second stage.
     enough, shortest = (64, 16384) if target.scalar_invocations else (256, 2048)
     parts = min(-(-enough // rows), length // shortest) if rows < enough and length >= 2 * shortest else 1
     lanes = 1 if target.scalar_invocations else min(256, target.group_limit)
@@ -414,7 +414,7 @@ def _is_inner(program: Program, root: int) -> bool:
 
 
 def _summed(program: Program, root: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """What a reduction goes over, or the matrix of a product with a vector; along which axes; and those of batches."""
+    """The operand of a reduction, or the matrix of a product with a vector; the axes it is summed along; batch axes."""
     op, inputs = program.nodes[root]
     if isinstance(op, Contract):
         left, right = (program.specs[each].shape for each in inputs)
@@ -474,14 +474,14 @@ def rows_shape(program: Program, target: Target, group: Group) -> Shape:
     if length < 32:
         return Shape(group=64, lanes=1, vector=4)
     lanes = _lanes_for(target, jobs, length)
-    # What is the same for all rows is loaded once for some of them, as long as there are enough groups.
+    # Rows of one group share loads that are the same for all, as long as there are enough groups.
     enough = _enough(target.subgroup_size or 32)
     rows = next((each for each in (16, 8, 4, 2) if jobs % each == 0 and 2 * jobs * lanes >= each * enough), 1)
     return Shape(group=lanes, lanes=lanes, rows=rows if length <= 128 * lanes else 1, vector=4)
 
 
 def _enough(width: int) -> int:
-    """Invocations in subgroups of so many: narrow ones are those of processors, which have fewer of them at once."""
+    """Invocations that fill a device with subgroups of a width: processors have narrow ones, and fewer at once."""
     return width * (512 if width <= 8 else 1024)
 
 

@@ -1,4 +1,4 @@
-"""What code generation must know of a device: facts, never names of devices."""
+"""The facts about a device that code generation depends on, never its name."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """One device as kernels see it. Equal targets get equal kernels."""
 
     dialect: Dialect
-    #: Of "f16", "f64", "i64", "subgroups": what the device has beyond 32 bits.
+    #: Any of "f16", "f64", "i64" and "subgroups".
     features: tuple[str, ...] = ()
     #: The most invocations in a group, and the bytes that they can share.
     group_limit: int = 256
     group_memory: int = 16384
-    #: How many buffers a kernel may take, and how much of each it can see.
+    #: The most buffers that a kernel may take, and the bytes of each that it can see.
     bindings: int = 8
     binding_bytes: int = 128 << 20
     #: Groups along one dimension; more are folded into the second one. `None` when there is no limit.
     groups_per_dimension: int | None = 65535
-    #: How often one invocation may go round all its loops together. Some software adapters stop there, silently.
+    #: The most rounds of all loops of one invocation together. Some software adapters stop there, silently.
     loop_limit: int = 32768
     #: Whether one invocation is a thread of a processor, best given long vectors, or a lane of a wide machine,
     #: best given neighbours to work with. Only the starting point of tuning.
     scalar_invocations: bool = False
     #: Numbers that one invocation handles at once where it works alone.
     vector_width: int = 4
-    #: How many neighbouring invocations surely are one subgroup, in every kernel; 0 when nobody knows.
+    #: Neighbouring invocations that are one subgroup in every kernel; 0 when that is not known.
     subgroup_size: int = 0
     #: Functions, as "exp_f32", for which the dialect's own is called instead of ours: on this very device it was
     #: measured to be accurate enough (WGSL) or fast enough (OpenCL C, which promises the accuracy).

@@ -19,7 +19,7 @@ Body = Callable[[Lowering, Index], None]
 
 
 class Turned(NamedTuple):
-    """How a result is cut into blocks."""
+    """The blocks that a result is cut into."""
 
     shape: tuple[int, ...]
     #: The axis that is read along.
@@ -38,7 +38,7 @@ class Turned(NamedTuple):
         return size // (self.width * self.width * self.steps)
 
     def place(self, block: Index) -> Index:
-        """Of an element: `part` counts along the last axis, `turn` and `step` along the other one."""
+        """The index of an element: `part` counts along the last axis, `turn` and `step` along the other one."""
         last = len(self.shape) - 1
         along, across = self.shape[self.axis] // (self.width * self.steps), self.shape[last] // self.width
         if self.reads_along:

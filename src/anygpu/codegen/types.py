@@ -1,4 +1,4 @@
-"""How the types of programs are computed with and stored: in seven compute types, or pairs of them."""
+"""Maps the types of programs to the types that kernels compute and store: seven compute types, or pairs of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPUTE: dict[DType, ComputeType] = {
     "float64": "f64",
 }
 
-#: What brings a value back into a type that is narrower than what it is computed in.
+#: Functions that bring a value back into a type that is narrower than the one it is computed in.
 NARROWED: dict[DType, str] = {
     "int8": "wrap_i8",
     "int16": "wrap_i16",
@@ -76,6 +76,6 @@ def is_narrow(dtype: DType, target: Target) -> bool:
 
 
 def missing_feature(dtype: DType, target: Target) -> str | None:
-    """What the target would need for the type; `None` when it has it."""
+    """The feature that the target lacks for the type; `None` when it lacks none."""
     needed = {"f64": "f64", "i64": "i64", "u64": "i64"}.get(compute_type(dtype))
     return needed if needed is not None and not target.has(needed) else None

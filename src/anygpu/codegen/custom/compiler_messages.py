@@ -1,4 +1,4 @@
-"""What compilers say of a user's text, read: the first place that they name, and their own words.
+"""Parses compilers' messages on a user's text: the first place that they name, and their own words.
 
 Neither library tells it other than in words. This is the one place that knows what these look like.
 """

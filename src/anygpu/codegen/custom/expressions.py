@@ -22,7 +22,7 @@ _DEEPEST = 100
 #: Whole numbers that every language of kernels computes with alike, whatever their types: where each number, each
 #: constant and each intermediate result is among them, nothing wraps, no sign is lost and no comparison turns round.
 PLAIN = range(1 << 31)
-#: Those of the preprocessor, which knows one type with a sign and one without.
+#: Whole numbers of the preprocessor, which has one signed and one unsigned type.
 CONDITIONS = range(-(1 << 63), 1 << 63)
 _WHOLE_NUMBER = re.compile(r"(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:[uU]?[lL]{0,2}|[lL]{1,2}[uU]|[iI])")
 
@@ -38,7 +38,7 @@ def evaluate_exactly(tokens: Sequence[Token], known: Mapping[str, Number], withi
 
 
 def number_of(token: Token) -> Number:
-    """What a number in a text is worth, with whatever its language writes behind it."""
+    """The value of a literal, with the suffixes of its language."""
     text = token.text.lower().replace("'", "")
     try:
         if text.startswith("0x"):
@@ -199,7 +199,7 @@ def _by_type(at: Token) -> Unreadable:
 
 
 def _joined(tokens: Sequence[Token]) -> list[Token]:
-    """In WGSL the halves of shifts and comparisons are single tokens."""
+    """Joins the halves of shifts and comparisons, which are single tokens in WGSL."""
     result: list[Token] = []
     for token in tokens:
         if result:

@@ -21,7 +21,7 @@ from anygpu.program.graph import Node, Program
 from anygpu.program.ops.custom import Custom, Three
 from anygpu.program.primitives import Cast, Input, Reshape, Spec, product
 
-#: So many bytes stand in for an empty array: no vector is wider.
+#: Bytes that stand in for an empty array: no vector is wider.
 EMPTY_BYTES = 128
 #: Bytes of arrays of a group's invocations that are their own; OpenCL on processors keeps them on a thread's stack.
 PRIVATE_BYTES = 1 << 20
@@ -36,7 +36,7 @@ class Launch(msgspec.Struct):
     inputs: tuple[int, ...]
     #: For each result that the program uses the node that it is.
     nodes: dict[int, int]
-    #: Where its words in the status begin.
+    #: The first of its words in the status.
     first_word: int = 0
 
 
@@ -58,7 +58,7 @@ def launches_in(program: Program) -> dict[int, Launch]:
 
 
 def stored_under(program: Program, node: int) -> int:
-    """What a kernel's input is in memory: a reshaped array is the same as before."""
+    """The node whose memory a kernel's input is: a reshaped array shares its memory."""
     while isinstance(program.nodes[node].op, Reshape):
         node = program.nodes[node].inputs[0]
     return node
@@ -101,7 +101,7 @@ def with_copies(program: Program, offsets: tuple[bool, ...]) -> tuple[Program, l
 
 
 def reflected_of(op: Custom) -> Reflected:
-    """What the text says, after a look at whether the node says the same."""
+    """The reflection of the text, after a check that the node agrees with it."""
     updates = tuple(each.name for each in op.parameters if each.role == "update")
     found = _reflected(op.title, op.language, op.source, op.entry, updates)
     if found.parameters != op.parameters:
@@ -186,7 +186,7 @@ def checks_of(launch: Launch, program: Program, target: Target) -> list[Check]:
 
 
 def _lengths(op: Custom, prepared: Prepared, inputs: tuple[Spec, ...]) -> dict[str, int]:
-    """Of its buffers, in elements as the text counts them."""
+    """The lengths of its buffers, in elements as the text counts them."""
     rules = reflected_of(op).lengths
     lengths: dict[str, int] = {}
     for name, spec in _specs(op, inputs):
@@ -272,7 +272,7 @@ def launch_kernel(
 
 
 def _grid(op: Custom, target: Target) -> tuple[Three, int]:
-    """As it is dispatched, and how many groups are in one row of it when it is folded."""
+    """The grid that is dispatched, and the groups in one row of it when it is folded."""
     most = target.groups_per_dimension
     if most is None or not is_folded(op, target):
         return op.groups, 0

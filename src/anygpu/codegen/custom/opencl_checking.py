@@ -37,7 +37,7 @@ _HARMLESS_ATTRIBUTES = words_in(
     "reqd_work_group_size work_group_size_hint vec_type_hint opencl_unroll_hint packed always_inline noinline unused "
     "__packed__ __always_inline__ __noinline__ __unused__"
 )
-#: Whatever makes pointers, or memory that nobody declared. Functions are looked at where they are called.
+#: Words that make pointers or undeclared memory. Functions are checked where they are called.
 _FORBIDDEN = words_in("asm typeof NULL extern alloca va_list")
 #: Words of the language that begin with an underscore. Others are names of the compiler and of its built-in functions.
 _UNDERSCORED = frozenset({"_Bool", *SPACES, *QUALIFIERS, *KERNEL, *ATTRIBUTE, *_HARMLESS_ATTRIBUTES})
@@ -54,7 +54,7 @@ def is_forbidden(token: Token) -> bool:
 
 
 def check_attributes(text: Text, start: int, stop: int) -> None:
-    """Those of everything from `start` to before `stop`."""
+    """Checks the attributes from `start` to before `stop`."""
     place = start
     while place < stop:
         if text.tokens[place].text not in ATTRIBUTE:
@@ -72,11 +72,11 @@ def check_attributes(text: Text, start: int, stop: int) -> None:
 
 
 class Guards:
-    """What is put into a text: around indices, and into the calls of functions that must be able to report."""
+    """The insertions into a text: around indices, and into the calls of functions that must be able to report."""
 
     def __init__(self) -> None:
         self.words: list[Word] = []
-        #: What comes before the word at a place, and what stands for it.
+        #: Insertions before the word at a place, and replacements of it.
         self.before: dict[int, str] = {}
         self.replaced: dict[int, str] = {}
         #: Brackets of calls, and whether there is nothing in them.
@@ -90,7 +90,7 @@ class Guards:
         self.shared: list[Variable] = []
 
     def declare(self, text: Text, place: int, variable: Variable) -> None:
-        """Of the name at a place, write the lengths that were worked out in the place of those that are there."""
+        """Replaces the lengths in the declaration of a name by the computed ones."""
         if variable.space == "constant":
             self.constant += variable.nbytes
             if self.constant > MOST_CONSTANT:
@@ -151,7 +151,7 @@ class Checking:
         self.function = function
         self.guards = guards
         self.own = {each.name.text for each in text.functions if not each.is_kernel}
-        #: What each name is, from the outermost block to the innermost.
+        #: Variables by name, from the outermost block to the innermost.
         self.scopes: list[dict[str, Variable]] = [dict(text.globals), {}]
         #: Places where names are declared, up to the end of their lengths: nothing to check there.
         self.declared: set[int] = set()
@@ -266,7 +266,7 @@ class Checking:
         return self.text.is_type(token) or token.text in SPACES or token.text in ("const", "volatile", "restrict")
 
     def _address(self, place: int, token: Token) -> None:
-        """Only of one whole number, and only as the first argument of an atomic function."""
+        """`&` is allowed for one whole number, and only as the first argument of an atomic function."""
         operand, variable = self.tokens[place + 1], self._find(self.tokens[place + 1].text)
         end = place + 1
         while self.tokens[end + 1].text == "[":
@@ -279,7 +279,7 @@ class Checking:
                 token,
             )
         type, count = variable.element
-        # Of another type than its own a compiler would take the pointer all the same, and write as much as it is for.
+        # A compiler would accept a pointer to another type as well, and write past the element.
         taken: tuple[str, ...] = ("long", "ulong") if callee in ATOM else ("int", "uint")
         if callee == "atomic_xchg":
             taken += ("float",)
@@ -297,7 +297,7 @@ class Checking:
         for number, (where, variable, after) in enumerate(self.text.declared(place, end)):
             found = self._find(variable.name)
             is_shared = variable.space == "local"
-            # What comes before it in the same declaration still means the other one.
+            # Names before it in the same declaration still refer to the outer one.
             if (in_loop or number or is_shared) and found is not None and found.is_array:
                 raise self._refuse(f"{variable.name} is an array already. Use another name.", self.tokens[where])
             for each in self.tokens[where + 1 : after]:

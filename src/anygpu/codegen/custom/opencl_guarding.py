@@ -3,7 +3,7 @@
 OpenCL has no robustness: an index outside of an array writes over whatever is there. So a checked kernel has no
 pointers but its buffers, and these, like the arrays that it declares, are used by an index only, which is looked at
 before.
-What is compiled is written anew from the words that were looked at, line by line, so that nothing else can be in it.
+The text that is compiled is rewritten from the tokens that were checked, line by line, so it contains nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anygpu.codegen.custom.prepared_kernel import Prepared, Taken
 from anygpu.codegen.custom.tokens import Token, Unreadable
 from anygpu.program.dtypes import ITEMSIZE
 
-#: How a number arrives: as 32-bit words.
+#: Numbers are passed as 32-bit words, and put together like this.
 _FROM_WORDS = {
     "int": "as_int({0})",
     "uint": "{0}",
@@ -30,8 +30,8 @@ _FROM_WORDS = {
     "double": "as_double((ulong){0} | ((ulong){1} << 32))",
 }
 
-#: What is larger than a word is told as the largest; the upper half of a word's numbers as the negative ones that they
-#: most likely were meant to be.
+#: An index beyond a word is reported as the largest; one in the upper half of a word as the negative number that it
+#: most likely was meant to be.
 _GUARD = (
     "long anygpu_at(long index, long length, __global uint* status, uint word) { "
     "if (index >= 0 && index < length) return index; "

@@ -1,4 +1,4 @@
-"""What an OpenCL C kernel takes, by its own declarations."""
+"""The parameters of an OpenCL C kernel, from its declarations."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def scalar_of(text: Text, parameter: opencl_text.Parameter) -> str:
 
 
 def group_of(text: Text, function: Function) -> Three | None:
-    """By reqd_work_group_size; `None` without it."""
+    """The group size that reqd_work_group_size states; `None` without it."""
     place = function.start
     end = function.body
     while place < end:
@@ -145,7 +145,7 @@ def group_of(text: Text, function: Function) -> Three | None:
 
 
 def group_memory(text: Text) -> int:
-    """Of the arrays that are declared as __local, wherever that is."""
+    """Bytes of all arrays that are declared as __local."""
     total = 0
     for place, token in enumerate(text.tokens):
         if opencl_text.SPACES.get(token.text) != "local" or token.kind != "name":

@@ -56,7 +56,7 @@ class Parameter(NamedTuple):
     name: Token
     #: "global" and so on; "private" where nothing is said.
     space: str
-    #: Of the words that are the type: without qualifiers and the name.
+    #: The words of the type, without qualifiers and the name.
     words: tuple[Token, ...]
     stars: int
     is_const: bool
@@ -199,7 +199,7 @@ class Text:
         if any(token.text == "*" for token in before):
             raise Unreadable(f"{name.text} gives back a pointer, which no function of a kernel can.", name)
         body = place if self.tokens[place].text == "{" else -1
-        # Those of a prototype need no names, and nobody asks for them.
+        # Parameters of a prototype need no names, and are not used.
         parameters = tuple(self._parameters(opening, closing)) if body >= 0 else ()
         if body < 0 and self.tokens[place].text != ";":
             raise Unreadable(f"the body of {name.text} is missing.", self.tokens[place])
@@ -321,7 +321,7 @@ class Text:
         return None
 
     def nbytes(self, words: Sequence[Token]) -> int:
-        """Of one value; what is not known counts as much as the widest vector."""
+        """Bytes of one value; an unknown type counts as much as the widest vector."""
         return self._layout(words)[0]
 
     def _layout(self, words: Sequence[Token], depth: int = 0) -> tuple[int, int]:
@@ -335,7 +335,7 @@ class Text:
         return self._layouts.get(" ".join(word.text for word in words), (128, 128))
 
     def _tagged(self, place: int) -> tuple[tuple[Token, Token], int]:
-        """Of a struct, union or enum that begins here: the words that stand for it, and the place after it."""
+        """The words that stand for the struct, union or enum that begins here, and the place after it."""
         keyword, after = self.tokens[place], self.past_attributes(place + 1)
         tag = keyword._replace(text=f"at {place}")
         if self.tokens[after].kind == "name":
@@ -368,7 +368,7 @@ class Text:
     # -- declarations of variables
 
     def declared(self, start: int, end: int) -> Iterator[tuple[int, Variable, int]]:
-        """Of a declaration that ends at `end`: the place of each name, what it is, and where its lengths end."""
+        """The variables of a declaration that ends at `end`: place of the name, variable, and end of its lengths."""
         place = start
         words: list[Token] = []
         space = "private"

@@ -34,9 +34,9 @@ class Prepared(NamedTuple):
     #: The words of the status that it writes to; none when nothing is checked, and then there is no status either.
     words: tuple[Word, ...]
     numbers: tuple[Taken, ...]
-    #: Of the numbers, in bytes: a multiple of 4.
+    #: The size of the numbers, a multiple of 4.
     nbytes: int
-    #: Buffers that have at least so many elements, or none: they are used in vectors.
+    #: The fewest elements of buffers that are used in vectors; those may also be empty.
     least: tuple[tuple[str, int], ...] = ()
     #: Bytes of the arrays that each invocation has for itself, as far as they are looked at.
     private: int = 0

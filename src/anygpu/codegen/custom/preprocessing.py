@@ -122,7 +122,7 @@ class _Preprocessor:
         for name, value in _ALWAYS.items():
             word = Token("name", name, 0, 1, 1)
             self.macros[name] = Macro(word, None, (Token("number", str(value), 0, 1, 1),))
-        #: Of each conditional that is open: whether its words count, and whether one of its branches has counted.
+        #: For each open conditional: whether its branch is active, and whether one of its branches has been.
         self.open: list[tuple[bool, bool, Token]] = []
         self.count = 0
 
@@ -281,7 +281,7 @@ class _Preprocessor:
             else:
                 result.append(token)
                 continue
-            # What comes after may be the arguments of what the macro ends in; that is too clever for a kernel.
+            # The tokens after it could be arguments of a macro that the expansion ends in; kernels need no such thing.
             result += self._expanded(body, hidden | {token.text}, depth + 1)
         return result
 
@@ -319,7 +319,7 @@ class _Preprocessor:
 
 
 def _arguments(tokens: Sequence[Token], place: int, at: Token) -> tuple[list[list[Token]], int]:
-    """What is between the commas of a call, and the place after it."""
+    """The arguments of a macro call, and the place after it."""
     arguments: list[list[Token]] = [[]]
     depth = 0
     while place < len(tokens):

@@ -20,14 +20,14 @@ class ScalarParameter(msgspec.Struct, frozen=True):
 
 
 class Length(msgspec.Struct, frozen=True):
-    """How many elements a buffer may have: any multiple of a number, or exactly so many."""
+    """The lengths that a buffer may have: any multiple of a number, or exactly that number."""
 
     multiple: int = 1
     exactly: int | None = None
 
 
 class Reflected(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a kernel from its text alone."""
+    """The facts about a kernel that its text states."""
 
     language: Language
     #: The function in the text.

@@ -1,4 +1,4 @@
-"""What a kernel's text says of itself: the buffers and numbers that it takes, its constants and the size of its groups.
+"""Reflects on a kernel's text: the buffers and numbers that it takes, its constants and the size of its groups.
 
 Everything that is not understood is refused here, before any compiler sees it, with its place in the user's own text.
 """
@@ -21,7 +21,7 @@ _LANGUAGES: tuple[Language, ...] = ("opencl", "wgsl")
 
 
 def language_of(source: str) -> Language | None:
-    """By the first word that only one of them has; `None` when there is none."""
+    """The language, by the first word that only one of them has; `None` when there is none."""
     for read_as in _LANGUAGES:
         before = ""
         for token in first_tokens(source, read_as):

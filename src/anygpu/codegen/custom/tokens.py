@@ -55,7 +55,7 @@ class Unreadable(Exception):
 
 
 def first_tokens(source: str, language: Language) -> Iterator[Token]:
-    """As many of them as can be read."""
+    """The tokens up to the first that cannot be read."""
     try:
         yield from _Reader(source, language).tokens()
     except Unreadable:
@@ -114,7 +114,7 @@ class _Reader:
         self.at = end
 
     def _end_of_line(self) -> int:
-        """Of a comment; in C, a backslash carries it on to the next line."""
+        """The end of a line comment; in C, a backslash continues it on the next line."""
         place = self.at
         while True:
             end = self.source.find("\n", place)
@@ -213,7 +213,7 @@ def partners(tokens: Sequence[Token]) -> dict[int, int]:
 
 
 def separated(tokens: Sequence[Token], pairs: Mapping[int, int], start: int, stop: int) -> Iterator[tuple[Token, ...]]:
-    """What is between commas. One may come after the last."""
+    """The parts between commas. A trailing comma is allowed."""
     first = place = start
     while place < stop:
         if tokens[place].text == ",":

@@ -198,7 +198,7 @@ class _Preparation:
 
 
 def _guard(position: int, number: int) -> str:
-    """Of an index that is outside, the distance from the end is written down, which is never 0; see `Check`."""
+    """A function that reports an index out of bounds by its distance from the end, never 0; see `Check`."""
     return (
         f"fn anygpu_at_{position}(index: u32) -> u32 {{ let length = anygpu_numbers.length_{position}; "
         f"if (index < length) {{ return index; }} "

@@ -1,4 +1,4 @@
-"""What a WGSL kernel takes, by its own declarations."""
+"""The parameters of a WGSL kernel, from its declarations."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def entry_of(module: Module, entry: str | None) -> Function:
 
 
 def resources_of(module: Module, function: Function) -> list[Variable]:
-    """In the order of their bindings. Of several kernels in a text, each has what it uses."""
+    """The resources in the order of their bindings. Each of several kernels in a text has those that it uses."""
     alone = sum("compute" in each.attributes for each in module.functions.values()) == 1
     used, _ = module.reached(function.name.text)
     found: dict[int, Variable] = {}
@@ -205,7 +205,7 @@ def group_of(module: Module, function: Function) -> Three:
 
 
 def can_fold(module: Module, function: Function) -> bool:
-    """Whether everything that tells an invocation its place is a parameter of its own, which can be computed anew."""
+    """Whether every builtin that gives an invocation its place is a parameter of its own, which can be recomputed."""
     return all(
         "builtin" in each.attributes or not _has_place(module, module.resolved(each.type))
         for each in function.parameters
@@ -252,7 +252,7 @@ def with_constants(source: str, overrides: Mapping[str, Constant], given: Mappin
 
 
 def _literal(constant: Constant, value: Number) -> str:
-    """As the constant's type wants it."""
+    """The value as a literal of the constant's type."""
     name = constant.name.text
     type = constant.type.name if constant.type is not None else None
     if type is None:

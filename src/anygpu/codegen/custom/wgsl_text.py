@@ -22,9 +22,9 @@ SCALARS: dict[str, DType] = {
 }
 #: Bytes; a truth value counts as what it takes in the memory of a group.
 SIZES = {"f32": 4, "i32": 4, "u32": 4, "f16": 2, "f64": 8, "i64": 8, "u64": 8, "bool": 4}
-#: What the texts that are put in are made of, and what the sizes of types are known by.
+#: Names that inserted texts use, and that sizes of types depend on: a kernel may not redefine them.
 _KEPT = frozenset({*SIZES, "vec2", "vec3", "vec4", "array", "atomic", "max", "min", "arrayLength"})
-#: So often constants are looked at that are made of others further down.
+#: Passes over constants that refer to constants further down.
 _ROUNDS = 10
 _SHORT = {"f": "f32", "i": "i32", "u": "u32", "h": "f16"}
 
@@ -109,7 +109,7 @@ class Module:
         self._at = 0
         self._read_all()
         self.values = self._values()
-        #: Those of them that are whole numbers whatever their types.
+        #: The constants that are whole numbers whatever their types.
         self.exact = self._exact()
 
     # -- declarations
@@ -325,7 +325,7 @@ class Module:
     # -- meaning
 
     def _values(self) -> dict[str, Number]:
-        """Of the constants that are plain numbers."""
+        """Values of the constants that are plain numbers."""
         values: dict[str, Number] = {}
         waiting = dict(self.constants)
         for _ in range(_ROUNDS):
@@ -358,7 +358,7 @@ class Module:
         return found
 
     def resolved(self, type: Type, depth: int = 0) -> Type:
-        """Without aliases, and with `vec4f` written as `vec4<f32>`."""
+        """The type without aliases, and with `vec4f` written as `vec4<f32>`."""
         name, arguments, at = type
         if depth > 20:
             raise Unreadable(f"{at.text} is defined by itself.", at)
@@ -403,7 +403,7 @@ class Module:
         raise Unreadable(f"the size of {at.text} is not known.", at)
 
     def layout(self, struct: str, depth: int = 0) -> tuple[list[int], int, int]:
-        """Where the fields of a struct are, how large it is, and its alignment."""
+        """The offsets of a struct's fields, its size and its alignment."""
         places: list[int] = []
         end, largest = 0, 1
         for field in self.structs[struct]:

@@ -42,7 +42,7 @@ class OpenCLPrinter(VectorPrinter):
         return expr.args[0].type in ("f32", "f64")
 
     def must_hide(self, value: float, type: ComputeType) -> bool:
-        """What its functions must not be given as a constant, as `floor(x * NaN)` would: nothing was stored then."""
+        """PoCL miscompiles its functions of such constants: of `floor(x * NaN)` nothing was stored."""
         return not abs(value) < _LARGE[type]
 
     def from_bits(self, bits: int, type: ComputeType) -> str:
@@ -123,7 +123,7 @@ class OpenCLPrinter(VectorPrinter):
 
     @property
     def taken(self) -> list[str]:
-        """What is handed on, as parameters of a function."""
+        """The buffers and their offsets, as parameters of a function."""
         offsets = [f"const uint offset_{each.name}" for each in self.buffers.values() if each.has_offset]
         return [*self._buffer_parameters(), *offsets]
 

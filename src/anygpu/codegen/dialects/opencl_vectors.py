@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class OpenCLVectors(VectorSyntax):
-    """As many components as fit into the registers of the device. A truth value is an int: 0, or -1 for true."""
+    """Vectors that fill the registers of the device. A truth value is an int: 0, or -1 for true."""
 
     _ELEMENTS: ClassVar[dict[DType, str]] = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort"}
 
@@ -40,7 +40,7 @@ class OpenCLVectors(VectorSyntax):
         return super().joined(type, [f"{part} ? -1 : 0" for part in parts] if type == "bool" else parts)
 
     def _address(self, buffer: Buffer, index: Index) -> str:
-        """As a number of vectors where it is one."""
+        """The arguments of vload and vstore: counted in vectors where the index is a multiple of the width."""
         first = f"offset_{buffer.name} + " if buffer.has_offset else ""
         if not first and is_multiple(index, self.width):
             return f"{self._printer.position(index // self.width)}, {buffer.name}"
@@ -62,7 +62,7 @@ class OpenCLVectors(VectorSyntax):
         return f"vload{width}({at})"
 
     def spread(self, buffer: Buffer, index: Index, offsets: Sequence[int]) -> str | None:
-        """As many neighbours as are needed, each as often as it is needed."""
+        """One load of all neighbours that are needed, and a swizzle that repeats them."""
         count = max(offsets) + 1
         if count not in (2, 4, 8, 16) or count > self.width:
             return None
@@ -135,5 +135,5 @@ class OpenCLVectors(VectorSyntax):
 
 
 def vector_width(target_width: int, types: set[ComputeType]) -> int:
-    """As many as fit into a register, when it holds `target_width` of 32 bits; of the narrowest type there is."""
+    """The components of the narrowest type that fit into a register, which holds `target_width` of 32 bits."""
     return max(2, target_width // 2 if types and types <= set(WIDE_TYPES) else target_width)

@@ -1,4 +1,4 @@
-"""What both dialects have in common: statements, operators and positions look alike in all C-like languages."""
+"""Prints kernels: statements, operators and positions, which both dialects spell alike."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ class Printer(ABC):
 
     @abstractmethod
     def parameters(self, numbers: Sequence[str]) -> str:
-        """Those of the kernel function, where buffers are its arguments."""
+        """The parameters of the kernel function, where buffers are its arguments."""
 
     @property
     @abstractmethod
     def handed_on(self) -> str:
-        """What a call of a function of the kernel begins with, so that the function sees the buffers."""
+        """The first arguments of a call of a kernel's function: the buffers, where they are not global."""
 
     @property
     @abstractmethod
@@ -108,7 +108,7 @@ class Printer(ABC):
     def add_to_word(self, buffer: Buffer, value: str) -> str: ...
 
     def comparison(self, fn: str, of: ComputeType, one: str, other: str) -> str | None:
-        """Where an operator does not say what it should: what to write instead."""
+        """A replacement for a comparison whose operator drivers get wrong; `None` for the others."""
         return None
 
     def wrapped(self, fn: str, of: ComputeType, one: str, other: str, width: int = 1) -> str | None:
@@ -130,7 +130,7 @@ class Printer(ABC):
         """The number with these bits, which no compiler can know before the kernel runs."""
 
     def opaque(self, value: str, type: ComputeType) -> str:
-        """The same value, of which a compiler does not know how it was made."""
+        """The same value, hidden from the compiler's algebra."""
         return value
 
     # -- expressions
@@ -404,7 +404,7 @@ class Printer(ABC):
         return library.definitions(self.target.dialect, self.needed).strip()
 
     def windows(self, buffer: Buffer) -> int:
-        """How many bindings show the whole of a buffer."""
+        """The number of bindings that cover a whole buffer."""
         return max(1, -(-_shown_bytes(buffer) // self.window_bytes))
 
     @property

@@ -17,9 +17,9 @@ from anygpu.codegen.index import Index, constant, variable
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel_ir import If, Let, Load, Loop, Name, Statement, Store
 
-#: So many vectors of a row one lane has at most.
+#: The most vectors of a row that one lane keeps,
 MOST_TURNS = 32
-#: And so many vectors that are the same for all its rows.
+#: and the most vectors that all its rows share.
 MOST_BEFORE = 64
 
 Key = tuple[str, Index]
@@ -68,7 +68,7 @@ class Registers:
         return lines
 
     def _turn(self, syntax: VectorSyntax, loop: Loop, strips: Strips, turn: int) -> list[str]:
-        """What a lane does with one of its vectors."""
+        """The lines for one of a lane's vectors."""
         place = variable("lane", strips.lanes) + turn * strips.lanes
         text = VectorText(self._printer, syntax, loop.variable, strips.base + place * syntax.width)
         text.turn = f"_{turn}" if turn else ""
@@ -114,7 +114,7 @@ class Registers:
         if isinstance(value, Name) and value.name in text.wide:
             self._names.setdefault(key, {})[turn] = text.expression(value).text
             if self._last_store[key] > self._number[id(loop)]:
-                # Not printed, but whoever asks what is done in vectors must know.
+                # The store is not printed, but it counts as done in vectors.
                 text.lines([statement])
                 return lines
         return lines + text.lines([statement])

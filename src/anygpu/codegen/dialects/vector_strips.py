@@ -1,4 +1,4 @@
-"""How a loop over neighbours goes in strips of them."""
+"""Loops over neighbours, cut into strips."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from anygpu.codegen.target import ComputeType
 
 
 class Strips(NamedTuple):
-    """So many of them, the first at position `base`."""
+    """The strips of a loop: their number, and the position `base` of the first."""
 
     base: Index
     number: int | str
     #: Whether nothing is left behind the last of them.
     exact: bool
-    #: How many invocations share them.
+    #: The number of invocations that share them.
     lanes: int
 
     @property
@@ -69,7 +69,7 @@ def types_of_sums(loop: Loop) -> dict[str, ComputeType] | None:
 
 
 def neutral(fn: str, syntax: VectorSyntax, printer: Printer, type: ComputeType, name: str) -> str:
-    """What the components of a sum begin with: nothing where that exists, else what the sum begins with."""
+    """The initial accumulator: the identity of the reduction if it has one, else the loop's start value."""
     if fn in ("add", "multiply") and type != "bool":
         return syntax.broadcast(type, printer.literal(Literal(0 if fn == "add" else 1, type)))
     return syntax.broadcast(type, name)

@@ -30,13 +30,13 @@ class VectorSyntax(ABC):
 
     syntax: Syntax
     width: int
-    #: Sums are kept in so many vectors at once, because one would have to wait for its last addition.
+    #: The number of vectors that one sum is kept in: each addition to a single one would wait for the last.
     chains: int = 1
     #: Whether an array of vectors is kept in registers when its positions are known.
     has_arrays: bool = False
     #: Whether it is worth while to do single components where there is no other way.
     patient: bool = True
-    #: How many loads and stores of whole vectors have been printed.
+    #: The number of loads and stores of whole vectors that have been printed.
     together: int = 0
 
     def type_name(self, type: ComputeType) -> str:
@@ -83,7 +83,7 @@ class VectorSyntax(ABC):
         """A function that takes vectors; `None` when it is for single values only."""
 
     def opaque(self, type: ComputeType, text: str) -> str:
-        """The same values, of which a compiler does not know how they were made."""
+        """The same values, hidden from the compiler's algebra."""
         return text
 
     def component(self, text: str, number: int) -> str:

@@ -70,9 +70,9 @@ class VectorText:
         #: Other variables whose values are known.
         self.fixed: dict[str, Index] = {}
         self.wide: set[str] = set()
-        #: How names of running values are spelled inside.
+        #: Names of accumulators inside of the loop.
         self.spelled: dict[str, str] = {}
-        #: What tells the names of this text from those of others in the same block.
+        #: A suffix that keeps the names of this text apart from those of others in the same block.
         self.turn = ""
         self._before: list[str] = []
         self._held = 0
@@ -158,7 +158,7 @@ class VectorText:
         return Text(text, True)
 
     def _distances(self, index: Index) -> list[int] | None:
-        """How far each neighbour's position is from the first; `None` where that is not known."""
+        """The distance of each neighbour from the first; `None` where it is not known."""
         if any(index.depends_on(name) for name in self.wide):
             return None
         first = self._component(index, 0)
@@ -257,7 +257,7 @@ class VectorText:
         )
 
     def _named(self, value: Text, type: ComputeType) -> Text:
-        """What several components are taken of has a name."""
+        """The value under a name, because several components are taken of it."""
         if not value.wide or value.text.replace("[", "").replace("]", "").isidentifier():
             return value
         self._held += 1
@@ -268,7 +268,7 @@ class VectorText:
     # -- statements
 
     def lines(self, statements: Sequence[Statement], running: Sequence[str] = ()) -> list[str]:
-        """Without loops; `running` are the values that may be assigned to."""
+        """The lines of statements without loops; `running` are the values that may be assigned to."""
         result: list[str] = []
         for statement in statements:
             lines = self._statement(statement, running)
@@ -396,7 +396,7 @@ def _closes_at_end(text: str, opened: int) -> bool:
 
 
 def unwrapped(text: str) -> str:
-    """Without parentheses around all of it."""
+    """The text without parentheses around all of it."""
     return text[1:-1] if text.startswith("(") and _closes_at_end(text, 0) else text
 
 

@@ -36,7 +36,7 @@ from anygpu.codegen.target import ComputeType, Target
 
 #: Bodies of more statements than this are not written several times.
 _SHORT = 4
-#: So many rounds of a short loop are written out.
+#: Rounds of a short loop that are unrolled.
 _AT_ONCE = 4
 
 
@@ -218,7 +218,7 @@ class _Strips:
 
 
 def stretch_in_vectors(printer: Printer, syntax: VectorSyntax, loop: Loop) -> list[str] | None:
-    """A fixed stretch of neighbours, as so many whole vectors; loops inside go round for all of them together."""
+    """A fixed stretch of neighbours, as whole vectors; a loop inside runs once for all of them."""
     if not isinstance(loop.stop, int) or printer.expression(loop.start) != "0" or loop.stop % syntax.width:
         return None
     try:
@@ -321,7 +321,7 @@ class _Stretch:
         return result
 
     def _inner_loop(self, loop: Loop) -> list[str]:
-        """A loop that goes round for all vectors together; a short one does four rounds at once, where rounds cost."""
+        """A loop that runs once for all vectors; a short one is unrolled four times, where rounds cost."""
         stop = str(loop.stop) if isinstance(loop.stop, int) else self._printer.expression(loop.stop)
         start, name, step = self._printer.expression(loop.start), loop.variable, loop.step
         single = self.lines(loop.body, nested=True)

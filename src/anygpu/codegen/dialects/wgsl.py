@@ -106,14 +106,14 @@ class WGSLPrinter(VectorPrinter):
         super().try_out(body)
 
     def declare_in_vectors(self, names: Set[str] | None) -> None:
-        """Which buffers are declared in vectors; `None` while that is being found out."""
+        """Sets the buffers that are declared in vectors; `None` while that is being found out."""
         self._in_vectors = None if names is None else frozenset(names)
 
     def may_be_in_vectors(self, buffer: Buffer) -> bool:
         return self._in_vectors is None or buffer.name in self._in_vectors
 
     def grain(self, buffer: Buffer) -> int:
-        """How many elements a vector in a buffer has; 1 where there are no vectors of them."""
+        """The elements of a vector in a buffer; 1 where the dialect has no vectors of the type."""
         if buffer.dtype == "float16":
             return 4 if self.target.has("f16") else 1
         return 16 // ITEMSIZE[buffer.dtype] if buffer.dtype in _ELEMENTS else 1
@@ -138,7 +138,7 @@ class WGSLPrinter(VectorPrinter):
     # -- buffers
 
     def _declared(self, buffer: Buffer) -> str:
-        """The type of a whole buffer. Its length is said where all of it is bound: nobody has to ask for it then."""
+        """The type of a whole buffer, with its length where all of it is bound: no arrayLength() is needed then."""
         element, count = self._element(buffer), buffer.size
         if buffer.name in (self._in_vectors or ()):
             grain = self.grain(buffer)
@@ -184,7 +184,7 @@ class WGSLPrinter(VectorPrinter):
         return unsigned
 
     def _place(self, buffer: Buffer, index: str) -> str:
-        """Where an element is in its buffer; in vectors, it is a component."""
+        """The index of an element in its buffer; in a buffer of vectors, a component of one."""
         if buffer.name not in (self._in_vectors or ()):
             return index
         simple, grain = index if index.isidentifier() else f"({index})", self.grain(buffer)
@@ -318,7 +318,7 @@ def _subgroup_function(fold: Fold) -> str | None:
             floating = combined.type in ("f32", "f64")
             if combined.type == "bool":
                 return {"bitwise_or": "subgroupAny", "bitwise_and": "subgroupAll"}.get(combined.fn)
-            # What becomes of NaN in the least and the greatest is not said anywhere.
+            # The specification does not say what subgroupMin and subgroupMax make of NaN.
             known = {"add": "subgroupAdd", "multiply": "subgroupMul"}
             if not floating:
                 known |= {"minimum": "subgroupMin", "maximum": "subgroupMax"}

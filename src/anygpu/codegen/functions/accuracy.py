@@ -1,4 +1,4 @@
-"""Which built-in functions of a device are good enough to be called instead of ours: measurements, without the device.
+"""Decides which built-in functions of a device are accurate enough to be called instead of ours, from measurements.
 
 WGSL promises little: sin to 2^-11, exp to 3 + 2|x| units, and nothing at all for infinities and NaN; but many devices
 do far better, and their own functions are fast. `measurement` is a schedule that evaluates them at chosen points, to be
@@ -22,10 +22,10 @@ from anygpu.codegen.target import Target
 from anygpu.program.dtypes import DType
 from anygpu.program.primitives import Spec
 
-#: In eps, relative to max(|result|, 1): three quarters of the published tolerance, for there are other points too.
+#: The largest error in eps, relative to max(|result|, 1): three quarters of the published tolerance, as a reserve.
 LIMIT = {"f32": 24.0, "f64": 48.0}
 
-#: What measurements were judged by: those that were judged otherwise are made again.
+#: The criteria of measurements: those made by other criteria are made again.
 JUDGED_BY = "accuracy, infinities, NaN and signs of zeros"
 
 _GROUP_SIZE = 64
@@ -38,7 +38,7 @@ class Trial(msgspec.Struct, frozen=True):
     """Functions of one type and number of operands, which one kernel evaluates at the same points."""
 
     type: str
-    #: As in `CANDIDATES`; row i of the result belongs to name i.
+    #: Names in `CANDIDATES`; row i of the result belongs to name i.
     names: tuple[str, ...]
     binary: bool
 
@@ -48,7 +48,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def trials(target: Target) -> tuple[Trial, ...]:
-    """What there is to measure on a target; nothing where the dialect itself promises accuracy."""
+    """The trials for a target; none where the dialect itself promises accuracy."""
     if target.dialect != "wgsl":
         return ()
     found = []
@@ -137,7 +137,7 @@ def is_good(trial: Trial, name: str, results: HostArray) -> bool:
 
 
 def reference(name: str, points: tuple[HostArray, ...]) -> HostArray:
-    """What a function should give, in float64."""
+    """The right results of a function, in float64."""
     fn = name.rsplit("_", 1)[0]
     values: HostArray = getattr(np, _NUMPY_NAME.get(fn, fn))(*(each.astype(np.float64) for each in points))
     return values
@@ -154,7 +154,7 @@ def _near(name: str, trial: Trial, results: HostArray, points: tuple[HostArray, 
     return near
 
 
-#: What runs in a race: where a dialect's own functions are slow, all of these are.
+#: Functions that are raced: where a dialect's own are slow, all of these are.
 _RUNNERS = ("log_f32", "sin_f32", "atan_f32", "power_f32")
 _RACE_LENGTH = 1 << 16
 

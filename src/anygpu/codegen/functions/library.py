@@ -1,4 +1,4 @@
-"""Which name a kernel calls for a function, and the definitions of those names that are not the dialect's own."""
+"""The name that a kernel calls for a function, and the definitions of the names that are not the dialect's own."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ CANDIDATES: dict[Dialect, dict[str, str]] = {
     },
 }
 
-#: How the name of a function for vectors ends.
+#: The end of a vector function's name.
 _VECTOR = re.compile(r"_f(?:32|64)x(\d+)$")
 
 #: Functions whose name says their types already.
@@ -119,7 +119,7 @@ def call(dialect: Dialect, fn: str, type: ComputeType, target: Target) -> str:
 
 @cache
 def vector_call(dialect: Dialect, fn: str, type: ComputeType, target: Target, width: int) -> str | None:
-    """The name to call with vectors of so many components, or `None` where a function takes single values only.
+    """The name to call with vectors of `width` components, or `None` where a function takes single values only.
 
     In WGSL a conversion is named by its type alone, without the vector around it.
     """

@@ -161,7 +161,7 @@ class InLanes(AttentionKernel):
         return f"tile_{name}[{plus(times(f'(chunk + {x})' if x else 'chunk', along), part)}]"
 
     def handed(self, name: str, part: int) -> Lines:
-        """What this lane has for its neighbours."""
+        """The vector that this lane loads and broadcasts."""
         if not self.tiling.handed:
             return []
         length, in_vectors = (self.sizes.d, self.vectors.k) if name == "k" else (self.sizes.e, self.vectors.v)

@@ -1,4 +1,4 @@
-"""What the forms of attention have in common."""
+"""The lines that both forms of attention share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ LOWEST = -3.402823466e38
 
 
 class AttentionKernel:
-    """What both forms have in common."""
+    """The base of both forms."""
 
     def __init__(self, syntax: TypedSyntax, sizes: Sizes, meaning: Meaning, tiling: Tiling, vectors: Vectors) -> None:
         self.syntax, self.sizes, self.meaning, self.tiling, self.vectors = syntax, sizes, meaning, tiling, vectors
         self.blocks = -(-sizes.n // tiling.rows)
-        #: How many keys more than its own number a query sees.
+        #: Query i attends to the keys up to i + ahead.
         self.ahead = sizes.m - sizes.n
 
     def values(self) -> dict[str, Lines]:
@@ -37,7 +37,7 @@ class AttentionKernel:
         raise NotImplementedError
 
     def last_key(self) -> Lines:
-        """Where the keys end that somebody in the group sees."""
+        """Declares the end of the keys that any query of the group attends to."""
         if not self.meaning.causal:
             return []
         return [self.syntax.position("end", f"min({self.sizes.m}, {plus('first_row', self.tiling.rows + self.ahead)})")]

@@ -9,7 +9,7 @@ import msgspec
 from anygpu.codegen.target import Target
 
 Form = Literal["vectors", "lanes"]
-#: What is added to scores: nothing, a number for each key, or one for each query and key.
+#: The bias of scores: none, a number for each key, or one for each query and key.
 BiasOf = Literal["none", "keys", "all"]
 
 #: Queries and totals that one invocation of a wide machine keeps, in vectors of four: more do not fit its registers.
@@ -37,7 +37,7 @@ class Meaning(msgspec.Struct, frozen=True):
 
 
 class Vectors(msgspec.Struct, frozen=True):
-    """Which accessors of vectors there are: q and k along d, v and the result along e, the bias along queries."""
+    """The vector accessors that exist: q and k along d, v and the result along e, the bias along queries."""
 
     q: bool = False
     k: bool = False
@@ -50,7 +50,7 @@ class Tiling(msgspec.Struct, frozen=True, kw_only=True):
     """Every number that tuning may change."""
 
     form: Form
-    #: Queries of one invocation: so many vectors of `vector`, or so many single ones.
+    #: Queries of one invocation, in vectors of `vector` or single ones.
     queries: int
     vector: int = 1
     #: Keys of one step, and those whose scores are computed together.
@@ -145,14 +145,14 @@ def grid(sizes: Sizes, tiling: Tiling) -> tuple[int, int]:
 
 
 def shared_bytes(tiling: Tiling, sizes: Sizes) -> int:
-    """What a group needs of the memory that its invocations share."""
+    """Bytes of shared memory that a group needs."""
     if tiling.form == "vectors":
         return 4 * tiling.rows * (sizes.d + sizes.e + tiling.keys)
     return 0 if tiling.handed else 16 * tiling.keys * (-(-sizes.d // 4) + -(-sizes.e // 4))
 
 
 def turns(tiling: Tiling, sizes: Sizes) -> int:
-    """How often an invocation goes round its loops, at most."""
+    """The most rounds of all loops of an invocation."""
     steps = -(-sizes.m // tiling.keys)
     if tiling.form == "vectors":
         blocks = -(-tiling.keys // tiling.key_block) * sizes.d + -(-sizes.e // tiling.value_block) * tiling.keys

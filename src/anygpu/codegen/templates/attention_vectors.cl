@@ -15,7 +15,7 @@ static inline $vector weight(const $vector x) {
     p = fma(p, r, ($vector)(2.402264791e-1f));
     p = fma(p, r, ($vector)(6.931472029e-1f));
     p = fma(p, r, ($vector)(1.0f));
-    // What is not a number stays what it is.
+    // NaN stays NaN.
     return select(p * as_$vector(as_$integers(t) << 23), ($vector)(0.0f), x < -126.0f);
 }
 

@@ -46,7 +46,7 @@ class InVectors(AttentionKernel):
         ]
 
     def scores(self, block: int) -> Lines:
-        """Of so many keys: all products along d, then what is added to them, and what is not seen."""
+        """Scores of a block of keys: products along d, then the bias, then the causal mask."""
         kind, vectors = self.syntax.vector(self.tiling.vector), self.tiling.queries
         each = ["#pragma unroll", f"for (int a = 0; a < {block}; a++) {{"]
         inner = ["#pragma unroll", f"for (int j = 0; j < {vectors}; j++) {{"]

@@ -34,7 +34,7 @@ def steps_of(radix: int) -> tuple[int, ...]:
     return tuple([prime for prime in primes if prime > 2] + powers)
 
 
-class Writer:
+class ComplexSyntax:
     """Complex numbers in a dialect: vectors of two."""
 
     def __init__(self, dialect: Dialect, component: ComputeType) -> None:
@@ -51,7 +51,7 @@ class Writer:
         return self.syntax.construct(self.complex, [x, y])
 
     def entry(self, table: str, index: str) -> str:
-        """Of a buffer with real and imaginary parts in turn."""
+        """An entry of a buffer that interleaves real and imaginary parts."""
         return self.pair(f"{table}[2 * ({index})]", f"{table}[2 * ({index}) + 1]")
 
     def butterfly(self, factor: int) -> list[str]:

@@ -36,7 +36,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Vectors(msgspec.Struct, frozen=True):
-    """Which vector accessors can exist: of x from anywhere or from aligned places only, and of the result.
+    """The vector accessors that exist: of x from anywhere or from aligned places only, and of the result.
 
     Aligned vectors have `width` pixels (those from anywhere as many as the tiling's vectors), and begin where
     x + phase is a multiple of the width, in every row: a row that is padded by one pixel has phase width - 1. They then
@@ -158,7 +158,7 @@ class _Kernel:
         # Tiles begin at multiples of their vectors, or where the last one that ends at the edge does.
         begins = vectors.width > 1 and self.width % vectors.width == 0 and sizes.width % vectors.width == 0
         self.aligned = vectors.x == "aligned" and begins and sizes.stride[1] == 1 and _walk(sizes) != "places"
-        # What is stored elsewhere too, because the last tiles were moved back to end at the edge.
+        # The last tiles are moved back to end at the edge: along these axes they overlap with others.
         self.again_o = sizes.out_channels % tiling.channels != 0
         self.again_h = sizes.height % tiling.tile_h != 0
         self.again_w = sizes.width % tiling.tile_w != 0
@@ -382,7 +382,7 @@ class _Kernel:
 
 
 def _walk(sizes: Sizes) -> Literal["none", "rows", "places"]:
-    """What of the window is walked in loops."""
+    """The part of the window that is walked in loops."""
     high, wide = sizes.window
     if high * wide <= _UNROLLED:
         return "none"
@@ -396,7 +396,7 @@ def _turns(tiling: Tiling, sizes: Sizes) -> int:
 
 
 def _tiles(sizes: Sizes, tiling: Tiling) -> tuple[int, int, int]:
-    """How many tiles there are over the channels, down and across."""
+    """The numbers of tiles over the channels, down and across."""
     return (
         -(-sizes.out_channels // tiling.channels),
         -(-sizes.height // tiling.tile_h),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from anygpu.codegen.syntax import indented
 from anygpu.codegen.target import ComputeType, Target
-from anygpu.codegen.templates.butterflies import Writer, factors_of, steps_of
+from anygpu.codegen.templates.butterflies import ComplexSyntax, factors_of, steps_of
 from anygpu.codegen.templates.rows import power_of_two
 from anygpu.codegen.templates.stages import Stage, Stages, Temporary
 from anygpu.codegen.templates.values import BYTES
@@ -31,7 +31,7 @@ _Complex = npt.NDArray[np.complex128]
 
 
 class _End(msgspec.Struct, frozen=True):
-    """Where a transform's elements come from or go to: statements on `value`, with `row` and `i`."""
+    """The input or output of a transform: statements that load or store `value` at (`row`, `i`)."""
 
     statements: tuple[str, ...]
     names: tuple[str, ...]
@@ -53,38 +53,38 @@ def stages(
     "irfft" have only the first. The result of "rfft" and the input of "irfft" have length // 2 + 1 elements.
     """
     plan = _Planner(target, rows, component, group_size, name)
-    source, sink = _source(plan.words, fn, length), _sink(plan.words, fn, length)
+    source, sink = _source(plan.complexes, fn, length), _sink(plan.complexes, fn, length)
     if length == 1 or factors_of(length) is not None:
         return plan.temporaries, plan.transform(length, source, sink, name)
     return plan.convolution(length, source, sink)
 
 
-def _source(words: Writer, fn: FourierFunction, length: int) -> _End:
-    re, im, zero = "load_0(${pass}row, i)", "load_1(${pass}row, i)", words.number(0.0)
+def _source(complexes: ComplexSyntax, fn: FourierFunction, length: int) -> _End:
+    re, im, zero = "load_0(${pass}row, i)", "load_1(${pass}row, i)", complexes.number(0.0)
     match fn:
         case "fft":
-            lines = [f"value = {words.pair(re, im)};"]
+            lines = [f"value = {complexes.pair(re, im)};"]
         case "ifft":
-            lines = [f"value = {words.pair(im, re)};"]
+            lines = [f"value = {complexes.pair(im, re)};"]
         case "rfft":
-            lines = [f"value = {words.pair(re, zero)};"]
+            lines = [f"value = {complexes.pair(re, zero)};"]
         case "irfft":
             # The second half mirrors the first; where an element mirrors itself, it is real.
             lines = [
                 f"if (i == 0 || 2 * i == {length}) {{",
-                f"    value = {words.pair(zero, re)};",
+                f"    value = {complexes.pair(zero, re)};",
                 f"}} else if (2 * i < {length}) {{",
-                f"    value = {words.pair(im, re)};",
+                f"    value = {complexes.pair(im, re)};",
                 "} else {",
-                f"    {words.syntax.position('mirrored', f'{length} - i')}",
-                f"    value = {words.pair('-' + im.replace('i)', 'mirrored)'), re.replace('i)', 'mirrored)'))};",
+                f"    {complexes.syntax.position('mirrored', f'{length} - i')}",
+                f"    value = {complexes.pair('-' + im.replace('i)', 'mirrored)'), re.replace('i)', 'mirrored)'))};",
                 "}",
             ]
     return _End(tuple(lines), ("in",))
 
 
-def _sink(words: Writer, fn: FourierFunction, length: int) -> _End:
-    scale = words.number(1 / length)
+def _sink(complexes: ComplexSyntax, fn: FourierFunction, length: int) -> _End:
+    scale = complexes.number(1 / length)
     match fn:
         case "fft":
             lines = ["store_0(${pass}row, i, value.x);", "store_1(${pass}row, i, value.y);"]
@@ -103,7 +103,7 @@ class _Planner:
 
     def __init__(self, target: Target, rows: int, component: ComputeType, group_size: int | None, name: str) -> None:
         self.target, self.rows, self.component, self.name = target, rows, component, name
-        self.words = Writer(target.dialect, component)
+        self.complexes = ComplexSyntax(target.dialect, component)
         self.group_size = min(group_size or (64 if target.scalar_invocations else 256), target.group_limit)
         self.temporaries: list[Temporary] = []
         #: Complex numbers that a group can hold twice.
@@ -135,23 +135,23 @@ class _Planner:
         whole = Temporary(f"{self.name}_product", self.component, 2 * self.rows * longer)
         self.temporaries.append(whole)
 
-        words = self.words
+        complexes = self.complexes
         place = f"row * {longer} + i"
-        by_chirp = f"value = multiplied(value, {words.entry(chirps, 'i')});"
+        by_chirp = f"value = multiplied(value, {complexes.entry(chirps, 'i')});"
         spread = _End(
             (f"if (i < {length}) {{", *indented((*source.statements, by_chirp)), "}"), (*source.names, chirps)
         )
         # Stored with its parts exchanged: what follows is the inverse.
         multiplied = _End(
             (
-                f"value = multiplied(value, {words.entry(spectrum, 'i')});",
+                f"value = multiplied(value, {complexes.entry(spectrum, 'i')});",
                 f"{whole.name}[2 * ({place})] = value.y;",
                 f"{whole.name}[2 * ({place}) + 1] = value.x;",
             ),
             (whole.name, spectrum),
         )
-        product = _End((f"value = {words.entry(whole.name, place)};",), (whole.name,))
-        exchanged = f"value = {words.pair('value.y', 'value.x')};"
+        product = _End((f"value = {complexes.entry(whole.name, place)};",), (whole.name,))
+        exchanged = f"value = {complexes.pair('value.y', 'value.x')};"
         gathered = _End(
             (f"if (i < {length}) {{", *indented((exchanged, by_chirp, *sink.statements)), "}"), (*sink.names, chirps)
         )
@@ -183,7 +183,7 @@ class _Planner:
         place = f"row * {length} + i"
         if write:
             return _End((f"{buffer}[2 * ({place})] = value.x;", f"{buffer}[2 * ({place}) + 1] = value.y;"), (buffer,))
-        return _End((f"value = {self.words.entry(buffer, place)};",), (buffer,))
+        return _End((f"value = {self.complexes.entry(buffer, place)};",), (buffer,))
 
     def _constant(self, name: str, values: _Complex) -> str:
         pairs = np.stack([values.real, values.imag], axis=1).astype({"f32": "<f4", "f64": "<f8"}[self.component])
@@ -192,7 +192,7 @@ class _Planner:
         return name
 
     def _pass(self, name: str, length: int, radix: int, done: int, source: _End, sink: _End) -> Stage:
-        words = self.words
+        complexes = self.complexes
         columns_of_row = length // radix
         # Odd where lanes side by side write to columns side by side, which must not lie in one bank of the memory.
         pitch = radix if columns_of_row == 1 else radix | 1
@@ -239,7 +239,7 @@ class _Planner:
             values={
                 **{key: str(number) for key, number in numbers.items()},
                 "factors": " · ".join(map(str, factors)) or "1",
-                "complex": words.complex,
+                "complex": complexes.complex,
                 "load": "\n".join(source.statements),
                 "load_element": loading[0],
                 "load_column": loading[1],
@@ -257,18 +257,18 @@ class _Planner:
     def _turn(self, done: int, radix: int) -> tuple[str, list[str]]:
         """Each element turned by its twiddle between two passes."""
         period = done * radix
-        words = self.words
+        complexes = self.complexes
         angle = f"element * (j % {done})"
         if period <= WHOLE_TABLE:
             table = self._constant(f"{self.name}_twiddles_{period}", _turns(period, period))
-            return f"value = multiplied(value, {words.entry(table, angle)});", [table]
+            return f"value = multiplied(value, {complexes.entry(table, angle)});", [table]
         step = 1 << (period.bit_length() + 1) // 2
         fine = self._constant(f"{self.name}_fine_{period}", _turns(step, period))
         coarse = self._constant(f"{self.name}_coarse_{period}", _turns(-(-period // step), period, step))
         lines = [
-            words.syntax.position("angle", angle),
-            f"value = multiplied(value, {words.entry(coarse, f'angle / {step}')});",
-            f"value = multiplied(value, {words.entry(fine, f'angle % {step}')});",
+            complexes.syntax.position("angle", angle),
+            f"value = multiplied(value, {complexes.entry(coarse, f'angle / {step}')});",
+            f"value = multiplied(value, {complexes.entry(fine, f'angle % {step}')});",
         ]
         return "\n".join(lines), [fine, coarse]
 
@@ -285,12 +285,12 @@ class _Planner:
         twiddles: str,
     ) -> list[str]:
         """One factor of a pass, among what the group shares."""
-        words, apart = self.words, radix // factor
-        syntax = words.syntax
+        complexes, apart = self.complexes, radix // factor
+        syntax = complexes.syntax
         body = [
             syntax.position("column", f"number / {apart} * {pitch}"),
             syntax.position("first", f"number % {apart}"),
-            words.let("x0", f"values[{read} + column + first]"),
+            complexes.let("x0", f"values[{read} + column + first]"),
         ]
         if done > 1:
             body.append(syntax.position("turn", f"first % {done}"))
@@ -298,9 +298,9 @@ class _Planner:
             element = f"values[{read + k * apart} + column + first]"
             if done > 1:
                 scale = k * (radix // (done * factor))
-                element = f"multiplied({element}, {words.entry(twiddles, f'turn * {scale}')})"
-            body.append(words.let(f"x{k}", element))
-        body += words.butterfly(factor)
+                element = f"multiplied({element}, {complexes.entry(twiddles, f'turn * {scale}')})"
+            body.append(complexes.let(f"x{k}", element))
+        body += complexes.butterfly(factor)
         place = f"first * {factor}" if done == 1 else f"(first - turn) * {factor} + turn"
         body.append(syntax.position("goes_to", f"{write} + column + {place}"))
         body += [f"values[goes_to + {k * done}] = y{k};" if k else "values[goes_to] = y0;" for k in range(factor)]

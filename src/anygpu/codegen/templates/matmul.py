@@ -2,7 +2,7 @@
 
 "blocks" reads operands where they are, "tiles" shares them in a group's memory, "panels" copies one where a processor
 reads it in order. The operands are reached only through accessor functions, so producers, views and windows are
-fused in by whoever writes those; what becomes of a total is in the store accessor.
+fused into those; the store accessor has the epilogue.
 """
 
 from __future__ import annotations

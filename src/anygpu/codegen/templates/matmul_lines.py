@@ -8,7 +8,7 @@ from anygpu.codegen.templates.matmul_tiling import Sizes, Tiling, Vectors, part_
 
 
 class MatmulBody:
-    """What all forms have in common."""
+    """The base of all forms."""
 
     def __init__(self, syntax: TypedSyntax, sizes: Sizes, tiling: Tiling, vectors: Vectors) -> None:
         self.syntax, self.sizes, self.tiling, self.vectors = syntax, sizes, tiling, vectors
@@ -42,7 +42,7 @@ class MatmulBody:
         return {**values, **self.own()}
 
     def own(self) -> dict[str, Lines]:
-        """What only this form of kernel has."""
+        """The placeholders that only this form has."""
         raise NotImplementedError
 
     # Where a group and an invocation work.
@@ -92,7 +92,7 @@ class MatmulBody:
         return [*lines, syntax.position("row", f"{tile_row}{down}"), syntax.position("column", f"{tile_column}{aside}")]
 
     def column(self, j: int) -> str:
-        """Where vector `j` of an invocation begins: neighbours have neighbouring vectors."""
+        """The first column of vector `j` of an invocation: neighbours have neighbouring vectors."""
         return plus("column", j * self.tiling.lanes_n * self.width)
 
     # Totals, and what becomes of them.

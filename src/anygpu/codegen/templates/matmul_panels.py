@@ -79,7 +79,7 @@ class Panels(MatmulBody):
         return [*lines, syntax.loop("k", first, "depth", "1"), *indented(inner), "}"]
 
     def kept(self, number: str) -> tuple[Lines, Lines, Lines]:
-        """Where totals wait for the next panel: memory for them, how they are taken up, how they are put or stored."""
+        """Totals between two panels: the memory that keeps them, and the lines that load and store them."""
         tiling, syntax = self.tiling, self.syntax
         stores = self.stores()
         if part_depth(tiling, self.sizes) <= tiling.stage_depth:

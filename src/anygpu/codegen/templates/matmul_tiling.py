@@ -1,4 +1,4 @@
-"""How a matrix product is cut: the numbers that tuning may change, and candidates for a target."""
+"""Tilings of a matrix product: the numbers that tuning may change, and candidates for a target."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 class Vectors(msgspec.Struct, frozen=True):
-    """Which vector accessors can exist: a along k or m, b along n or k, and the result along n.
+    """The vector accessors that exist: a along k or m, b along n or k, and the result along n.
 
     Vectors begin at positions that are multiples of their width wherever the length of their axis is such a multiple,
     so a buffer of whole vectors can be read when it is.
@@ -43,12 +43,12 @@ class Tiling(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     vectors: int
     vector: int
-    #: How many k one turn of the innermost loop takes.
+    #: The depth of one round of the innermost loop.
     depth: int = 1
     #: Invocations of a group along m and n.
     lanes_m: int = 1
     lanes_n: int = 1
-    #: How many k are shared (or copied) at a time.
+    #: The depth that is shared (or copied) at a time.
     stage_depth: int = 0
     #: "panels": how many blocks there are below each other and beside each other, and whether rows of a are copied too.
     blocks: int = 1
@@ -80,12 +80,12 @@ class Tiling(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unit(self) -> int:
-        """What a part's share of k is a multiple of."""
+        """The depth of a part is a multiple of this."""
         return self.stage_depth or self.depth
 
 
 def part_depth(tiling: Tiling, sizes: Sizes) -> int:
-    """How many k one part sums; the last may have fewer."""
+    """The depth of one part; the last may have less."""
     if tiling.parts == 1:
         return sizes.k
     return max(_rounded_up(-(-sizes.k // tiling.parts), tiling.unit), 1)
@@ -130,7 +130,7 @@ def tilings(
 
 
 def shared_bytes(tiling: Tiling, sizes: Sizes, type: ComputeType) -> int:
-    """What a group needs of the memory that its invocations share."""
+    """Bytes of shared memory that a group needs."""
     each = BYTES[type]
     if tiling.form == "blocks":
         return 0
@@ -143,7 +143,7 @@ def shared_bytes(tiling: Tiling, sizes: Sizes, type: ComputeType) -> int:
 
 
 def turns(tiling: Tiling, sizes: Sizes) -> int:
-    """How often an invocation goes round its loops, at most."""
+    """The most rounds of all loops of an invocation."""
     k = part_depth(tiling, sizes)
     stores = tiling.rows * tiling.vectors * tiling.blocks * tiling.strips
     if tiling.form == "blocks":
@@ -261,7 +261,7 @@ def _for_wide_machines(sizes: Sizes, width: int, subgroup_size: int) -> list[Til
         return blocks[1:2]
     handed = []
     if subgroup_size >= 8:
-        # As many totals as stay in registers; wide groups, whose subgroups find rows of a in the nearest cache.
+        # All totals that stay in registers; wide groups, whose subgroups find rows of a in the nearest cache.
         shapes = [(32, 1, 128), (32, 1, 32), (16, 2, subgroup_size), (32, 1, subgroup_size), (16, 1, 32), (64, 1, 64)]
         handed = [
             block(rows, count, 1, lanes, subgroup_size)
@@ -270,7 +270,7 @@ def _for_wide_machines(sizes: Sizes, width: int, subgroup_size: int) -> list[Til
         ]
         if sizes.m < subgroup_size:
             handed = [block(subgroup_size, count, 1, subgroup_size, subgroup_size) for count in (1, 2)]
-    # Enough groups to have all of a wide machine at work, from the largest tile that gives so many.
+    # The largest tile that leaves enough groups to keep a wide machine busy.
     enough = 64
     guesses = [each for each in tiles if grid(sizes, _fitted(each, sizes))[0] >= enough] or tiles[-1:]
     first = guesses[0]
@@ -301,7 +301,7 @@ def _fitted(tiling: Tiling, sizes: Sizes) -> Tiling:
     rows = max(min(rows, sizes.m), 1)
     if tiling.handed and rows > tiling.handed:
         rows -= rows % tiling.handed
-    # As many blocks in every tile, so that the last one is not mostly what another did already.
+    # Tiles of equal numbers of blocks, so that the last one hardly overlaps with the one before.
     most = max(sizes.m // (rows * lanes_m), 1)
     blocks = min(blocks, most)
     if blocks > 1:

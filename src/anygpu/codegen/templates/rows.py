@@ -1,4 +1,4 @@
-"""How rows are dealt out to groups: several short rows to one group, or a long row to many groups, tile by tile."""
+"""Distributes rows over groups: several short rows to one group, or a long row to many groups, tile by tile."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def layout(rows: int, length: int, sizes: Sizes) -> Layout:
 
 
 def fitting(target: Target, sizes: Sizes, bytes_for: int, bytes_for_lane: int, reserve: int = 64) -> Sizes:
-    """As many items as the shared memory takes, and fewer invocations when even four do not fit."""
+    """Sizes that fit into shared memory: fewer items, and fewer invocations when even four items do not fit."""
     group_size = min(sizes.group_size, target.group_limit)
     room = target.group_memory - reserve
     while group_size > 32 and room < group_size * (min(4, sizes.items) * bytes_for + bytes_for_lane):
@@ -85,7 +85,7 @@ def from_accessors(target: Target, components: tuple[ComputeType, ...]) -> Sourc
 
 
 def to_accessors(components: tuple[ComputeType, ...], first: int = 0) -> Sink:
-    """From component `first` on; those before it are only carried."""
+    """Stores the components from `first` on; those before it are only carried."""
     statements = [
         f"store_{k}(${{pass}}row, i, {stored(each, f'value.part_{k}')});"
         for k, each in enumerate(components)

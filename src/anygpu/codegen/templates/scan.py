@@ -120,7 +120,7 @@ def stages(
 
 
 def _carry_text(syntax: Syntax, carries: list[str], inner: int) -> str:
-    """What came before the tile joins what came before the lane."""
+    """Combines the carry of the tile with the total before the lane."""
     carried = made(syntax, [f"{name}[before_tile]" for name in carries])
     lines = [
         "if (tile > 0) {",

@@ -1,4 +1,4 @@
-// The total of every tile of a row but the last, which nobody needs; the order of the elements is kept.
+// The total of every tile of a row but the last, which is not needed; the order of the elements is kept.
 $declarations
 $functions
 $helpers

@@ -22,7 +22,7 @@ from anygpu.codegen.templates.values import Calls, carried, combine_text, loaded
 
 #: The scan that totals the updates of one place.
 TOTALS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
-#: Copies of the axis: not so many that joining them is long, and so many that enough lanes have work.
+#: The most copies of the axis, so that joining them stays short, and the fewest lanes that must have work.
 MOST_COPIES = 1024
 FEWEST_LANES = 32
 _ATOMICS: dict[Dialect, dict[str, str]] = {
@@ -238,7 +238,7 @@ class _Writer:
         ]
 
     def copies(self) -> int:
-        """How many copies of the axis are worth it: no larger together than the updates, and work enough for many."""
+        """The number of copies of the axis that pays: together no larger than the updates, and work for many lanes."""
         at = self.layout
         copies = min(at.positions // at.axis, MOST_COPIES)
         if copies * at.rows * at.after < FEWEST_LANES or -(-at.positions // copies) > self.target.loop_limit // 4:

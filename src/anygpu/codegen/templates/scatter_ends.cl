@@ -11,7 +11,7 @@ void $name($parameters) {
     }
     const int i = number % $positions;
     const int place = $places[number];
-    // What was left out has sorted behind everything else, as one more place.
+    // Updates that were left out are sorted to the end, as one more place.
     if (place < $axis && (i == $positions - 1 || $places[min(number + 1, $count - 1)] != place)) {
         $latest[number / $positions * $axis + place] = i + 1;
     }

@@ -21,7 +21,7 @@ from anygpu.codegen.templates.rows import (
 from anygpu.codegen.templates.stages import Sink, Sizes, Source, Stage, Stages, Temporary
 from anygpu.codegen.templates.values import BYTES, Calls, made, struct_bytes, struct_text
 
-#: What `order_key` makes of each type; integers are their own keys.
+#: The result type of `order_key`; integers are their own keys.
 KEY_TYPES: dict[ComputeType, ComputeType] = {"f32": "u32", "f64": "u64"}
 
 

@@ -1,8 +1,8 @@
 """Reads template files, which are OpenCL C, and respells them in WGSL.
 
-A template needs few words of C: declarations with a type, arrays, loops, barriers, casts to int, and `?:` among names.
-WGSL has a word for each of them, and declares what a group shares outside of the kernel. A part that is written in
-another way for WGSL, because its compilers want that, stands between `#ifdef WGSL` and `#else` or `#endif`.
+Templates use a small part of C: typed declarations, arrays, loops, barriers, casts to int, and `?:` of simple operands.
+Each of these has one spelling in WGSL; shared arrays are declared outside of the kernel there. Where a template needs
+different code in WGSL, that code stands between `#ifdef WGSL` and `#else` or `#endif`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _BUILTINS = "@builtin(workgroup_id) group_id: vec3<u32>", "@builtin(local_invoca
 _KIND = r"(int|bool|Value|\$\w+)"
 _FUNCTION = re.compile(rf"^{_KIND} (\$?\w+)\((.*)\) \{{$", re.MULTILINE)
 _PARAMETER = re.compile(rf"{_KIND} (\w+)")
-#: In this order; what is on the right is WGSL.
+#: Applied in this order, from OpenCL C to WGSL.
 _RULES = [
     (re.compile(rf"\bconst {_KIND} (\w+) = "), r"let \2 = "),
     (re.compile(rf"(?<![\w$]){_KIND} (\w+) = "), r"var \2 = "),
-    (re.compile(r"\(?(int\))?get_local_id\(0\)"), _WGSL.lane),
+    (re.compile(r"(?:\(int\))?get_local_id\(0\)"), _WGSL.lane),
     (re.compile(r"\(int\)(\w+)"), r"i32(\1)"),
     (re.compile(r"\((\$\w+)\)\(0\)"), r"\1()"),
     (re.compile(r"\((\$\w+)\)\("), r"\1("),

@@ -25,7 +25,7 @@ class Temporary(msgspec.Struct, frozen=True):
 
     name: str
     type: ComputeType
-    #: In elements.
+    #: The number of elements.
     size: int
     data: bytes | None = None
 
@@ -44,11 +44,11 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     group_size: int
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    #: What the template's own placeholders become.
+    #: Values of the template's own placeholders.
     values: dict[str, str]
     #: Placeholders that become the name of a library function, such as {"order_key_f32": ("order_key", "f32")}.
     calls: dict[str, tuple[str, ComputeType]] = {}
-    #: What a temporary is called in this kernel, where that is not its own name: so stages share one kernel's text.
+    #: Names of temporaries in this kernel, where they are not their own: so stages share one kernel's text.
     names: dict[str, str] = {}
     #: Temporaries that this kernel declares as atomic: `array<atomic<i32>>` in WGSL, a plain pointer in OpenCL C.
     atomics: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ Stages = tuple[list[Temporary], list[Stage]]
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where a stage finds the components of the value at (`row`, `i`): expressions, and the names they read."""
+    """The input of a stage: expressions for the components of the value at (`row`, `i`), and the names they read."""
 
     parts: tuple[str, ...]
     reads: tuple[str, ...]
@@ -66,14 +66,14 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Sink(msgspec.Struct, frozen=True):
-    """Where a stage puts the value `value` at (`row`, `i`): statements, and the names they write."""
+    """The output of a stage: statements that store `value` at (`row`, `i`), and the names they write."""
 
     statements: tuple[str, ...]
     writes: tuple[str, ...]
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """What tuning may change: invocations in a group (a power of two), and elements that one handles in sequence."""
+    """The tunable sizes: invocations in a group (a power of two), and elements that each handles in sequence."""
 
     group_size: int
     items: int
@@ -90,7 +90,7 @@ def fill(dialect: Dialect, stage: Stage, names: Mapping[str, str]) -> str:
 
 
 class Surroundings(TypedDict):
-    """What stands around the lines of a kernel that is one stage, as the generator writes it."""
+    """The text around the lines of a kernel that is one stage."""
 
     declarations: str
     functions: str

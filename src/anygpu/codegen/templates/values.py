@@ -46,12 +46,12 @@ def made(syntax: Syntax, parts: Sequence[str], struct: str = "Value") -> str:
 
 
 def loaded(syntax: Syntax, component: ComputeType, expression: str) -> str:
-    """A component as an accessor gives it, made into what is carried."""
+    """A component that an accessor returned, in the type that is carried."""
     return syntax.cast(syntax.types["u32"], expression) if component == "bool" else expression
 
 
 def stored(component: ComputeType, expression: str) -> str:
-    """What is carried, made into what an accessor takes."""
+    """A carried component, in the type that an accessor takes."""
     return f"{expression} != 0u" if component == "bool" else expression
 
 
@@ -110,7 +110,7 @@ def _chosen(fn: str, component: ComputeType, name: str, calls: Calls) -> str:
 def _complex_combined(
     fn: str, names: Sequence[str], component: ComputeType, calls: Calls
 ) -> tuple[list[str], list[str]]:
-    """As NumPy: products term by term; of two the greater real part, then imaginary part, and the first NaN wins."""
+    """Combines as NumPy does: products term by term; extremes by real, then imaginary part, and the first NaN wins."""
     re, im = names
     if fn == "prod":
         return [], [f"a.{re} * b.{re} - a.{im} * b.{im}", f"a.{re} * b.{im} + a.{im} * b.{re}"]
