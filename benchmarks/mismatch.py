@@ -24,7 +24,7 @@ import numpy as np
 
 from anygpu._typing import HostArray
 from anygpu.agreement.analysis import analyse
-from anygpu.agreement.comparing import judge
+from anygpu.agreement.comparison import judge
 from anygpu.agreement.elementwise import filled
 from anygpu.engines.numpy import lowering
 from anygpu.errors import ResultMismatch

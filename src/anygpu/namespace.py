@@ -24,6 +24,10 @@ from numpy import (
 
 from anygpu.array.core.array import Array
 from anygpu.array.functions import creation, elementwise, manipulation
+from anygpu.array.functions.concatenation import (
+    concat,
+    stack,
+)
 from anygpu.array.functions.creation import (
     arange,
     asarray,
@@ -110,10 +114,6 @@ from anygpu.array.functions.elementwise import (
     tanh,
     trunc,
 )
-from anygpu.array.functions.joining import (
-    concat,
-    stack,
-)
 from anygpu.array.functions.manipulation import (
     broadcast_to,
     expand_dims,
@@ -149,7 +149,7 @@ from anygpu.array.functions.reductions import (
     sum,
     var,
 )
-from anygpu.array.functions.selecting import nonzero, take, take_along_axis, where
+from anygpu.array.functions.selection import nonzero, take, take_along_axis, where
 from anygpu.array.functions.sets import unique_all, unique_counts, unique_inverse, unique_values
 from anygpu.array.functions.sorting import argsort, searchsorted, sort
 from anygpu.array.functions.types import (

@@ -18,7 +18,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.array import as_array
-from anygpu.array.trace.captures import Search
+from anygpu.array.trace.captures import CaptureSearch
 from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.engines.numpy import lowering
@@ -130,7 +130,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 def test_arrays_are_found_and_what_is_written_into_them_is_seen(name: str) -> None:
     function = FUNCTIONS[name]
     program = traced(function)
-    assert any(each is W for each in Search(function, (X,), {}).values)
+    assert any(each is W for each in CaptureSearch(function, (X,), {}).values)
     assert np.allclose(run(program, function, X), function(X))
     key = program.program.key
     W[:] += 1
@@ -213,7 +213,7 @@ def test_what_code_does_not_name_does_not_matter() -> None:
     model.unused[:] = 3
     model.unused = np.ones(2)
     assert program.inputs(model.forward, (X,), {}) is not None
-    assert "unused" not in repr([each.name for each in Search(model.forward, (X,), {}).captures])
+    assert "unused" not in repr([each.name for each in CaptureSearch(model.forward, (X,), {}).captures])
 
 
 def test_nothing_of_the_users_is_touched_and_what_would_be_is_refused() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from anygpu.agreement.comparing import Difference
+from anygpu.agreement.comparison import Difference
 from anygpu.array.trace.tracing import record
 from anygpu.cli import app
 from anygpu.placement.mismatches import FOLDER, Mismatch, keep, mismatch

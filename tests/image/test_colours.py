@@ -13,7 +13,7 @@ from anygpu.array.trace.tracing import record
 from anygpu.engines.numpy import lowering
 from anygpu.program.batching import vmap
 from anygpu.program.primitives import Spec
-from tests.image.test_resizing import picture
+from tests.image.test_resample import picture
 from tests.nn.on_engines import ENGINES, agree, close, np
 
 

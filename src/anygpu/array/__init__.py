@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from anygpu.array.core.array import Array
-    from anygpu.array.core.expression import Recorder
+    from anygpu.array.core.expression import Tracer
 
 
 def _call_ufunc() -> Callable[[np.ufunc, str, tuple[Any, ...], dict[str, Any]], Any]:
@@ -44,7 +44,7 @@ def _load_functions() -> Callable[[], None]:
     return lambda: None
 
 
-def _imitate_attribute() -> Callable[[Array, str, Recorder], Any]:
+def _imitate_attribute() -> Callable[[Array, str, Tracer], Any]:
     from anygpu.array.trace.imitation import attribute
 
     return attribute

@@ -6,7 +6,7 @@ Integers come out as integers of the same type, rounded and kept in its range; f
 """
 
 from anygpu.image.colours import equalise, hsv_to_rgb, normalise, rgb_to_hsv, to_gray
-from anygpu.image.filtering import (
+from anygpu.image.filters import (
     box_blur,
     filter,
     gaussian_blur,
@@ -16,7 +16,7 @@ from anygpu.image.filtering import (
     sharpen,
     sobel,
 )
-from anygpu.image.resizing import resize
+from anygpu.image.resample import resize
 
 __all__ = [
     "box_blur",

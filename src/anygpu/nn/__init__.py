@@ -8,7 +8,7 @@ from anygpu.nn.activations import gelu, log_softmax, relu, silu, softmax
 from anygpu.nn.attention import attention
 from anygpu.nn.layers import embedding, linear, mean_pool
 from anygpu.nn.norms import layer_norm, rms_norm
-from anygpu.nn.quantising import Quantised, dequantise, quantise, quantised_matmul
+from anygpu.nn.quantisation import Quantised, dequantise, quantise, quantised_matmul
 from anygpu.nn.similarity import cosine_similarity, pairwise_cosine_similarity, top_k
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from anygpu.array.trace.traced import Given, NotTraceable, Traced
+from anygpu.array.trace.traced import CallInputs, NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.call_sites import Known
@@ -42,7 +42,7 @@ class Call:
         #: What is known of the function, with other arguments too.
         self._known = known
         self._key = key
-        self._given: tuple[Traced, Given] | None = None
+        self._given: tuple[Traced, CallInputs] | None = None
         #: Seconds after which a worker that can be killed is.
         self.timeout = state.options.timeout
         #: Called between pieces; what it raises ends the call there.
@@ -55,7 +55,7 @@ class Call:
             found[array.device] = found.get(array.device, 0) + array.nbytes
         return found
 
-    def given(self) -> Given | None:
+    def given(self) -> CallInputs | None:
         """What the program takes for this call; `None` when it is not the program of this call."""
         traced = self.state.traced
         if traced is None:

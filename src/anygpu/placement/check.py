@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.agreement.analysis import Flag, flags_of
-from anygpu.agreement.comparing import Difference, Judgement, judge
+from anygpu.agreement.comparison import Difference, Judgement, judge
 from anygpu.array.core.structure import flatten
 from anygpu.engines.numpy import lowering
 from anygpu.placement.call_site import CallSite

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from anygpu._version import __version__
-from anygpu.agreement.comparing import Difference
+from anygpu.agreement.comparison import Difference
 from anygpu.cache_folder import cache_folder, decoded, read_file, write_file
 from anygpu.engines.catalogue import library_version
 from anygpu.errors import ResultMismatch

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.agreement.analysis import Flag
-from anygpu.agreement.comparing import layout
+from anygpu.agreement.comparison import layout
 from anygpu.array.core.structure import flatten, unflatten
 from anygpu.array.trace.traced import Traced
 from anygpu.placement.floating_point import Filters, is_finite

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from anygpu.array.trace.traced import Given, Traced
+from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device
@@ -65,7 +65,7 @@ class Batch:
     #: The function that it is of.
     traced: Traced
     #: What the program takes for each call.
-    rows: Sequence[Given]
+    rows: Sequence[CallInputs]
     #: Where what it takes is remembered.
     table: _OnDevice
 

@@ -14,7 +14,7 @@ import numpy as np
 from anygpu._typing import HostArray
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import to_numpy_dtype
-from anygpu.array.trace.traced import Given, Traced
+from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.placement.call import Call
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
@@ -26,9 +26,9 @@ Marks = tuple[bool, ...]
 _LARGE = 16 << 10
 
 
-def rows_of(traced: Traced, calls: Sequence[Call]) -> list[Given]:
+def rows_of(traced: Traced, calls: Sequence[Call]) -> list[CallInputs]:
     """Up to the first call that has none: its numbers may be such that the function itself would raise."""
-    rows: list[Given] = []
+    rows: list[CallInputs] = []
     inputs = traced.inputs
     for call in calls:
         given = inputs(call.function, call.arguments, call.keywords)
@@ -38,7 +38,7 @@ def rows_of(traced: Traced, calls: Sequence[Call]) -> list[Given]:
     return rows
 
 
-def alike(program: Program, rows: list[Given]) -> list[Given]:
+def alike(program: Program, rows: list[CallInputs]) -> list[CallInputs]:
     """Up to the first call that does not fit, by its shape or because it has not the large array of the first two."""
     count = len(rows)
     if count < 2:
@@ -105,7 +105,7 @@ def as_given(value: Any, spec: Spec) -> HostArray:
     return np.asarray(np.asarray(value) if isinstance(value, Array) else value, to_numpy_dtype(spec.dtype))
 
 
-def split(traced: Traced, results: Sequence[HostArray], rows: Sequence[Given]) -> list[Any]:
+def split(traced: Traced, results: Sequence[HostArray], rows: Sequence[CallInputs]) -> list[Any]:
     """What each of the calls returns."""
     count = len(rows)
     columns: list[list[Any]] = []

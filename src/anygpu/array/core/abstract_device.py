@@ -12,15 +12,15 @@ import numpy as np
 
 from anygpu._typing import HostArray
 from anygpu.array.core.device import Buffer
-from anygpu.array.core.expression import Value, nearest_line, recorder
-from anygpu.array.core.recording import MAX_CONSTANT_BYTES, PAPER, dtype_name, literal
+from anygpu.array.core.expression import Value, active_tracer, nearest_line
+from anygpu.array.core.recording import ABSTRACT, MAX_CONSTANT_BYTES, dtype_name, literal
 from anygpu.errors import ValueNeeded
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 
 
-class Read(NamedTuple):
+class ArrayInput(NamedTuple):
     """An array of the user's own that is read anew at every call."""
 
     #: Which capture it is.
@@ -48,7 +48,7 @@ class AbstractDevice:
     and `inlines` says so.
     """
 
-    device = PAPER
+    device = ABSTRACT
 
     def __init__(self, *, inlines: bool = True) -> None:
         self._inlines = inlines
@@ -76,11 +76,11 @@ class AbstractDevice:
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """While the function runs, what is recorded here looks like NumPy's arrays."""
-        token = recorder.set(self)
+        token = active_tracer.set(self)
         try:
             yield
         finally:
-            recorder.reset(token)
+            active_tracer.reset(token)
 
     def operation(self, line: tuple[str, int] | None) -> None:
         modes: dict[str, Any] = dict(np.geterr())
@@ -132,7 +132,7 @@ class AbstractDevice:
 
     def run(self, program: Program | None, buffers: Sequence[Buffer]) -> NoReturn:
         known = all(
-            isinstance(each, ScalarInput | CapturedConstant) or (isinstance(each, Read) and not each.is_argument)
+            isinstance(each, ScalarInput | CapturedConstant) or (isinstance(each, ArrayInput) and not each.is_argument)
             for each in buffers
         )
         self.refuse(number=known)

@@ -17,15 +17,15 @@ import numpy.typing as npt
 
 from anygpu._typing import HostArray
 from anygpu.array.core import recording
-from anygpu.array.core.abstract_device import AbstractDevice, Read
+from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
-from anygpu.array.core.expression import Value, compute, linearise, recorder
+from anygpu.array.core.expression import Value, active_tracer, compute, linearise
 from anygpu.array.core.methods import NumpyMethods
 from anygpu.array.core.operators import Operators
 from anygpu.array.core.overrides import call_function, call_plain_ufunc, call_ufunc, imitate_attribute, override
 from anygpu.array.core.recording import Operand, binary, dtype_name
 from anygpu.array.core.traced_scalar import TracedScalar
-from anygpu.array.core.views import Shared, View, write
+from anygpu.array.core.views import SharedState, View, write
 from anygpu.errors import InvalidOption
 from anygpu.program.functions import BinaryFunction, UnaryFunction
 from anygpu.program.graph import Program
@@ -62,7 +62,7 @@ class Array(NumpyMethods, Operators):
     _stored: Value
     _view: View | None
     #: Once there are views of this array: what they have to know.
-    _shared: Shared | None
+    _shared: SharedState | None
 
     def __init__(self, value: Value) -> None:
         try:
@@ -88,7 +88,7 @@ class Array(NumpyMethods, Operators):
     @property
     def __class__(self) -> type[Any]:
         """While a function is recorded, its arrays are what they stand for: NumPy's arrays, and NumPy's numbers."""
-        if recorder.get() is None:
+        if active_tracer.get() is None:
             return type(self)
         return self._imitated
 
@@ -99,16 +99,16 @@ class Array(NumpyMethods, Operators):
     @property
     def _imitated(self) -> type[Any]:
         stored = self._stored
-        is_number = not stored.spec.shape and self._view is None and not isinstance(stored.buffer, Read)
+        is_number = not stored.spec.shape and self._view is None and not isinstance(stored.buffer, ArrayInput)
         kind: type[Any] = self.dtype.type if is_number else np.ndarray
         return kind
 
     def __getattr__(self, name: str) -> Any:
-        paper = recorder.get()
-        if paper is None or name.startswith("_") or not hasattr(self._imitated, name):
-            shown = type(self).__name__ if paper is None else f"numpy.{self._imitated.__name__}"
+        tracer = active_tracer.get()
+        if tracer is None or name.startswith("_") or not hasattr(self._imitated, name):
+            shown = type(self).__name__ if tracer is None else f"numpy.{self._imitated.__name__}"
             raise AttributeError(f"{shown!r} object has no attribute {name!r}", name=name, obj=self)
-        return imitate_attribute(self, name, paper)
+        return imitate_attribute(self, name, tracer)
 
     # Facts
 
@@ -138,7 +138,7 @@ class Array(NumpyMethods, Operators):
 
     @property
     def device(self) -> str:
-        return self._place.device if recorder.get() is None else "cpu"
+        return self._place.device if active_tracer.get() is None else "cpu"
 
     @property
     def _place(self) -> ArrayDevice:
@@ -272,7 +272,7 @@ class Array(NumpyMethods, Operators):
         return format(self.item(), how) if not self.shape else format(str(self), how)
 
     def __hash__(self) -> int:
-        if recorder.get() is not None:
+        if active_tracer.get() is not None:
             _ask_for(self, "it hashes a number", unless=np.ndarray)
             raise TypeError("unhashable type: 'numpy.ndarray'")
         raise TypeError("an Array cannot be hashed: it can change. Use x.tobytes() or id(x) as the key.")
@@ -309,7 +309,7 @@ class Array(NumpyMethods, Operators):
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", API_VERSION):
             raise ValueError(f"anygpu follows the Array API standard {API_VERSION}, not {api_version}.")
-        return sys.modules["anygpu"] if recorder.get() is None else np
+        return sys.modules["anygpu"] if active_tracer.get() is None else np
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if not options and method == "__call__":
@@ -367,7 +367,7 @@ class Array(NumpyMethods, Operators):
     @property
     def _is_number(self) -> bool:
         """Whether it stands for one of NumPy's numbers, which never change: `+=` gives another."""
-        return not self._stored.spec.shape and recorder.get() is not None and self._imitated is not np.ndarray
+        return not self._stored.spec.shape and active_tracer.get() is not None and self._imitated is not np.ndarray
 
     def _assign(self, result: Array) -> Array:
         """`self op= other`: the array keeps its shape and type, as in NumPy."""
@@ -419,15 +419,15 @@ def _fresh(value: Value) -> Value:
 
 def _ours_only(name: str) -> None:
     """NumPy's arrays have no such attribute, so a function that is being recorded finds none."""
-    if recorder.get() is not None:
+    if active_tracer.get() is not None:
         raise AttributeError(f"'numpy.ndarray' object has no attribute {name!r}", name=name)
 
 
 def _ask_for(array: Array, what: str, unless: type[Any] | None = None) -> None:
     """Only NumPy's own array knows, so a function that asks for it cannot be recorded."""
-    paper = recorder.get()
-    if paper is not None and array._imitated is not unless:
-        paper.stop(what)
+    tracer = active_tracer.get()
+    if tracer is not None and array._imitated is not unless:
+        tracer.stop(what)
 
 
 _PYTHON_NUMBERS = frozenset((bool, int, float, complex, TracedScalar))

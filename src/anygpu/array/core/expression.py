@@ -78,7 +78,7 @@ class TakesTooLong(BaseException):
     """Recording takes longer than it may. No `Exception`, so that no function that is recorded catches it."""
 
 
-class Recorder(Protocol):
+class Tracer(Protocol):
     """Who is told of every operation while a function is recorded."""
 
     def operation(self, line: Line | None) -> None:
@@ -96,7 +96,7 @@ class Recorder(Protocol):
 
 _until: ContextVar[float | None] = ContextVar("when recording must be over", default=None)
 #: Whoever records a function in this context. Set while the function runs: then its arrays look like NumPy's own.
-recorder: ContextVar[Recorder | None] = ContextVar("who records a function", default=None)
+active_tracer: ContextVar[Tracer | None] = ContextVar("who records a function", default=None)
 
 
 @contextlib.contextmanager
@@ -116,7 +116,7 @@ def users_line() -> Line | None:
         raise TakesTooLong
     # The first three are this function, the recording one and the array's own method.
     line = nearest_line(sys._getframe(3))
-    listening = recorder.get()
+    listening = active_tracer.get()
     if listening is not None:
         listening.operation(line)
     return line

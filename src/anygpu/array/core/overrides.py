@@ -13,7 +13,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from anygpu.array.core.array import Array
-    from anygpu.array.core.expression import Recorder
+    from anygpu.array.core.expression import Tracer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,7 +75,7 @@ call_plain_ufunc: Late[[np.ufunc, tuple[Any, ...]], Array | None] = Late()
 call_function: Late[[Any, tuple[Any, ...], dict[str, Any]], Any] = Late()
 
 #: An attribute that NumPy's arrays have and `Array` lacks, while a function is traced.
-imitate_attribute: Late[[Array, str, Recorder], Any] = Late()
+imitate_attribute: Late[[Array, str, Tracer], Any] = Late()
 
 #: Imports every module that registers functions.
 load_functions: Late[[], None] = Late()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core.device import ArrayDevice
-from anygpu.array.core.expression import Value, is_portable, recorder, users_line
+from anygpu.array.core.expression import Value, active_tracer, is_portable, users_line
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.errors import InvalidOption, InvalidProgram
 from anygpu.program.dtypes import DTYPES, ITEMSIZE, KIND, DType, default_float, is_inexact, promote
@@ -64,7 +64,7 @@ _COMPARISONS = frozenset(COMPARISONS)
 _ARRAY_DTYPES = {name: None for name in DTYPES if name != "bfloat16"}
 
 #: Where arrays are that have a shape and a type and no values, because a function is being recorded with them.
-PAPER = "paper"
+ABSTRACT = "abstract"
 
 #: Larger constants travel as inputs, so that programs stay small.
 MAX_CONSTANT_BYTES = 4096
@@ -86,7 +86,7 @@ _RAISING = frozenset(("cholesky", "inv", "solve"))
 
 
 def _note_what_may_raise(value: Value) -> None:
-    listening = recorder.get()
+    listening = active_tracer.get()
     if listening is None:
         return
     op = value.op
@@ -118,7 +118,7 @@ def _place_of_the_bound(values: Sequence[Value]) -> ArrayDevice | None:
 
 
 def _apart(one: str, other: str) -> str:
-    if PAPER in (one, other):
+    if ABSTRACT in (one, other):
         return "a function that is being recorded uses an array from outside. Pass it as an argument."
     return f'one operand is on {one} and the other on {other}. Move one of them first: x.to_device("{one}").'
 
@@ -342,7 +342,7 @@ def _pair(fn: BinaryFunction, one: Operand, other: Operand) -> tuple[Value, Valu
 
 def _check_exponents(one: Operand, exponents: Value) -> None:
     """NumPy raises an error if one of the exponents of whole numbers is negative, so their values decide."""
-    listening = recorder.get()
+    listening = active_tracer.get()
     if listening is None or isinstance(exponents.op, Constant) or type(one) in (float, complex):
         return
     if type(one) is Value and KIND[one.spec.dtype] in ("float", "complex"):

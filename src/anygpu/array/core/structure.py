@@ -84,7 +84,7 @@ def flatten(value: Any) -> tuple[list[Any], Structure]:
     kind = type(value)
     if kind is tuple or kind is list:
         for each in value:
-            if type(each) not in _LEAVES and _way_of(type(each)) is not None:
+            if type(each) not in _LEAVES and _rule_of(type(each)) is not None:
                 break
         else:
             return list(value), _flat(kind, len(value))
@@ -109,8 +109,8 @@ def _flat(kind: type[Any], length: int) -> Structure:
 
 
 def _take(value: Any, leaves: list[Any]) -> Structure:
-    way = _way_of(type(value))
-    taken = None if way is None else way.take(value)
+    rule = _rule_of(type(value))
+    taken = None if rule is None else rule.take(value)
     if taken is None:
         leaves.append(value)
         return LEAF
@@ -124,20 +124,20 @@ def _make(structure: Structure, leaves: Iterator[Any]) -> Any:
     if container is None:
         return next(leaves)
     parts = [_make(child, leaves) for child in structure.children]
-    way = _way_of(container)
-    if way is None:
+    rule = _rule_of(container)
+    if rule is None:
         raise TypeError(f"{container.__name__} is no container.")
-    return way.make(container, structure.names, parts)
+    return rule.make(container, structure.names, parts)
 
 
 #: Names and parts of a container; `None` when this one has to stay whole.
-Taken = tuple[tuple[Any, ...], Sequence[Any]] | None
+ContainerParts = tuple[tuple[Any, ...], Sequence[Any]] | None
 
 
-class _Way(NamedTuple):
-    """How containers of one kind are taken apart and made again."""
+class _ContainerRule(NamedTuple):
+    """How containers of one class are taken apart and made again."""
 
-    take: Callable[[Any], Taken]
+    take: Callable[[Any], ContainerParts]
     make: Callable[[type[Any], tuple[Any, ...], list[Any]], Any]
 
 
@@ -146,7 +146,7 @@ def _has_attributes(value: Any) -> bool:
     return bool(getattr(value, "__dict__", None))
 
 
-def _take_none(value: None) -> Taken:
+def _take_none(value: None) -> ContainerParts:
     return (), ()
 
 
@@ -154,7 +154,7 @@ def _make_none(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -
     return None
 
 
-def _take_sequence(value: Any) -> Taken:
+def _take_sequence(value: Any) -> ContainerParts:
     return None if _has_attributes(value) else ((), value)
 
 
@@ -170,7 +170,7 @@ def _make_list(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -
     return made
 
 
-def _take_dict(value: dict[Any, Any]) -> Taken:
+def _take_dict(value: dict[Any, Any]) -> ContainerParts:
     return None if _has_attributes(value) else (tuple(value), list(value.values()))
 
 
@@ -187,7 +187,7 @@ def _make_dict(container: type[Any], names: tuple[Any, ...], parts: list[Any]) -
     return made
 
 
-def _take_defaultdict(value: defaultdict[Any, Any]) -> Taken:
+def _take_defaultdict(value: defaultdict[Any, Any]) -> ContainerParts:
     return None if _has_attributes(value) else ((*value, value.default_factory), list(value.values()))
 
 
@@ -198,10 +198,10 @@ def _make_defaultdict(container: type[Any], names: tuple[Any, ...], parts: list[
     return made
 
 
-def _dataclass_way(container: type[Any]) -> _Way:
+def _dataclass_rule(container: type[Any]) -> _ContainerRule:
     fields = tuple(field.name for field in dataclasses.fields(container))
 
-    def take(value: Any) -> Taken:
+    def take(value: Any) -> ContainerParts:
         names = fields
         attributes = getattr(value, "__dict__", None)
         if attributes is not None and len(attributes) > len(fields):
@@ -219,35 +219,35 @@ def _dataclass_way(container: type[Any]) -> _Way:
             object.__setattr__(made, name, part)
         return made
 
-    return _Way(take, make)
+    return _ContainerRule(take, make)
 
 
-def _find_way(container: type[Any]) -> _Way | None:
+def _find_rule(container: type[Any]) -> _ContainerRule | None:
     if container is type(None):
-        return _Way(_take_none, _make_none)
+        return _ContainerRule(_take_none, _make_none)
     if issubclass(container, np.ndarray | np.generic | type):
         return None
     if issubclass(container, tuple):
-        return _Way(_take_sequence, _make_tuple)
+        return _ContainerRule(_take_sequence, _make_tuple)
     if issubclass(container, list):
-        return _Way(_take_sequence, _make_list)
+        return _ContainerRule(_take_sequence, _make_list)
     if issubclass(container, defaultdict):
-        return _Way(_take_defaultdict, _make_defaultdict)
+        return _ContainerRule(_take_defaultdict, _make_defaultdict)
     if issubclass(container, dict):
-        return _Way(_take_dict, _make_dict)
+        return _ContainerRule(_take_dict, _make_dict)
     if dataclasses.is_dataclass(container):
-        return _dataclass_way(container)
+        return _dataclass_rule(container)
     return None
 
 
-_WAYS: dict[type[Any], _Way | None] = {}
+_RULES: dict[type[Any], _ContainerRule | None] = {}
 
 
-def _way_of(container: type[Any]) -> _Way | None:
+def _rule_of(container: type[Any]) -> _ContainerRule | None:
     try:
-        return _WAYS[container]
+        return _RULES[container]
     except KeyError:
-        if len(_WAYS) > 1000:  # classes that were made in a loop are not kept alive for ever
-            _WAYS.clear()
-        way = _WAYS[container] = _find_way(container)
-        return way
+        if len(_RULES) > 1000:  # classes that were made in a loop are not kept alive for ever
+            _RULES.clear()
+        rule = _RULES[container] = _find_rule(container)
+        return rule

@@ -25,7 +25,7 @@ _NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
 _STRONG: dict[type[Any], DType] = {int: "int64", float: "float64", complex: "complex128", bool: "bool"}
 
 
-class Recorder(Protocol):
+class ScalarTracer(Protocol):
     """What a weak number needs of the paper it stands on."""
 
     def number(self, text: str, dtype: DType) -> Value:
@@ -46,7 +46,7 @@ class TracedScalar:
     #: Before NumPy's arrays in mixed operations, as our arrays are.
     __array_priority__ = 1000
 
-    def __init__(self, text: str, place: Recorder, kind: type[Any] = float) -> None:
+    def __init__(self, text: str, place: ScalarTracer, kind: type[Any] = float) -> None:
         #: How Python computes it; `a` are the leaves of the arguments.
         self._text = text
         self._place = place
@@ -85,8 +85,8 @@ class TracedScalar:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        paper: Recorder = self._place
-        paper.refuse(number=True)
+        tracer: ScalarTracer = self._place
+        tracer.refuse(number=True)
 
     # Arithmetic
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anygpu.array.core.array import Array
 
 
-class Shared:
+class SharedState:
     """What a base that has views keeps."""
 
     __slots__ = ("doubts", "version")
@@ -39,7 +39,7 @@ class View:
 
     def __init__(self, base: Array, path: tuple[Primitive, ...], refusal: str | None = None) -> None:
         if base._shared is None:
-            base._shared = Shared()
+            base._shared = SharedState()
         self.base = base
         self.shared = base._shared
         self.path = path

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,36 +18,36 @@ from anygpu.array.core.arguments import to_array
 from anygpu.array.core.array import Array, place_of
 from anygpu.array.core.device import ArrayDevice, to_numpy_dtype
 from anygpu.array.core.expression import Value
-from anygpu.array.core.overrides import implements
+from anygpu.array.core.overrides import Function, implements
 from anygpu.array.core.recording import Operand, _fitted, binary, broadcast_shapes, cast, compare, dtype_name, unary
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import attach
 from anygpu.array.functions import elementwise_composed as composed
-from anygpu.array.functions.elementwise_composed import Body
+from anygpu.array.functions.elementwise_composed import UfuncBody
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import BinaryFunction, UnaryFunction
 from anygpu.program.primitives import Reshape, Shape, Unary
 
 #: The type of an operand: its dtype, or the Python type of a number that adapts to the others.
-Kind = DType | type[int] | type[float] | type[complex]
+OperandType = DType | type[int] | type[float] | type[complex]
 
 
-class Rule(NamedTuple):
+class UfuncRule(NamedTuple):
     """What is recorded for one of NumPy's ufuncs."""
 
-    body: Body
+    body: UfuncBody
     #: Whether the body takes the operands as they come, because it brings them together in a way of its own.
     raw: bool = False
 
 
 #: One rule for each elementwise ufunc; the table below fills it.
-RULES: dict[np.ufunc, Rule] = {}
+RULES: dict[np.ufunc, UfuncRule] = {}
 
 
 @cache
 def resolve(
     ufunc: np.ufunc,
-    kinds: tuple[Kind, ...],
+    kinds: tuple[OperandType, ...],
     results: tuple[DType | None, ...] | None = None,
     signature: Any = None,
     casting: Any = "same_kind",
@@ -98,7 +98,7 @@ def operand_of(x: Any, place: ArrayDevice) -> Operand:
     return to_array(x, place)._value
 
 
-def kind_of(operand: Operand) -> Kind:
+def kind_of(operand: Operand) -> OperandType:
     if isinstance(operand, Value):
         return operand.spec.dtype
     if isinstance(operand, bool):
@@ -141,11 +141,10 @@ def array_of(value: Value, operands: Sequence[Operand] = ()) -> Array:
 
 OfOne = Callable[[Any], Array]
 OfTwo = Callable[[Any, Any], Array]
-Function = TypeVar("Function", bound=Callable[..., Array])
 
 
-def _one(name: str, ufunc: np.ufunc, body: UnaryFunction | Body, text: str, *, raw: bool = False) -> OfOne:
-    RULES[ufunc] = Rule(partial(unary, body) if isinstance(body, str) else body, raw)
+def _one(name: str, ufunc: np.ufunc, body: UnaryFunction | UfuncBody, text: str, *, raw: bool = False) -> OfOne:
+    RULES[ufunc] = UfuncRule(partial(unary, body) if isinstance(body, str) else body, raw)
 
     def function(x: Any, /) -> Array:
         operands = operands_of((x,))
@@ -154,8 +153,8 @@ def _one(name: str, ufunc: np.ufunc, body: UnaryFunction | Body, text: str, *, r
     return _named(ufunc, function, name, text)
 
 
-def _two(name: str, ufunc: np.ufunc, body: BinaryFunction | Body, text: str, *, raw: bool = False) -> OfTwo:
-    RULES[ufunc] = Rule(partial(binary, body) if isinstance(body, str) else body, raw)
+def _two(name: str, ufunc: np.ufunc, body: BinaryFunction | UfuncBody, text: str, *, raw: bool = False) -> OfTwo:
+    RULES[ufunc] = UfuncRule(partial(binary, body) if isinstance(body, str) else body, raw)
 
     def function(x1: Any, x2: Any, /) -> Array:
         operands = operands_of((x1, x2))
@@ -304,7 +303,9 @@ true_divide = divide
 
 # More than one result, or options
 
-RULES.update({np.divmod: Rule(composed.divmod), np.frexp: Rule(composed.frexp), np.modf: Rule(composed.modf)})
+RULES.update(
+    {np.divmod: UfuncRule(composed.divmod), np.frexp: UfuncRule(composed.frexp), np.modf: UfuncRule(composed.modf)}
+)
 
 
 @implements(np.divmod)

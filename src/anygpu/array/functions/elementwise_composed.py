@@ -20,7 +20,7 @@ from anygpu.program.primitives import Binary, Broadcast
 _LDEXP = Binary("ldexp")
 
 #: What is recorded for one elementwise function.
-Body = Callable[..., Value | tuple[Value, ...]]
+UfuncBody = Callable[..., Value | tuple[Value, ...]]
 
 
 def filled(like: Value, scalar: Any, dtype: DType) -> Value:
@@ -34,12 +34,12 @@ def same(x: Value) -> Value:
     return x
 
 
-def for_inexact(fn: UnaryFunction) -> Body:
+def for_inexact(fn: UnaryFunction) -> UfuncBody:
     """A function that leaves whole numbers and truth values as they are."""
     return lambda x: unary(fn, x) if is_inexact(x.spec.dtype) else x
 
 
-def question_of_inexact(fn: UnaryFunction, otherwise: bool) -> Body:
+def question_of_inexact(fn: UnaryFunction, otherwise: bool) -> UfuncBody:
     """A question whose answer is the same for all numbers that are not floating point."""
     return lambda x: unary(fn, x) if is_inexact(x.spec.dtype) else filled(x, otherwise, "bool")
 
@@ -64,7 +64,7 @@ def square(x: Value) -> Value:
     return binary("multiply", x, x)
 
 
-def scaled(numerator: float, denominator: float) -> Body:
+def scaled(numerator: float, denominator: float) -> UfuncBody:
     """A multiplication by a quotient that is rounded to the type of the array, as NumPy has it."""
 
     def body(x: Value) -> Value:
@@ -111,7 +111,7 @@ def rounded(x: Value, decimals: int) -> Value:
     return cast(binary(down, unary("rint", binary(up, x, power)), power), dtype)
 
 
-def logical(fn: BinaryFunction) -> Body:
+def logical(fn: BinaryFunction) -> UfuncBody:
     return lambda one, other: binary(fn, truth(one), truth(other))
 
 
@@ -150,7 +150,7 @@ def lcm(x: Value, y: Value) -> Value:
     return cast(binary("multiply", binary("floor_divide", x, divisor), y), dtype)
 
 
-def without_nan(fn: BinaryFunction) -> Body:
+def without_nan(fn: BinaryFunction) -> UfuncBody:
     """The larger or smaller of two, where NaN loses against everything."""
 
     def body(x: Value, y: Value) -> Value:
@@ -176,7 +176,7 @@ def _logaddexp2(x: Value, y: Value) -> Value:
     return where(binary("equal", x, y), binary("add", x, 1), sum_)
 
 
-def _half_as_single(body: Body) -> Body:
+def _half_as_single(body: UfuncBody) -> UfuncBody:
     """NumPy computes longer formulas of float16 in float32, and rounds once."""
 
     def wide(*values: Value) -> Value:

@@ -15,8 +15,7 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, full_shape, infer_length, normal_axes, normal_axis
-from anygpu.array.functions.inplace import copyto, fill_diagonal, place, put, putmask, ravel_multi_index, unravel_index
-from anygpu.array.functions.joining import (
+from anygpu.array.functions.concatenation import (
     append,
     apply_along_axis,
     apply_over_axes,
@@ -31,6 +30,7 @@ from anygpu.array.functions.joining import (
     stack,
     vstack,
 )
+from anygpu.array.functions.inplace import copyto, fill_diagonal, place, put, putmask, ravel_multi_index, unravel_index
 from anygpu.array.functions.metadata import ndim, shape, size
 from anygpu.program.primitives import (
     Broadcast,

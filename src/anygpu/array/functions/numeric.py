@@ -12,9 +12,9 @@ from anygpu.array.core.array import Array, as_array
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import normal_axis
 from anygpu.array.functions import elementwise as ew
-from anygpu.array.functions import selecting
+from anygpu.array.functions import selection
+from anygpu.array.functions.concatenation import concat
 from anygpu.array.functions.differences import diff
-from anygpu.array.functions.joining import concat
 from anygpu.array.functions.manipulation import ravel
 from anygpu.array.functions.products import vecdot
 from anygpu.array.functions.reductions import cumsum
@@ -42,7 +42,7 @@ def sinc(x: Any) -> Array:
     scaled: Array = math.pi * as_array(x)
     # NumPy's own way: small enough that the quotient is 1, and large enough to be a number of the type.
     small = float(np.finfo(scaled.dtype).eps) if scaled.dtype.kind == "f" else 1e-20
-    scaled = selecting.where(scaled != 0, scaled, small)
+    scaled = selection.where(scaled != 0, scaled, small)
     return ew.sin(scaled) / scaled
 
 
@@ -60,9 +60,9 @@ def nan_to_num(
     limits = np.finfo(y.dtype)
     highest = float(limits.max) if posinf is None else posinf
     lowest = float(limits.min) if neginf is None else neginf
-    result = selecting.where(ew.isnan(y), nan, y)
-    result = selecting.where(isposinf(y), highest, result)
-    result = selecting.where(isneginf(y), lowest, result).astype(y.dtype)
+    result = selection.where(ew.isnan(y), nan, y)
+    result = selection.where(isposinf(y), highest, result)
+    result = selection.where(isneginf(y), lowest, result).astype(y.dtype)
     return result if copy else y._assign(result)
 
 
@@ -130,8 +130,8 @@ def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: floa
     boundary = (period % 2 == 0) if whole else True
     moved = ew.remainder(steps + high, period) - high
     if boundary:
-        moved = selecting.where(ew.logical_and(moved == -high, steps > 0), high, moved)
-    correction = selecting.where(ew.abs(steps) < limit, 0, moved - steps)
+        moved = selection.where(ew.logical_and(moved == -high, steps > 0), high, moved)
+    correction = selection.where(ew.abs(steps) < limit, 0, moved - steps)
     first = tuple(slice(0, 1) if each == axis else slice(None) for each in range(x.ndim))
     rest = tuple(slice(1, None) if each == axis else slice(None) for each in range(x.ndim))
     moved_rest: Array = x[rest] + cumsum(correction, axis=axis)

@@ -16,9 +16,10 @@ from anygpu.array.core.array import Array, as_array, place_of
 from anygpu.array.core.expression import users_line
 from anygpu.array.core.overrides import FUNCTIONS
 from anygpu.array.core.traced_scalar import TracedScalar
-from anygpu.array.functions import (  # noqa: F401 - each registers its functions in FUNCTIONS
+from anygpu.array.functions import (
     bits,
     comparison,
+    concatenation,
     creation,
     differences,
     elementwise,
@@ -26,7 +27,6 @@ from anygpu.array.functions import (  # noqa: F401 - each registers its function
     histograms,
     inplace,
     interpolation,
-    joining,
     linalg,
     manipulation,
     metadata,
@@ -38,7 +38,7 @@ from anygpu.array.functions import (  # noqa: F401 - each registers its function
     quantiles,
     ranges,
     reductions,
-    selecting,
+    selection,
     sets,
     sorting,
     statistics,
@@ -46,6 +46,36 @@ from anygpu.array.functions import (  # noqa: F401 - each registers its function
 )
 from anygpu.fallback_warnings import ran_on_host
 from anygpu.receipts import HostOperation
+
+#: The modules whose functions are registered in FUNCTIONS when they are imported.
+MODULES = (
+    bits,
+    comparison,
+    concatenation,
+    creation,
+    differences,
+    elementwise,
+    fourier,
+    histograms,
+    inplace,
+    interpolation,
+    linalg,
+    manipulation,
+    metadata,
+    nan_reductions,
+    numeric,
+    padding,
+    polynomials,
+    products,
+    quantiles,
+    ranges,
+    reductions,
+    selection,
+    sets,
+    sorting,
+    statistics,
+    types,
+)
 
 #: Functions that print or write values out, so that they have to come to the host: no notice is due.
 TELL_VALUES = ("array2string", "array_repr", "array_str", "save", "savetxt", "savez", "savez_compressed")

@@ -12,7 +12,7 @@ from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, cast, compare, normal_axis, permute, reshape, unary
-from anygpu.array.functions.selecting import true_positions
+from anygpu.array.functions.selection import true_positions
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.primitives import Argsort, Concatenate, Gather, Reduce, Scan, Scatter, Search, Sort, product
 

@@ -14,7 +14,7 @@ from anygpu.array.core.recording import apply, binary, cast, normal_axis, reshap
 from anygpu.array.functions.inplace import put_along_axis
 from anygpu.array.functions.interpolation import convolve, correlate, interp
 from anygpu.array.functions.metadata import ndim
-from anygpu.array.functions.selecting import (
+from anygpu.array.functions.selection import (
     argwhere,
     choose,
     compress,

@@ -8,21 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.array.core.abstract_device import AbstractDevice, CapturedConstant, Read, ScalarInput, owner_of
+from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput, CapturedConstant, ScalarInput, owner_of
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value, are_needed, leaves_of, linearise
 from anygpu.array.core.recording import dtype_name
 from anygpu.array.core.structure import Structure, flatten
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import View
-from anygpu.array.trace.captures import Search
+from anygpu.array.trace.captures import CaptureSearch
 from anygpu.array.trace.copies import Copies, Unfollowed, original
 from anygpu.array.trace.guards import is_in_order
 from anygpu.array.trace.traced import (
-    Input,
-    Leaf,
     NotTraceable,
-    Sketch,
+    ReturnedLeaf,
+    TraceResult,
     as_numpy_gives,
     as_python_gives,
     same,
@@ -32,12 +31,12 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 
 
-class Attempt(NamedTuple):
+class TraceAttempt(NamedTuple):
     """What has no values while the function is recorded."""
 
     by_value: frozenset[type]
     #: Whether arrays that are no arguments have none.
-    sketches: bool
+    abstracts_captures: bool
 
 
 def family(kind: type[Any]) -> type[Any]:
@@ -45,17 +44,17 @@ def family(kind: type[Any]) -> type[Any]:
 
 
 #: With more numbers than this some are taken as they are: they are data that should be an array.
-MAX_LIFTED = 32
+MAX_SCALAR_INPUTS = 32
 
 
-def lifted_numbers(search: Search, attempt: Attempt) -> frozenset[int]:
+def scalar_inputs(search: CaptureSearch, attempt: TraceAttempt) -> frozenset[int]:
     """The numbers that are inputs."""
     found = [
         position
         for position, each in enumerate(search.captures)
         if each.kind == "number" and family(each.expected) not in attempt.by_value
     ]
-    return frozenset(found[:MAX_LIFTED])
+    return frozenset(found[:MAX_SCALAR_INPUTS])
 
 
 class Failure(NamedTuple):
@@ -66,28 +65,28 @@ class Failure(NamedTuple):
     of_values: bool = False
 
 
-def attempt_to_trace(search: Search, attempt: Attempt, views: bool) -> Sketch | Failure:
+def attempt_to_trace(search: CaptureSearch, attempt: TraceAttempt, views: bool) -> TraceResult | Failure:
     """Both calls, compared."""
-    paper = AbstractDevice()
+    tracer = AbstractDevice()
     try:
-        first = _call(search, attempt, views, paper)
+        first = _call(search, attempt, views, tracer)
         if isinstance(first, NotTraceable):
             return Failure(first)
-        paper = AbstractDevice()
-        second = _call(search, attempt, views, paper)
+        tracer = AbstractDevice()
+        second = _call(search, attempt, views, tracer)
     except AnyGPUError as error:
         line = error.line if isinstance(error, ValueNeeded) else None
-        return Failure(NotTraceable(paper.reason or _reason(error), line), paper.asked_of_known)
+        return Failure(NotTraceable(tracer.reason or _reason(error), line), tracer.asked_of_known)
     except Exception as error:  # noqa: BLE001 - the user's own, whatever it is: the function itself raises it again
-        if paper.reason is not None:
-            return Failure(NotTraceable(paper.reason), paper.asked_of_known)
+        if tracer.reason is not None:
+            return Failure(NotTraceable(tracer.reason), tracer.asked_of_known)
         # It may be because of what stands there instead; when nothing does, it is the function's own.
         error.__traceback__ = None if _is_ours(error) else error.__traceback__
         own = None if error.__traceback__ is None else error
         return Failure(NotTraceable(f"it raises {_shown(error)}", error=own), True)
     if isinstance(second, NotTraceable):
         return Failure(second)
-    difference = _difference(first, second) or _unfollowed(first.paper, second.paper)
+    difference = _difference(first, second) or _unfollowed(first.tracer, second.tracer)
     return Failure(NotTraceable(difference)) if difference is not None else second
 
 
@@ -109,58 +108,60 @@ def _unfollowed(first: AbstractDevice, second: AbstractDevice) -> str | None:
     )
 
 
-def _call(search: Search, attempt: Attempt, views: bool, paper: AbstractDevice) -> Sketch | NotTraceable:
-    lifted = lifted_numbers(search, attempt)
+def _call(
+    search: CaptureSearch, attempt: TraceAttempt, views: bool, tracer: AbstractDevice
+) -> TraceResult | NotTraceable:
+    scalars = scalar_inputs(search, attempt)
     arrays: dict[int, Array] = {}
 
     def stands_for(position: int) -> Any:
         value = search.values[position]
         if search.captures[position].kind == "number":
-            if position not in lifted:
+            if position not in scalars:
                 return value
             if isinstance(value, np.generic):
-                return Array(paper.number(f"a[{position}]", dtype_name(value.dtype)))
-            return TracedScalar(f"a[{position}]", paper, type(value))
+                return Array(tracer.number(f"a[{position}]", dtype_name(value.dtype)))
+            return TracedScalar(f"a[{position}]", tracer, type(value))
         is_argument = search.is_argument(position)
-        if is_argument or attempt.sketches:
+        if is_argument or attempt.abstracts_captures:
             spec = Spec(value.shape, dtype_name(value.dtype))
             if isinstance(value, np.ndarray):
-                paper.examples[position] = value
-            read = Read(position, is_argument)
-            made = arrays[position] = Array(Value.on(paper, read, spec, ordered=is_in_order(value)))
+                tracer.examples[position] = value
+            read = ArrayInput(position, is_argument)
+            made = arrays[position] = Array(Value.on(tracer, read, spec, ordered=is_in_order(value)))
             return made
         if isinstance(value, np.ndarray):
-            paper.known.add(id(owner_of(value)))
+            tracer.known.add(id(owner_of(value)))
             value = value.view()
             value.flags.writeable = False
         return value
 
-    copies = Copies(search, stands_for, paper.stop)
+    copies = Copies(search, stands_for, tracer.stop)
     try:
-        return _record(copies, arrays, search, views, paper)
+        return _record(copies, arrays, search, views, tracer)
     finally:
         # Functions and their globals hold each other: what they hold of the user's shall not wait for the collector.
         copies.forget()
-        paper.examples.clear()
+        tracer.examples.clear()
 
 
 def _record(
-    copies: Copies, arrays: dict[int, Array], search: Search, views: bool, paper: AbstractDevice
-) -> Sketch | NotTraceable:
+    copies: Copies, arrays: dict[int, Array], search: CaptureSearch, views: bool, tracer: AbstractDevice
+) -> TraceResult | NotTraceable:
     function, arguments, keywords = copies.call()
     stored = {position: each._stored for position, each in arrays.items()}
-    with paper.recording():
+    with tracer.recording():
         returned, structure = flatten(function(*arguments, **keywords))
     structure = _of_the_users(structure)
-    if paper.reason is not None:
-        paper.stop_again()
+    if tracer.reason is not None:
+        tracer.stop_again()
     for position, value in stored.items():
         if arrays[position]._stored is not value:
             return NotTraceable(f"it writes to {search.captures[position].name}")
     changed = copies.changed()
     if changed is not None:
         return NotTraceable(f"it changes {changed}")
-    return _drawn(paper, arrays if views else None, returned, structure)
+    return _drawn(tracer, arrays if views else None, returned, structure)
 
 
 def _of_the_users(structure: Structure) -> Structure:
@@ -202,13 +203,13 @@ _RAISE = opcode.opmap["RAISE_VARARGS"]
 
 
 def _drawn(
-    paper: AbstractDevice, arrays: dict[int, Array] | None, returned: list[Any], structure: Structure
-) -> Sketch | NotTraceable:
+    tracer: AbstractDevice, arrays: dict[int, Array] | None, returned: list[Any], structure: Structure
+) -> TraceResult | NotTraceable:
     """The program from what was given to what was returned."""
     wanted: list[Value] = []
     numbers: dict[int, int] = {}
     positions = None if arrays is None else {id(array): position for position, array in arrays.items()}
-    leaves: list[Leaf | None] = []
+    leaves: list[ReturnedLeaf | None] = []
     kept: list[Any] = list(returned)
 
     def result(value: Value) -> int:
@@ -219,7 +220,7 @@ def _drawn(
 
     for where, leaf in enumerate(returned):
         if type(leaf) is TracedScalar:
-            leaves.append(Leaf(result(leaf.strong), None, (), as_python_gives))
+            leaves.append(ReturnedLeaf(result(leaf.strong), None, (), as_python_gives))
         elif isinstance(leaf, Array):
             made = _returned(leaf, positions, result)
             if isinstance(made, str):
@@ -233,26 +234,26 @@ def _drawn(
         kept[where] = None
     if not any(leaf is not None and leaf.which is not None for leaf in leaves):
         return NotTraceable("it returns no array that it computes from its arguments")
-    if not are_needed(paper.may_raise, wanted):
+    if not are_needed(tracer.may_raise, wanted):
         return NotTraceable("it does not use what NumPy may raise an error for, such as an index or an inverse")
     others = leaves_of(wanted)
     for each in others:
-        if not isinstance(each.buffer, Read | ScalarInput | CapturedConstant):
+        if not isinstance(each.buffer, ArrayInput | ScalarInput | CapturedConstant):
             return NotTraceable(f"it uses an array of {each.spec} from outside, which should be an argument")
     others.sort(key=lambda each: _order(each.buffer))
     program = linearise(wanted, inputs=others, keep_held=False)[0]
     leaves = _unshared(program, leaves)
     buffers = [each.buffer for each in others]
-    return Sketch(
+    return TraceResult(
         program,
-        [Input(each.position, each.is_argument) for each in buffers if isinstance(each, Read)],
+        [each for each in buffers if isinstance(each, ArrayInput)],
         [each.text for each in buffers if isinstance(each, ScalarInput)],
         [each.values for each in buffers if isinstance(each, CapturedConstant)],
         [each.digest for each in buffers if isinstance(each, CapturedConstant)],
         structure,
         kept,
         leaves,
-        paper,
+        tracer,
     )
 
 
@@ -262,29 +263,29 @@ def _kind_of(leaf: Any) -> str:
 
 def _order(buffer: Any) -> tuple[int, int]:
     """Arguments come first, then numbers, then arrays from outside, then what the function makes."""
-    if isinstance(buffer, Read):
+    if isinstance(buffer, ArrayInput):
         return (0 if buffer.is_argument else 2), buffer.position
     return (1, 0) if isinstance(buffer, ScalarInput) else (3, 0)
 
 
-def _returned(array: Array, positions: dict[int, int] | None, result: Callable[[Value], int]) -> Leaf | str:
+def _returned(array: Array, positions: dict[int, int] | None, result: Callable[[Value], int]) -> ReturnedLeaf | str:
     """How an array that is returned is made; a sentence when it cannot be."""
     if positions is None:
-        return Leaf(result(array._value), None, (), same if array.shape else as_numpy_gives)
+        return ReturnedLeaf(result(array._value), None, (), same if array.shape else as_numpy_gives)
     if id(array) in positions:
-        return Leaf(None, positions[id(array)], (), same)
+        return ReturnedLeaf(None, positions[id(array)], (), same)
     view: View | None = array._view
     if view is None:
-        return Leaf(result(array._value), None, (), same if array.shape else as_numpy_gives)
+        return ReturnedLeaf(result(array._value), None, (), same if array.shape else as_numpy_gives)
     array._value  # noqa: B018 - it looks again at what was written to its base
     if not view.can_be_followed:
         return "it returns a view which anygpu cannot make again; return a copy of it"
     if id(view.base) in positions:
-        return Leaf(None, positions[id(view.base)], view.path, same)
-    return Leaf(result(view.base._value), None, view.path, same)
+        return ReturnedLeaf(None, positions[id(view.base)], view.path, same)
+    return ReturnedLeaf(result(view.base._value), None, view.path, same)
 
 
-def _difference(first: Sketch, second: Sketch) -> str | None:
+def _difference(first: TraceResult, second: TraceResult) -> str | None:
     """What the function did differently the second time."""
     if first.program != second.program or first.structure != second.structure or first.texts != second.texts:
         return "it is not deterministic: two traces of it gave different programs"
@@ -296,10 +297,10 @@ def _difference(first: Sketch, second: Sketch) -> str | None:
     return None
 
 
-def _unshared(program: Program, leaves: list[Leaf | None]) -> list[Leaf | None]:
+def _unshared(program: Program, leaves: list[ReturnedLeaf | None]) -> list[ReturnedLeaf | None]:
     """Results that are two to the user, or that are what went in, become copies of their own."""
     first: dict[int, int] = {}
-    made: list[Leaf | None] = []
+    made: list[ReturnedLeaf | None] = []
     for leaf in leaves:
         if leaf is not None and leaf.which is not None and leaf.finish is same:
             node = program.outputs[leaf.which]

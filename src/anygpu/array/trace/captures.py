@@ -66,7 +66,7 @@ MAX_CAPTURES = 4000
 #: How far the search goes.
 MAX_DEPTH = 40
 
-Kind = Literal[
+CaptureKind = Literal[
     "array",  # an input
     "number",  # an input without axes
     "value",  # compared by type and bits
@@ -91,7 +91,7 @@ ARGUMENTS, KEYWORDS, FUNCTION = range(3)
 class Capture(NamedTuple):
     """One thing that a function depends on."""
 
-    kind: Kind
+    kind: CaptureKind
     #: The position of the capture that it is found in, and the step from there.
     parent: int
     read: Callable[[Any, Any], Any]
@@ -107,7 +107,7 @@ class TooMuch(Exception):
     """The function depends on more than can be looked at."""
 
 
-class Search:
+class CaptureSearch:
     """One walk over everything that a call can reach. `values` are alive only while it is recorded."""
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ class Search:
 
     def _record(
         self,
-        kind: Kind,
+        kind: CaptureKind,
         parent: int,
         step: str,
         key: Any,
@@ -189,7 +189,7 @@ class Search:
     def _add(self, parent: int, step: str, key: Any, value: Any, name: str, depth: int) -> int:
         """See a thing that was found, decide what it is, and go on from it."""
 
-        def new(kind: Kind, test: Callable[[Any, Any], bool], expected: Any) -> int:
+        def new(kind: CaptureKind, test: Callable[[Any, Any], bool], expected: Any) -> int:
             return self._record(kind, parent, step, key, value, test, expected, name)
 
         kind = type(value)

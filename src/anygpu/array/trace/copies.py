@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from anygpu.array.core.array import Array
-from anygpu.array.core.expression import recorder
-from anygpu.array.trace.captures import ARGUMENTS, KEYWORDS, Search, slots_of
+from anygpu.array.core.expression import active_tracer
+from anygpu.array.trace.captures import ARGUMENTS, KEYWORDS, CaptureSearch, slots_of
 from anygpu.array.trace.code import (
     APPROVED_BUILTINS,
     APPROVED_MODULES,
@@ -40,7 +40,7 @@ Refuse = Callable[[str], NoReturn]
 class Copies:
     """One set of copies. `inputs` gives what stands for an array or a number, or `None` to leave it as it is."""
 
-    def __init__(self, search: Search, inputs: Callable[[int], Any], refuse: Refuse) -> None:
+    def __init__(self, search: CaptureSearch, inputs: Callable[[int], Any], refuse: Refuse) -> None:
         self._search = search
         self._inputs = inputs
         self._refuse = refuse
@@ -394,15 +394,15 @@ class _Names(types.ModuleType):
         return self.__dict__["_taken"](f"{self.__name__}.{name}", getattr(self.__dict__["_module"], name))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        paper = recorder.get()
-        if paper is not None:
-            paper.stop(f"it sets {self.__name__}.{name}")
+        tracer = active_tracer.get()
+        if tracer is not None:
+            tracer.stop(f"it sets {self.__name__}.{name}")
 
 
 class _Builtins:
     """Python's builtins as a function that is being recorded has them."""
 
-    def __init__(self, search: Search, refuse: Refuse) -> None:
+    def __init__(self, search: CaptureSearch, refuse: Refuse) -> None:
         self._search = search
         self._refuse = refuse
         names: dict[str, Any] = {name: each for name, each in vars(builtins).items() if name in APPROVED_BUILTINS}

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.core.abstract_device import Read
+from anygpu.array.core.abstract_device import ArrayInput
 from anygpu.array.core.array import Array
-from anygpu.array.core.expression import Recorder, is_ordered
+from anygpu.array.core.expression import Tracer, is_ordered
 from anygpu.array.core.views import follow_on_host
 
 
-def attribute(array: Array, name: str, recorder: Recorder) -> Any:
+def attribute(array: Array, name: str, recorder: Tracer) -> Any:
     """The attribute of the array that stands there, where it is known; else the function cannot be recorded."""
     if name == "strides":
         return _example(array, name, recorder).strides
@@ -21,18 +21,18 @@ def attribute(array: Array, name: str, recorder: Recorder) -> Any:
     recorder.stop(f"it uses the {name} of an array")
 
 
-def is_c_contiguous(array: Array, recorder: Recorder) -> bool:
+def is_c_contiguous(array: Array, recorder: Tracer) -> bool:
     return bool(_example(array, "flags", recorder).flags.c_contiguous)
 
 
-def _example(array: Array, name: str, recorder: Recorder) -> np.ndarray[Any, Any]:
+def _example(array: Array, name: str, recorder: Tracer) -> np.ndarray[Any, Any]:
     """An array that lies in memory as NumPy's would."""
     stored = array._stored
-    if isinstance(stored.buffer, Read) and array._view is None:
+    if isinstance(stored.buffer, ArrayInput) and array._view is None:
         example: np.ndarray[Any, Any] = recorder.layout_of(stored.buffer.position)
         return example
     view = array._view
-    if view is not None and view.can_be_followed and isinstance(view.base._stored.buffer, Read):
+    if view is not None and view.can_be_followed and isinstance(view.base._stored.buffer, ArrayInput):
         return follow_on_host(view.path, _example(view.base, name, recorder))
     if view is None and is_ordered(stored):
         # Nothing is written to it, so no memory is used.
@@ -45,7 +45,7 @@ class _Flags:
 
     __slots__ = ("_flags", "_recorder")
 
-    def __init__(self, flags: Any, recorder: Recorder) -> None:
+    def __init__(self, flags: Any, recorder: Tracer) -> None:
         object.__setattr__(self, "_flags", flags)
         object.__setattr__(self, "_recorder", recorder)
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from anygpu.array.core.array import Array
-from anygpu.array.core.expression import recorder
+from anygpu.array.core.expression import active_tracer
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.functions.products import without_axes
 from anygpu.array.trace.imitation import is_c_contiguous
@@ -28,15 +28,15 @@ def _holds_traced(value: Any) -> bool:
 
 
 def _stop(name: str) -> NoReturn:
-    paper = recorder.get()
-    assert paper is not None
-    paper.stop(f"it calls np.{name} in a way that anygpu cannot trace")
+    tracer = active_tracer.get()
+    assert tracer is not None
+    tracer.stop(f"it calls np.{name} in a way that anygpu cannot trace")
 
 
 def _is_in_c_order(array: Array) -> bool:
-    paper = recorder.get()
-    assert paper is not None
-    return is_c_contiguous(array, paper)
+    tracer = active_tracer.get()
+    assert tracer is not None
+    return is_c_contiguous(array, tracer)
 
 
 def _as_array(value: Any) -> Any:
@@ -138,6 +138,6 @@ class NumpyNames(types.ModuleType):
         return self.__dict__["_taken"](name, value) if found is None else found
 
     def __setattr__(self, name: str, value: Any) -> None:
-        paper = recorder.get()
-        if paper is not None:
-            paper.stop(f"it sets np.{name}")
+        tracer = active_tracer.get()
+        if tracer is not None:
+            tracer.stop(f"it sets np.{name}")

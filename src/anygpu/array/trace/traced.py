@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from anygpu.array.core.abstract_device import AbstractDevice
+from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.structure import LEAF, Structure, flatten, unflatten
 from anygpu.array.core.traced_scalar import evaluator, in_type
@@ -35,14 +35,7 @@ class NotTraceable(NamedTuple):
     error: Exception | None = None
 
 
-class Input(NamedTuple):
-    """An array that is read for every call."""
-
-    position: int
-    is_argument: bool
-
-
-class Leaf(NamedTuple):
+class ReturnedLeaf(NamedTuple):
     """An array or number that is returned, and how it is made."""
 
     #: Which of the program's results it is made of.
@@ -56,11 +49,11 @@ class Leaf(NamedTuple):
     own: bool = False
 
 
-class Sketch(NamedTuple):
+class TraceResult(NamedTuple):
     """What came out of one call with arrays that have no values."""
 
     program: Program
-    reads: list[Input]
+    reads: list[ArrayInput]
     #: Expressions over numbers.
     texts: list[str]
     fixed: list[Any]
@@ -68,11 +61,11 @@ class Sketch(NamedTuple):
     #: How the return value is nested, and its leaves; where arrays were there is `None`.
     structure: Structure
     returned: list[Any]
-    leaves: list[Leaf | None]
-    paper: AbstractDevice
+    leaves: list[ReturnedLeaf | None]
+    tracer: AbstractDevice
 
 
-class Given(list[Any]):
+class CallInputs(list[Any]):
     """What a program takes for one call, and everything that was read for it."""
 
     __slots__ = ("values",)
@@ -111,39 +104,39 @@ class Traced:
 
     def __init__(
         self,
-        sketch: Sketch,
+        result: TraceResult,
         captures: tuple[Capture, ...],
         *,
         by_value: frozenset[type],
         precision: Precision | None,
     ) -> None:
-        self.program = in_single_precision(sketch.program) if precision == "float32" else sketch.program
+        self.program = in_single_precision(result.program) if precision == "float32" else result.program
         self.by_value = by_value
-        self.quiet_lines = frozenset(sketch.paper.quiet_lines)
+        self.quiet_lines = frozenset(result.tracer.quiet_lines)
         self._captures = captures
         #: The same for speed, without what only people read.
         self._steps = [
             (each.parent, each.read, each.key, None if each.kind == "same" else each.test, each.expected)
             for each in captures
         ]
-        first = [each for each in sketch.reads if each.is_argument]
+        first = [each for each in result.reads if each.is_argument]
         self._positions = (
             [each.position for each in first],
-            [each.position for each in sketch.reads if not each.is_argument],
+            [each.position for each in result.reads if not each.is_argument],
         )
-        texts = sketch.texts
+        texts = result.texts
         specs = self.program.inputs[len(first) : len(first) + len(texts)]
         self._numbers = [to_numpy_dtype(spec.dtype) for spec in specs]
         # Those that are no inputs come last, and are computed only to see whether Python raises an error.
-        texts = [*texts, *(each for each in sketch.paper.risky if each not in texts)]
+        texts = [*texts, *(each for each in result.tracer.risky if each not in texts)]
         self._evaluate = evaluator(texts) if texts else None
-        self._fixed = sketch.fixed
-        self._structure = sketch.structure
-        self._returned = sketch.returned
-        self._leaves = sketch.leaves
+        self._fixed = result.fixed
+        self._structure = result.structure
+        self._returned = result.returned
+        self._leaves = result.leaves
         arrays = [position for position, each in enumerate(captures) if each.kind == "array"]
         self._distinct = arrays if len(arrays) > 1 else []
-        only = sketch.leaves[0] if sketch.structure is LEAF else None
+        only = result.leaves[0] if result.structure is LEAF else None
         self._single = (
             only is not None and only.argument is None and not only.path and only.finish is same and not only.own
         )
@@ -183,7 +176,7 @@ class Traced:
 
     def inputs(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> Given | None:
+    ) -> CallInputs | None:
         """What the program takes, one for each of `program.inputs`; `None` when it is not this call's program.
 
         Arrays among the arguments come first, in their order and without those that the function does not use; then
@@ -202,9 +195,9 @@ class Traced:
                 return None  # Python's own error: the function itself shall raise it
         inputs += [values[position] for position in after]
         inputs += self._fixed
-        return Given(inputs, values)
+        return CallInputs(inputs, values)
 
-    def rebuild(self, results: Sequence[Any], given: Given | None = None) -> Any:
+    def rebuild(self, results: Sequence[Any], given: CallInputs | None = None) -> Any:
         """What the function returns, from what the program gave for the call that `given` was read for.
 
         Without `given` the word `ARGUMENT` stands in the place of arguments that are returned.

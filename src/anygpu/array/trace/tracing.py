@@ -12,10 +12,10 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.expression import TakesTooLong, Value, limited_to, linearise
 from anygpu.array.core.recording import dtype_name
 from anygpu.array.core.structure import LEAF, flatten, unflatten
-from anygpu.array.trace.attempt import Attempt, attempt_to_trace, family, lifted_numbers
-from anygpu.array.trace.captures import Capture, Search, TooMuch
+from anygpu.array.trace.attempt import TraceAttempt, attempt_to_trace, family, scalar_inputs
+from anygpu.array.trace.captures import Capture, CaptureSearch, TooMuch
 from anygpu.array.trace.guards import bits, digest, same_value
-from anygpu.array.trace.traced import NotTraceable, Precision, Sketch, Traced, as_function
+from anygpu.array.trace.traced import NotTraceable, Precision, Traced, TraceResult, as_function
 from anygpu.errors import InvalidOption
 from anygpu.program.graph import Program
 from anygpu.program.precision import in_single_precision
@@ -34,7 +34,7 @@ def record(
     never otherwise.
     """
     _check(precision)
-    paper = AbstractDevice(inlines=False)
+    tracer = AbstractDevice(inlines=False)
     inputs: list[Value] = []
 
     def sketched(argument: Any) -> Any:
@@ -42,7 +42,7 @@ def record(
         if spec is None:
             leaves, structure = flatten(argument)
             return argument if structure is LEAF else unflatten(structure, [sketched(each) for each in leaves])
-        inputs.append(Value.on(paper, None, spec))
+        inputs.append(Value.on(tracer, None, spec))
         return Array(inputs[-1])
 
     results = [each for each in flatten(function(*map(sketched, arguments), **options))[0] if isinstance(each, Array)]
@@ -81,19 +81,19 @@ def trace(
     """
     _check(precision)
     try:
-        search = Search(as_function(function), arguments, keywords)
+        search = CaptureSearch(as_function(function), arguments, keywords)
     except TooMuch:
         return NotTraceable("it depends on more than anygpu can look at before every call")
     why = NotTraceable("")
     try:
         for attempt in _attempts(search, by_value):
             with limited_to(seconds):
-                sketch = attempt_to_trace(search, attempt, views)
-            if isinstance(sketch, Sketch):
-                captures = _guards(search, attempt, sketch.paper.layouts)
-                return Traced(sketch, captures, by_value=attempt.by_value, precision=precision)
-            why = sketch.why
-            if not sketch.of_values:
+                result = attempt_to_trace(search, attempt, views)
+            if isinstance(result, TraceResult):
+                captures = _guards(search, attempt, result.tracer.layouts)
+                return Traced(result, captures, by_value=attempt.by_value, precision=precision)
+            why = result.why
+            if not result.of_values:
                 break
     except TakesTooLong:
         return NotTraceable(f"recording it takes longer than {readable_seconds(seconds or 0.0)}", for_now=True)
@@ -102,28 +102,28 @@ def trace(
     return why
 
 
-def _attempts(search: Search, by_value: frozenset[type]) -> list[Attempt]:
+def _attempts(search: CaptureSearch, by_value: frozenset[type]) -> list[TraceAttempt]:
     """From the most general program to the most particular one."""
     numbers = [each.expected for each in search.captures if each.kind == "number"]
-    found = [Attempt(by_value, True)]
+    found = [TraceAttempt(by_value, True)]
     if any(family(each) is int for each in numbers) and int not in by_value:
-        found.append(Attempt(by_value | {int}, True))
+        found.append(TraceAttempt(by_value | {int}, True))
     if any(family(each) is float for each in numbers) and float not in by_value:
-        found.append(Attempt(by_value | {int, float}, True))
+        found.append(TraceAttempt(by_value | {int, float}, True))
     if any(each.kind == "array" and not search.is_argument(number) for number, each in enumerate(search.captures)):
-        found.append(Attempt(by_value | {int, float}, False))
+        found.append(TraceAttempt(by_value | {int, float}, False))
     return found
 
 
-def _guards(search: Search, attempt: Attempt, layouts: set[int]) -> tuple[Capture, ...]:
+def _guards(search: CaptureSearch, attempt: TraceAttempt, layouts: set[int]) -> tuple[Capture, ...]:
     """What is looked at before every call: inputs by their type, and all that has become a part of the program."""
     guards = []
-    lifted = lifted_numbers(search, attempt)
+    scalars = scalar_inputs(search, attempt)
     for position, capture in enumerate(search.captures):
         value = search.values[position]
-        if capture.kind == "number" and position not in lifted:
+        if capture.kind == "number" and position not in scalars:
             capture = capture._replace(kind="value", test=same_value, expected=(type(value), bits(value)))
-        elif capture.kind == "array" and not attempt.sketches and not search.is_argument(position):
+        elif capture.kind == "array" and not attempt.abstracts_captures and not search.is_argument(position):
             capture = capture._replace(test=_same_content, expected=(capture.test, capture.expected, digest(value)))
         elif position in layouts:
             facts = (capture.test, capture.expected, value.strides, value.flags.num)

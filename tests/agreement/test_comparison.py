@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anygpu.agreement.analysis import analyse, flags_of
-from anygpu.agreement.comparing import Judgement, judge, layout
+from anygpu.agreement.comparison import Judgement, judge, layout
 from anygpu.array.trace.tracing import record
 from anygpu.engines.numpy import lowering
 from anygpu.program.graph import Program

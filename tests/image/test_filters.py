@@ -11,7 +11,7 @@ from scipy import ndimage
 
 import anygpu as ag
 from anygpu import image
-from tests.image.test_resizing import picture
+from tests.image.test_resample import picture
 from tests.nn.on_engines import ENGINES, agree, close, np, on
 
 #: Our names for what lies beyond the edge, and SciPy's.
