@@ -15,7 +15,8 @@ import numpy as np
 from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.streams.sinks import Sink, ToArray, ToFile, ToZarr
-from anygpu.streams.sources import InFile, InMemory, Source
+from anygpu.streams.source import Source
+from anygpu.streams.sources import InFile, InMemory
 from anygpu.tensor_files.file_ranges import FileRange
 
 #: Work that NumPy may do to find out whether two arrays overlap; when that is not enough, they may.
@@ -54,9 +55,9 @@ def _conflict(sink: Sink, source: Source, aligned: bool) -> bool:
         return not (aligned and _is_same_array(sink.array, source.array))
     if not _is_same_file(_file_of_source(source), _file_of_sink(sink)):
         return False
-    if not isinstance(source, InFile) or sink.stretch is None:
-        return True  # at least one of them is not one stretch of the file
-    read, written = source.stretch, sink.stretch
+    if not isinstance(source, InFile) or sink.file_range is None:
+        return True  # at least one of them is not one span of the file
+    read, written = source.file_range, sink.file_range
     if read.offset + read.nbytes <= written.offset or written.offset + written.nbytes <= read.offset:
         return False
     return not (aligned and _place(read) == _place(written))
@@ -86,13 +87,13 @@ def _is_same_array(one: HostArray, other: HostArray) -> bool:
     )
 
 
-def _place(stretch: FileRange) -> tuple[Any, ...]:
-    return stretch.offset, stretch.shape, stretch.dtype, stretch.fortran
+def _place(file_range: FileRange) -> tuple[Any, ...]:
+    return file_range.offset, file_range.shape, file_range.dtype, file_range.fortran
 
 
 def _file_of_source(source: Source) -> Path | None:
     if isinstance(source, InFile):
-        return source.stretch.path
+        return source.file_range.path
     return _mapped(source.array) if isinstance(source, InMemory) else None
 
 

@@ -31,7 +31,8 @@ from anygpu.streams.report import (
     bytes_of_a_step,
 )
 from anygpu.streams.sinks import Joined, Listed, Sink, ToFunction, sink_of
-from anygpu.streams.sources import InMemory, Source
+from anygpu.streams.source import Source
+from anygpu.streams.sources import InMemory
 
 #: A function that nobody can look into is assumed to need so many times its arguments.
 _UNKNOWN_TEMPORARIES = 6

@@ -17,7 +17,7 @@ from anygpu.placement.options import Options
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.primitives import Spec
-from anygpu.streams.sources import stretch_of
+from anygpu.streams.source import span_of
 
 
 class Returned(NamedTuple):
@@ -62,7 +62,7 @@ class Stream(NamedTuple):
         given = list(self.values)
         for position, axis in enumerate(self.way.inputs if self.way is not None else ()):
             if axis is not None:
-                given[position] = given[position][stretch_of(axis, start, stop)]
+                given[position] = given[position][span_of(axis, start, stop)]
         for chunk, number in zip(chunks, self.inputs, strict=True):
             if number is not None:
                 given[number] = chunk
@@ -91,7 +91,7 @@ def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
 def recorded(
     task: str, function: Callable[..., Any], shapes: Sequence[HostArray], axis: int, length: int, options: Options
 ) -> Stream:
-    """The function for whole arrays of these shapes; raises unless every stretch of the axis can be computed alone."""
+    """The function for whole arrays of these shapes; raises unless every span of the axis can be computed alone."""
     with Executing():
         traced = trace(function, tuple(shapes), {}, precision=options.precision, views=False)
     if isinstance(traced, NotTraceable) and traced.error is not None:

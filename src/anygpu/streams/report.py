@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from anygpu.receipts import Receipt
-from anygpu.streams.sources import Source, shortened
+from anygpu.streams.source import Source, shortened
 from anygpu.units import readable_bytes, readable_seconds
 
 Stage = Literal["reading", "computing", "writing"]

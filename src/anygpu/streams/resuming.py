@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from anygpu.errors import InvalidOption
-from anygpu.streams.sources import Identity
+from anygpu.streams.source import Identity
 from anygpu.tensor_files.writing import sync_folder
 from anygpu.units import readable_bytes
 

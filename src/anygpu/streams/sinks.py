@@ -1,4 +1,4 @@
-"""Where the results of a stream go: each sink takes stretches of one array, in order, from one thread.
+"""Where the results of a stream go: each sink takes spans of one array, in order, from one thread.
 
 A file gets its whole size at once and is written with positioned writes under another name beside its own. It takes its
 name when everything is in it and on the disk, so whoever sees the name sees all of the data.
@@ -23,7 +23,8 @@ from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.structure import Structure, flatten, unflatten
 from anygpu.errors import InvalidOption
 from anygpu.program.primitives import Spec
-from anygpu.streams.sources import InFile, stretch_of, stretch_of_map
+from anygpu.streams.source import span_of
+from anygpu.streams.sources import InFile, file_range_of
 from anygpu.tensor_files.file_ranges import FileRange, safetensors_header
 from anygpu.tensor_files.writing import sync_folder
 
@@ -31,10 +32,10 @@ _SAFETENSORS = ".safetensors"
 
 
 class Sink(Protocol):
-    """Takes one array, stretch by stretch."""
+    """Takes one array, span by span."""
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
-        """The array is of this shape, if it is known yet, and comes in stretches of about this length of the axis."""
+        """The array is of this shape, if it is known yet, and comes in spans of about this length of the axis."""
 
     def write(self, values: Any, start: int, stop: int) -> None: ...
 
@@ -115,7 +116,7 @@ class Listed:
 
 
 class ToFunction:
-    """To a function of the caller's, which is told where the stretch is."""
+    """To a function of the caller's, which is told where the span is."""
 
     def __init__(self, function: Callable[[Any, int, int], object]) -> None:
         self._function = function
@@ -142,27 +143,27 @@ class ToArray:
         self._written = 0
         self._growing = False
         self._file: io.FileIO | None = None
-        self.stretch = self._stretch = stretch_of_map(array, writing=True)
+        self.file_range = self._file_range = file_range_of(array, writing=True)
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
         self._axis, self._growing = axis, spec is None
         if spec is not None:
             _require_fit("the array for the results", self._array.shape, self._array.dtype, spec)
-        if self._stretch is not None and not self._stretch.fortran and self._array.dtype.isnative:
-            self._file = self._stretch.path.open("r+b", buffering=0)
+        if self._file_range is not None and not self._file_range.fortran and self._array.dtype.isnative:
+            self._file = self._file_range.path.open("r+b", buffering=0)
 
     def write(self, values: Any, start: int, stop: int) -> None:
         room = self._array.shape[self._axis or 0] if self._array.ndim else 0
         if self._growing and stop > room:
             raise InvalidOption(f"the array for the results has room for {room}, and there are more.")
         if self._growing:
-            part = self._array[stretch_of(self._axis or 0, start, stop)]
+            part = self._array[span_of(self._axis or 0, start, stop)]
             _require_fit("the array for the results", part.shape, part.dtype, _spec(values))
         self._written = stop
-        if self._file is None or self._stretch is None:
+        if self._file is None or self._file_range is None:
             _put(self._array, self._axis, values, start, stop)
         else:
-            write_stretch(self._file, self._stretch, self._axis, values, start, stop)
+            write_span(self._file, self._file_range, self._axis, values, start, stop)
 
     def finish(self) -> Any:
         if self._growing and self._array.ndim and self._written < self._array.shape[self._axis or 0]:
@@ -190,7 +191,7 @@ class ToFile:
             f"{path.name}.partial" if resume else f".{path.name}.{secrets.token_hex(4)}.partial"
         )
         self._file: io.FileIO | None = None
-        self._stretch: FileRange | None = None
+        self._file_range: FileRange | None = None
         self._axis: int | None = None
         self._growing = False
         self._rows = 0
@@ -207,8 +208,8 @@ class ToFile:
 
     def _open(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         header = self._header(shape, dtype)
-        self._stretch = stretch = FileRange(self.partial, len(header), shape, dtype)
-        whole = len(header) + stretch.nbytes
+        self._file_range = file_range = FileRange(self.partial, len(header), shape, dtype)
+        whole = len(header) + file_range.nbytes
         _require_room(self.path, whole)
         self._file = file = io.FileIO(self.partial, "r+" if self._resume and self.partial.exists() else "w+")
         _lock(file, self.path)
@@ -219,14 +220,17 @@ class ToFile:
         """What an earlier stream has written there; `None` if the file is not as such a stream leaves it."""
         shape, dtype = spec.shape, to_numpy_dtype(spec.dtype)
         header = self._header(shape, dtype)
-        stretch = FileRange(self.partial, len(header), shape, dtype)
+        file_range = FileRange(self.partial, len(header), shape, dtype)
         try:
             with self.partial.open("rb") as file:
-                if file.read(len(header)) != header or os.fstat(file.fileno()).st_size != len(header) + stretch.nbytes:
+                if (
+                    file.read(len(header)) != header
+                    or os.fstat(file.fileno()).st_size != len(header) + file_range.nbytes
+                ):
                     return None
         except OSError:
             return None
-        source = InFile(stretch)
+        source = InFile(file_range)
         try:
             return source.read(axis or 0, start, stop, None) if axis is not None else source.read_all()
         finally:
@@ -246,13 +250,13 @@ class ToFile:
             if not first.ndim:
                 raise InvalidOption("each result must be an array with axes, so that a file can have them in a row.")
             self._open((0, *first.shape[1:]), first.dtype)
-        if self._file is None or self._stretch is None:
+        if self._file is None or self._file_range is None:
             raise InvalidOption("nothing can be written before the file is open.")
         if self._growing:
             part = np.asarray(values)
-            _require_fit("the file", (len(part), *self._stretch.shape[1:]), self._stretch.dtype, _spec(part))
-            self._stretch = self._stretch._replace(shape=(stop, *part.shape[1:]))
-        write_stretch(self._file, self._stretch, self._axis, values, start, stop)
+            _require_fit("the file", (len(part), *self._file_range.shape[1:]), self._file_range.dtype, _spec(part))
+            self._file_range = self._file_range._replace(shape=(stop, *part.shape[1:]))
+        write_span(self._file, self._file_range, self._axis, values, start, stop)
 
     def sync(self) -> None:
         """What is written is on the disk."""
@@ -262,11 +266,11 @@ class ToFile:
     def finish(self) -> Any:
         if self._file is None:
             self._open((0,), np.dtype(np.float64))
-        file, stretch = self._file, self._stretch
-        if file is None or stretch is None:
+        file, file_range = self._file, self._file_range
+        if file is None or file_range is None:
             raise InvalidOption("nothing was written to the file.")
         if self._growing:
-            _write_all(file, memoryview(self._header(stretch.shape, stretch.dtype)), 0)
+            _write_all(file, memoryview(self._header(file_range.shape, file_range.dtype)), 0)
         os.fsync(file.fileno())
         file.close()
         self._file = None
@@ -367,17 +371,17 @@ def _of_path(text: str, *, resume: bool) -> Sink:
     raise InvalidOption(f'a stream writes to "….npy", "….zarr" or "….safetensors:name"; got {text!r}.')
 
 
-def write_stretch(file: io.FileIO, stretch: FileRange, axis: int | None, values: Any, start: int, stop: int) -> None:
-    """The numbers of a stretch of the axis, or the whole array without one, to where they belong."""
-    given = np.ascontiguousarray(values, stretch.dtype)
-    shape = stretch.shape
+def write_span(file: io.FileIO, file_range: FileRange, axis: int | None, values: Any, start: int, stop: int) -> None:
+    """The numbers of a span of the axis, or the whole array without one, to where they belong."""
+    given = np.ascontiguousarray(values, file_range.dtype)
+    shape = file_range.shape
     axis, start, stop = (axis, start, stop) if axis is not None else (0, 0, shape[0] if shape else 1)
-    row = math.prod(shape[axis + 1 :]) * stretch.dtype.itemsize
+    row = math.prod(shape[axis + 1 :]) * file_range.dtype.itemsize
     block = (shape[axis] if shape else 1) * row
     taken = given.reshape(-1).view(np.uint8).data
     size = (stop - start) * row
     for number in range(math.prod(shape[:axis])):
-        _write_all(file, taken[number * size : (number + 1) * size], stretch.offset + number * block + start * row)
+        _write_all(file, taken[number * size : (number + 1) * size], file_range.offset + number * block + start * row)
 
 
 def _write_all(file: io.FileIO, taken: memoryview, place: int) -> None:
@@ -391,7 +395,7 @@ def _write_all(file: io.FileIO, taken: memoryview, place: int) -> None:
 
 
 def _put(array: Any, axis: int | None, values: Any, start: int, stop: int) -> None:
-    array[... if axis is None else stretch_of(axis, start, stop)] = values
+    array[... if axis is None else span_of(axis, start, stop)] = values
 
 
 def _spec(values: Any) -> Spec:

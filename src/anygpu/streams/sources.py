@@ -1,4 +1,4 @@
-"""Where the data of a stream comes from: each source is an array that is read a stretch of one axis at a time.
+"""Where the data of a stream comes from: each source is an array that is read a span of one axis at a time.
 
 Files are read with positioned reads into memory that the stream owns, never through a memory map: the pages of a map
 would count as this process's memory, and nobody could say when they go.
@@ -13,14 +13,14 @@ import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from anygpu._typing import HostArray
 from anygpu.array.core.plain import require_plain
 from anygpu.errors import InvalidOption
+from anygpu.streams.source import Identity, Source, shortened, span_of
 from anygpu.tensor_files.file_ranges import FileRange, in_npy, in_safetensors
 
 _SAFETENSORS = ".safetensors"
@@ -34,68 +34,27 @@ _SLAB = 1 << 20
 _ENDS = 4096
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a source was, so that a stream which goes on later can tell whether it still is the same."""
-
-    path: str
-    part: str
-    shape: tuple[int, ...]
-    dtype: str
-    size: int
-    #: In nanoseconds; of the file, or of the last one that was changed where an array is many files.
-    changed: int
-    #: A hash of both ends of the file.
-    ends: str = ""
-
-
-class Source(Protocol):
-    """An array that is read piece by piece."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """In the machine's own byte order."""
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether pieces are views of memory that is there anyway, so that none is needed for them."""
-
-    @property
-    def grain(self) -> tuple[int, ...] | None:
-        """The lengths of pieces that are read best, if there are such."""
-
-    def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
-        """A stretch of the axis; into this memory, of the right shape, if it is not there already."""
-
-    def identity(self) -> Identity | None:
-        """`None` for what could change without anybody knowing."""
-
-    def close(self) -> None: ...
-
-
 class InFile:
-    """In one stretch of a file."""
+    """In one span of a file."""
 
     in_memory = False
     grain = None
 
-    def __init__(self, stretch: FileRange, part: str = "") -> None:
-        self.stretch = self._stretch = stretch
+    def __init__(self, file_range: FileRange, part: str = "") -> None:
+        self.file_range = self._file_range = file_range
         self._part = part
-        self.shape = stretch.shape
-        self.dtype = stretch.dtype.newbyteorder("=")
-        self._swapped = not stretch.dtype.isnative
-        self._file = stretch.path.open("rb", buffering=0)
+        self.shape = file_range.shape
+        self.dtype = file_range.dtype.newbyteorder("=")
+        self._swapped = not file_range.dtype.isnative
+        self._file = file_range.path.open("rb", buffering=0)
         if hasattr(os, "posix_fadvise"):
             with contextlib.suppress(OSError):  # only advice: some file systems take none
-                os.posix_fadvise(self._file.fileno(), stretch.offset, stretch.nbytes, os.POSIX_FADV_SEQUENTIAL)
+                os.posix_fadvise(self._file.fileno(), file_range.offset, file_range.nbytes, os.POSIX_FADV_SEQUENTIAL)
 
     def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
-        stretch = self._stretch
+        file_range = self._file_range
         shape = shortened(self.shape, axis, stop - start)
-        if stretch.fortran:
+        if file_range.fortran:
             # As Fortran lays it out, it is the transposed array as C does.
             values: HostArray = np.empty(shape[::-1], self.dtype)
             axis_here, whole = len(shape) - 1 - axis, self.shape[::-1]
@@ -110,15 +69,15 @@ class InFile:
             self._fill_from_slabs(wanted.reshape(count, size), start * row, block)
         else:
             for number in range(count):
-                place = stretch.offset + number * block + start * row
+                place = file_range.offset + number * block + start * row
                 self._fill(wanted[number * size : (number + 1) * size].data, place)
         if self._swapped:
             values.byteswap(inplace=True)
-        return values.T if stretch.fortran else values
+        return values.T if file_range.fortran else values
 
     def read_all(self) -> HostArray:
         values: HostArray = np.empty(self.shape, self.dtype)
-        self._fill(values.reshape(-1).view(np.uint8).data, self._stretch.offset)
+        self._fill(values.reshape(-1).view(np.uint8).data, self._file_range.offset)
         return values
 
     def _fill_from_slabs(self, wanted: HostArray, first: int, block: int) -> None:
@@ -127,7 +86,7 @@ class InFile:
         slab = np.empty((min(rows, len(wanted)), block), np.uint8)
         for number in range(0, len(wanted), rows):
             part = slab[: min(rows, len(wanted) - number)]
-            self._fill(part.reshape(-1).data, self._stretch.offset + number * block)
+            self._fill(part.reshape(-1).data, self._file_range.offset + number * block)
             wanted[number : number + len(part)] = part[:, first : first + wanted.shape[1]]
 
     def _fill(self, wanted: memoryview, place: int) -> None:
@@ -139,17 +98,17 @@ class InFile:
                 self._file.seek(place + done)
                 count = self._file.readinto(wanted[done:])
             if not count:
-                raise InvalidOption(f"{self._stretch.path} has become shorter while it was read.")
+                raise InvalidOption(f"{self._file_range.path} has become shorter while it was read.")
             done += count
 
     def identity(self) -> Identity | None:
         stat = os.fstat(self._file.fileno())
-        stretch = self._stretch
+        file_range = self._file_range
         return Identity(
-            path=str(stretch.path.resolve()),
-            part=self._part or str(stretch.offset),
+            path=str(file_range.path.resolve()),
+            part=self._part or str(file_range.offset),
             shape=self.shape,
-            dtype=stretch.dtype.str,
+            dtype=file_range.dtype.str,
             size=stat.st_size,
             changed=stat.st_mtime_ns,
             ends=self._ends(stat.st_size),
@@ -180,7 +139,7 @@ class InMemory:
         self.in_memory = array.dtype.isnative
 
     def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
-        part: HostArray = self._array[stretch_of(axis, start, stop)]
+        part: HostArray = self._array[span_of(axis, start, stop)]
         if self.in_memory:
             # Not as what it may be a subclass of: a piece of a memory map is an array like any other.
             return part.view(np.ndarray)
@@ -207,9 +166,9 @@ def source_of(given: Any) -> Source | None:
             return InFile(in_safetensors(_existing(os.fspath(path)), name), name)
         case np.ndarray():
             require_plain(given, "a stream")
-            stretch = stretch_of_map(given)
-            if stretch is not None:
-                return InFile(stretch)
+            file_range = file_range_of(given)
+            if file_range is not None:
+                return InFile(file_range)
             return InMemory(np.asarray(given))
     if _is_zarr(given):
         from anygpu.streams.zarr_arrays import InZarr
@@ -257,7 +216,7 @@ def _is_zarr(given: Any) -> bool:
     return type(given).__module__.partition(".")[0] == "zarr"
 
 
-def stretch_of_map(array: HostArray, *, writing: bool = False) -> FileRange | None:
+def file_range_of(array: HostArray, *, writing: bool = False) -> FileRange | None:
     """Where a memory map, or a part of one, is in its file; `None` when it is not all there, or not only there."""
     modes = ("r+", "w+") if writing else ("r", "r+", "w+")
     if not isinstance(array, np.memmap) or array.filename is None or array.mode not in modes or not array.size:
@@ -286,11 +245,3 @@ def _is_that_file(array: HostArray, found: FileRange) -> bool:
     except OSError:
         return False
     return True
-
-
-def shortened(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
-    return (*shape[:axis], length, *shape[axis + 1 :])
-
-
-def stretch_of(axis: int, start: int, stop: int) -> tuple[slice, ...]:
-    return (*(slice(None),) * axis, slice(start, stop))

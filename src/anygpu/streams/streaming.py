@@ -1,6 +1,6 @@
 """`stream`: a function of arrays that are larger than memory, from where they are to where its results shall be.
 
-The function is recorded for the whole arrays, without any of their values. If the program proves that one stretch of an
+The function is recorded for the whole arrays, without any of their values. If the program proves that one span of an
 axis can be computed without the others, it is cut there. While one chunk is computed the next one is read, and the one
 before is written. Chunks are as long as the memory allows, up to a size beyond which longer ones are no faster.
 """
@@ -47,7 +47,8 @@ from anygpu.streams.report import (
 )
 from anygpu.streams.resuming import Record, begun, digest_of, place_of, write_record
 from anygpu.streams.sinks import Collected, Sink, ToFile, sink_of
-from anygpu.streams.sources import Source, is_one_tensor, shortened, source_of
+from anygpu.streams.source import Source, shortened
+from anygpu.streams.sources import is_one_tensor, source_of
 from anygpu.units import bytes_from
 
 #: Without a limit of the caller's: the least of this, and of a share of what is free.
@@ -118,7 +119,7 @@ class _Run:
         self._sources = sources
         self._axis = axis
         self._budget = budget
-        self._computing = ChunkExecutor(work, planner, self._may_open)
+        self._executor = ChunkExecutor(work, planner, self._may_open)
         self._rows_in = sum(bytes_of_a_step(each, axis) for each in sources if not each.in_memory)
         self._rows_out = sum(
             spec.nbytes // max(1, spec.shape[cut])
@@ -145,7 +146,7 @@ class _Run:
         """With chunks of this length: all of them that are on their way, and what computing one takes."""
         # A worker in a child has its own copy of arguments and results, in memory that it shares with us.
         shared = (self._rows_in + self._rows_out) * length
-        return flying * (self._rows_in + self._rows_out) * length + shared + self._computing.bytes_for(length)
+        return flying * (self._rows_in + self._rows_out) * length + shared + self._executor.bytes_for(length)
 
     def _longest(self) -> int:
         usable = int(self._budget * USABLE)
@@ -171,8 +172,8 @@ class _Run:
         """After a chunk: what was learnt about memory."""
         if self._work.way is None:
             return
-        if self._computing.most is not None:
-            self._length = min(self._length, self._computing.most)
+        if self._executor.most is not None:
+            self._length = min(self._length, self._executor.most)
         if self._bytes_at(self._length, self._flying) > self._budget and self._length > 1:
             self._length = max(1, self._length // 2)
         grown = resident_bytes() - self._resident
@@ -209,7 +210,7 @@ class _Run:
             if place is not None:
                 place.unlink(missing_ok=True)
         finally:
-            self._computing.finish()
+            self._executor.devices.finish()
             for each in sinks:
                 each.abandon()
         value = self._value(sink, values)
@@ -244,7 +245,7 @@ class _Run:
             return _Chunk(parts, start, stop, memory)
 
         def compute(chunk: _Chunk) -> Iterator[Finished]:
-            yield from self._computing.compute(chunk.parts, chunk.start, chunk.stop)
+            yield from self._executor.compute(chunk.parts, chunk.start, chunk.stop)
             self._chunks += 1
             self._longest_chunk = max(self._longest_chunk, chunk.stop - chunk.start)
             self._shorten()
@@ -339,27 +340,27 @@ class _Run:
         return tuple(values) if isinstance(sink, tuple | list) else values[0]
 
     def _streamed(self, value: Any, traced: float) -> Streamed:
-        work, computing, clock = self._work, self._computing, self._clock
+        work, executor, clock = self._work, self._executor, self._clock
         seconds = Seconds(
             read=clock.read,
-            transfer=computing.seconds_transferring,
-            compute=computing.seconds_computing,
+            transfer=executor.seconds_transferring,
+            compute=executor.seconds_computing,
             write=clock.write,
             total=clock.total,
         )
-        ran, done = computing.total, computing.devices
+        ran, done = executor.total, executor.devices.done
         device = max(done, key=lambda name: done[name]) if done else "numpy"
         cut = next((axis for axis in work.axes if axis is not None), self._axis)
         how = f"in {self._chunks} chunks of at most {self._longest_chunk} along axis {cut} of the result"
-        found = computing.kind_of(device)
+        found = executor.devices.kind_of(device)
         receipt = receipt_of(
-            ran._replace(driver=None, host_operations=computing.host_operations),
-            _phases(ran.phases, traced, computing.seconds_planning, seconds.total),
+            ran._replace(driver=None, host_operations=executor.host_operations),
+            _phases(ran.phases, traced, executor.seconds_planning, seconds.total),
             task=work.task,
             device=device,
             kind=found,
-            reason=computing.reason(self._longest_chunk),
-            attempts=tuple(computing.attempts),
+            reason=executor.devices.reason(self._longest_chunk),
+            attempts=tuple(executor.attempts),
             predicted=None,
             how=how,
             program=work.program.key,
@@ -367,7 +368,7 @@ class _Run:
         )
         publish(receipt)
         held = self._flying * (self._rows_in + self._rows_out) * self._longest_chunk
-        peak = held + max(computing.device_bytes, computing.bytes_for(max(1, self._longest_chunk)))
+        peak = held + max(executor.device_bytes, executor.bytes_for(max(1, self._longest_chunk)))
         return Streamed(value, receipt, self._chunks, seconds, peak)
 
 

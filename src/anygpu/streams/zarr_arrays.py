@@ -12,7 +12,7 @@ import numpy as np
 from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.program.primitives import Spec
-from anygpu.streams.sources import Identity, stretch_of
+from anygpu.streams.source import Identity, span_of
 
 
 def _zarr() -> Any:
@@ -64,7 +64,7 @@ class InZarr:
         self.grain: tuple[int, ...] | None = tuple(array.chunks)
 
     def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
-        values: HostArray = np.asarray(self._array[stretch_of(axis, start, stop)])
+        values: HostArray = np.asarray(self._array[span_of(axis, start, stop)])
         if into is None:
             return values.astype(self.dtype, copy=False)
         np.copyto(into, values)

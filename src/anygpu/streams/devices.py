@@ -1,0 +1,234 @@
+"""Which device computes the next chunk of a stream, learnt from the chunks before it.
+
+The first chunk runs on NumPy. Other devices have to be promising by prediction: then they are opened in the background
+and offered to the chooser, the same one that places calls. Every chunk counts: nothing is computed only to be measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from anygpu.errors import AnyGPUError, text_of
+from anygpu.fallback_warnings import warn_fallback
+from anygpu.hardware.device import Kind
+from anygpu.hardware.selection import select
+from anygpu.placement.call_site import first_choice, lacking, no_device
+from anygpu.placement.options import Options
+from anygpu.placement.planner import Planner
+from anygpu.plan.choosing import DOUBT, DeviceChooser
+from anygpu.plan.predicting import predict
+from anygpu.streams.checking import ChunkCheck
+from anygpu.streams.recording import Stream
+from anygpu.units import readable_seconds
+
+#: A stream that takes fewer seconds on NumPy does not probe for devices, unless that was done already.
+_WORTH_LOOKING = 1.0
+#: Seconds that preparing one device waits for measurements of the one before.
+_PATIENCE = 5.0
+#: The first chunk on a device fills its caches, so it may take this much longer than later ones.
+_COLD = 4.0
+
+
+class _Offer(NamedTuple):
+    """A device that may take chunks, predicted in seconds for each step along the axis."""
+
+    device: str
+    predicted: float
+    #: Seconds before its first chunk: opening it, compiling.
+    once: float
+    #: Set once its speed is known, or that it fails.
+    judged: threading.Event
+
+
+class StreamDevices:
+    """The devices of one stream. All methods but `_prepare` run on the thread that computes."""
+
+    def __init__(self, stream: Stream, planner: Planner, check: ChunkCheck, may_open: Callable[[], bool]) -> None:
+        self._stream = stream
+        self._planner = planner
+        self._check = check
+        #: Whether there is memory for the library of another device.
+        self._may_open = may_open
+        self._options = stream.options
+        self._chooser: DeviceChooser | None = None
+        #: Devices that were prepared in the background, for the thread that computes.
+        self._prepared: deque[_Offer] = deque()
+        self._offers: dict[str, _Offer] = {}
+        self._considered = False
+        self._over = False
+        #: Seconds for each step of the first chunk.
+        self._cold: dict[str, float] = {}
+        #: Steps along the axis that each device has computed.
+        self.done: dict[str, int] = {}
+
+    # -- choosing
+
+    def choose(self, length: int) -> str:
+        """The device for a chunk of this length."""
+        chooser = self._chooser or self._begin()
+        while self._prepared:
+            self._take(chooser, self._prepared.popleft())
+        best = self._best_rate()
+        is_long = best is not None and (self._planner.awake or self._left * best > _WORTH_LOOKING)
+        if is_long and not self._considered and not self._check.pinned:
+            self._considered = True
+            self._planner.background.submit(partial(self._prepare, length))
+        return chooser.choose().candidate
+
+    def rate(self, device: str) -> float | None:
+        """Seconds for each step, as measured."""
+        track = self._chooser.tracks.get(device) if self._chooser is not None else None
+        if track is None or track.suspended:
+            return None
+        return track.estimate if track.estimate is not None else self._cold.get(device)
+
+    def measured(self, device: str, steps: int, seconds: float) -> None:
+        """The device has computed a chunk."""
+        chooser = self._chooser or self._begin()
+        track, rate = chooser.tracks[device], seconds / (steps or 1)
+        is_first = device not in self.done
+        if steps:
+            self.done[device] = self.done.get(device, 0) + steps
+        if track.suspended:
+            return
+        if is_first and device != "numpy":
+            self._cold[device] = rate
+            chooser.tried(device, rate / _COLD)
+        else:
+            chooser.measured(device, rate)
+        if track.known and device in self._offers:
+            self._offers[device].judged.set()
+
+    def _begin(self) -> DeviceChooser:
+        on = self._options.preference.on
+        # Agreement with NumPy is checked by `ChunkCheck`, chunk by chunk.
+        if on[:1] == ("numpy",) or self._options.preference == Options().preference:
+            self._considered = bool(on)
+            self._chooser = DeviceChooser("numpy", checked=False)
+            return self._chooser
+        missing = no_device(self._planner, self._options)
+        if missing is not None:
+            self._fall_back("what was asked for", "numpy", missing)
+            self._chooser = DeviceChooser("numpy", checked=False)
+            return self._chooser
+        self._considered = True
+        self._chooser = DeviceChooser(None, checked=False)
+        for offer in self._predicted(max(1, self._stream.length // 64)):
+            self._take(self._chooser, offer)
+        return self._chooser
+
+    def _take(self, chooser: DeviceChooser, offer: _Offer) -> None:
+        self._offers[offer.device] = offer
+        chooser.offer(offer.device, offer.predicted)
+
+    def _best_rate(self) -> float | None:
+        chooser = self._chooser
+        rates = [self.rate(name) for name in list(chooser.tracks)] if chooser is not None else []
+        return min((rate for rate in rates if rate is not None), default=None)
+
+    @property
+    def _left(self) -> int:
+        return self._stream.length - sum(self.done.values())
+
+    # -- preparing
+
+    def _prepare(self, length: int) -> None:
+        """In the background: open devices that are promising, and compile for them, while chunks go on elsewhere."""
+        planner, piece = self._planner, self._stream.piece(0, min(length, self._stream.length))
+        with contextlib.suppress(AnyGPUError):
+            for offer in sorted(self._predicted(length), key=lambda offer: offer.predicted):
+                name = offer.device
+                if self._over or planner.background.closed:
+                    return
+                gain = self._left * ((self._best_rate() or 0.0) - offer.predicted / DOUBT)
+                if name == "numpy" or gain < offer.once:
+                    continue
+                if not planner.is_open(name) and not self._may_open():
+                    continue
+                with planner.trying((name,)), contextlib.suppress(AnyGPUError):
+                    if lacking(planner, name, piece, self._options) is None:
+                        planner.worker(name, self._options).prepare(piece)
+                        self._prepared.append(offer)
+                        # Whether the next device is promising depends on the speed of this one.
+                        offer.judged.wait(_PATIENCE)
+
+    def _predicted(self, length: int) -> list[_Offer]:
+        """Every device that the options allow, with predictions for a chunk of this length."""
+        planner, preference = self._planner, self._options.preference
+        piece = self._stream.piece(0, max(1, min(length, self._stream.length)))
+        chosen, _ = first_choice(select(planner.machine().devices, preference).chosen, preference.on)
+        offers: list[_Offer] = []
+        for device in chosen:
+            seconds = planner.expected(piece, device)[1]
+            once = 0.0
+            if device.id != "numpy":
+                calibration = planner.calibration(device)
+                once = predict(piece, calibration, compiled=False).phases.compile
+                once += 0.0 if planner.is_open(device.id) else calibration.open
+            offers.append(_Offer(device.id, seconds / max(1, length), once, threading.Event()))
+        return offers
+
+    def finish(self) -> None:
+        """No more devices have to be prepared."""
+        self._over = True
+        for offer in (*self._offers.values(), *self._prepared):
+            offer.judged.set()
+
+    # -- failures
+
+    def exclude(self, device: str, failure: AnyGPUError) -> None:
+        """The device gets no more chunks. Raises the failure if no device is left, or the options allow no other."""
+        chooser = self._chooser or self._begin()
+        was_meant = device in self.done or bool(self._options.preference.on)
+        if device == "numpy" or (self._options.fallback == "raise" and was_meant):
+            raise failure
+        self.distrust(device, f"{type(failure).__name__}: {text_of(failure)}")
+        left = [name for name, track in chooser.tracks.items() if not track.suspended]
+        if not left:
+            chooser.offer("numpy", 0.0)
+            left = ["numpy"]
+        if was_meant:
+            self._fall_back(device, min(left, key=lambda name: self.rate(name) or float("inf")), failure)
+
+    def distrust(self, device: str, why: str) -> None:
+        """The device gets no more chunks."""
+        chooser = self._chooser or self._begin()
+        chooser.failed(device, why)
+        if device in self._offers:
+            self._offers[device].judged.set()
+
+    def _fall_back(self, device: str, following: str, failure: AnyGPUError) -> None:
+        if self._options.fallback == "raise":
+            raise failure
+        if self._options.fallback == "warn":
+            first = text_of(failure).partition("\n")[0]
+            sentence = f"{self._stream.task} runs on {following} instead of {device}: {first}"
+            warn_fallback(sentence, cause=(self._stream.task, device, type(failure).__name__))
+
+    # -- for receipts
+
+    def kind_of(self, device: str) -> Kind:
+        found = self._planner.machine().device(device) if device != "numpy" else None
+        return found.kind if found is not None else "cpu"
+
+    def reason(self, length: int) -> str:
+        """Why most of the stream ran where it did, for chunks of this length."""
+        if not self.done:
+            return "there was nothing to compute."
+        main = max(self.done, key=lambda name: self.done[name])
+        rates = [(rate, name) for name in self.done if (rate := self.rate(name)) is not None]
+        own = readable_seconds((self.rate(main) or 0.0) * length)
+        others = sorted((rate, name) for rate, name in rates if name != main)
+        if others:
+            listed = ", ".join(f"{readable_seconds(rate * length)} on {name}" for rate, name in others)
+            return f"a chunk took {own} there, and {listed}."
+        if self._considered and not self._options.preference.on:
+            return f"a chunk took {own} there, and no other device was predicted to be worth trying, or ready in time."
+        if self._options.preference.on:
+            return "it was asked for."
+        return "the stream was too short to look for other devices."
