@@ -1,6 +1,6 @@
 """The functions that `import anygpu` offers.
 
-What they need is imported when they are called, so that importing anygpu costs next to nothing.
+Each imports what it needs when it is called, so that importing anygpu costs next to nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Seconds that a probe may take in all; a device that is silent for 40 % of them counts as hung.
+#: Time limit of a probe, in seconds; a device that is silent for 40 % of it counts as hung.
 PROBE_SECONDS = 15.0
 
 
@@ -39,11 +39,11 @@ def devices(
     refresh: bool = False,
     timeout: float = PROBE_SECONDS,
 ) -> list[Device]:
-    """The verified devices of this machine that fit, best first.
+    """The verified devices of this machine that match, best first.
 
-    Without arguments every verified device is listed; the CPU is always among them. When nothing fits,
-    `DeviceUnavailable` says why, device by device. What an earlier call found is used again as long as no driver and
-    no library has changed; `refresh=True` looks anew.
+    Without arguments every verified device is listed; the CPU is always among them. When none matches,
+    `DeviceUnavailable` says why, device by device. Results are cached until a driver or a library changes;
+    `refresh=True` probes again.
     """
     from anygpu.workers.discovery import look
 
@@ -53,7 +53,7 @@ def devices(
 
 
 def doctor(*, deep: bool = False, timeout: float = PROBE_SECONDS) -> Diagnosis:
-    """Why is my GPU not used? Probes everything anew and explains, with the command that fixes each problem."""
+    """Explain why a GPU is not used: probe everything again, and name the command that fixes each problem."""
     from anygpu.workers.discovery import examine
 
     return examine(deep=deep, timeout=timeout)
@@ -68,16 +68,16 @@ def offload(**options: Unpack[CallOptions]) -> Callable[[Callable[P, R]], Offloa
 
 
 def offload(function: Callable[P, R] | None = None, /, **options: Unpack[CallOptions]) -> Any:
-    """Let a function run where it is fastest: `@offload`, or `@offload(on="gpu", fallback="raise")`.
+    """Run a function wherever it is fastest: `@offload`, or `@offload(on="gpu", fallback="raise")`.
 
-    Calls take and return what they did before: NumPy arrays in, NumPy arrays out; `Array` in, `Array` out. Where a
-    call ran and why is in `last_receipt()`; `function.run(...)` returns it with the value, and `function.explain(...)`
-    tells beforehand.
+    Calls take and return what they did before: NumPy arrays in, NumPy arrays out; `Array` in, `Array` out.
+    `last_receipt()` says where the last call ran and why; `function.run(...)` returns the receipt with the value, and
+    `function.explain(...)` predicts it.
 
-    Options, which otherwise come from environment variables, or allow everything: `on=` (one name or several in order),
+    Options default to environment variables: `on=` (one name, or several in order of preference),
     `fallback="warn" | "raise" | "allow"`, `precision="float32"`, `min_memory=`, `max_load=`, `power="high" | "low"`,
     `isolation="thread" | "process"`, `timeout=`. With `engine="torch"` (or `"jax"`) the function takes and returns that
-    library's own arrays and is never looked into: an opaque task.
+    library's own arrays and is never traced: an opaque task.
     """
     from anygpu.placement.offload import decorated
 
@@ -87,9 +87,9 @@ def offload(function: Callable[P, R] | None = None, /, **options: Unpack[CallOpt
 
 
 def run(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[CallOptions]) -> Result:
-    """Call the function where it is fastest: `.value` and `.receipt`. Options are those of `offload`.
+    """Call a function wherever it is fastest, and return `.value` and `.receipt`. Options are those of `offload`.
 
-    Keywords of the function itself go into `functools.partial`.
+    To pass keyword arguments to the function itself, use `functools.partial`.
     """
     from anygpu.placement.offload import remembered, unwrapped
 
@@ -98,11 +98,11 @@ def run(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[Call
 
 
 def submit(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[TaskOptions]) -> Future:
-    """Let the function run where it is fastest, some day soon: `future.result()`, or `await future`.
+    """Queue a call of the function, to run wherever it is fastest: `future.result()`, or `await future`.
 
     Options are those of `offload`, and `priority=` (0 to 10), `deadline=` (seconds), `tenant=`, `nan="raise"` and, for
-    opaque tasks, `idempotent=True`. Arguments must not be changed before the future is done. Raises `QueueFull` when a
-    thousand tasks wait; a `Runtime` of your own has a queue, tenants and limits of its own.
+    opaque tasks, `idempotent=True`. Do not change the arguments before the future is done. Raises `QueueFull` when a
+    thousand tasks are waiting; a `Runtime` of your own has its own queue, tenants and limits.
     """
     from anygpu.runtime.runtime import default_runtime
 
@@ -116,10 +116,10 @@ def map(
     progress: Progress = False,
     **options: Unpack[TaskOptions],
 ) -> list[Outcome]:
-    """The function for every item, as Python's own `map`: one outcome each, in order, with its value or its own error.
+    """Call the function for every item, like Python's `map`: one outcome each, in order, with its value or its error.
 
-    Items of one shape become one launch where that pays. `progress=True` shows a bar; a function is told how many are
-    done. Options are those of `submit`.
+    Items of one shape share a launch where that is faster. `progress=True` shows a bar; a callback gets (done, total).
+    Options are those of `submit`.
     """
     from anygpu.runtime.runtime import default_runtime
 
@@ -138,20 +138,20 @@ def stream(
     per_chunk: bool = False,
     **options: Unpack[CallOptions],
 ) -> Streamed:
-    """Call a function with arrays that are larger than memory: chunk by chunk, from a source to a sink.
+    """Call a function on arrays that are larger than memory: chunk by chunk, from a source to a sink.
 
-    The function is one of the whole arrays. It is cut along `axis` only if its program proves that every stretch can
-    be computed alone; otherwise `InvalidOption` says why, before anything is read. `per_chunk=True` promises that the
-    function may be called with each chunk as if there were no others. While one chunk is computed the next is read and
-    the one before is written, inside `memory` (bytes or "1GB").
+    The function is written for the whole arrays. They are split along `axis` only if the function's program proves that
+    each chunk can be computed alone; otherwise `InvalidOption` says why, before anything is read. `per_chunk=True`
+    declares that the function may be called on each chunk separately. While one chunk is computed, the next is read and
+    the previous one is written, within `memory` (bytes or "1GB").
 
     Sources: the path of a .npy file or of a zarr array, "file.safetensors:name", an array or memory map, a tuple of
-    several of these with the same length along the axis, or an iterable of arrays, for each of which the function is
-    called. Sinks: nothing (the results are `.value`), "out.npy", "out.safetensors:name", "out.zarr", an array or memory
+    several of these with the same length along the axis, or an iterable of arrays (the function is called for each).
+    Sinks: nothing (the results are in `.value`), "out.npy", "out.safetensors:name", "out.zarr", an array or memory
     map, a function(chunk, start, stop), or a tuple of these, one for each array that the function returns.
 
-    `progress=True` shows a bar; a function is told (done, total). With `resume=True` a .npy file that was being written
-    when the process died is gone on with. Options are those of `offload`.
+    `progress=True` shows a bar; a callback gets (done, total). `resume=True` continues a partially written .npy file.
+    Options are those of `offload`.
     """
     from anygpu.streams.streaming import stream as streamed
 
@@ -169,7 +169,7 @@ def stream(
 
 
 def explain(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[CallOptions]) -> Plan:
-    """Where `run(function, *arguments)` would run, and why; every other device with its prediction or its refusal."""
+    """Where `run(function, *arguments)` would run and why, with the prediction or refusal of every other device."""
     from anygpu.placement.offload import remembered, unwrapped
 
     function, arguments, keywords = unwrapped(function, arguments)
@@ -177,21 +177,21 @@ def explain(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[
 
 
 def last_receipt() -> Receipt | None:
-    """What happened in the last call of an offloaded function, or of `run`, in this thread or asynchronous task."""
+    """The receipt of the last call of an offloaded function, or of `run`, in this thread or asyncio task."""
     from anygpu.placement import receipt_log
 
     return receipt_log.last_receipt()
 
 
 def collect_receipts() -> AbstractContextManager[list[Receipt]]:
-    """`with collect_receipts() as collected:` has the receipt of every call inside the block, in order."""
+    """`with collect_receipts() as collected:` collects the receipt of every call inside the block, in order."""
     from anygpu.placement import receipt_log
 
     return receipt_log.collect_receipts()
 
 
 def freeze_support() -> None:
-    """First line of a frozen application's main module, unless PyInstaller froze it: children of anygpu start there."""
+    """Call this first in a frozen application's main module (not needed with PyInstaller): children start there."""
     from anygpu.workers.command import serve_if_worker
 
     serve_if_worker()

@@ -4,46 +4,46 @@
 
     AnyGPUError
     ├── DeviceError                 something is wrong with a device, not with the work
-    │   ├── DeviceUnavailable       no device does what was asked; `refusals` has one sentence each
-    │   ├── DeviceLost              it was there and is gone; the work can be run again elsewhere
+    │   ├── DeviceUnavailable       no device satisfies the request; `refusals` has one sentence per device
+    │   ├── DeviceLost              it disappeared; the work can be retried elsewhere
     │   ├── DevicePoisoned          its context is broken until the worker process is replaced
-    │   └── DeviceHung              it did not answer within its deadline
-    ├── AllocationError             memory could not be had              (also a MemoryError)
-    │   ├── TooBig                  never fits on this device, whatever is freed
-    │   ├── OutOfMemory             would fit, but not now
-    │   └── OverBudget              would fit, but we promised not to take so much
+    │   └── DeviceHung              it did not respond within its deadline
+    ├── AllocationError             an allocation failed                 (also a MemoryError)
+    │   ├── TooBig                  it never fits on this device, whatever is freed
+    │   ├── OutOfMemory             it would fit, but not now
+    │   └── OverBudget              it would fit, but exceeds the budget that anygpu was given
     ├── DeadlineExceeded            the caller's time ran out            (also a TimeoutError)
-    ├── Overloaded                  the runtime does not take the task now; nothing of it was run
-    │   ├── QueueFull               as many tasks wait already as may
-    │   └── QuotaExceeded           the tenant has as many tasks or bytes as it may
-    ├── RuntimeClosed               the runtime takes no tasks any more
-    ├── PoisonTask                  the task has killed three workers, and is not run again
-    ├── NotANumber                  a result has a NaN, and nan="raise" was asked for (also an ArithmeticError)
-    ├── InvalidTransition           an event that cannot happen to a task now: a bug of ours, with the task's story
-    ├── Unsupported                 an operation or dtype that the device does not have
-    │   └── CannotCompile           its compiler refuses what was generated for it
+    ├── Overloaded                  the runtime rejected the task before running any of it
+    │   ├── QueueFull               the queue is full
+    │   └── QuotaExceeded           the tenant has reached its quota of tasks or bytes
+    ├── RuntimeClosed               the runtime accepts no more tasks
+    ├── PoisonTask                  the task killed three workers and is not retried
+    ├── NotANumber                  a result contains a NaN, and nan="raise" is set (also an ArithmeticError)
+    ├── InvalidTransition           an event that is impossible in the task's state: a bug in anygpu
+    ├── Unsupported                 the device lacks an operation or a dtype
+    │   └── CannotCompile           its compiler rejected the generated kernels
     ├── MissingExtra                an optional library is not installed (also an ImportError)
-    ├── ValueNeeded                 a function asks for a value while it is recorded (also a TypeError)
-    ├── NotRecordable               a function cannot become a program, so no device can run it (also a TypeError)
-    ├── InvalidProgram              a graph or its byte form is wrong     (also a ValueError)
+    ├── ValueNeeded                 a function needs a concrete value while it is traced (also a TypeError)
+    ├── NotRecordable               a function cannot be traced, so no device can run it (also a TypeError)
+    ├── InvalidProgram              a graph or its serialised form is invalid (also a ValueError)
     ├── KernelError                 something is wrong with a kernel that a user wrote; `kernel` is its name
-    │   ├── InvalidKernel           refused before it ran; `line` and `column` are in its source (also a ValueError)
-    │   ├── KernelOutOfBounds       it used an index outside of a buffer (also an IndexError)
-    │   └── WrongKernel             its result is not that of its reference (also an ArithmeticError)
-    ├── StoreError                  a store of tensors cannot do what was asked
-    │   ├── UnknownTensor           there is none of that name           (also a KeyError)
-    │   ├── NameTaken               another owner has one of that name
-    │   ├── NotHeld                 released already, or never held
-    │   ├── CopyNeeded              it would take a copy, and copy="never" was asked for
-    │   └── StoreClosed             the store was closed
-    ├── InvalidTensorFile           a file that is no safetensors, or a broken one (also a ValueError)
-    └── InvalidOption               an argument of ours that makes no sense (also a ValueError)
+    │   ├── InvalidKernel           rejected before it ran; `line` and `column` are in its source (also a ValueError)
+    │   ├── KernelOutOfBounds       it used an index outside a buffer    (also an IndexError)
+    │   └── WrongKernel             its result differs from its reference (also an ArithmeticError)
+    ├── StoreError                  a tensor store cannot do what was asked
+    │   ├── UnknownTensor           it has no tensor of that name        (also a KeyError)
+    │   ├── NameTaken               another owner has a tensor of that name
+    │   ├── NotHeld                 the tensor was already released, or never held
+    │   ├── CopyNeeded              it would need a copy, and copy="never" is set
+    │   └── StoreClosed             the store is closed
+    ├── InvalidTensorFile           not a safetensors file, or a corrupt one (also a ValueError)
+    └── InvalidOption               an invalid argument to an anygpu function (also a ValueError)
 
     UserWarning
-    └── ResultMismatch              a device gave something else than NumPy; the function stays on NumPy
+    └── ResultMismatch              a device's result differs from NumPy's; the function stays on NumPy
 
-A user's own bug is never wrapped: it is raised unchanged. Errors carry what a program needs as fields, and a
-message that says what happened, to what, and what to do next. They can be pickled, because they cross processes.
+Exceptions raised by the user's own code are never wrapped. Each error carries its details as fields, and a message
+that says what happened, to what, and what to do next. Errors can be pickled, because they cross processes.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ def _bytes(count: int | None) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """`str(error)`, whatever the error is: `__str__` is the user's code, which may raise or return something else."""
+    """`str(error)` for any error: `__str__` may be the user's code, which can raise or return something else."""
     try:
         return str.__str__(str(error))
-    except BaseException as raised:  # on a thread that serves others nothing of a user may escape
+    except BaseException as raised:  # a user's exception must not escape on a thread that serves other tasks
         if type(raised) is KeyboardInterrupt and threading.current_thread() is threading.main_thread():
             raise
-        return "its message cannot be shown, because its __str__ fails"
+        return "its message is unavailable because its __str__ raised"
 
 
 def name_of(error: BaseException) -> str:
-    """The name of its class, which a metaclass of the user cannot make raise."""
+    """The name of the error's class. A user's metaclass cannot make this raise."""
     return str(type.__dict__["__name__"].__get__(type(error)))
 
 
@@ -99,7 +99,7 @@ class DeviceError(AnyGPUError):
 
 
 class DeviceUnavailable(DeviceError):
-    """No device does what was asked."""
+    """No device satisfies the request."""
 
     wanted: str
     refusals: tuple[str, ...]
@@ -114,14 +114,14 @@ class DeviceUnavailable(DeviceError):
 
 
 class DeviceLost(DeviceError):
-    """The device was there and is gone: reset, unplugged, or its driver restarted."""
+    """The device disappeared: it was reset or unplugged, or its driver restarted."""
 
     generation: int | None
 
     def __init__(self, device: str, *, detail: str = "", generation: int | None = None) -> None:
         self.generation = generation
         super().__init__(
-            f"{device} was lost{_clause(detail)}. What was stored on it is gone; open the device again, "
+            f"{device} was lost{_clause(detail)}, and everything stored on it is gone. Reopen the device, "
             "or run the work on another one.",
             device=device,
         )
@@ -133,13 +133,13 @@ class DevicePoisoned(DeviceError):
     def __init__(self, device: str, *, detail: str = "") -> None:
         super().__init__(
             f"{device} is unusable in this process after an earlier failure{_clause(detail)}. "
-            "Only a new process can use it again: replace the worker, or restart the program.",
+            "Only a new process can use it: replace the worker, or restart the program.",
             device=device,
         )
 
 
 class DeviceHung(DeviceError):
-    """The device did not answer within its deadline."""
+    """The device did not respond within its deadline."""
 
     seconds: float
 
@@ -147,15 +147,15 @@ class DeviceHung(DeviceError):
         self.seconds = seconds
         during = f" while {doing}" if doing else ""
         super().__init__(
-            f"{device} did not answer within {seconds:g} s{during}. Run `anygpu doctor`; if it stays so, reset "
-            "the device or restart the machine.",
+            f"{device} did not respond within {seconds:g} s{during}. Run `anygpu doctor`; if the problem persists, "
+            "reset the device or restart the machine.",
             device=device,
         )
 
 
 # MemoryError comes first because CPython allocates it in a way of its own, and unpickling asks the first base to do it.
 class AllocationError(MemoryError, AnyGPUError):
-    """Memory could not be had on a device. The three kinds want three different answers."""
+    """A device allocation failed. Each subclass needs a different response."""
 
     device: str
     requested: int | None
@@ -169,12 +169,12 @@ class AllocationError(MemoryError, AnyGPUError):
 
 
 class TooBig(AllocationError):
-    """Never fits on this device, whatever is freed: cut it into chunks or use another device."""
+    """The allocation never fits on this device, whatever is freed: split it into chunks or use another device."""
 
     def __init__(self, device: str, requested: int | None, limit: int | None = None) -> None:
         most = f", whose limit is {_bytes(limit)}" if limit is not None else ""
         super().__init__(
-            f"{_bytes(requested)} can never fit on {device}{most}. Cut the data into chunks, or use another device.",
+            f"{_bytes(requested)} can never fit on {device}{most}. Split the data into chunks, or use another device.",
             device=device,
             requested=requested,
             limit=limit,
@@ -182,12 +182,12 @@ class TooBig(AllocationError):
 
 
 class OutOfMemory(AllocationError):
-    """Would fit, but not now: something else holds the memory."""
+    """The allocation would fit, but not now: the memory is in use."""
 
     def __init__(self, device: str, requested: int | None = None, free: int | None = None) -> None:
         left = f" ({_bytes(free)} free)" if free is not None else ""
         super().__init__(
-            f"{device} has no room for {_bytes(requested)} now{left}. Free arrays on it, close other programs "
+            f"{device} cannot allocate {_bytes(requested)} now{left}. Free arrays on it, close other programs "
             "that use it, or use smaller chunks.",
             device=device,
             requested=requested,
@@ -196,11 +196,11 @@ class OutOfMemory(AllocationError):
 
 
 class OverBudget(AllocationError):
-    """Would fit on the device, but not in the budget that anygpu was given for it."""
+    """The allocation would fit on the device, but not in the budget that anygpu was given for it."""
 
     def __init__(self, device: str, requested: int | None, budget: int) -> None:
         super().__init__(
-            f"{_bytes(requested)} on {device} would go over the budget of {_bytes(budget)}. Raise the budget, "
+            f"{_bytes(requested)} on {device} would exceed the budget of {_bytes(budget)}. Raise the budget, "
             "or free arrays that count against it.",
             device=device,
             requested=requested,
@@ -217,30 +217,30 @@ class DeadlineExceeded(AnyGPUError, TimeoutError):
     def __init__(self, what: str, seconds: float, *, still_running: bool = False) -> None:
         self.seconds = seconds
         self.still_running = still_running
-        after = " The device is still busy with it." if still_running else " Nothing of it is still running."
+        after = " The device is still busy with it." if still_running else " It is no longer running."
         super().__init__(f"{what} did not finish within {seconds:g} s.{after} Allow more time, or send less work.")
 
 
 class Overloaded(AnyGPUError):
-    """The runtime does not take the task now. Nothing of it was run, so it can be submitted again later."""
+    """The runtime rejected the task. None of it ran, so it can be submitted again later."""
 
 
 class QueueFull(Overloaded):
-    """As many tasks wait already as may."""
+    """The queue is full."""
 
     limit: int
 
     def __init__(self, limit: int, kept: int = 0) -> None:
         self.limit = limit
-        others = f", and {kept} more places are kept for other tenants" if kept else ""
+        others = f", and {kept} more places are reserved for other tenants" if kept else ""
         super().__init__(
-            f"{limit} tasks wait already, which is the limit of this runtime{others}. Wait for some of their futures, "
-            "submit fewer at once, or make a Runtime(queue=...) with a higher limit."
+            f"the queue is full: {limit} tasks are waiting, which is this runtime's limit{others}. Wait for some "
+            "futures, submit fewer tasks at once, or create a Runtime(queue=...) with a higher limit."
         )
 
 
 class QuotaExceeded(Overloaded):
-    """The tenant has as many tasks or bytes in the runtime as it may."""
+    """The tenant has reached its quota of tasks or bytes in the runtime."""
 
     tenant: str
     quota: str
@@ -252,20 +252,19 @@ class QuotaExceeded(Overloaded):
         self.limit = limit
         most = _bytes(limit) if quota == "bytes" else f"{limit} {quota}"
         super().__init__(
-            f"the tenant {tenant!r} would go over its quota of {most}. Wait for some of its futures, or give it a "
-            "higher quota."
+            f"tenant {tenant!r} would exceed its quota of {most}. Wait for some of its futures, or raise its quota."
         )
 
 
 class RuntimeClosed(AnyGPUError):
-    """The runtime takes no tasks any more: it was drained or closed."""
+    """The runtime accepts no more tasks: it was drained or closed."""
 
     def __init__(self, doing: str = "closed") -> None:
-        super().__init__(f"the runtime is {doing}, and takes no more tasks. Make another Runtime for them.")
+        super().__init__(f"the runtime is {doing} and accepts no more tasks. Create another Runtime.")
 
 
 class PoisonTask(AnyGPUError):
-    """The task has killed so many workers that it is not run again."""
+    """The task killed several workers and is not retried."""
 
     task: str
     deaths: int
@@ -274,13 +273,13 @@ class PoisonTask(AnyGPUError):
         self.task = task
         self.deaths = deaths
         super().__init__(
-            f"{task} was running alone on each of {deaths} workers that died{_clause(detail)}, so it is not run again. "
-            "Look at its arguments, or run it on NumPy."
+            f"{task} was running alone on each of {deaths} workers that died{_clause(detail)}, so it is not retried. "
+            "Check its arguments, or run it on NumPy."
         )
 
 
 class NotANumber(AnyGPUError, ArithmeticError):
-    """A result has a NaN, and the caller asked for an error then."""
+    """A result contains a NaN, and the caller set nan="raise"."""
 
     task: str
     position: tuple[int, ...]
@@ -288,21 +287,21 @@ class NotANumber(AnyGPUError, ArithmeticError):
     def __init__(self, task: str, position: tuple[int, ...]) -> None:
         self.task = task
         self.position = position
-        where = f"has a NaN, the first at {position}" if position else "is a NaN"
-        super().__init__(f'the result of {task} {where}. Look at the arguments of this call, or leave out nan="raise".')
+        where = f"contains a NaN, the first at {position}" if position else "is a NaN"
+        super().__init__(f'the result of {task} {where}. Check the arguments of this call, or leave out nan="raise".')
 
 
 class InvalidTransition(AnyGPUError, RuntimeError):
-    """An event that cannot happen to a task in its situation. `story` has everything that has happened to it."""
+    """An event that is impossible in the task's state. `story` lists everything that happened to the task."""
 
     story: tuple[str, ...]
 
     def __init__(self, task: str, event: str, situation: str, story: Sequence[str]) -> None:
         self.story = tuple(story)
         lines = [
-            f"{event} cannot happen to {task}, which is {situation}. This is a bug of anygpu; please report it with"
+            f"{event} cannot happen to {task}, which is {situation}. This is a bug in anygpu; please report it with"
         ]
-        super().__init__("\n".join([*lines, "what has happened to the task:", *(f"  - {each}" for each in story)]))
+        super().__init__("\n".join([*lines, "the task's history:", *(f"  - {each}" for each in story)]))
 
 
 class Unsupported(AnyGPUError):
@@ -311,14 +310,14 @@ class Unsupported(AnyGPUError):
     device: str
     what: str
 
-    def __init__(self, what: str, device: str, *, instead: str = "") -> None:
+    def __init__(self, what: str, device: str, *, instead: str = "", message: str | None = None) -> None:
         self.what = what
         self.device = device
-        super().__init__(f"{device} has no {what}. {instead or 'Use another device.'}")
+        super().__init__(f"{message or f'{device} has no {what}.'} {instead or 'Use another device.'}")
 
 
 class CannotCompile(Unsupported):
-    """The device's compiler refuses kernels that were generated for a program, so the program runs elsewhere."""
+    """The device's compiler rejected kernels that were generated for a program, so the program runs elsewhere."""
 
     detail: str
 
@@ -345,7 +344,7 @@ class MissingExtra(AnyGPUError, ImportError):
 
 
 class ValueNeeded(AnyGPUError, TypeError):
-    """A function that is being recorded asks for a value, and there are none yet."""
+    """A function needs a concrete value while it is traced, and none exist yet."""
 
     line: str | None
 
@@ -353,13 +352,13 @@ class ValueNeeded(AnyGPUError, TypeError):
         self.line = line
         at = f" ({line})" if line else ""
         super().__init__(
-            f"the function asks for a value{at} while it is being recorded, and there are none yet. Branches and "
-            "shapes that depend on values cannot be recorded: use where(), or call the function on arrays directly."
+            f"the function needs a concrete value{at}, which does not exist while it is traced. Branches and shapes "
+            "that depend on values cannot be traced: use np.where(), or call the function on arrays directly."
         )
 
 
 class NotRecordable(AnyGPUError, TypeError):
-    """A function that cannot become a program: it runs where Python runs, and on no other device."""
+    """A function that cannot be traced into a program: only NumPy can run it."""
 
     task: str
     why: str
@@ -368,13 +367,13 @@ class NotRecordable(AnyGPUError, TypeError):
         self.task = task
         self.why = why
         super().__init__(
-            f"{task} cannot be recorded as a program: {why.rstrip('.')}. Run it on NumPy, as it is: leave on= out, "
-            'or allow that with fallback="warn".'
+            f"{task} cannot be traced into a program: {why.rstrip('.')}. To run it on NumPy, leave out on=, or set "
+            'fallback="warn".'
         )
 
 
 class InvalidProgram(AnyGPUError, ValueError):
-    """A graph, or the bytes of one, that breaks a rule of shapes or types. It was not run."""
+    """A graph, or its serialised form, that violates a rule of shapes or types. It was not run."""
 
 
 class KernelError(AnyGPUError):
@@ -388,7 +387,7 @@ class KernelError(AnyGPUError):
 
 
 class InvalidKernel(KernelError, ValueError):
-    """The kernel was refused before it ran. `line` and `column` count from 1 in the user's own source."""
+    """The kernel was rejected before it ran. `line` and `column` count from 1 in the user's source."""
 
     line: int | None
     column: int | None
@@ -402,7 +401,7 @@ class InvalidKernel(KernelError, ValueError):
 
 
 class KernelOutOfBounds(KernelError, IndexError):
-    """The kernel used an index outside of one of its buffers. Nothing outside was read or written."""
+    """The kernel used an index outside one of its buffers. Nothing outside was read or written."""
 
     buffer: str
     index: int
@@ -415,13 +414,13 @@ class KernelOutOfBounds(KernelError, IndexError):
         most = "" if length is None else f", which has {length} elements"
         super().__init__(
             kernel,
-            f"the kernel {kernel} used index {index} of {buffer}{most}. Nothing outside of it was read or written. "
-            "Compare the index with the length before it is used.",
+            f"the kernel {kernel} used index {index} of {buffer}{most}. Nothing outside the buffer was read or "
+            "written. Compare the index with the length before using it.",
         )
 
 
 class WrongKernel(KernelError, ArithmeticError):
-    """The kernel's result is not that of its reference. `position` is the first place where they differ."""
+    """The kernel's result differs from its reference. `position` is the first difference."""
 
     position: tuple[int, ...]
 
@@ -440,17 +439,17 @@ class WrongKernel(KernelError, ArithmeticError):
         super().__init__(
             kernel,
             f"the kernel {kernel} disagrees with its reference: {result}[{', '.join(map(str, position))}]{others} is "
-            f"{found}, and the reference has {expected}. Mend one of them; if the kernel is only less exact, allow for "
-            "that with tolerance=.",
+            f"{found}, and the reference has {expected}. Fix whichever is wrong; if the kernel is merely less precise, "
+            "pass tolerance=.",
         )
 
 
 class StoreError(AnyGPUError):
-    """A store of tensors cannot do what was asked."""
+    """A tensor store cannot do what was asked."""
 
 
 class UnknownTensor(StoreError, KeyError):
-    """There is no tensor of that name."""
+    """The store has no tensor of that name."""
 
     name: str
 
@@ -459,7 +458,7 @@ class UnknownTensor(StoreError, KeyError):
         hint = f" Did you mean {' or '.join(map(repr, alike))}?" if alike else ""
         super().__init__(f"the store {store} has no tensor {name!r}.{hint}")
 
-    def __str__(self) -> str:  # a KeyError shows its message as Python would write it
+    def __str__(self) -> str:  # KeyError would show the repr of its message
         return str(self.args[0])
 
 
@@ -473,12 +472,12 @@ class NameTaken(StoreError):
         self.name = name
         self.owner = owner
         super().__init__(
-            f"{name!r} is a tensor of {owner!r} already. Use another name or namespace, or let {owner!r} release it."
+            f"{name!r} already belongs to {owner!r}. Use another name or namespace, or have {owner!r} release it."
         )
 
 
 class NotHeld(StoreError):
-    """Somebody releases what they do not hold, or have released already."""
+    """A holder releases a tensor that it does not hold, or has already released."""
 
     name: str
     holder: str
@@ -487,13 +486,13 @@ class NotHeld(StoreError):
         self.name = name
         self.holder = holder
         super().__init__(
-            f"{holder!r} does not hold {name!r}: it was released already, or never shared with {holder!r}. "
-            "Look at `holders` of the tensor."
+            f"{holder!r} does not hold {name!r}: it was already released, or never shared with {holder!r}. "
+            "The tensor's `holders` lists who does."
         )
 
 
 class CopyNeeded(StoreError):
-    """It would take a copy, and copy="never" was asked for."""
+    """The operation would need a copy, and copy="never" is set."""
 
     name: str
     nbytes: int
@@ -502,20 +501,20 @@ class CopyNeeded(StoreError):
         self.name = name
         self.nbytes = nbytes
         super().__init__(
-            f'{name!r} would have to be copied ({_bytes(nbytes)}): {why}, and copy="never" was asked for. '
-            'Write copy="allow", or look at it in another way.'
+            f'{name!r} would have to be copied ({_bytes(nbytes)}): {why}, and copy="never" is set. '
+            'Pass copy="allow", or take another view of it.'
         )
 
 
 class StoreClosed(StoreError):
-    """The store was closed, and has no tensors any more."""
+    """The store is closed and holds no tensors."""
 
     def __init__(self, store: str) -> None:
-        super().__init__(f"the store {store} was closed, and has no tensors any more. Open it again.")
+        super().__init__(f"the store {store} is closed and holds no tensors. Open it again.")
 
 
 class InvalidTensorFile(AnyGPUError, ValueError):
-    """A file that is no safetensors, or a broken one. Nothing of it was used."""
+    """Not a safetensors file, or a corrupt one. Nothing was loaded from it."""
 
     path: str
     why: str
@@ -527,18 +526,18 @@ class InvalidTensorFile(AnyGPUError, ValueError):
 
 
 class ResultMismatch(UserWarning):
-    """A device gave something else than NumPy, beyond the published tolerances. The function stays on NumPy.
+    """A device's result differs from NumPy's beyond the published tolerances. The function stays on NumPy.
 
-    It is a warning, since the call returned what NumPy computed; `check="always"` with `fallback="raise"` raises it.
+    This is a warning because the call returned NumPy's result; `check="always"` with `fallback="raise"` raises it.
     """
 
     task: str
     device: str
-    #: Where the first difference is, and both values there, as text.
+    #: The position of the first difference, and both values there, as text.
     index: tuple[int, ...]
     expected: str
     got: str
-    #: Makes a report.
+    #: The command that writes a report.
     command: str
 
     def __init__(
@@ -574,7 +573,7 @@ class ResultMismatch(UserWarning):
 
 
 class InvalidOption(AnyGPUError, ValueError):
-    """An option of anygpu's own that makes no sense."""
+    """An invalid argument to an anygpu function."""
 
 
 def _clause(detail: str) -> str:

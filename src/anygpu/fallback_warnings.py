@@ -1,4 +1,4 @@
-"""What ran elsewhere than it was meant to: told to whoever listens, never kept silent."""
+"""Warnings about work that ran elsewhere than asked for: no fallback is silent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class HostFallback(UserWarning):
 
 
 class DeviceFallback(UserWarning):
-    """A call ran on another device than the one that was asked for, or chosen first."""
+    """A call ran on another device than the one requested or chosen first."""
 
 
 _listeners: ContextVar[tuple[list[HostOperation], ...]] = ContextVar("host operations", default=())
@@ -40,20 +40,20 @@ def ran_on_host(operation: HostOperation) -> None:
     if not listeners:
         at = f" ({operation.line})" if operation.line else ""
         message = (
-            f"{operation.operation}{at} ran on the host, and {operation.bytes_moved:,} bytes were moved for it: "
+            f"{operation.operation}{at} ran on the host, and {operation.bytes_moved:,} bytes were copied for it: "
             f"{operation.reason}."
         )
-        # Blamed on the user's own line, so that it is shown once for each of those and not once for ours.
+        # Attributed to the user's own line, so that Python shows it once for each such line.
         file, _, number = (operation.line or "").rpartition(":")
         warnings.warn_explicit(message, HostFallback, file or "anygpu", int(number) if number.isdigit() else 0)
 
 
-#: Causes that have been told, with the lines that they were told about: nobody needs to hear it twice.
+#: Causes that were already warned about, with the user's line.
 _said: set[tuple[tuple[str, ...], str, int]] = set()
 
 
 def warn_fallback(sentence: str, *, cause: tuple[str, ...]) -> None:
-    """Warn with the user's own line, once for each cause and line; the sentence may differ from time to time."""
+    """Warn at the user's own line, once for each cause and line, however the sentence varies."""
     file, number = users_line()
     if (cause, file, number) not in _said:
         _said.add((cause, file, number))
@@ -61,7 +61,7 @@ def warn_fallback(sentence: str, *, cause: tuple[str, ...]) -> None:
 
 
 def forget_what_was_said() -> None:
-    """For tests, and for whoever wants to hear it all again."""
+    """Show every warning again, for tests and interactive sessions."""
     _said.clear()
 
 
@@ -69,12 +69,12 @@ _blamed: ContextVar[tuple[str, int] | None] = ContextVar("the line that a task w
 
 
 def attribute_to_line(line: tuple[str, int]) -> None:
-    """On a thread that runs tasks of others: what is told from now on is about the one that was submitted there."""
+    """On a thread that runs submitted tasks: attribute the warnings that follow to the line that submitted this one."""
     _blamed.set(line)
 
 
 def users_line() -> tuple[str, int]:
-    """The nearest line outside of this package and of NumPy's dispatching, or the one that is blamed."""
+    """The nearest line outside this package and NumPy's dispatch, or the line set by `attribute_to_line`."""
     blamed = _blamed.get()
     if blamed is not None:
         return blamed

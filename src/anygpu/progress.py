@@ -1,17 +1,17 @@
-"""How far something is, for whoever asked to be told."""
+"""Progress reporting."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 
-#: True for a bar in the terminal, or a function that is told how many are done, of how many if that is known.
+#: True for a bar in the terminal, or a callback that takes the numbers of finished and of all items (None if unknown).
 Progress = bool | Callable[[int, int | None], object]
 
 
 @contextlib.contextmanager
 def showing(wanted: Progress, task: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """What is told how many are done."""
+    """Yields a callback that takes the number of finished items."""
     if callable(wanted):
         yield lambda done: (wanted(done, total), None)[1]
         return

@@ -1,8 +1,8 @@
 """What happened in one call: where it ran, why, what failed before, and where the time went.
 
 A receipt is a record of plain values, so it can be logged, sent and read again. Its phases are measured by one
-`PhaseTimer`, whose nested phases subtract their children; what no phase claims is `other`. So they add up to the
-total by construction, not by luck.
+`PhaseTimer`, whose nested phases subtract their children; time that no phase claims is `other`. So the phases add up
+to the total by construction.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class PhaseTimer:
                 self._claimed[-1] += elapsed
 
     def waited(self, seconds: float, planned: float = 0.0) -> None:
-        """The call began so much earlier; since then it was planned for so long, and has waited otherwise."""
+        """Count `seconds` before now as part of the call: `planned` of them as planning, the rest as queueing."""
         self._begin -= seconds
         self._seconds["plan"] += min(planned, seconds)
         self._seconds["queue"] += max(0.0, seconds - planned)
 
     def seconds(self, name: Phase) -> float:
-        """Of a phase, so far."""
+        """The seconds of a phase so far."""
         return self._seconds[name]
 
     def finish(self) -> Phases:
@@ -106,7 +106,7 @@ class HostOperation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine that compiles asked of its library during one call; all but submits are 0 in the steady state."""
+    """A compiling engine's driver calls in one call. In the steady state only submits and dispatches are left."""
 
     allocations: int
     compilations: int
@@ -138,7 +138,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     host_operations: tuple[HostOperation, ...] = ()
     #: What was predicted before the call, everything included but tracing, planning and compiling.
     predicted_seconds: float | None = None
-    #: How the work was cut, if it was: "in 12 pieces of at most 1000 along axis 0 of the result".
+    #: How the work was cut, if it was: "in 12 chunks of at most 1000 along axis 0 of the result".
     how: str | None = None
     #: The key of the program that ran; `None` when the function ran as it is.
     program: str | None = None

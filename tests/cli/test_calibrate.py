@@ -41,7 +41,7 @@ def run(folder: Path) -> Run:
 def test_nothing_is_known_before(run: Run) -> None:
     result = run("--show")
     assert (result.returncode, result.stderr) == (0, "")
-    assert "not measured yet: this is assumed of its kind" in result.stdout
+    assert "not measured yet: assumed from its kind" in result.stdout
 
 
 def test_it_measures_and_keeps(run: Run, folder: Path) -> None:
@@ -49,7 +49,7 @@ def test_it_measures_and_keeps(run: Run, folder: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     lines = [line.strip() for line in result.stdout.splitlines()]
     assert lines[0].startswith("numpy ")
-    assert any(line.startswith("a call ") and line.endswith("at least") for line in lines)
+    assert any(line.startswith("a call ") and "at least" in line for line in lines)
     assert any(line.startswith("matrix products") and "Gop/s" in line for line in lines)
     assert any(line.startswith("additions") and "GB/s" in line for line in lines)
     assert "nothing has to move" in result.stdout

@@ -128,14 +128,14 @@ class TestDevices:
 
     def test_the_screen_says_that_it_remembers(self, looks: Looks) -> None:
         last = looks.screen.stdout.splitlines()[-1]
-        assert last.startswith("✓ means that a computation on the device gave the right result, up to ")
+        assert last.startswith("✓: a computation on the device gave the right result, up to ")
         assert " ago; --deep checks again. Took " in last
 
     def test_deep_looks_again_and_shows_more(self, looks: Looks) -> None:
         screen = looks.run("devices", "--deep")
         assert screen.returncode == 0
         lines = [line.strip() for line in screen.stdout.splitlines()]
-        assert lines[-1].startswith("✓ means that a computation on the device gave the right result, just now. Took ")
+        assert lines[-1].startswith("✓: a computation on the device just gave the right result. Took ")
         assert any(line.startswith("max-buffer-size: ") for line in lines)
         assert any(line.startswith("uuid: unknown: ") for line in lines), "what is not known has a reason"
         assert inventory_of(looks.run("devices", "--deep", "--json")).remembered == {}
@@ -181,8 +181,8 @@ class TestManners:
     def test_help(self, run: Run, arguments: list[str]) -> None:
         result = run(*arguments)
         shown = result.stdout + result.stderr
-        assert "List every device that can compute, each checked by a real computation." in shown
-        assert "Say why a GPU is not used, and what to type to mend it." in shown
+        assert "List every compute device, each verified by a real computation." in shown
+        assert "Explain why a GPU is not used, and print the command that fixes it." in shown
         assert result.returncode == (0 if arguments else 2)
 
     @pytest.mark.parametrize("name", ["devices", "doctor"])

@@ -249,14 +249,14 @@ def test_memory_that_the_driver_does_not_report(anygpu: Anygpu) -> None:
     assert screen.titles == [only_software(TWO_CARDS)], "a card without that fact is still a card"
     listed = anygpu("devices", scenario="no_memory_info")
     assert "Tesla T4  memory unknown (the card or its driver does not report it)" in listed.lines
-    assert "✗    no engine can use it; run `anygpu doctor` to see why" in listed.lines
+    assert "✗    no engine can use this card; run `anygpu doctor` to see why" in listed.lines
 
 
 def test_a_driver_without_a_card(anygpu: Anygpu) -> None:
     screen = anygpu("doctor", scenario="no_cards")
     assert (screen.exit_code, screen.verdict) == (0, NONE)
     assert screen.titles[-1] == "Note: NVIDIA's driver is running, but it finds no card."
-    assert screen.lines[-1] == "Nothing needs mending."
+    assert screen.lines[-1] == "No problems found."
 
 
 @pytest.mark.serial
@@ -265,9 +265,9 @@ def test_a_call_that_hangs(anygpu: Anygpu) -> None:
     assert screen.seconds < 4 + 1.5
     assert (screen.exit_code, screen.verdict) == (1, SEEMS)
     (title,) = screen.titles
-    assert title.startswith("Problem: nvidia did not answer within 2.4 s")
+    assert title.startswith("Problem: nvidia did not respond within 2.4 s")
     assert screen.below(title)[-1] == (
-        "→ Restart the machine, or reset the device; then update its driver. Meanwhile it is left alone."
+        "→ Restart the machine, or reset the device; then update its driver. Until then it is skipped."
     )
     assert screen.shows_that_the_others_work()
 
@@ -280,7 +280,7 @@ def test_nothing_of_nvidia_at_all(anygpu: Anygpu) -> None:
     assert screen.below(title)[0] == (
         "Neither the bus nor any driver lists one. Your code runs on the CPU, and nothing is broken."
     )
-    assert screen.lines[-1] == "Nothing needs mending."
+    assert screen.lines[-1] == "No problems found."
     assert screen.shows_that_the_others_work()
 
 

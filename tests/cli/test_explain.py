@@ -209,19 +209,19 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (("mine",), "'mine' is not a module and a function with a colon between them"),
+            (("mine",), "'mine' is not of the form module:function"),
             (("mine.py:plain",), "'mine.py' is a file; name the module instead, as in mine:plain"),
             (("nothere:plain",), "there is no module 'nothere', neither installed nor in "),
             (("mine:plian",), "mine has no 'plian'; it has Filter, broken, decides, placed, plain, shown"),
-            (("mine:LIMIT",), "mine:LIMIT is a int, and not a function"),
-            (("mine:plain", "float99[3]"), "'float99[3]': 'float99' is not a type of NumPy's"),
-            (("mine:plain", "float32[3,x]"), "'float32[3,x]': a shape is whole numbers with commas between them"),
-            (("mine:plain", "float32[3,,3]"), "'float32[3,,3]': a shape is whole numbers with commas between them"),
+            (("mine:LIMIT",), "mine:LIMIT is a int, not a function"),
+            (("mine:plain", "float99[3]"), "'float99[3]': 'float99' is not a NumPy dtype"),
+            (("mine:plain", "float32[3,x]"), "'float32[3,x]': a shape is integers separated by commas"),
+            (("mine:plain", "float32[3,,3]"), "'float32[3,,3]': a shape is integers separated by commas"),
             (("mine:plain", "float32[1000000000,1000000000,99]"), "99]' is larger than this machine's memory"),
-            (("mine:plain", "float32[-3]"), "'float32[-3]': no axis is shorter than 0"),
-            (("mine:plain", "object[3]"), "'object[3]': arrays of object have no random numbers"),
+            (("mine:plain", "float32[-3]"), "'float32[-3]': lengths cannot be negative"),
+            (("mine:plain", "object[3]"), "'object[3]': cannot make random object arrays"),
             (("mine:plain", "lost.npy"), "there is no file 'lost.npy' in "),
-            (("mine:plain", "--onn", "gpu"), "there is no option '--onn', and it is no number"),
+            (("mine:plain", "--onn", "gpu"), "'--onn' is neither an option nor a number"),
         ],
     )
     def test_mistakes_say_what_was_wrong_and_show_an_example(

@@ -49,7 +49,7 @@ def test_a_report_has_the_program_and_no_data(folder: Path) -> None:
 
 
 def test_the_latest_is_meant_without_an_id_and_unknown_ids_are_named(folder: Path) -> None:
-    assert "No disagreement" in CliRunner().invoke(app, ["report"]).output
+    assert "No mismatch" in CliRunner().invoke(app, ["report"]).output
     found, _ = kept_one()
     assert CliRunner().invoke(app, ["report", "-o", "out.json"]).exit_code == 0
     assert (folder / "out.json").exists()

@@ -221,7 +221,7 @@ def test_large_ones_can_be_cut_along_their_groups() -> None:
 
 @every_target
 def test_a_product_may_leave_in_another_order(target: Target) -> None:
-    """Neighbours are still stored side by side, so it is no kernel of its own."""
+    """Neighbours are still stored side by side, so it is not a kernel of its own."""
     planned = plan(
         lambda x, y: np.einsum("bhqk,bhkd->bqhd", x, y), spec(2, 3, 65, 50), spec(2, 3, 50, 64), target=target
     )

@@ -42,7 +42,7 @@ def running(request: pytest.FixtureRequest) -> Any:
 def spoilt(kernel: Kernel) -> Kernel:
     return Kernel(
         name=kernel.name,
-        source="this is no kernel\n" + kernel.source,
+        source="this is not a kernel\n" + kernel.source,
         bindings=kernel.bindings,
         groups=kernel.groups,
         group_size=kernel.group_size,

@@ -489,7 +489,7 @@ __kernel void pairs(__global const float4* x, __constant float* weights, __globa
     program = kernel_program(source, [x, weights], [(9, 2)], (3, 1, 1), scalars=scalars, group=(4, 1, 1))
     (result,) = run(opened, program, x, weights)
     np.testing.assert_allclose(result, (x * weights).reshape(9, 2, 2).sum(axis=2), rtol=1e-5, atol=1e-6)
-    with pytest.raises(InvalidKernel, match="no whole number"):
+    with pytest.raises(InvalidKernel, match="not a whole number"):
         opened.engine.compile(
             kernel_program(source, [floats(9), weights], [(9, 2)], (3, 1, 1), scalars=scalars), opened.device
         )

@@ -63,7 +63,7 @@ def test_records(tmp_path: Path) -> None:
     assert kept.record("tuning", "matmul", Tuned) == tuned
     assert kept.record("tuning", "softmax", Tuned) is None
     assert kept.record("tuning", "matmul", dict[str, int]) is None, "of another type"
-    kept.put("tuning", "matmul", b"\xc1 is no message")
+    kept.put("tuning", "matmul", b"\xc1 is not a message")
     assert kept.record("tuning", "matmul", Tuned) is None
     kept.put_record("tuning", "trusted", {"exp": True})
     assert kept.record("tuning", "trusted", dict[str, bool]) == {"exp": True}

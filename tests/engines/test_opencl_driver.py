@@ -324,7 +324,7 @@ class TestCutting:
 
 class TestBuilding:
     def test_the_compilers_words_come_back(self, driver: OpenCLDriver) -> None:
-        kernel = msgspec.structs.replace(affine(64), source="__kernel void affine() { this is no kernel }")
+        kernel = msgspec.structs.replace(affine(64), source="__kernel void affine() { this is not a kernel }")
         with pytest.raises(InvalidProgram, match=r"(?s)refuses kernel affine\..*undeclared identifier"):
             driver.build(kernel)
 

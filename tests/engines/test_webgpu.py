@@ -32,7 +32,7 @@ def test_a_bad_shader_is_not_taken_for_a_bad_device() -> None:
     device = first_device(engine)
     native = engine._views[device.id][0].request_device_sync()
     with pytest.raises(wgpu.GPUValidationError) as caught:
-        native.create_shader_module(code="this is no shader")
+        native.create_shader_module(code="this is not a shader")
     assert engine.classify(caught.value, device) is None
 
 

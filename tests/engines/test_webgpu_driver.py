@@ -293,7 +293,7 @@ def test_kernels_past_the_limits_are_unsupported(driver: WebGPUDriver) -> None:
 def test_a_bad_shader_says_what_the_compiler_said(driver: WebGPUDriver, fault: str) -> None:
     good = count_kernel(10)
     changed = {
-        "text": ("this is no shader", "count"),
+        "text": ("this is not a shader", "count"),
         "type": (good.source.replace("y[i] + i", "y[i] + 1.5"), "count"),
         "binding": (good.source.replace("binding(0)", "binding(3)"), "count"),
         "entry": (good.source, "elsewhere"),

@@ -295,7 +295,7 @@ def test_an_array_whose_copy_was_dropped_is_named_with_the_reason(
         assert lineage.MEMORY in text
         assert caught.value.device == place.device
         assert caught.value.generation == generation
-    with pytest.raises(ag.DeviceLost, match=r"cannot be had again.*it was computed from"):
+    with pytest.raises(ag.DeviceLost, match=r"cannot be restored.*it was computed from"):
         (made * 2).compute()
     assert bits(rest[1] * 2) == (X * 2).tobytes()
     loss = known.losses()[-1]
@@ -312,7 +312,7 @@ def test_without_memory_for_copies_only_what_is_made_of_nothing_comes_back(
     numbers = (ag.arange(100, device=opencl) * 2).compute()
     kill(opencl)
     assert np.array_equal(np.asarray(numbers), np.arange(100) * 2)
-    with pytest.raises(ag.DeviceLost, match="cannot be had again"):
+    with pytest.raises(ag.DeviceLost, match="cannot be restored"):
         (lost + 1).compute()
 
 

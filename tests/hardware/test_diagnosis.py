@@ -547,10 +547,10 @@ class TestContainer:
         assert the("only_software_adapter", diagnosis).fix == (ON_THE_HOST,)
 
     def test_not_when_webgpu_never_got_to_look(self) -> None:
-        hung = unavailable("webgpu", "hung", state="hung", reason="webgpu did not answer within 6 s.")
+        hung = unavailable("webgpu", "hung", state="hung", reason="webgpu did not respond within 6 s.")
         diagnosis = examine(hung, card(), container="docker")
         assert codes(diagnosis) == ["hung"]
-        assert the("hung", diagnosis).title == "webgpu did not answer within 6 s."
+        assert the("hung", diagnosis).title == "webgpu did not respond within 6 s."
 
     @pytest.mark.parametrize(
         ("vendor", "container", "fix"),
@@ -699,7 +699,7 @@ class TestAsReported:
             ),
             ("nvidia", "no_permission", "present", "This user may not open NVIDIA's cards.", "Join the group."),
             ("nvidia:1", "lost", "present", "The machine has lost its connection to the card nvidia:1.", "Reset it."),
-            ("webgpu:0", "hung", "hung", "Fake GPU (Vulkan) did not answer within 6 s.", "Restart the machine."),
+            ("webgpu:0", "hung", "hung", "Fake GPU (Vulkan) did not respond within 6 s.", "Restart the machine."),
             (
                 "webgpu:0",
                 "crashed",
@@ -707,9 +707,9 @@ class TestAsReported:
                 "Fake GPU (Vulkan) made the probing process crash (SIGSEGV).",
                 "Update.",
             ),
-            ("opencl:0", "garbage", "present", "opencl answered with something unreadable.", "See what prints."),
+            ("opencl:0", "garbage", "present", "opencl sent an unreadable response.", "See what prints."),
             ("torch:cuda:0", "wrong_result", "present", "Fake GPU computes wrong results through CUDA.", "Update."),
-            ("opencl:0", "failed", "present", "Fake GPU could not be used through OpenCL 3.0: LogicError.", None),
+            ("opencl:0", "failed", "present", "Fake GPU cannot be used through OpenCL 3.0: LogicError.", None),
             ("jax", "import_failed", "absent", "jax could not be imported: it raised OSError.", "Install it again."),
             ("nvidia", "driver_too_old", "present", "NVIDIA's driver is too old to tell about its cards.", "Update."),
             ("amd:0", "no_driver", "present", "Navi 21 is in the machine, but Linux has no driver for it.", "modprobe"),

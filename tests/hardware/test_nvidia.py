@@ -463,7 +463,7 @@ class TestWithoutNvml:
                 engine="nvidia",
                 state="hung",
                 cause="hung",
-                reason="nvidia-smi did not answer within 0.2 s.",
+                reason="nvidia-smi did not respond within 0.2 s.",
                 fix="Restart the machine; if it happens again, check the card's power cable and its seat.",
             )
         ]

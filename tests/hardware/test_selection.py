@@ -119,13 +119,13 @@ def test_require_raises_with_all_that_is_known() -> None:
         engine="torch",
         state="hung",
         cause="hung",
-        reason="The card did not answer.",
+        reason="The card did not respond.",
         fix="Restart the machine.",
     )
     with pytest.raises(DeviceUnavailable) as caught:
         require([NUMPY], prefer("gpu", min_memory=GIB), [missing])
     assert 'on="gpu", min_memory=1.0 GiB' in str(caught.value)
-    assert "The card did not answer. Restart the machine." in caught.value.refusals
+    assert "The card did not respond. Restart the machine." in caught.value.refusals
     assert any(sentence.startswith("numpy is not") for sentence in caught.value.refusals)
 
 

@@ -306,8 +306,8 @@ def refuse(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None:
     [
         (PermissionError(13, "Permission denied"), "this user may not read"),
         # amdgpu answers so while it resets the card.
-        (PermissionError(1, "Operation not permitted"), "the driver did not answer"),
-        (OSError(5, "Input/output error"), "the driver did not answer"),
+        (PermissionError(1, "Operation not permitted"), "the driver did not respond"),
+        (OSError(5, "Input/output error"), "the driver did not respond"),
     ],
 )
 @pytest.mark.parametrize(

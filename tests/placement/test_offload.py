@@ -254,7 +254,7 @@ def test_a_function_that_cannot_be_recorded() -> None:
 
     with pytest.raises(ag.NotRecordable, match=r"needs a concrete value.*test_offload\.py"):
         ag.run(function, X, on="opencl", fallback="raise")
-    with pytest.warns(ag.DeviceFallback, match="cannot be recorded"):
+    with pytest.warns(ag.DeviceFallback, match="cannot be traced"):
         np.testing.assert_array_equal(ag.run(function, X, on="opencl").value, function(X))
     assert ag.run(function, X).receipt.device == "numpy"
 

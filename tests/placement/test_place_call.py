@@ -132,7 +132,7 @@ def test_a_function_that_stops_being_a_program_goes_home_and_says_so(
     with ag.collect_receipts() as collected:
         np.testing.assert_array_equal(watched.function(x), changes_its_mind(x))
     assert collected[0].device == "numpy"
-    assert "cannot be recorded" in collected[0].reason
+    assert "cannot be traced" in collected[0].reason
 
 
 def test_numpy_is_never_busy_and_two_devices_are_as_busy_as_the_busier(planner: Planner) -> None:

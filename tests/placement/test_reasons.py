@@ -50,7 +50,7 @@ def receipts_of(planner: Planner, function: Any, *arguments: Any, calls: int) ->
 def test_a_function_that_cannot_be_recorded_says_so_in_every_receipt_once_that_is_known(planner: Planner) -> None:
     x = np.random.default_rng(0).normal(size=300_000)
     found = receipts_of(planner, positive_total, x, calls=40)
-    known = [number for number, receipt in enumerate(found) if "cannot be recorded" in receipt.reason]
+    known = [number for number, receipt in enumerate(found) if "cannot be traced" in receipt.reason]
     assert known, found[-1].reason
     assert known == list(range(known[0], 40)), "from then on, quiet calls too"
     for receipt in found[: known[0]]:
@@ -102,4 +102,4 @@ def test_receipts_of_tasks_have_reasons_of_their_own(planner: Planner) -> None:
             assert future.receipt is not None
             assert future.receipt.reason.endswith("."), repr(future.receipt.reason)
         assert future.receipt is not None
-        assert "cannot be recorded" in future.receipt.reason
+        assert "cannot be traced" in future.receipt.reason

@@ -227,7 +227,7 @@ def test_a_busy_device_is_not_waited_for_when_another_is_done_sooner() -> None:
     assert cell.choose({"gpu": 0.5}).candidate == "gpu"
     busy = cell.choose({"gpu": 5.0})
     assert busy.candidate == "numpy"
-    assert busy.sentence == "gpu is busy for another 5 s, so numpy is done sooner."
+    assert busy.sentence == "gpu is busy for another 5 s, so numpy finishes sooner."
 
 
 @settings(max_examples=60, deadline=None)

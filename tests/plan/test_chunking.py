@@ -112,7 +112,7 @@ def test_no_independent_axis() -> None:
 def test_one_row_is_too_much() -> None:
     refused = chunks_for(recorded(lambda x: np.sort(x, axis=-1), ((100, 10**6), "float32")), 1 << 20)
     assert isinstance(refused, Refused)
-    assert "smallest piece" in refused.reason
+    assert "smallest chunk" in refused.reason
     assert "1.0 MiB" in refused.reason
 
 

@@ -169,5 +169,5 @@ def test_what_makes_no_sense_is_refused() -> None:
     program = one(p.Unary("exp"), Spec((), F))
     with pytest.raises(InvalidOption, match="2 marks for a program of 1 inputs"):
         vmap(program, (True, True), 3)
-    with pytest.raises(InvalidOption, match="-1 is no number of calls"):
+    with pytest.raises(InvalidOption, match="-1 is not a number of calls"):
         vmap(program, (True,), -1)

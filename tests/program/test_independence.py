@@ -276,7 +276,7 @@ def test_what_is_no_cut_of_a_program_is_refused() -> None:
     with pytest.raises(InvalidOption, match="not among the independent cuts"):
         cut(program, Cut((1, 0), (None,), 3), 0, 1)
     for start, stop in ((0, 5), (2, 2), (-1, 2), (3, 1)):
-        with pytest.raises(InvalidOption, match="is no piece of an axis of length 4"):
+        with pytest.raises(InvalidOption, match="is not a piece of an axis of length 4"):
             cut(program, Cut((0, None), (0,), 4), start, stop)
 
 

@@ -104,7 +104,7 @@ def test_functions_that_cannot_be_recorded_run_as_they_are(runtime: Runtime) -> 
         return sorted(float(each) for each in x)[0]
 
     assert runtime.submit(unrecordable, X).result(PATIENCE) == -3
-    with pytest.raises(ag.AnyGPUError, match="cannot be recorded"):
+    with pytest.raises(ag.AnyGPUError, match="cannot be traced"):
         runtime.submit(unrecordable, X, on="opencl", fallback="raise").result(PATIENCE)
     future = runtime.submit(unrecordable, X, on="opencl", fallback="allow")
     assert future.result(PATIENCE) == -3

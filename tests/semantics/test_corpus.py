@@ -28,7 +28,7 @@ def test_a_function_does_what_it_does_on_numpy(placement: Placement, name: str) 
         calls[engine] = calls.get(engine, 0) + count
     wrong = complaint(case, found)
     if name in KNOWN_FAILURES:
-        assert wrong is not None, f"{name} is right now: it is no known failure any more."
+        assert wrong is not None, f"{name} is right now: it is not a known failure any more."
         pytest.xfail(KNOWN_FAILURES[name])
     assert wrong is None, wrong
 

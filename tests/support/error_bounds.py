@@ -208,7 +208,7 @@ def _plus(x: Bounds, y: Bounds, dtype: DType) -> Bounds:
 
 
 def _off_the_grid(x: Bounds, y: Bounds) -> float:
-    """With one real number added that is no multiple of the other's step, nothing can be 0."""
+    """With one real number added that is not a multiple of the other's step, nothing can be 0."""
     for grid, one in ((x, y), (y, x)):
         if one.low == one.high and not one.imag_low and not one.imag_high and grid.step is not None and grid.exact:
             beyond = (one.low * 2.0**grid.step) % 1

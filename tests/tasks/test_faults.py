@@ -28,7 +28,7 @@ OF_ANYGPU: list[tuple[BaseException, Fault]] = [
 OF_THE_USER: list[BaseException] = [
     ValueError("a device was lost"),
     MemoryError("out of memory"),
-    TimeoutError("did not answer"),
+    TimeoutError("did not respond"),
     ImportError("no torch"),
     KeyboardInterrupt(),
     errors.ValueNeeded("f.py:3"),

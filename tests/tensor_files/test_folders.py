@@ -93,7 +93,7 @@ def test_all_files_where_there_is_no_index(tmp_path: Path) -> None:
 
 
 def test_folders_without_tensors(tmp_path: Path) -> None:
-    with pytest.raises(InvalidTensorFile, match="no whole safetensors file"):
+    with pytest.raises(InvalidTensorFile, match="no complete safetensors file"):
         open_folder(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(InvalidTensorFile, match=r"pytorch_model.bin: a pickle runs.*save_file"):
@@ -115,7 +115,7 @@ def test_folders_without_tensors(tmp_path: Path) -> None:
 def test_names_that_leave_the_folder_are_refused(tmp_path: Path, name: str) -> None:
     save(tmp_path / "x.safetensors", {"x": np.zeros(3)})
     assert not stays_inside(name)
-    with pytest.raises(InvalidTensorFile, match="no safetensors file of this folder"):
+    with pytest.raises(InvalidTensorFile, match="not a safetensors file of this folder"):
         open_folder(with_index(tmp_path / "m", {"weight_map": {"x": name}}))
 
 
@@ -127,13 +127,13 @@ def test_pickles_in_an_index_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("index", "words"),
     [
-        (b"", "no index"),
-        (b"[]", "no index"),
+        (b"", "not an index"),
+        (b"[]", "not an index"),
         (b"{}", "weight_map"),
-        (b'{"weight_map": {"x": 1}}', "no index"),
+        (b'{"weight_map": {"x": 1}}', "not an index"),
         (b'{"weight_map": {"x": "a.safetensors", "x": "a.safetensors"}}', "twice"),
-        (b'{"weight_map": ' + b"[" * 100_000, "no index"),
-        (b'{"metadata": ' + b"[" * 500 + b"]" * 500 + b', "weight_map": {}}\xff', "no index"),
+        (b'{"weight_map": ' + b"[" * 100_000, "not an index"),
+        (b'{"metadata": ' + b"[" * 500 + b"]" * 500 + b', "weight_map": {}}\xff', "not an index"),
         (b'{"weight_map": {"x": "a.safetensors"}}', "there is no such file"),
     ],
 )
@@ -147,7 +147,7 @@ def test_an_index_that_lies(tmp_path: Path) -> None:
     index = json.loads((folder / INDEX).read_text())
     index["weight_map"]["layer.0"] = "model-00002-of-00002.safetensors"
     with open_folder(with_index(folder, index)) as opened:
-        with pytest.raises(InvalidTensorFile, match=r"should have the tensor 'layer\.0'"):
+        with pytest.raises(InvalidTensorFile, match=r"says that it has the tensor 'layer\.0'"):
             opened.values("layer.0")
         opened.values("layer.2")
 
@@ -222,7 +222,7 @@ def test_parts_without_an_index_are_no_model(tmp_path: Path) -> None:
     """They are what a save leaves that was killed before the end."""
     save(tmp_path, TENSORS, shard_bytes=100)
     (tmp_path / INDEX).unlink()
-    with pytest.raises(InvalidTensorFile, match="no whole safetensors"):
+    with pytest.raises(InvalidTensorFile, match="no complete safetensors"):
         open_folder(tmp_path)
     save(tmp_path / "model.safetensors", {"x": np.ones(3)})
     with open_folder(tmp_path) as opened:

@@ -38,8 +38,8 @@ EMPTY = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        (b"", "no table"),
-        (b" {}", "no table"),
+        (b"", "not a table"),
+        (b" {}", "not a table"),
         (b"{", "no JSON"),
         (b"{}}", "no JSON"),
         (b'{"\xff": 1}', "no JSON"),
@@ -63,8 +63,8 @@ EMPTY = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
         ({"x": {**ENTRY, "shape": [2**64]}}, "makes sense"),
         ({"x": {**ENTRY, "data_offsets": [0, 8, 8]}}, "makes sense"),
         ({"x": {**ENTRY, "data_offsets": [0, 2**64]}}, "makes sense"),
-        ({"x": {**ENTRY, "dtype": "F31"}}, "does not exist: 'F31'"),
-        ({"x": {**ENTRY, "dtype": "float32"}}, "does not exist"),
+        ({"x": {**ENTRY, "dtype": "F31"}}, "unknown dtype: 'F31'"),
+        ({"x": {**ENTRY, "dtype": "float32"}}, "unknown dtype"),
         ({"x": {**ENTRY, "shape": [3]}}, "does not have 8 bytes"),
         ({"x": {**ENTRY, "shape": [2**62, 2**2, 2]}}, "does not have 8 bytes"),
         ({"x": {**ENTRY, "dtype": "F4", "shape": [15]}}, "does not have 8 bytes"),
@@ -74,8 +74,8 @@ EMPTY = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
         ({"x": {**ENTRY, "data_offsets": [4, 12]}}, "hole"),
         ({"x": ENTRY, "y": ENTRY}, "overlaps"),
         ({"x": ENTRY, "y": {**EMPTY, "data_offsets": [4, 4]}}, "overlaps"),
-        ({"x": {**ENTRY, "shape": [1], "data_offsets": [0, 4]}}, "not complete"),
-        ({"x": ENTRY, "y": {**ENTRY, "data_offsets": [8, 16]}}, "not complete"),
+        ({"x": {**ENTRY, "shape": [1], "data_offsets": [0, 4]}}, "header declares"),
+        ({"x": ENTRY, "y": {**ENTRY, "data_offsets": [8, 16]}}, "header declares"),
     ],
 )
 def test_a_wrong_header_is_refused(path: Path, header: bytes | dict[str, Any], words: str) -> None:
@@ -235,7 +235,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         open_file(tmp_path)
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(InvalidTensorFile, match="no ordinary file"):
+        with pytest.raises(InvalidTensorFile, match="not an ordinary file"):
             open_file(tmp_path / "pipe")
 
 

@@ -224,12 +224,12 @@ def test_many_saves_at_once_end_with_one_of_them(tmp_path: Path, shard_bytes: in
         ({1: np.zeros(3)}, {}, "names of tensors are strings"),
         ({"__metadata__": np.zeros(3)}, {}, "name the tensor otherwise"),
         ({"\ud800": np.zeros(3)}, {}, "UTF-8"),
-        ({"x": [1, 2]}, {}, "'x' is no array, but list"),
-        ({"x": np.array([{}, None])}, {}, "'x' is of Python objects.*pickled"),
-        ({"x": np.zeros(3, complex)}, {}, "'x' is of complex128"),
-        ({"x": np.array(["a"])}, {}, "'x' is of <U1"),
-        ({"x": np.zeros(3, "M8[s]")}, {}, "'x' is of datetime64"),
-        ({"x": np.zeros(3, [("a", "f4")])}, {}, "'x' is of"),
+        ({"x": [1, 2]}, {}, "'x' is not an array, but list"),
+        ({"x": np.array([{}, None])}, {}, "'x' has the dtype Python objects.*pickled"),
+        ({"x": np.zeros(3, complex)}, {}, "'x' has the dtype complex128"),
+        ({"x": np.array(["a"])}, {}, "'x' has the dtype <U1"),
+        ({"x": np.zeros(3, "M8[s]")}, {}, "'x' has the dtype datetime64"),
+        ({"x": np.zeros(3, [("a", "f4")])}, {}, "'x' has the dtype"),
         ({"x": np.ma.masked_array(np.zeros(3), True)}, {}, "mask would be lost"),
         ({"x": np.zeros(3)}, {"metadata": {"a": 1}}, "strings by strings"),
         ({"x": np.zeros(3)}, {"metadata": {"anygpu.hash:x": "1"}}, "anygpu's own"),
@@ -256,7 +256,7 @@ def test_wrong_places(tmp_path: Path) -> None:
             save(tmp_path / name, {})
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(InvalidOption, match="no ordinary file"):
+        with pytest.raises(InvalidOption, match="not an ordinary file"):
             save(tmp_path / "pipe", {})
 
 

@@ -59,7 +59,7 @@ def children() -> list[psutil.Process]:
 @pytest.mark.parametrize(
     ("fault", "state", "cause", "words"),
     [
-        ("hang", "hung", "hung", "did not answer within 1.5 s while it was verified"),
+        ("hang", "hung", "hung", "did not respond within 1.5 s while it was verified"),
         ("abort", "present", "crashed", "SIGABRT"),
         ("segfault", "present", "crashed", "SIGSEGV"),
         ("exit", "present", "crashed", "exit with code 3"),

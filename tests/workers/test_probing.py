@@ -63,7 +63,7 @@ def test_a_device_that_hangs_is_set_aside_and_a_new_child_goes_on_with_the_rest(
     assert probe.expired(6.0) == [Stop(), Start(("fake:0", "fake:1"))]
     told(probe, listed("fake:2"), Started("fake:2"), verified("fake:2"), Finished(), now=7.0)
     assert states(probe.results()) == {"fake:0": "verified", "fake:1": "hung", "fake:2": "verified"}
-    assert culprit(probe, "fake:1").reason == "Fake GPU (Fake) did not answer within 4 s while it was verified."
+    assert culprit(probe, "fake:1").reason == "Fake GPU (Fake) did not respond within 4 s while it was verified."
 
 
 def test_the_deadline_of_the_whole_cuts_the_step_short() -> None:
@@ -80,7 +80,7 @@ def test_an_engine_that_never_lists_its_devices() -> None:
     assert probe.next_deadline == 10.0
     assert probe.expired(10.0) == [Stop()]
     assert culprit(probe, "fake").state == "hung"
-    assert "did not answer within 10 s while its devices were listed" in culprit(probe, "fake").reason
+    assert "did not respond within 10 s while its devices were listed" in culprit(probe, "fake").reason
 
 
 @pytest.mark.parametrize(

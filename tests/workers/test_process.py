@@ -119,7 +119,7 @@ def test_a_child_that_hangs_is_killed_when_its_time_is_over() -> None:
     assert not worker.alive
     psutil.wait_procs([child], timeout=5)
     assert not child.is_running()
-    with pytest.raises(DeviceLost, match="did not answer"):
+    with pytest.raises(DeviceLost, match="did not respond"):
         worker.run(doubled(3), [np.ones(3, np.float32)])
 
 
@@ -349,7 +349,7 @@ def test_a_child_of_a_usual_error_arrives_as_its_parent() -> None:
 
 
 def test_an_error_of_the_users_values_is_raised_as_numpy_raises_it() -> None:
-    """Also with `fallback="allow"`: it is no failure of the device, and would be the same elsewhere."""
+    """Also with `fallback="allow"`: it is not a failure of the device, and would be the same elsewhere."""
     singular = np.zeros((3, 3))
     with pytest.raises(np.linalg.LinAlgError) as expected:
         np.linalg.inv(singular)

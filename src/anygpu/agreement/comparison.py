@@ -97,7 +97,7 @@ def judge(
     try:
         values, bounds, flags = analyse(program, inputs)
     except TooLarge:
-        return Judgement("undecided", why="the program is too large to be analysed")
+        return Judgement("undecided", why="the program is too large to analyse")
     whole = [filled(bound, spec.shape) for bound, spec in zip(bounds, program.results, strict=True)]
     allowed = flatten(rebuild(whole))[0]
     # The function itself may compute in another order than its program: both are right answers.
@@ -108,7 +108,7 @@ def judge(
         if found is not None:
             if found.verdict == "differ" and any(isinstance(node.op, Custom) for node in program.nodes):
                 # A user's kernel is checked against its reference by itself, with a tolerance of its own.
-                found = Judgement("undecided", why="it has a kernel of the user's own that is less exact than NumPy")
+                found = Judgement("undecided", why="it uses a custom kernel that is less precise than NumPy")
             return found._replace(flags=flags)
     return Judgement("agree", flags=flags, usual=tuple(map(_relative, wanted, leaves)))
 
@@ -219,7 +219,7 @@ def _judged(number: int, right: tuple[Any, Any], other: Any, bound: Any, *, move
         return Judgement("differ", found)
     most = MOST_UNDECIDED * undecided.size if one.dtype.kind in "fc" else 0
     if np.count_nonzero(undecided) > most:
-        return Judgement("undecided", why="its values depend on ties, or on steps that rounding decides")
+        return Judgement("undecided", why="its values depend on ties, or on steps decided by rounding")
     return None
 
 

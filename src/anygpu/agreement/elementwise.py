@@ -261,7 +261,7 @@ _SPLIT = 134217729.0
 
 
 def _rounds(fn: str, dtype: DType, a: HostArray, b: HostArray, v: HostArray) -> HostArray:
-    """Where the exact result is no number of the type."""
+    """Where the exact result is not a number of the type."""
     if fn == "subtract":
         b = -b
     if ITEMSIZE[dtype] <= 4:
@@ -377,7 +377,7 @@ def cast(op: p.Cast, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bou
         return None if bound is None else or_none(np.where((given > 0) & (given >= real), 1.0, 0.0))
     bits = 8 * ITEMSIZE[dtype]
     low, high = (0.0, 2.0**bits) if KIND[dtype] == "unsigned" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
-    # What lies outside of the type is no number that NumPy or anybody else promises.
+    # What lies outside of the type is not a number that NumPy or anybody else promises.
     inside = (real - given > low - 1) & (real + given < high)
     if bound is None and inside.all():
         return None

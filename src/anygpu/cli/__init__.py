@@ -1,4 +1,4 @@
-"""The command line: a person's first contact. Only this package and the dashboard print."""
+"""The command line. No other package prints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anygpu.cli.show import show_diagnosis, show_inventory
 from anygpu.workers.discovery import look
 
 app = typer.Typer(
-    help="See what anygpu can compute on, and mend what it cannot.",
+    help="List compute devices, and diagnose the ones that do not work.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,7 +30,7 @@ Seconds = Annotated[
     typer.Option(
         "--timeout",
         min=0.5,
-        help="Seconds that the whole may take; a device that is silent for 40 % of them counts as hung.",
+        help="Limit on the whole search, in seconds. A device that is silent for 40 % of it counts as hung.",
     ),
 ]
 
@@ -40,11 +40,11 @@ def devices(
     json: Json = False,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Probe anew, verify every number type a device claims, and show all its facts."),
+        typer.Option("--deep", help="Probe again, verify every dtype that a device claims, and show all its details."),
     ] = False,
     timeout: Seconds = api.PROBE_SECONDS,
 ) -> None:
-    """List every device that can compute, each checked by a real computation."""
+    """List every compute device, each verified by a real computation."""
     with _patience("Looking for devices"):
         inventory = look(deep=deep, timeout=timeout)
     if json:
@@ -55,9 +55,9 @@ def devices(
 
 @app.command()
 def doctor(json: Json = False, timeout: Seconds = api.PROBE_SECONDS) -> None:
-    """Say why a GPU is not used, and what to type to mend it.
+    """Explain why a GPU is not used, and print the command that fixes it.
 
-    Ends with exit code 1 when there is a problem, 0 when there is none.
+    Exits with 1 when there is a problem, 0 otherwise.
     """
     with _patience("Examining this machine"):
         diagnosis = api.doctor(timeout=timeout)
@@ -83,7 +83,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -92,12 +92,12 @@ def options(
 def main() -> None:
     try:
         app(prog_name="anygpu")
-    except anygpu.AnyGPUError as error:  # what we raise on purpose says what to do; the way it came does not help
+    except anygpu.AnyGPUError as error:  # our messages say what to do; a traceback would not help
         sys.exit(f"anygpu: {error}")
 
 
 def _patience(what: str) -> Status:
-    """A spinner on standard error, so that what is piped or redirected stays clean."""
+    """A spinner on standard error, which keeps piped output clean."""
     return Console(stderr=True).status(f"{what} …")
 
 

@@ -23,21 +23,21 @@ from anygpu.plan.calibration import ARITHMETIC, Calibration, Transfer, assumed
 from anygpu.program.costs import OperationClass
 from anygpu.units import readable_seconds
 
-#: What a class is called on the screen.
+#: The label of each class on the screen.
 _WORDS: dict[OperationClass, str] = {
-    "creation": "making ranges",
+    "creation": "ranges",
     "elementwise": "additions",
-    "transcendental": "functions, as tanh",
-    "reduce": "sums of rows",
-    "scan": "running sums",
-    "movement": "joining, transposing",
-    "indexing": "picking by position",
+    "transcendental": "functions such as tanh",
+    "reduce": "row sums",
+    "scan": "cumulative sums",
+    "movement": "concatenate, transpose",
+    "indexing": "indexing",
     "contraction": "matrix products",
-    "sort": "sorting rows",
+    "sort": "row sorts",
     "fourier": "Fourier transforms",
-    "linear": "solving equations",
+    "linear": "linear solves",
 }
-#: Beyond this it says only that nothing is moved at all.
+#: A rate above this means that no copy is made.
 _NOTHING_MOVES = 1e14
 
 
@@ -54,20 +54,20 @@ class Calibrated(msgspec.Struct, frozen=True, kw_only=True):
 
 def calibrate(
     devices: Annotated[
-        list[str] | None, typer.Argument(metavar="DEVICE", help="Ids, engines or kinds; every device without.")
+        list[str] | None, typer.Argument(metavar="DEVICE", help="Ids, engines or kinds; every device by default.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")] = False,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, help="Seconds that may be spent on each device.")
+        float, typer.Option("--seconds", min=0.1, help="Time limit for each device, in seconds.")
     ] = calibration.SECONDS,
-    show: Annotated[bool, typer.Option("--show", help="Measure nothing: show what is known.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Show what is known, without measuring.")] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.5, help="Seconds that looking for devices may take.")
+        float, typer.Option("--timeout", min=0.5, help="Time limit for finding devices, in seconds.")
     ] = api.PROBE_SECONDS,
 ) -> None:
-    """Measure how fast each device is, so that calls are placed well from the first one on.
+    """Measure how fast each device is, so that calls are placed well from the first one.
 
-    Ends with exit code 1 when a device could not be measured.
+    Exits with 1 when a device could not be measured.
     """
     from anygpu.workers.discovery import look
 
@@ -92,7 +92,7 @@ def calibrate(
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
     else:
         _show_all(Console(), chosen, found, failures)
-        kept = "What was measured is kept in" if found and not show else "What is measured is kept in"
+        kept = "The measurements were saved in" if found and not show else "Measurements are saved in"
         Console().print(Text(f"{kept} {folder}.", style="dim"), soft_wrap=True)
     if failures:
         raise typer.Exit(1)
@@ -126,17 +126,17 @@ def _show_all(
 
 def _show(console: Console, calibration: Calibration) -> None:
     if calibration.source == "assumed":
-        console.print(Padding(Text("not measured yet: this is assumed of its kind", style="yellow"), (0, 0, 0, 2)))
+        console.print(Padding(Text("not measured yet: assumed from its kind", style="yellow"), (0, 0, 0, 2)))
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
-    facts.add_row("a call", f"{readable_seconds(calibration.launch)} at least")
-    fused = "; neighbouring operations become one" if calibration.fuses else ""
+    facts.add_row("a call", f"at least {readable_seconds(calibration.launch)}")
+    fused = "; adjacent operations are fused" if calibration.fuses else ""
     facts.add_row(
-        "one more kernel" if calibration.fuses else "one more operation", f"{_short(calibration.kernel)}{fused}"
+        "each further kernel" if calibration.fuses else "each further operation", f"{_short(calibration.kernel)}{fused}"
     )
     facts.add_row("to the device", _way(calibration.write))
-    facts.add_row("back to the host", _way(calibration.read))
+    facts.add_row("to the host", _way(calibration.read))
     facts.add_row("64-bit numbers", f"{calibration.wide:.1f} times slower")
     facts.add_row("compiling a kernel", readable_seconds(calibration.compile) if calibration.compile else "nothing")
     facts.add_row("opening it", readable_seconds(calibration.open) if calibration.open else "nothing")
@@ -158,7 +158,7 @@ def _show(console: Console, calibration: Calibration) -> None:
 
 def _way(transfer: Transfer) -> str:
     if transfer.bytes_per_second > _NOTHING_MOVES:
-        return "nothing has to move"
+        return "no copy needed"
     return f"{_number(transfer.bytes_per_second / 1e9)} GB/s after {_short(transfer.latency)}"
 
 

@@ -1,4 +1,4 @@
-"""`anygpu explain`: where a function would run with arguments of a kind, and why; and what happens when it does."""
+"""`anygpu explain`: where a function would run with such arguments, and why; with --run, what happens when it does."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from anygpu.units import readable_bytes, readable_seconds
 
 SCHEMA = "anygpu.explain/1"
 
-#: Arrays are the same at every call of the command, so that what it says can be compared.
+#: Every run of the command uses the same arrays, so that its outputs can be compared.
 _SEED = 0
-#: Random whole numbers are below this: every type has them, and they are positions in most arrays.
+#: Random integers are below this: every integer dtype holds them, and they are valid indices into most arrays.
 _BELOW = 10
-#: What is being tried in the background is waited for, but not for ever.
+#: How long to wait for background trials, in seconds.
 _PATIENCE = 120.0
 
 _ARRAY = re.compile(r"(?P<dtype>[A-Za-z_]\w*)\[(?P<shape>[^\]]*)\]")
@@ -56,22 +56,22 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 def explain(
     function: Annotated[
-        str, typer.Argument(metavar="MODULE:FUNCTION", help="Where it is found, also in the current folder.")
+        str, typer.Argument(metavar="MODULE:FUNCTION", help="The function; its module may be in the current folder.")
     ],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="ARGUMENT",
-            help="float32[1000,1000] is an array of random numbers, data.npy is loaded, a number is a number, and "
+            help="float32[1000,1000] makes a random array, data.npy is loaded, numbers are numbers, and "
             "anything else is a string.",
         ),
     ] = None,
-    args: Annotated[bool, typer.Option("--args", help="What follows are the function's arguments.")] = False,
+    args: Annotated[bool, typer.Option("--args", help="The function's arguments follow.")] = False,
     on: Annotated[
         str | None, typer.Option("--on", metavar="NAME[,NAME]", help="Devices, engines or kinds, in order.")
     ] = None,
     fallback: Annotated[
-        str | None, typer.Option(metavar="raise|warn|allow", help="What to do when these cannot run it.")
+        str | None, typer.Option(metavar="raise|warn|allow", help="What to do when none of these can run it.")
     ] = None,
     precision: Annotated[str | None, typer.Option(metavar="float32", help="Narrow 64-bit numbers to 32 bits.")] = None,
     run: Annotated[
@@ -79,9 +79,9 @@ def explain(
     ] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")] = False,
 ) -> None:
-    """Say where a function would run, and why; every other device with its prediction or its refusal.
+    """Show where a function would run, and why, with the prediction or refusal of every other device.
 
-    Without --run nothing is computed, but the function is called with arrays that have no values, to record it.
+    Without --run nothing is computed, but the function is called once with abstract arrays, to trace it.
     """
     found = _found(function)
     generator = np.random.default_rng(_SEED)
@@ -121,7 +121,7 @@ def _found(name: str) -> Callable[..., Any]:
     """The function `module:name`, or `module:Class.name`; modules of the current folder come first, as for scripts."""
     module_name, colon, path = name.partition(":")
     if not (colon and module_name and path):
-        _wrong("MODULE:FUNCTION", f"{name!r} is not a module and a function with a colon between them")
+        _wrong("MODULE:FUNCTION", f"{name!r} is not of the form module:function")
     if module_name.endswith(".py") or "/" in module_name:
         instead = Path(module_name).stem
         _wrong("MODULE:FUNCTION", f"{module_name!r} is a file; name the module instead, as in {instead}:{path}")
@@ -139,7 +139,7 @@ def _found(name: str) -> Callable[..., Any]:
             _wrong("MODULE:FUNCTION", f"{module_name} has no {path!r}{_did_you_mean(found)}")
         found = getattr(found, part)
     if not callable(found):
-        _wrong("MODULE:FUNCTION", f"{name} is a {type(found).__name__}, and not a function")
+        _wrong("MODULE:FUNCTION", f"{name} is a {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]
 
 
@@ -180,7 +180,7 @@ def _value(text: str, generator: np.random.Generator) -> Any:
         except ValueError:
             continue
     if text.startswith("-"):
-        _wrong("ARGUMENT", f"there is no option {text!r}, and it is no number")
+        _wrong("ARGUMENT", f"{text!r} is neither an option nor a number")
     return text
 
 
@@ -188,14 +188,14 @@ def _random(text: str, name: str, shape_text: str, generator: np.random.Generato
     try:
         dtype = np.dtype(name)
     except TypeError:
-        _wrong("ARGUMENT", f"{text!r}: {name!r} is not a type of NumPy's")
+        _wrong("ARGUMENT", f"{text!r}: {name!r} is not a NumPy dtype")
     try:
         lengths = shape_text.strip().removesuffix(",")
         shape = tuple(int(length) for length in lengths.split(",")) if lengths else ()
     except ValueError:
-        _wrong("ARGUMENT", f"{text!r}: a shape is whole numbers with commas between them")
+        _wrong("ARGUMENT", f"{text!r}: a shape is integers separated by commas")
     if any(length < 0 for length in shape):
-        _wrong("ARGUMENT", f"{text!r}: no axis is shorter than 0")
+        _wrong("ARGUMENT", f"{text!r}: lengths cannot be negative")
     try:
         match dtype.kind:
             case "f":
@@ -209,12 +209,12 @@ def _random(text: str, name: str, shape_text: str, generator: np.random.Generato
                 return generator.integers(0, 2, shape).astype(dtype)
     except (MemoryError, OverflowError, ValueError):
         _wrong("ARGUMENT", f"{text!r} is larger than this machine's memory")
-    _wrong("ARGUMENT", f"{text!r}: arrays of {dtype.name} have no random numbers; save one with numpy.save and name it")
+    _wrong("ARGUMENT", f"{text!r}: cannot make random {dtype.name} arrays; save one with numpy.save and pass the file")
 
 
 def _loaded(text: str) -> Any:
     try:
-        # Never what is pickled: that would run whatever is in the file.
+        # Pickles are refused: loading one runs code from the file.
         return np.load(text, allow_pickle=False)
     except FileNotFoundError:
         _wrong("ARGUMENT", f"there is no file {text!r} in {Path.cwd()}")
@@ -231,7 +231,7 @@ def _wrong(what: str, why: str) -> NoReturn:
 
 @contextmanager
 def _plainly_warned(console: Console) -> Iterator[None]:
-    """Our own warnings name the user's line, and here there is none: they are said as sentences."""
+    """Print our own warnings as sentences: they name the user's line, and here there is none."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
@@ -249,7 +249,7 @@ def _settle(console: Console) -> None:
     from anygpu.placement.planner import default
 
     if not default().settle(_PATIENCE):
-        console.print(Text(f"What is tried in the background has not ended within {_PATIENCE:g} s.", style="yellow"))
+        console.print(Text(f"Background trials did not finish within {_PATIENCE:g} s.", style="yellow"))
 
 
 # -- what is shown
@@ -260,12 +260,12 @@ def show_plan(console: Console, plan: Plan) -> None:
     console.print(heading)
     if plan.bytes_in is not None and plan.bytes_out is not None:
         what = (
-            f"Its program has {plan.flops:,} operations on numbers; {readable_bytes(plan.bytes_in)} go in and "
-            f"{readable_bytes(plan.bytes_out)} come out."
+            f"Its program does {plan.flops:,} arithmetic operations on {readable_bytes(plan.bytes_in)} of inputs and "
+            f"returns {readable_bytes(plan.bytes_out)}."
         )
         console.print(Text(what, style="dim"))
     if plan.not_recorded is not None:
-        console.print(Text(f"It could not be recorded: {plan.not_recorded}.", style="yellow"))
+        console.print(Text(f"It could not be traced: {plan.not_recorded}.", style="yellow"))
     console.print()
     _show_rows(console, plan.candidates, plan)
 

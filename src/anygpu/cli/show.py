@@ -47,7 +47,7 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     for finding in diagnosis.findings:
         _show_finding(console, finding)
     if not diagnosis.problems:
-        console.print(Text("Nothing needs mending.", style="green"))
+        console.print(Text("No problems found.", style="green"))
 
 
 def _show_card(console: Console, card: Card, ways: list[Device], *, deep: bool) -> None:
@@ -62,7 +62,7 @@ def _show_card(console: Console, card: Card, ways: list[Device], *, deep: bool) 
             for name, value in _all_facts(device):
                 table.add_row("", "", Text(f"{name}: {value}", style="dim"))
     if not ways:
-        table.add_row(_mark("present"), "", Text("no engine can use it; run `anygpu doctor` to see why"))
+        table.add_row(_mark("present"), "", Text("no engine can use this card; run `anygpu doctor` to see why"))
     if card.note is not None:
         table.add_row("", "", Text(card.note, style="yellow"))
     console.print(Padding(table, (0, 0, 1, 2)))
@@ -100,7 +100,7 @@ def _in_a_few_words(device: Device) -> str:
     else:
         what = f"{device.name}, {device.form} {device.kind.upper()}"
     through = " and ".join((device.api, *device.also_through))
-    doubt = "" if device.verified else f"; only {device.state}: nothing has been computed on it"
+    doubt = "" if device.verified else f"; only {device.state}: not verified by a computation"
     return f"{what}, through {through}{doubt}"
 
 
@@ -137,11 +137,9 @@ def _explained(item: Unavailable) -> str:
 def _how_we_know(inventory: Inventory) -> str:
     took = f"Took {readable_seconds(inventory.seconds)}."
     if not inventory.remembered:
-        return f"✓ means that a computation on the device gave the right result, just now. {took}"
+        return f"✓: a computation on the device just gave the right result. {took}"
     oldest = max(inventory.remembered.values())
     ago = (
         f"{oldest / 3600:.0f} h" if oldest >= 3600 else f"{oldest / 60:.0f} min" if oldest >= 60 else f"{oldest:.0f} s"
     )
-    return (
-        f"✓ means that a computation on the device gave the right result, up to {ago} ago; --deep checks again. {took}"
-    )
+    return f"✓: a computation on the device gave the right result, up to {ago} ago; --deep checks again. {took}"

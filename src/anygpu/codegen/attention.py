@@ -107,7 +107,7 @@ class _Accessors:
     def __init__(self, builder: KernelBuilder, node: int) -> None:
         op = builder.program.nodes[node].op
         if not isinstance(op, Attend):
-            raise TypeError(f"{op} is no attention")
+            raise TypeError(f"{op} is not an attention")
         self.builder, self.node, self.op = builder, node, op
         self.inputs = builder.program.nodes[node].inputs
         sizes = self.sizes = sizes_of(builder.program, node)

@@ -153,7 +153,7 @@ def _convolution(
 ) -> Convolution:  # fmt: skip
     op, inputs = program.nodes[node]
     if not isinstance(op, Contract):
-        raise TypeError(f"{op} is no contraction")
+        raise TypeError(f"{op} is not a contraction")
     x = read.moving[-1]
     y = read.moving[0] if len(read.moving) == 2 else None
     height, down = (y.result, y.summed) if y is not None else (None, None)

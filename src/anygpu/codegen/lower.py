@@ -538,7 +538,7 @@ def contract_positions(
 
 
 def is_outside(wanted: Expr, length: int) -> Expr:
-    """Whether an index is no position of an axis, judged in its own type."""
+    """Whether an index is not a position of an axis, judged in its own type."""
     type = wanted.type
     limit = {"i32": (1 << 31) - 1, "u32": (1 << 32) - 1, "i64": (1 << 63) - 1, "u64": (1 << 64) - 1}[type]
     above: Expr = Literal(False, "bool")

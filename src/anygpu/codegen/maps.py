@@ -191,7 +191,7 @@ def piece_kernels(builder: KernelBuilder, node: int, shape: Shape, name: str) ->
     program, target = builder.program, builder.target
     op, inputs = program.nodes[node]
     if not isinstance(op, Concatenate):
-        raise TypeError(f"{op} is no concatenation")
+        raise TypeError(f"{op} is not a concatenation")
     result: list[Kernel] = []
     begin = 0
     whole = program.specs[node].shape

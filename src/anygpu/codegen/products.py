@@ -61,7 +61,7 @@ def product_of(builder: KernelBuilder, node: int) -> Product:
     program = builder.program
     op, inputs = program.nodes[node]
     if not isinstance(op, Contract):
-        raise TypeError(f"{op} is no contraction")
+        raise TypeError(f"{op} is not a contraction")
     left, right = program.specs[inputs[0]].shape, program.specs[inputs[1]].shape
     batch = tuple(left[axis] for axis in op.left_batch)
     rows = tuple(left[axis] for axis in free_axes(left, op.left, op.left_batch))

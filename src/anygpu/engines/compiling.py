@@ -493,7 +493,7 @@ class CompilingEngine:
         if target.shape != buffer.spec.shape or target.dtype != numpy_dtype(buffer.spec.dtype):
             raise InvalidOption(f"{buffer!r} does not fit into {target.dtype} of shape {target.shape}.")
         if not target.flags.c_contiguous:
-            raise InvalidOption("values are read only into an array whose values lie one after the other.")
+            raise InvalidOption("values can only be read into a contiguous array.")
         buffer.session.downloaded_into(buffer, target.reshape(-1).view(np.uint8))
 
     def execute(self, executable: Executable, buffers: Sequence[DeviceArray]) -> list[DeviceArray]:

@@ -13,6 +13,6 @@ def why_not_here(op: Custom, engine: str, lacks: Callable[[Program], Sequence[La
     """Why the engine cannot compute what the kernel means; `None` when it can."""
     if not op.reference:
         return (
-            f"{engine} runs no kernels in {SPOKEN[op.language]}, and {op.title} has no reference that can be recorded"
+            f"{engine} cannot run kernels in {SPOKEN[op.language]}, and {op.title} has no reference that can be traced"
         )
     return next((lack.reason for lack in lacks(reference_of(op))), None)

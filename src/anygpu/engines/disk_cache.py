@@ -106,7 +106,9 @@ class DiskCache:
 
     def _identity(self, kind: str, key: str | bytes) -> bytes:
         if not _KIND.fullmatch(kind):
-            raise InvalidOption(f"{kind!r} is no kind of kept file: use small letters, digits and single hyphens.")
+            raise InvalidOption(
+                f"{kind!r} is not a kind of cached file: use lowercase letters, digits and single hyphens."
+            )
         # Encoded as a whole, so that no two of them run together into a third.
         return hashlib.sha256(msgspec.msgpack.encode((_FORMAT, kind, key, self._stamp))).digest()
 

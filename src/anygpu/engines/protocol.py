@@ -183,8 +183,8 @@ def failed(device: Device, error: Exception) -> Unavailable:
         engine=device.engine,
         state="present",
         cause="failed",
-        reason=f"{device.name} could not be used through {device.api}: {type(error).__name__}.",
-        fix="Update the device's driver; if it stays so, report it with the output of `anygpu doctor --json`.",
+        reason=f"{device.name} cannot be used through {device.api}: {type(error).__name__}.",
+        fix="Update the device's driver; if the problem persists, report it with the output of `anygpu doctor --json`.",
         detail=str(error),
         pci=device.pci,
     )

@@ -117,7 +117,7 @@ class Tuner:
                 steps = next((each.steps for each in other.choices if each.name == choice.name), choice.steps)
                 seconds = self._fastest(other, steps, best[0] if best else None)
             except (InvalidProgram, Unsupported, AllocationError):
-                # A size that this device refuses is no candidate.
+                # A size that this device refuses is not a candidate.
                 continue
             if seconds is None:
                 return None

@@ -27,7 +27,7 @@ def uniform_numbers(program: Program) -> dict[int, Any]:
 
 
 def whole_exponent(exponent: Any) -> int | None:
-    """The exponent of a complex power that NumPy multiplies out; `None` for the others, and for what is no constant."""
+    """The exponent of a complex power that NumPy multiplies out; `None` for other exponents and non-constants."""
     if exponent is None or exponent != exponent or exponent.imag or exponent.real != exponent.real // 1:
         return None
     return int(exponent.real) if abs(exponent.real) < 100 else None

@@ -47,7 +47,7 @@ def why_not(program: Program, target: Target, device: str) -> list[Lack]:
 
 
 def _is_general_power(program: Program, inputs: tuple[int, ...]) -> bool:
-    """Of complex numbers, to a power that is no whole number of the program."""
+    """Of complex numbers, to a power that is not a whole number of the program."""
     base, exponent = inputs
     if KIND[program.specs[base].dtype] != "complex":
         return False

@@ -15,7 +15,7 @@ Kind = Literal["gpu", "cpu", "npu"]
 #: present   it is listed, but it cannot be opened or it computes wrongly
 #: usable    it opens; nothing has been computed on it yet
 #: verified  a real computation gave the right result
-#: hung      it did not answer within the deadline
+#: hung      it did not respond within the deadline
 State = Literal["absent", "present", "usable", "verified", "hung"]
 
 #: How the device sits in the machine. `software` is a GPU interface that runs on the CPU.
@@ -39,7 +39,7 @@ Cause = Literal[
     "wrong_result",  # it computes, but not what it should
     "hung",  # no answer within the deadline
     "crashed",  # the probing process died
-    "garbage",  # the probing process answered with something unreadable
+    "garbage",  # the probing process sent an unreadable response
     "failed",  # an error of another kind; `detail` has it
 ]
 

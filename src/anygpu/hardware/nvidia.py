@@ -89,7 +89,7 @@ _OTHER = _Problem(
 _HUNG = _Problem(
     "hung",
     "hung",
-    "nvidia-smi did not answer within {seconds:g} s.",
+    "nvidia-smi did not respond within {seconds:g} s.",
     "Restart the machine; if it happens again, check the card's power cable and its seat.",
 )
 _PROBLEMS: Mapping[int, _Problem] = {

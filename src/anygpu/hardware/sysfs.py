@@ -310,7 +310,7 @@ def _text(file: Path, absent: str = "there is no such file") -> _Text:
         # A driver too may refuse, with EPERM, while it resets or wakes the card; that is not about the user.
         if error.errno == errno.EACCES:
             return _Text(None, f"this user may not read {file}")
-        return _Text(None, f"the driver did not answer when {file} was read ({error.strerror})")
+        return _Text(None, f"the driver did not respond when {file} was read ({error.strerror})")
 
 
 def _number(file: Path, absent: str = "there is no such file") -> _Number:

@@ -92,7 +92,7 @@ class Kernel:
         timeout: float = 10.0,
     ) -> None:
         if not isinstance(source, str):
-            raise InvalidOption(f"the source of a kernel is a text; got a {type(source).__name__}.")
+            raise InvalidOption(f"the source of a kernel is a string; got a {type(source).__name__}.")
         if reference is not None and not callable(reference):
             raise InvalidOption(f"reference= is a function; got {reference!r}.")
         if not 0 < timeout < math.inf:
@@ -282,7 +282,7 @@ class Kernel:
             raise self._unavailable()
         if fallback == "warn" and not self._told:
             self._told = True
-            sentence = f"the kernel {self.name} runs by its reference: {self._refusal}"
+            sentence = f"the kernel {self.name} runs its reference instead: {self._refusal}"
             warn_fallback(sentence, cause=("kernel", self.name, self.language))
 
     def _unavailable(self) -> DeviceUnavailable:

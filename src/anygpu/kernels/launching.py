@@ -162,7 +162,7 @@ class Launcher:
         if wanted != shapes:
             raise InvalidOption(
                 f"results= of the kernel {self.name} gives {_listed(wanted)}, and its reference {_listed(shapes)}. "
-                "Leave results= out, or mend one of them."
+                "Omit results=, or fix whichever is wrong."
             )
         return shapes
 

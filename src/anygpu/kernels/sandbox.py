@@ -152,7 +152,7 @@ class Sandboxes:
     def _slot(self, device: Device) -> _Slot:
         with self._lock:
             if self._over:
-                raise DeviceUnavailable(f'on="{device.id}"', ["this process is about to end."], device=device.id)
+                raise DeviceUnavailable(f'on="{device.id}"', ["this process is shutting down."], device=device.id)
             return self._slots.setdefault(device.id, _Slot())
 
     def _open(self, slot: _Slot, device: Device) -> Worker:
@@ -161,7 +161,7 @@ class Sandboxes:
         self._let_go(slot)
         slot.worker = open_worker(entry_of(device), device, isolation="process")
         slot.fresh = True
-        # Compilers load a great deal when they are first used: that is no kernel's fault, and not of its time.
+        # Compilers load a great deal when they are first used: that is not a kernel's fault, and not of its time.
         slot.worker.prepare(_SMALL)
         _limit_memory(slot.worker)
         return slot.worker
@@ -247,8 +247,8 @@ def _data_bytes(process: int) -> int:
 def _hung(device: Device, kernel: str, timeout: float, what: str) -> DeviceHung:
     error = DeviceHung(device.id, timeout, doing=f"the kernel {kernel} {what} aside")
     error.add_note(
-        f"The kernel {kernel} may have a loop that does not end. It {what} in a process of its own, which was ended, "
-        "so nothing else has suffered. If it only needs longer, allow that: timeout=."
+        f"The kernel {kernel} may have an endless loop. It {what} in a process of its own, which was stopped, so "
+        "nothing else was affected. If it only needs longer, raise timeout=."
     )
     return error
 

@@ -179,7 +179,7 @@ class CallSite:
         self.note = self.note._replace(reason=why)
 
     def refuse(self, why: str) -> None:
-        """A device could not return what the function does: it stays on NumPy, as one that cannot be recorded."""
+        """A device could not return what the function does: it stays on NumPy, as one that cannot be traced."""
         self.not_recorded = why
         self.forget_program()
 
@@ -232,12 +232,12 @@ class CallSite:
     @property
     def why_not_recorded(self) -> str:
         """For receipts."""
-        return f"it cannot be recorded as a program: {str(self.not_recorded).rstrip('.')}."
+        return f"it cannot be traced: {str(self.not_recorded).rstrip('.')}."
 
     @property
     def program(self) -> Program:
         if self.traced is None:
-            raise InvalidOption(f"{self.task} has not been recorded.")
+            raise InvalidOption(f"{self.task} has not been traced.")
         return self.traced.program
 
     def consider(self, planner: Planner, *, resident: dict[str, int] | None = None) -> None:
@@ -287,8 +287,8 @@ class CallSite:
                 if not isinstance(chunks, Chunks):
                     return Refused(
                         device.id,
-                        f"{device.id} would need {readable_bytes(plain.peak_bytes)}, and {readable_bytes(room)} are "
-                        f"usable; it cannot be cut into pieces: {chunks.reason}",
+                        f"{device.id} would need {readable_bytes(plain.peak_bytes)}, and {readable_bytes(room)} is "
+                        f"usable; it cannot be split into chunks: {chunks.reason}",
                     )
                 way = Chunked(device.id, chunks)
         calibration = planner.calibration(device)
@@ -468,7 +468,7 @@ class CallSite:
         phases = facts.plain.phases
         moving = phases.write + phases.read
         if moving > phases.run:
-            return f"moving the data there and back takes {readable_seconds(moving)} of that."
+            return f"transfers take {readable_seconds(moving)} of that."
         if not facts.calibrated:
             return "it is not calibrated yet: run `anygpu calibrate` for a better prediction."
         return f"computing takes {readable_seconds(phases.run)} of that."

@@ -62,7 +62,7 @@ def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attemp
         if call.state.chooser.baseline != "numpy" or call.state.has_anygpu_arrays:
             raise
         kind = type(error).__name__
-    return _at_home_instead(call, f"{name} met a {kind}, which NumPy raises in its own words.", timer, attempts)
+    return _at_home_instead(call, f"{name} met a {kind}, which NumPy raises with its own message.", timer, attempts)
 
 
 def on_device(
@@ -135,7 +135,7 @@ def on_device(
         _tell_host_operations(state, ran)
     unknown = dict(ran.unknown)
     if predicted is None:
-        unknown["predicted_seconds"] = "nothing was known of such a call"
+        unknown["predicted_seconds"] = "there was no history of such calls"
     phases = _merge_phases(timer.finish(), ran.phases)
     receipt = receipt_of(
         ran,
@@ -171,11 +171,11 @@ def _why_not_there(
     if chooser.checked and not state.trust.agreed(state.program.key, state.predictions[name].way, workers):
         with call.planner.lock:
             chooser.distrust(name)
-        return f"{name} has not been compared with NumPy since it was opened or the function was recorded."
+        return f"{name} has not been compared with NumPy since it was opened or the function was traced."
     if state.has_anygpu_arrays or chooser.baseline != "numpy":
         return None
     if chooser.checked and not state.trust.knows_order(values):
-        return "arguments that lie so in memory are new here, and NumPy decides how the result lies."
+        return "arguments with this memory layout are new, and NumPy decides the layout of the result."
     flags = state.trust.flags
     if flags and warns(modes) and is_shown(flags, _module_of(call), state.trust.heard):
         flag = min(flags)
@@ -217,7 +217,7 @@ def _after_numpy(
     """A result with NaN or infinity, computed again on NumPy, which warns or raises at the user's own line."""
     state = call.state
     assert state.traced is not None
-    why = f"the result of {name} is not finite; NumPy computes it again to warn as it always does."
+    why = f"the result of {name} is not finite; NumPy computes it again, so that its warnings appear."
     value, receipt = run_untraced(call, Choice("numpy", "baseline", why), timer, attempts)
     state.trust.heard = Filters.now()
     sample = sample_of(state.traced, given, value, ours=False)
@@ -302,7 +302,7 @@ def receipt_of(
 def _run_on_lazy_arrays(
     call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
 ) -> tuple[Any, Receipt]:
-    """anygpu's own arrays, and a function that is not recorded: it is called with them, and they compute as ever."""
+    """anygpu's own arrays, and a function that is not traced: it is called with them, and they compute as ever."""
     state = call.state
     with timer.phase("run"):
         with Executing():
@@ -318,7 +318,7 @@ def _run_on_lazy_arrays(
         explore(call)
     reason = choice.sentence
     if state.not_recorded is not None:
-        reason = f"its arguments are there, and it cannot be recorded: {state.not_recorded}"
+        reason = f"its arguments are there, and it cannot be traced: {state.not_recorded}"
     return value, Receipt(
         task=state.task,
         device=choice.candidate,

@@ -53,7 +53,7 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
         if state.begin_calibrating():
             planner.background.submit(partial(_calibrate, planner, state))
         if chooser.baseline == "numpy":
-            state.skip_planning_for(_calls_in(chooser, _LOOK), "other devices are being looked at in the background.")
+            state.skip_planning_for(_calls_in(chooser, _LOOK), "other devices are being evaluated in the background.")
         return
     with planner.lock:
         name = chooser.to_try()
@@ -64,13 +64,13 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
 
 
 def _is_ordinary(call: Call, value: Any) -> bool:
-    """Whether a device could return the like of it. If not, the function is none that can be recorded."""
+    """Whether a device could return the like of it. If not, the function is none that can be traced."""
     state = call.state
     if state.has_anygpu_arrays:
         return True
     inputs, traced = call.given(), state.traced
     if inputs is None or traced is None:
-        why: str | None = "it changes what it depends on"
+        why: str | None = "it modifies state that it depends on"
     else:
         why = peculiarity(traced, value, inputs)
         if why is None:
@@ -149,10 +149,10 @@ def why_not_elsewhere(planner: Planner, state: CallSite) -> str:
     if state.not_recorded is not None:
         return state.why_not_recorded
     if seconds <= planner.floor:
-        return f"calls take {takes} there, and no device answers in less than {readable_seconds(planner.floor)}."
+        return f"calls take {takes} there, and no device responds in less than {readable_seconds(planner.floor)}."
     if not planner.awake:
         return f"calls take {takes} there, and no other devices are known yet."
-    return f"calls take {takes} there, too little yet to pay for recording it."
+    return f"calls take {takes} there, too little yet to be worth tracing."
 
 
 def _calls_in(chooser: DeviceChooser, seconds: float) -> int:
@@ -248,7 +248,7 @@ def _agrees(
         judgement = compared(sample, results, state.trust.usual.get(program, ()) if not before_use else ())
         if judgement.difference is not None:
             with planner.lock:
-                state.chooser.failed(name, f"{name} disagreed with NumPy: {judgement.difference.sentence}.")
+                state.chooser.failed(name, f"{name} differed from NumPy: {judgement.difference.sentence}.")
             pin(planner, state, name, function, sample, judgement.difference, before_use=before_use)
             return False
         if judgement.verdict == "undecided" and before_use:

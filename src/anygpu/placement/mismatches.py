@@ -73,7 +73,7 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reason(self) -> str:
         """For the receipts of later calls."""
-        return f"{self.device} disagreed with NumPy ({self.sentence}), so it stays on numpy: {self.command}."
+        return f"{self.device} differed from NumPy ({self.sentence}), so it stays on numpy: {self.command}."
 
 
 def mismatch(

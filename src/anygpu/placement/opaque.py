@@ -19,7 +19,7 @@ from anygpu.plan.plan import Plan, Refused
 from anygpu.receipts import Attempt, PhaseTimer, Receipt
 from anygpu.workers.thread import ThreadWorker
 
-_NOT_LOOKED_INTO = "the function is an opaque task: what it does on the device is not looked into"
+_NOT_LOOKED_INTO = "the function is an opaque task, which is not inspected"
 
 #: Calls on a device before another one that nobody has tried gets one.
 _BEFORE_ANOTHER = 3
@@ -94,7 +94,9 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
         _offer_another(call)
     unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), _NOT_LOOKED_INTO)
     if predicted is None:
-        unknown["predicted_seconds"] = "it was the first such call there, and only history speaks of opaque tasks"
+        unknown["predicted_seconds"] = (
+            "it was the first such call there, and opaque tasks are predicted from history only"
+        )
     receipt = Receipt(
         task=state.task,
         device=choice.candidate,

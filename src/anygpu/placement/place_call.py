@@ -129,7 +129,8 @@ def _require_that_it_can(call: Call) -> None:
         _settle_for_numpy(state, error, refused.sentence)
     elif state.options.fallback == "raise" and all(facts.lacks for facts in state.predictions.values()):
         name, facts = next(iter(state.predictions.items()))
-        raise Unsupported("way to do all of it", name, instead=str(facts.lacks))
+        message = f"{name} cannot run the whole program."
+        raise Unsupported("the whole program", name, instead=str(facts.lacks), message=message)
 
 
 def _settle_for_numpy(state: CallSite, why: AnyGPUError, sentence: str | None = None, missing: str = "") -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from anygpu.receipts import Attempt, Phases, Receipt
 
-_NOT_COUNTED = "the function ran as it is, in Python, and nothing was counted"
+_NOT_COUNTED = "the function ran untraced, in Python, where nothing is counted"
 
 
 class HostNote(Protocol):
@@ -46,7 +46,7 @@ def numpy_receipt(
     """Of a function that ran as it is; `attempts` are those that failed before."""
     unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), _NOT_COUNTED)
     if predicted is None:
-        unknown["predicted_seconds"] = "it was the first such call, and nothing was known of it"
+        unknown["predicted_seconds"] = "it was the first such call, and there was no history of it"
     return Receipt(
         task=task,
         device="numpy",

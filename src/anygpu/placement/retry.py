@@ -163,11 +163,11 @@ def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure
     following = wanted or _next_best(state, task)
     kind = type(failure).__name__
     if following == failed:
-        return Choice(following, "known", f"it failed there once ({kind}), and can be run again.")
+        return Choice(following, "known", f"it failed there once ({kind}), and can be retried.")
     if state.options.fallback == "warn":
         sentence = f"{state.task} runs on {following} instead of {failed}: {one_line(text_of(failure))}"
         warn_fallback(sentence, cause=(state.task, failed, kind))
-    return Choice(following, "known", f"{failed} failed ({kind}), and it was next.")
+    return Choice(following, "known", f"{failed} failed ({kind}), and this one was next.")
 
 
 def _next_best(state: CallSite, task: Task) -> str:

@@ -52,7 +52,7 @@ class Chunked(NamedTuple):
     def how(self) -> str | None:
         axes = [axis for axis in self.chunks.cut.outputs if axis is not None]
         axis = f" along axis {axes[0]} of the result" if axes else ""
-        return f"in {self.chunks.count} pieces of at most {self.chunks.piece}{axis}"
+        return f"in {self.chunks.count} chunks of at most {self.chunks.piece}{axis}"
 
 
 class SplitAcrossDevices(NamedTuple):
@@ -182,7 +182,7 @@ def merge_runs(runs: Sequence[Ran], results: list[Any], waited_for: Sequence[Pha
         values = [getattr(ran, name) for ran in runs]
         known = [value for value in values if value is not None]
         if len(known) < len(values):
-            unknown.setdefault(name, "one of the devices does not tell")
+            unknown.setdefault(name, "one of the devices does not report it")
             return None
         unknown.pop(name, None)
         return max(known) if name == "peak_bytes" else sum(known)

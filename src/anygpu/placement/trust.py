@@ -126,7 +126,7 @@ def peculiarity(traced: Traced, value: Any, inputs: Sequence[Any]) -> str | None
     """Why a device cannot return the like of this: a clause that goes on after the function's name."""
     every, structure = flatten(value)
     if structure != traced.returned:
-        return "it returns something else than when it was recorded"
+        return "it returns something other than when it was traced"
     # Arguments that are returned, and views, are made again as NumPy makes them.
     leaves = [leaf for leaf, is_own in zip(every, traced.owns, strict=True) if is_own and isinstance(leaf, np.ndarray)]
     for number, leaf in enumerate(leaves):

@@ -302,7 +302,7 @@ class DeviceChooser:
             if waiting and waiting.get(name):
                 continue
             if best is None:
-                return Choice(name, "trial", f"{name} is new here and being measured.")
+                return Choice(name, "trial", f"{name} is new and being measured.")
             excess = max(0.0, track.rough - best[1])
             if track.rough < best[1] * CONTENTION and self.affords(excess):
                 rough = readable_seconds(track.rough)
@@ -311,7 +311,7 @@ class DeviceChooser:
             return self._without_measurement()
         name = self._current_or(best)
         if self.baseline is not None and self._is_due_for_a_sample(name):
-            return Choice(self.baseline, "sample", f"this call checks {name}, which runs most of them.", checks=name)
+            return Choice(self.baseline, "sample", f"this call checks {name}, which runs most calls.", checks=name)
         if waiting and waiting.get(name):
             return self._soonest(name, waiting)
         return self._again(name) or self._known(name)
@@ -329,7 +329,7 @@ class DeviceChooser:
         return Choice(
             name,
             "known",
-            f"{current} is busy for another {readable_seconds(waiting[current])}, so {name} is done sooner.",
+            f"{current} is busy for another {readable_seconds(waiting[current])}, so {name} finishes sooner.",
         )
 
     def _again(self, current: str) -> Choice | None:
@@ -342,14 +342,14 @@ class DeviceChooser:
                 continue
             theirs = track.estimate or 0.0
             if theirs < mine * NEARLY and self.affords(max(0.0, theirs - mine)):
-                return Choice(name, "trial", f"{name} was nearly as good; this call measures it again.")
+                return Choice(name, "trial", f"{name} was nearly as fast; this call measures it again.")
         return None
 
     def _without_measurement(self) -> Choice:
         """The caller has ruled the home out, so something must be first."""
         names = [name for name in self._by_promise() if not self.tracks[name].suspended] or list(self.tracks)
         if len(names) == 1:
-            return Choice(names[0], "only", f"{names[0]} is the only device that was allowed.")
+            return Choice(names[0], "only", f"{names[0]} is the only device allowed.")
         expected = self.expected.get(names[0])
         predicted = f": it is predicted to take {readable_seconds(expected)}" if expected is not None else ""
         return Choice(names[0], "untried", f"{names[0]} comes first{predicted}.")

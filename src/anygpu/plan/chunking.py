@@ -51,9 +51,7 @@ def chunks_for(program: Program, budget_bytes: int, *, correction: float = 1.0) 
     """
     ways = independent_cuts(program)
     if not ways:
-        return Refused(
-            "no axis of its results is independent of the others: every piece would need all of the inputs at once."
-        )
+        return Refused("no axis of its results is independent: every chunk would need all the inputs at once.")
     found: list[tuple[bool, int, int, Chunks]] = []
     least: int | None = None
     for way in ways[:_MOST_WAYS]:
@@ -69,7 +67,7 @@ def chunks_for(program: Program, budget_bytes: int, *, correction: float = 1.0) 
             found.append((not _is_one_program(program, chunks), chunks.count, peak, chunks))
     if not found:
         return Refused(
-            f"even the smallest piece would need {readable_bytes(least or 0)}, "
+            f"even the smallest chunk would need {readable_bytes(least or 0)}, "
             f"and there is room for {readable_bytes(max(budget_bytes, 0))}."
         )
     return min(found, key=lambda each: each[:3])[3]

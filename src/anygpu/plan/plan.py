@@ -74,7 +74,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 f"{readable_bytes(self.bytes_out)} out"
             )
         if self.not_recorded is not None:
-            lines.append(f"  not recorded: {self.not_recorded}")
+            lines.append(f"  not traced: {self.not_recorded}")
         names = [each.device for each in self.candidates] + [each.device for each in self.refused]
         width = max(map(len, names), default=0)
         for each in self.candidates:

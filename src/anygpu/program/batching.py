@@ -27,7 +27,7 @@ def vmap(program: Program, batched: Sequence[bool], size: int) -> Program:
     if len(batched) != program.input_count:
         raise InvalidOption(f"vmap: {len(batched)} marks for a program of {program.input_count} inputs.")
     if size < 0:
-        raise InvalidOption(f"vmap: {size} is no number of calls.")
+        raise InvalidOption(f"vmap: {size} is not a number of calls.")
     # What a user's kernel does with one more axis is known only of its reference.
     program = with_references(program, None)
     stack = Stack(size)

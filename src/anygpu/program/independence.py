@@ -52,7 +52,7 @@ def cut(program: Program, the_cut: Cut, start: int, stop: int) -> Program:
     if way is None:
         raise InvalidOption(f"{the_cut} is not among the independent cuts of {program!r}.")
     if not 0 <= start < stop <= the_cut.length:
-        raise InvalidOption(f"{start} to {stop} is no piece of an axis of length {the_cut.length}.")
+        raise InvalidOption(f"{start} to {stop} is not a piece of an axis of length {the_cut.length}.")
     return _Piece(way, the_cut, start, stop).program()
 
 

@@ -244,7 +244,7 @@ def checked(spec: Spec) -> Spec:
     if len(spec.shape) > MAX_DIMENSIONS:
         raise InvalidProgram(f"an array has at most {MAX_DIMENSIONS} axes, not {len(spec.shape)}.")
     if any(length < 0 for length in spec.shape) or product(tuple(n or 1 for n in spec.shape)) > MAX_ELEMENTS:
-        raise InvalidProgram(f"{spec.shape} is no possible shape.")
+        raise InvalidProgram(f"{spec.shape} is not a possible shape.")
     return spec
 
 

@@ -111,9 +111,9 @@ class HostCopyCache:
     def keep(self, values: HostArray, *, owned: bool = False) -> HostCopy | str:
         """A copy of the values, or the reason why there is none. `owned` values are immutable and not copied."""
         if values.nbytes > self.budget:
-            return f"it has {readable_bytes(values.nbytes)}, and copies on the host may take {self._allowed()}"
+            return f"its {readable_bytes(values.nbytes)} exceed the recovery budget of {self._allowed()}"
         return self._made(values, owned=owned) or (
-            f"copies on the host may take {self._allowed()}, and those of arrays that are nowhere else take it all"
+            f"arrays that exist nowhere else take up the recovery budget of {self._allowed()}"
         )
 
     def hold(self, values: HostArray) -> HostCopy | None:
@@ -160,7 +160,7 @@ class HostCopyCache:
             if copy is None or copy.values is None or copy.is_needed:
                 continue
             copy.values = None
-            copy.why = f"its copy on the host was dropped for newer ones: they may take {self._allowed()}"
+            copy.why = f"its host copy was evicted for newer ones: the recovery budget is {self._allowed()}"
             self._forget(number)
             nbytes -= copy.nbytes
 
@@ -336,8 +336,8 @@ def missing_ancestors(order: Sequence[Step], is_available: Callable[[Lineage], b
 
 def describe_loss(lineage: Lineage, missing: Lineage) -> str:
     """A clause: why the array of a lineage cannot be restored."""
-    why = missing.why or "nothing was kept of it"
-    return why if missing is lineage else f"it was computed from {missing.describe()}, and of that {why}"
+    why = missing.why or "no copy of it was kept"
+    return why if missing is lineage else f"it was computed from {missing.describe()}: {why}"
 
 
 class BufferOwner(Protocol):
@@ -404,7 +404,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
             if count
         ]
         on_it = f"; of what was on it {', '.join(what)}" if what else ""
-        return f"{self.device}, generation {self.generation} ({self.why or 'nobody knows why'}){on_it}"
+        return f"{self.device}, generation {self.generation} ({self.why or 'cause unknown'}){on_it}"
 
 
 class Evicted(msgspec.Struct, frozen=True):

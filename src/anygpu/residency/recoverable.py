@@ -226,7 +226,7 @@ class RecoverableDevice(DeviceHandle):
         known = self._lent.get(given)
         if known is None:
             known = Lineage(given.spec)
-            known.why = "nobody said where it came from"
+            known.why = "its origin is unknown"
         return known
 
     def _copied(self, results: Sequence[Handle]) -> list[TrackedBuffer] | None:

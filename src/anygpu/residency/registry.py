@@ -165,7 +165,7 @@ class DeviceRegistry:
             if known is not None and known.alive:
                 return known
             if self._ended:
-                raise DeviceUnavailable(f'on="{device.id}"', ["this process is about to end."], device=device.id)
+                raise DeviceUnavailable(f'on="{device.id}"', ["this process is shutting down."], device=device.id)
             if known is not None:
                 self._record_loss(key, known)
             with self._lock:

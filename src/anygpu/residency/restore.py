@@ -67,7 +67,7 @@ class Restoration:
             cause = missing[id(buffer.lineage)]
             if cause is not None:
                 why = describe_loss(buffer.lineage, cause)
-                detail = f"{buffer.lineage.describe()} cannot be had again: {why}"
+                detail = f"{buffer.lineage.describe()} cannot be restored: {why}"
                 raise DeviceLost(self._worker.device.id, detail=detail, generation=buffer.generation)
 
     def _uses(self, order: Sequence[Step]) -> dict[int, int]:

@@ -78,5 +78,5 @@ class Deadlines(Generic[T]):
                 try:
                     self._expire(item)
                 except BaseException:  # noqa: BLE001 - a callback of one caller must not cost the others their deadlines
-                    _log.exception("something went wrong while a task was told that its time is over")
+                    _log.exception("a task could not be told that its deadline has passed")
                 del item

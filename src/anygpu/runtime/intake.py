@@ -130,6 +130,6 @@ class Intake:
                     self._calls.popleft()()
                 self._let_in()
             except BaseException:  # noqa: BLE001 - a task of one caller must not keep out those of the others
-                _log.exception("a task could not be let into the queue")
+                _log.exception("a task could not be queued")
             if ring == "over":
                 return

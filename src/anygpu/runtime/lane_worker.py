@@ -114,14 +114,14 @@ class LaneWorker:
                 if not job.future.done():
                     self._fail(job, error)
             except BaseException:  # noqa: BLE001
-                _log.exception("a task of anygpu could not be told that it has failed")
+                _log.exception("a task could not be told that it failed")
             try:
                 if not job.future.done() and job.life.task.status in FINAL:
                     job.future.set_exception(error)
                 if job.future.done():
                     self._host.closed(job)
             except BaseException:  # noqa: BLE001
-                _log.exception("a task of anygpu could not be closed")
+                _log.exception("a task could not be closed")
 
     def _plan(self, job: Job) -> None:
         """Record the function and look at the devices, before it waits for one of them."""
@@ -386,7 +386,8 @@ class LaneWorker:
             else:
                 # Of one of them, such as an index that is out of bounds. Nobody knows whose: each shows it alone.
                 reason = one_line(text_of(error))
-                failure = Unsupported("way to run these calls in one launch", choice.candidate, instead=reason)
+                message = f"{choice.candidate} cannot run these calls in one launch."
+                failure = Unsupported("one launch", choice.candidate, instead=reason, message=message)
             spent = Phases(other=(planner.clock() - begin) / len(running))
             for job in running:
                 self._mend(job, choice.candidate, failure, spent)

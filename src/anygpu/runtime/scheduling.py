@@ -366,7 +366,7 @@ class Scheduler:
             return self._take(lane)
         except Exception:  # noqa: BLE001
             # A bug of ours must not cost a device its lane: it looks again in a moment.
-            _log.exception("a lane of anygpu could not look for its next task")
+            _log.exception("a lane could not take its next task")
             return []
 
     # -- tasks that wait for tasks

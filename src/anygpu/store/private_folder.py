@@ -69,7 +69,7 @@ class PrivateFolder:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise _refused(path, f"it is no folder that can be opened ({error.strerror})") from error
+            raise _refused(path, f"it is not a folder that can be opened ({error.strerror})") from error
         try:
             _check(path, os.fstat(self.descriptor), folder=True)
         except StoreError:
@@ -100,10 +100,10 @@ class PrivateFolder:
                 raise no_room(0, self.descriptor) from error
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise StoreError(
-                    f"{path} cannot be opened: this process has as many open files as it may, and each attached tensor "
-                    "takes one. Raise the limit (ulimit -n)."
+                    f"{path} cannot be opened: this process has reached its limit of open files, and each attached "
+                    "tensor takes one. Raise the limit (ulimit -n)."
                 ) from error
-            raise _refused(path, f"it is no file that can be opened ({error.strerror})") from error
+            raise _refused(path, f"it is not a file that can be opened ({error.strerror})") from error
         try:
             _check(path, os.fstat(descriptor), folder=False)
         except StoreError:
@@ -137,7 +137,7 @@ class PrivateFolder:
             return 0
 
     def remove(self, name: str) -> None:
-        """What is no file, or gone already, is left as it is."""
+        """What is not a file, or gone already, is left as it is."""
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=self.descriptor)
 
@@ -239,11 +239,11 @@ def _lock(descriptor: int, *, alone: bool) -> bool:
 
 def _check(path: Path, found: os.stat_result, *, folder: bool) -> None:
     if folder and not stat.S_ISDIR(found.st_mode):
-        raise _refused(path, "it is no folder")
+        raise _refused(path, "it is not a folder")
     if not folder and not stat.S_ISREG(found.st_mode):
-        raise _refused(path, "it is no ordinary file")
+        raise _refused(path, "it is not an ordinary file")
     if found.st_uid != os.geteuid():
-        raise _refused(path, f"it belongs to the user with the number {found.st_uid}, and not to you")
+        raise _refused(path, f"it belongs to user {found.st_uid}, not to you")
     if found.st_mode & _OTHERS:
         raise _refused(path, f"others may use it (its mode is {stat.S_IMODE(found.st_mode):04o})")
 

@@ -93,7 +93,8 @@ def open_shared(name: str, *, within: Path | None = None) -> SharedTensors:
     """
     if sys.platform == "win32":
         instead = "Save to a safetensors file and open that in the other process: it is mapped, so memory is shared."
-        raise Unsupported("shared stores of anygpu yet", "Windows", instead=instead)
+        message = "shared stores are not supported on Windows yet."
+        raise Unsupported("shared stores", "Windows", instead=instead, message=message)
     path = _path(name, within)
     for _ in range(_TRIES):
         # The last user may remove the folder between any two steps of ours. Then there is just none yet.
@@ -110,7 +111,7 @@ def open_shared(name: str, *, within: Path | None = None) -> SharedTensors:
             except BaseException:
                 folder.close()
                 raise
-    raise StoreError(f"{path} vanishes as often as it is made. Find out which program removes it.")
+    raise StoreError(f"{path} is removed as soon as it is created. Find out which program removes it.")
 
 
 class SharedTensors:
@@ -208,7 +209,7 @@ class SharedTensors:
     def reserve(self, shape: Sequence[int], dtype: DType | str) -> Segment:
         """Memory to write the values into directly; then `publish` it, or `discard` it."""
         if not _is_dtype(dtype):
-            raise InvalidOption(f"{dtype} is no type of a tensor. Use one of {', '.join(DTYPES)}.")
+            raise InvalidOption(f"{dtype} is not a dtype of tensors. Use one of {', '.join(DTYPES)}.")
         spec = Spec(tuple(map(operator.index, shape)), dtype)
         if min(spec.shape, default=0) < 0 or not fits_anywhere(spec.shape, dtype):
             raise InvalidOption(f"no tensor has the shape {spec.shape}.")
@@ -411,7 +412,7 @@ class _Written(NamedTuple):
 
     def tensor(self, entry: Entry) -> HostArray:
         if self.memory is None:
-            raise StoreError(f"{entry.key} has no memory: a bug of anygpu; please report it.")
+            raise StoreError(f"{entry.key} has no memory: a bug in anygpu; please report it.")
         return segments.tensor(self.memory, entry)
 
 
@@ -432,7 +433,7 @@ def _place() -> Path:
 def _check_texts(key: Any, owner: Any, hash: Any) -> None:
     if not (isinstance(key, tuple) and key and all(isinstance(part, str) for part in key)):
         raise InvalidOption(
-            f"{key!r} is no key of a tensor: it is a tuple of strings, the namespaces and the name last."
+            f"{key!r} is not a key of a tensor: it is a tuple of strings, the namespaces and the name last."
         )
     if not isinstance(owner, str) or not isinstance(hash, str):
         raise InvalidOption(f"owner and hash of {key} have to be strings; got {owner!r} and {hash!r}.")
@@ -446,7 +447,8 @@ def _checked_dtype(key: Key, values: HostArray) -> DType:
     name = values.dtype.name
     if not _is_dtype(name) or not values.dtype.isnative:
         raise InvalidOption(
-            f"{key} has the type {values.dtype}, which no tensor has. Convert it first to one of {', '.join(DTYPES)}."
+            f"{key} has the dtype {values.dtype}, which tensors do not support. Convert it to one of "
+            f"{', '.join(DTYPES)}."
         )
     return name
 

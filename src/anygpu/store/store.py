@@ -65,12 +65,12 @@ class Store:
         shared: bool = False,
     ) -> None:
         if shared and name is None:
-            raise InvalidOption('a store that processes share has a name: Store("models", shared=True).')
+            raise InvalidOption('a shared store needs a name: Store("models", shared=True).')
         if mode not in get_args(Mode):
             raise InvalidOption(f'mode is "speed", "memory" or "balanced"; got {mode!r}.')
         place = device_for(device)
         if not isinstance(place, DeviceHandle):
-            raise InvalidOption(f"a store keeps its tensors on a device, and {place.device} is none.")
+            raise InvalidOption(f"Store(device=...) needs a compute device; {place.device!r} is not one.")
         self.name = name if name is not None else f"store-{next(_names)}"
         self._place = place
         self._hash = hash

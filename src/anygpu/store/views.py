@@ -109,7 +109,7 @@ def _spec_after(spec: Spec, path: tuple[Primitive, ...]) -> Spec:
 def _why_not(tensor: Tensor, path: tuple[Primitive, ...], picks: bool, moves: bool, dtype: str) -> str | None:
     """Why it has to be copied; `None` when it has not."""
     if picks:
-        return "elements at single positions are gathered one by one"
+        return "integer-array indexing gathers elements"
     if dtype != tensor._spec.dtype:
         return f"its elements are {tensor._spec.dtype}, and {dtype} was asked for"
     if moves:
@@ -130,7 +130,7 @@ def why_copied(engine: str, spec: Spec, path: tuple[Primitive, ...]) -> str | No
             return _why_not_strided(spec, path)
         case "forward":
             if any(isinstance(op, Flip) for op in path):
-                return f"{engine} has no arrays whose elements lie backwards"
+                return f"{engine} has no negative strides"
             return _why_not_strided(spec, path)
         case "contiguous":
             return _why_no_run(engine, spec, path)
@@ -159,7 +159,7 @@ def _why_not_strided(spec: Spec, path: tuple[Primitive, ...]) -> str | None:
             try:
                 dummy = np.reshape(dummy, op.shape, copy=False)
             except ValueError:
-                return f"its elements lie too far apart to have the shape {op.shape}"
+                return f"its strides do not allow the shape {op.shape}"
     return None
 
 
@@ -167,11 +167,11 @@ def _why_no_run(engine: str, spec: Spec, path: tuple[Primitive, ...]) -> str | N
     """Arrays there are elements one after the other from an offset on."""
     for op in path:
         if isinstance(op, Flip):
-            return f"its elements lie backwards, and arrays on {engine} have them one after the other"
+            return f"its strides are negative, and arrays on {engine} are contiguous"
         if isinstance(op, Slice):
             taken = op.infer(spec).shape
             several = [axis for axis in range(len(taken)) if taken[axis] > 1]
             if several and (op.steps[several[0]] != 1 or taken[several[0] + 1 :] != spec.shape[several[0] + 1 :]):
-                return f"its elements do not lie one after the other, as arrays on {engine} have them"
+                return f"its elements are not contiguous, as arrays on {engine} have them"
         spec = op.infer(spec)
     return None

@@ -155,7 +155,8 @@ class ChunkExecutor:
                 self.seconds_planning += planner.clock() - begin
                 begin = planner.clock()
                 if lack is not None:
-                    raise Unsupported("way to do all of it", name, instead=lack)
+                    message = f"{name} cannot run the whole program."
+                    raise Unsupported("the whole program", name, instead=lack, message=message)
             given = stream.given(chunks, start, stop)
             with planner.using((name,), (devices.rate(name) or 0.0) * (stop - start)):
                 ran = self._on_device(name, piece, given)
@@ -248,7 +249,7 @@ class ChunkExecutor:
             value = self._function(*chunks)
         leaves = [np.asarray(each) for each in flatten(value)[0]]
         if [(each.shape, each.dtype.name) for each in leaves] != [(s.shape, s.dtype) for s in piece.results]:
-            raise InvalidOption(f"{self._stream.task} returned something else for a chunk than when it was recorded.")
+            raise InvalidOption(f"{self._stream.task} returned something else for a chunk than when it was traced.")
         # The memory of a chunk is used again, so nothing may stay in it.
         return [each.copy() if any(np.may_share_memory(each, chunk) for chunk in chunks) else each for each in leaves]
 
@@ -286,7 +287,7 @@ class ChunkExecutor:
 
 
 def _host_run(results: list[HostArray], seconds: float) -> Ran:
-    why = "the function ran as it is, in Python, and nothing was counted"
+    why = "the function ran untraced, in Python, where nothing is counted"
     unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), why)
     return Ran(list(results), Phases(run=seconds), 0, 0, 0, None, None, None, None, (), unknown)
 

@@ -98,7 +98,7 @@ def recorded(
         raise traced.error
     if isinstance(traced, NotTraceable):
         raise InvalidOption(
-            f"{task} cannot be streamed, because it cannot be recorded as a program: {traced.reason.rstrip('.')}. If "
+            f"{task} cannot be streamed, because it cannot be traced: {traced.reason.rstrip('.')}. If "
             "every chunk can be computed without the others, say so with per_chunk=True: then it is called with each."
         )
     values = traced.inputs(function, tuple(shapes), {})

@@ -98,7 +98,7 @@ class InFile:
                 self._file.seek(place + done)
                 count = self._file.readinto(wanted[done:])
             if not count:
-                raise InvalidOption(f"{self._file_range.path} has become shorter while it was read.")
+                raise InvalidOption(f"{self._file_range.path} was truncated while it was read.")
             done += count
 
     def identity(self) -> Identity | None:

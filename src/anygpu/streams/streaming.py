@@ -319,8 +319,7 @@ class _Run:
         identities = [each.identity() for each in self._sources]
         if not all(isinstance(each, ToFile) for each in sinks) or any(each is None for each in identities):
             raise InvalidOption(
-                "resume=True needs sources and sinks that are files: nobody knows after a crash whether anything else "
-                "is what it was."
+                "resume=True needs sources and sinks that are files: nothing else can be checked after a crash."
             )
         used = {position for position in work.inputs if position is not None}
         return Record(
@@ -397,7 +396,7 @@ def _budget(memory: int | str | None) -> int:
         return min(_MEMORY, int(host.memory_free() * _OF_FREE))
     found = bytes_from(memory) if isinstance(memory, str) else memory
     if not isinstance(found, int) or found <= 0:
-        raise InvalidOption(f'memory is a number of bytes, or a text such as "1GB"; got {memory!r}.')
+        raise InvalidOption(f'memory is a number of bytes, or a string such as "1GB"; got {memory!r}.')
     return found
 
 

@@ -56,7 +56,7 @@ class InZarr:
 
     def __init__(self, array: Any) -> None:
         if not hasattr(array, "shape") or not hasattr(array, "chunks"):
-            raise InvalidOption(f"{array!r} is no zarr array, but a group of them: pass one of its arrays.")
+            raise InvalidOption(f"{array!r} is not a zarr array, but a group of them: pass one of its arrays.")
         self._array = array
         self.folder = folder_of(array)
         self.shape: tuple[int, ...] = tuple(array.shape)

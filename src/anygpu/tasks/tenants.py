@@ -22,7 +22,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if type(self.name) is not str or not self.name:
-            raise InvalidOption(f"a tenant's name is a text, and not empty; got {self.name!r}.")
+            raise InvalidOption(f"a tenant's name is a non-empty string; got {self.name!r}.")
         if type(self.share) not in (int, float) or not (self.share > 0 and math.isfinite(self.share)):
             raise InvalidOption(f"the share of the tenant {self.name!r} is a number above 0; got {self.share!r}.")
         for what, limit in (("bytes", self.bytes), ("queued", self.queued)):

@@ -39,11 +39,11 @@ def in_npy(path: Path) -> FileRange:
                 read = np.lib.format.read_array_header_2_0
             shape, fortran, dtype = read(file)
         except ValueError as error:
-            raise InvalidOption(f"{path} is no npy file: {error}") from error
+            raise InvalidOption(f"{path} is not an .npy file: {error}") from error
         found = FileRange(path, file.tell(), shape, dtype, fortran)
     if dtype.hasobject:
         raise InvalidOption(
-            f"{path} has Python objects in it, which would have to be unpickled: anygpu does not do that. Save it "
+            f"{path} has Python objects in it, which would have to be unpickled, which anygpu refuses. Save it "
             "again with a numeric dtype."
         )
     return _inside(found)
@@ -59,7 +59,7 @@ def stretch_in(header: Header, path: Path, name: str) -> FileRange:
     entry = entry_in(header, path, name)
     if entry.numpy_dtype is None:
         raise InvalidOption(
-            f"the tensor {shown(name)} of {path} is of {entry.dtype}, which NumPy does not have. Save it as float32."
+            f"the tensor {shown(name)} of {path} has the dtype {entry.dtype}, which NumPy lacks. Save it as float32."
         )
     return FileRange(path, header.begin + entry.data_offsets[0], entry.shape, entry.numpy_dtype)
 

@@ -97,7 +97,9 @@ class TensorFolder:
         with self._lock:
             file = self._opened(where)
         if name not in file:
-            raise InvalidTensorFile(str(file.path), f"it should have the tensor {shown(name)} by {INDEX}, and has not")
+            raise InvalidTensorFile(
+                str(file.path), f"{INDEX} says that it has the tensor {shown(name)}, and it does not"
+            )
         return file
 
     def spec(self, name: str) -> Spec:
@@ -197,7 +199,7 @@ class TensorFolder:
                 self._forget()
                 raise
             return where
-        raise InvalidTensorFile(str(place), "somebody replaces it again and again")
+        raise InvalidTensorFile(str(place), "another program keeps replacing it")
 
     def _all(self) -> dict[str, str]:
         found = sorted(
@@ -208,7 +210,7 @@ class TensorFolder:
         )
         if not found:
             refuse_folder_of_pickles(self.path)
-            raise InvalidTensorFile(str(self.path), "there is no whole safetensors file in it")
+            raise InvalidTensorFile(str(self.path), "it has no complete safetensors file")
         where: dict[str, str] = {}
         try:
             for each in found:
@@ -242,15 +244,17 @@ def read_index(path: Path, text: bytes) -> Index:
         files = _MAP.decode(table["weight_map"])
         told = msgspec.json.decode(table["metadata"]) if "metadata" in table else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidTensorFile(str(path), f"it is no index of tensors that can be read ({error})") from None
+        raise InvalidTensorFile(str(path), f"it is not an index of tensors that can be read ({error})") from None
     except KeyError:
-        raise InvalidTensorFile(str(path), 'it is no index of tensors: it has no "weight_map"') from None
+        raise InvalidTensorFile(str(path), 'it is not an index of tensors: it has no "weight_map"') from None
     if strings_in(bytes(table["weight_map"])) != 2 * len(files):
         raise InvalidTensorFile(str(path), "it has a name twice")
     for each in set(files.values()):
         refuse_by_name(Path(each))
         if not stays_inside(each):
-            raise InvalidTensorFile(str(path), f"it names {shown(each)}, which is no safetensors file of this folder")
+            raise InvalidTensorFile(
+                str(path), f"it names {shown(each)}, which is not a safetensors file of this folder"
+            )
     listed = told.get(REPLACED) if isinstance(told, dict) else None
     names = listed if isinstance(listed, list) else []
     return Index(files, tuple(each for each in names if isinstance(each, str) and stays_inside(each)))
@@ -277,5 +281,7 @@ def is_inside(path: Path, folder: Path) -> bool:
 def _small_file(path: Path) -> bytes:
     with opened(path) as file:
         if os.fstat(file.fileno()).st_size > LONGEST_HEADER:
-            raise InvalidTensorFile(str(path), f"it is no index of tensors: it is longer than {LONGEST_HEADER:,} bytes")
+            raise InvalidTensorFile(
+                str(path), f"it is not an index of tensors: it is longer than {LONGEST_HEADER:,} bytes"
+            )
         return file.read(LONGEST_HEADER + 1)

@@ -24,7 +24,7 @@ LONGEST_HEADER = 100_000_000
 MOST_AXES = 64
 #: The numbers begin at a multiple of this, so that a map of the file has them where a processor likes them.
 ALIGNMENT = 64
-#: The one key of the table that is no tensor.
+#: The one key of the table that is not a tensor.
 METADATA = "__metadata__"
 
 KINDS: dict[str, DType] = {
@@ -97,11 +97,11 @@ def read_header(path: str, file: io.FileIO) -> Header:
 def parse_header(path: str, text: bytes, size: int) -> Header:
     """Of a file with this many bytes, whose header is `text`."""
     if text[:1] != b"{":
-        raise InvalidTensorFile(path, "it is no safetensors file: its header is no table of tensors")
+        raise InvalidTensorFile(path, "it is not a safetensors file: its header is not a table of tensors")
     try:
         table = _TABLE.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        why = f"it is no safetensors file: its header is no JSON that can be read ({error})"
+        why = f"it is not a safetensors file: its header is no JSON that can be read ({error})"
         raise InvalidTensorFile(path, why) from None
     told = table.pop(METADATA, None)
     metadata = {} if told is None else _metadata(path, told)
@@ -113,7 +113,7 @@ def parse_header(path: str, text: bytes, size: int) -> Header:
     begin = 8 + len(text)
     end = _without_gaps(path, entries)
     if begin + end != size:
-        why = f"it has {size - begin:,} bytes of numbers, and its header speaks of {end:,}: it is not complete"
+        why = f"it is truncated or too long: the header declares {end:,} data bytes, and the file has {size - begin:,}"
         raise InvalidTensorFile(path, why)
     return Header(entries, metadata, begin)
 
@@ -152,7 +152,7 @@ def _metadata(path: str, raw: msgspec.Raw) -> dict[str, str]:
     try:
         return _METADATA.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidTensorFile(path, f"its metadata is no table of strings ({error})") from None
+        raise InvalidTensorFile(path, f"its metadata is not a table of strings ({error})") from None
 
 
 def _entry(path: str, name: str, raw: msgspec.Raw) -> Entry:
@@ -164,7 +164,7 @@ def _entry(path: str, name: str, raw: msgspec.Raw) -> Entry:
     start, stop = entry.data_offsets
     bits = BITS.get(entry.dtype)
     if bits is None:
-        raise InvalidTensorFile(path, f"the tensor {shown(name)} is of a type that does not exist: {entry.dtype!r:.40}")
+        raise InvalidTensorFile(path, f"the tensor {shown(name)} is of an unknown dtype: {entry.dtype!r:.40}")
     if start > stop:
         raise InvalidTensorFile(path, f"the tensor {shown(name)} ends before it begins")
     if math.prod(entry.shape) * bits != (stop - start) * 8:
@@ -196,7 +196,7 @@ def _read(path: str, file: io.FileIO, length: int) -> bytes:
     while len(found) < length:
         more = file.read(length - len(found))
         if not more:
-            raise InvalidTensorFile(path, "it has become shorter while it was read")
+            raise InvalidTensorFile(path, "it was truncated while it was read")
         found += more
     return found
 
@@ -204,10 +204,12 @@ def _read(path: str, file: io.FileIO, length: int) -> bytes:
 def _no_header(first: bytes, size: int) -> str:
     if first[:4] == b"PK\x03\x04" or (first[:1] == b"\x80" and first[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
         return (
-            "it is no safetensors file whatever its name says, but a zip file or a pickle, as torch.save writes them. "
-            "Reading a pickle runs what it says, so anygpu does not"
+            "despite its name it is not a safetensors file, but a zip file or a pickle, as torch.save writes them. "
+            "Reading a pickle runs code from the file, so anygpu does not"
         )
     if size < 8:
-        return f"it is no safetensors file: it has {size} bytes"
+        return f"it is not a safetensors file: it has {size} bytes"
     length = int.from_bytes(first, "little")
-    return f"it is no safetensors file: it would begin with a header of {length:,} bytes, and has {size:,} bytes in all"
+    return (
+        f"it is not a safetensors file: it would begin with a header of {length:,} bytes, and has {size:,} bytes in all"
+    )

@@ -12,14 +12,14 @@ _NUMPYS = (".npy", ".npz")
 
 
 def refuse_by_name(path: Path) -> None:
-    """Raise if the name says that it is no safetensors file, and what."""
+    """Raise if the name says that it is not a safetensors file, and what."""
     suffix = path.suffix.lower()
     if suffix in PICKLES:
         raise InvalidTensorFile(str(path), _WHY_NO_PICKLES, advice=_converting(path.name))
     if suffix in _NUMPYS:
         raise InvalidTensorFile(
             str(path),
-            "it is a file of NumPy's, which may have pickled objects in it",
+            "it is a NumPy file, which may contain pickled objects",
             advice=f"If it has none, numpy.load({path.name!r}, allow_pickle=False) reads it, and "
             "anygpu.tensor_files.save turns it into safetensors.",
         )

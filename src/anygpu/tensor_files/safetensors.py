@@ -42,7 +42,7 @@ def opened(path: Path) -> io.FileIO:
     if stat.S_ISDIR(kind):
         raise InvalidOption(f"{path} is a folder. Open it with open_folder.")
     if not stat.S_ISREG(kind):
-        raise InvalidTensorFile(str(path), "it is no ordinary file")
+        raise InvalidTensorFile(str(path), "it is not an ordinary file")
     return path.open("rb", buffering=0)
 
 
@@ -141,9 +141,7 @@ class TensorFile:
             found = hash_of_bytes(entry, data)
         dtype = KINDS.get(entry.dtype)
         if found != told or self._header.metadata.get(DTYPE + name, dtype) != dtype:
-            raise InvalidTensorFile(
-                str(self.path), f"the tensor {shown(name)} is not what was saved: its hash is another"
-            )
+            raise InvalidTensorFile(str(self.path), f"the tensor {shown(name)} is not what was saved: its hash differs")
         return entry.nbytes
 
     def close(self) -> None:

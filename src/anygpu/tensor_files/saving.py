@@ -254,7 +254,7 @@ def _tensor(name: Any, given: Any, owners: Mapping[str, str]) -> _Tensor:
         given = np.asarray(given)
     shape, dtype = getattr(given, "shape", None), getattr(given, "dtype", None)
     if shape is None or dtype is None:
-        raise InvalidOption(f"{what} is no array, but {type(given).__name__}. Convert it with numpy.asarray.")
+        raise InvalidOption(f"{what} is not an array, but {type(given).__name__}. Convert it with numpy.asarray.")
     try:
         kind = kind_of(np.dtype(dtype), what)
     except TypeError:  # another library's dtype: NumPy says what it is when the array is there
@@ -267,7 +267,7 @@ def _fetched(tensor: _Tensor) -> HostArray:
     values = np.asarray(tensor.given)
     if values.shape != tensor.shape or kind_of(values.dtype, f"the tensor {shown(tensor.name)}") != tensor.kind:
         raise InvalidOption(
-            f"the tensor {shown(tensor.name)} said that it is {tensor.kind}{list(tensor.shape)}, and is "
+            f"the tensor {shown(tensor.name)} declared itself as {tensor.kind}{list(tensor.shape)}, and is "
             f"{values.dtype}{list(values.shape)}."
         )
     return values
@@ -305,5 +305,5 @@ def _existing(place: Path) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(found.st_mode):
-        raise InvalidOption(f"{place} is no ordinary file, and cannot be replaced by one.")
+        raise InvalidOption(f"{place} is not an ordinary file, and cannot be replaced by one.")
     return found

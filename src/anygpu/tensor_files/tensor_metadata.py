@@ -83,10 +83,10 @@ def kind_of(dtype: np.dtype[Any], what: str) -> str:
         return kind
     if dtype.hasobject:
         raise InvalidOption(
-            f"{what} is of Python objects, which would have to be pickled: anygpu does not do that. Make them numbers."
+            f"{what} is of Python objects, which would have to be pickled, which anygpu refuses. Make them numbers."
         )
     raise InvalidOption(
-        f"{what} is of {dtype}, and safetensors files have only {', '.join(KIND_OF)}. Convert it first."
+        f"{what} has the dtype {dtype}, and safetensors files support only {', '.join(KIND_OF)}. Convert it first."
     )
 
 

@@ -227,7 +227,7 @@ def _check_device(device: Device) -> None:
     if device.memory_total is not None and device.memory_free is not None:
         _expect(device.memory_free <= device.memory_total, f"{device.id} has more memory free than in all")
     if device.load is not None:
-        _expect(0 <= device.load <= 1, f"{device.id} has a load of {device.load}, which is no share")
+        _expect(0 <= device.load <= 1, f"{device.id} has a load of {device.load}, which is not a share")
     _expect(bool(device.name.strip()) and bool(device.api.strip()), f"{device.id} must have a name and an api")
 
 

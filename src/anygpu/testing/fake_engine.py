@@ -184,7 +184,7 @@ def _suffer(fault: Fault | None) -> None:
         case "print":
             os.write(1, b"a chatty driver\n")
         case "garbage":
-            _write_into_the_channel(b"\x00\xff{ this is no message\n")
+            _write_into_the_channel(b"\x00\xff{ this is not a message\n")
         case "raise":
             raise RuntimeError("the fake driver is in a bad mood")
         case "wrong_result" | None:

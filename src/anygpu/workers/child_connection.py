@@ -167,10 +167,10 @@ class ChildConnection:
             except LinkClosed:
                 raise self._lost() from None
             except msgspec.DecodeError:
-                self.finish("it answered with something unreadable")
+                self.finish("it sent an unreadable response")
                 raise self._gone() from None
             except TimeoutError:
-                self.finish(f"it did not answer within {timeout:g} s")
+                self.finish(f"it did not respond within {timeout:g} s")
                 raise DeviceHung(self._device, timeout or 0.0, doing=doing) from None
             except BaseException:
                 # Ctrl-C: the child goes on, and its answer is thrown away when it comes.
@@ -187,7 +187,7 @@ class ChildConnection:
         if isinstance(outcome, kind):
             return outcome
         if not isinstance(outcome, task_messages.Failed):
-            self.finish("it answered another question")
+            self.finish("it responded to another request")
             raise self._gone()
         error = read(outcome, self._device)
         if isinstance(error, DeviceLost):

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 _NOT_COUNTED = {
     "peak_bytes": "this engine does not count memory",
-    "kernels": "this engine does not tell how many kernels it starts",
+    "kernels": "this engine does not report how many kernels it launches",
 }
-_NOT_ASKED = "it was not asked for: reading the device's own clock costs another round trip"
+_NOT_ASKED = "not requested: reading the device's clock costs another round trip"
 #: Below, a copy costs less than to find out whether it is needed.
 _WORTH_LENDING = 64 << 10
-_NO_CLOCK = "this engine gives no time by the device's own clock"
+_NO_CLOCK = "this engine has no device clock"
 
 
 class Resident:
@@ -92,7 +92,7 @@ def prepare_device(engine: ProgramEngine, device: Device, budget: int | None, *,
         found = {item.id: item for item in engine.discover() if isinstance(item, Device)}
         now = found.get(device.id)
         if now is None or now.name != device.name:
-            what = f"it is {now.name} now" if now is not None else "it is not there any more"
+            what = f"it is {now.name} now" if now is not None else "it is gone"
             refusal = f"{device.id} was {device.name}, and {what}."
             raise DeviceUnavailable(f'on="{device.id}"', [refusal], device=device.id)
     if isinstance(engine, Prepares):

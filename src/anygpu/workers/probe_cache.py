@@ -28,7 +28,7 @@ VALID_SECONDS = 24 * 3600.0
 #: Failures that may be gone at the next try, so they are never taken for granted.
 _NOT_WORTH_REMEMBERING = ("hung", "crashed", "garbage", "failed", "import_failed", "lost", "wrong_result")
 
-_STALE = "it was read when the device was last probed, and changes all the time"
+_STALE = "it was read when the device was last probed, and changes constantly"
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,9 +90,9 @@ class Probe:
         return []
 
     def garbled(self, line: bytes, now: float) -> list[Action]:
-        """The child sent something that is no message."""
+        """The child sent something that is not a message."""
         shown = line[:80].decode("utf-8", "replace").rstrip()
-        return [Stop(), *self._blame("garbage", "answered with something unreadable", f"it sent {shown!r}", now)]
+        return [Stop(), *self._blame("garbage", "sent an unreadable response", f"it sent {shown!r}", now)]
 
     def exited(self, code: int, last_words: str, now: float) -> list[Action]:
         """The child is gone. After `Finished` that is how it should be."""
@@ -103,7 +103,7 @@ class Probe:
     def expired(self, now: float) -> list[Action]:
         """The time in `next_deadline` has come."""
         waited = readable_seconds(now - (self._step_began or self._began))
-        return [Stop(), *self._blame("hung", f"did not answer within {waited}", None, now)]
+        return [Stop(), *self._blame("hung", f"did not respond within {waited}", None, now)]
 
     def could_not_start(self, why: str, now: float) -> list[Action]:
         fix = f"{why[:1].upper()}{why[1:]}."
@@ -152,8 +152,8 @@ _LISTING = " while its devices were listed"
 _FIXES: dict[Cause, str] = {
     "import_failed": "Install the library again; its own message is in `anygpu doctor --json`.",
     "failed": "Report it with the output of `anygpu doctor --json`.",
-    "hung": "Restart the machine, or reset the device; then update its driver. Meanwhile it is left alone.",
-    "crashed": "Update the device's driver. Meanwhile it is left alone, and the other devices are used.",
+    "hung": "Restart the machine, or reset the device; then update its driver. Until then it is skipped.",
+    "crashed": "Update the device's driver. Until then it is skipped, and the other devices are used.",
     "garbage": "Something prints into the probe, such as a sitecustomize; `anygpu doctor --json` shows what.",
 }
 

@@ -42,7 +42,7 @@ class Child:
             if invitation is not None:
                 self.link = invitation.accepted()
         except LinkClosed as error:
-            raise OSError(f"the child did not answer: {error}") from error
+            raise OSError(f"the child did not respond: {error}") from error
         except BaseException:
             if invitation is not None:
                 invitation.take_back()

@@ -128,7 +128,7 @@ def test_a_constant_without_a_value_needs_one() -> None:
         ({"side": 1.5}, "whole number"),
         ({"side": True}, "is a number"),
         ({"scale": float("inf")}, "no such constant"),
-        ({"side": 0}, "no number of elements|no size of a group"),
+        ({"side": 0}, "not a number of elements|not a size of a group"),
     ],
 )
 def test_constants_that_are_refused(constants: dict[str, Any], why: str) -> None:
@@ -185,12 +185,12 @@ fn main() {{ {body} }}
         ("struct S { a: mat2x2<f32> }\n@group(0) @binding(1) var<uniform> x: S;", 2, 15, "one by one"),
         ("@group(0) var<storage, read> x: array<f32>;", 2, 30, "has no @group"),
         ("@group(0) @binding(1) var<storage, write> x: array<f32>;", 2, 43, "no access"),
-        ("@group(0) @binding(n) var<storage, read> x: array<f32>;", 2, 20, "n is no constant"),
+        ("@group(0) @binding(n) var<storage, read> x: array<f32>;", 2, 20, "n is not a constant"),
         ("fn anygpu_at(i: u32) {}", 2, 4, "are ours"),
         ("hello", 2, 1, "begins no declaration"),
         ("fn f( {", 2, 7, "is never closed"),
         ("struct S { a f32 }", 2, 14, "':' is missing"),
-        ("@group(0) @binding(1) var<storage, read> x: array<f32, 0>;", 2, 56, "no number of elements"),
+        ("@group(0) @binding(1) var<storage, read> x: array<f32, 0>;", 2, 56, "not a number of elements"),
     ],
 )
 def test_what_wgsl_cannot_be_has_its_place(declarations: str, line: int, column: int, why: str) -> None:

@@ -226,32 +226,32 @@ def callable_of_an_array(x):
     return x * 2 if not callable(x) else x * 3, callable(x.sum)
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def membership(x):
     return x * (2 if 0.5 in x else 3)
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def sorted_and_extremes(x):
     return sorted(x)[0], max(x), min(x), min(x, key=abs)
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def any_and_all(x):
     return x * any(x > 1), all(each > -100 for each in x)
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def numbers_of_values(x):
     return x * int(x[0]), float(x[1]), x.item(0), x[2].item(), complex(x[0]), bool(x[0])
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def lists_of_values(x):
     return x.tolist(), list(x), x.tobytes(), x * 2
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def rounded_scalar(x):
     return x * round(x.mean()), round(x.max(), 1), round(float(x[0]))
 
@@ -261,7 +261,7 @@ def rounded_scalar_with_digits(x):
     return x * np.round(x.mean(), 1), np.round(x.sum())
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def math_of_a_value(x):
     return x * math.exp(x[0]), math.floor(x.sum()), math.isfinite(x[1])
 
@@ -365,12 +365,12 @@ def vars_and_dir(x):
     return x * 2, "shape" in dir(x), "compute" in dir(x)
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def ctypes_of_an_array(x):
     return x * (2 if x.ctypes.data else 3)
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def buffer_of_an_array(x):
     return x * memoryview(x).nbytes
 

@@ -44,26 +44,26 @@ def branch_on_none(x, y):
     return x + y
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def branch_on_a_value(x):
     if x.sum() > 0:
         return x * 2
     return x * 3
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def branch_on_any_and_all(x):
     if np.any(x > 3.8):
         return x * 2
     return x * 3 if (x > -4).all() else x * 4
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def ternary_on_a_value(x):
     return x * 2 if x[0] > 0 else -x
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def while_on_a_value(x):
     y = np.abs(x) + 1
     while y.max() > 1:
@@ -159,7 +159,7 @@ def try_an_index_out_of_bounds(x):
         return x[0] - 1
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def try_float_of_a_value(x):
     try:
         largest = float(x.max())
@@ -168,7 +168,7 @@ def try_float_of_a_value(x):
     return x * largest
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def try_float_with_type_error(x):
     try:
         largest = float(x.max())
@@ -177,7 +177,7 @@ def try_float_with_type_error(x):
     return x * largest
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def try_bare_except(x):
     try:
         if x.max() > 2:
@@ -362,7 +362,7 @@ def assertions_that_hold(x):
     return x * 2
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def assertion_on_values(x):
     assert (np.abs(x) < 100).all()
     return x * 2
@@ -399,14 +399,14 @@ def truth_of_a_list(x, options):
     return x * len(options)
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def chained_comparison_of_values(x):
     if -10 < x[0] < 10:
         return x * 2
     return x
 
 
-@case(lambda n: given(positive(n), tolerance=turn(n, 0.5, 0.1)), stays_on_numpy="cannot be recorded")
+@case(lambda n: given(positive(n), tolerance=turn(n, 0.5, 0.1)), stays_on_numpy="cannot be traced")
 def newton_with_a_stop(x, tolerance):
     y = x
     for step in range(10):

@@ -263,12 +263,12 @@ def f_strings(x):
     return x * 2, f"{x.shape} {x.dtype} {len(x)!r:>4} {1 / 3:.3f}"
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def f_string_of_a_value(x):
     return x * 2, f"{x.max():.2f}"
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def f_string_of_an_array(x):
     return x * 2, f"{x}", repr(x), str(x[:2])
 
@@ -279,7 +279,7 @@ def printed_constant(x):
     return x * 2
 
 
-@case(lambda n: (vector(n),), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n),), stays_on_numpy="cannot be traced")
 def printed_values(x):
     print("largest", x.max(), x)
     return x * 2

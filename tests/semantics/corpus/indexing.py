@@ -71,7 +71,7 @@ def two_arrays_as_indices(x, i, j):
     return x[i, j], x[i], x[:, j], x[i[:, None], j]
 
 
-@case(lambda n: (vector(n), vector(n + 1)), stays_on_numpy="cannot be recorded")
+@case(lambda n: (vector(n), vector(n + 1)), stays_on_numpy="cannot be traced")
 def a_mask_as_index(x, y):
     return x[y > 0]
 

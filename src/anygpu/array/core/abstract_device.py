@@ -57,7 +57,7 @@ class AbstractDevice:
         self.owners: dict[int, HostArray] = {}
         #: Owners that are known, because changes of their values are noticed.
         self.known: set[int] = set()
-        #: Why the function cannot be recorded, also when it has swallowed the refusal.
+        #: Why the function cannot be traced, also when it has swallowed the refusal.
         self.reason: str | None = None
         self._error: ValueNeeded | None = None
         #: Whether a value was asked for that is there, of a number or of what comes from outside alone.
@@ -108,7 +108,7 @@ class AbstractDevice:
         raise self._error
 
     def stop(self, reason: str) -> NoReturn:
-        """The function does something that cannot be recorded."""
+        """The function does something that cannot be traced."""
         line = nearest_line(sys._getframe(1))
         at = f" ({line[0]}:{line[1]})" if line is not None else ""
         self.reason = f"{reason}{at}"

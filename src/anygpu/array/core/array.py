@@ -281,7 +281,7 @@ class Array(NumpyMethods, Operators):
 
     def to_device(self, device: object, /, *, stream: object = None) -> Array:
         if stream is not None:
-            raise InvalidOption("anygpu orders its transfers itself: leave stream out.")
+            raise InvalidOption("anygpu orders its transfers itself: omit stream.")
         place = device_for(device)
         if place is self._place:
             return self
@@ -424,7 +424,7 @@ def _ours_only(name: str) -> None:
 
 
 def _ask_for(array: Array, what: str, unless: type[Any] | None = None) -> None:
-    """Only NumPy's own array knows, so a function that asks for it cannot be recorded."""
+    """Only NumPy's own array knows, so a function that asks for it cannot be traced."""
     tracer = active_tracer.get()
     if tracer is not None and array._imitated is not unless:
         tracer.stop(what)

@@ -88,7 +88,7 @@ class Tracer(Protocol):
     may_raise: list[Value]
 
     def stop(self, reason: str) -> NoReturn:
-        """The function does something that cannot be recorded."""
+        """The function does something that cannot be traced."""
 
     def layout_of(self, position: int) -> Any:
         """An array that lies in memory as that one does: the function depends on it now."""

@@ -126,7 +126,7 @@ def _make(structure: Structure, leaves: Iterator[Any]) -> Any:
     parts = [_make(child, leaves) for child in structure.children]
     rule = _rule_of(container)
     if rule is None:
-        raise TypeError(f"{container.__name__} is no container.")
+        raise TypeError(f"{container.__name__} is not a container.")
     return rule.make(container, structure.names, parts)
 
 

@@ -101,7 +101,7 @@ def asarray(
         if hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray | np.generic):
             return _converted(from_dlpack(obj, device=device, copy=False), dtype, place, False)
         raise ValueError(
-            f"a {type(obj).__name__} is copied to the device: leave copy=False out, or use from_dlpack(x, copy=False)."
+            f"a {type(obj).__name__} is copied to the device: omit copy=False, or use from_dlpack(x, copy=False)."
         )
     if hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray | np.generic):
         return _converted(_imported(obj, place), dtype, place, None)
@@ -114,7 +114,7 @@ def asarray(
 def _converted(array: Array, dtype: npt.DTypeLike | None, place: ArrayDevice, copy: bool | None) -> Array:
     needs_copy = array._place is not place or (dtype is not None and dtype_name(dtype) != dtype_name(array.dtype))
     if needs_copy and copy is False:
-        raise ValueError("another type or device needs a copy: leave copy=False out.")
+        raise ValueError("another type or device needs a copy: omit copy=False.")
     moved = array.to_device(place)
     if dtype is not None:
         moved = moved.astype(dtype, copy=False)
@@ -151,7 +151,7 @@ def from_dlpack(x: Any, /, *, device: object | None = None, copy: bool | None = 
     if copy:
         return _from_host(np.array(place.download(buffer)), place)
     if copy is False and native.__dlpack_device__() != x.__dlpack_device__():
-        raise ValueError(f"the array is not on {place.device}, so it has to be copied: leave copy=False out.")
+        raise ValueError(f"the array is not on {place.device}, so it has to be copied: omit copy=False.")
     return Array(Value.on(place, buffer, spec_of(native)))
 
 

@@ -225,7 +225,7 @@ def tensorinv(a: Any, ind: int = 2) -> Array:
     shape = x.spec.shape[ind:] + x.spec.shape[:ind]
     rows = product(x.spec.shape[ind:])
     if rows == 0 or x.spec.size % rows:
-        raise ValueError(f"tensorinv: an array of shape {x.spec.shape} is no square matrix with ind={ind}.")
+        raise ValueError(f"tensorinv: an array of shape {x.spec.shape} is not a square matrix with ind={ind}.")
     inverse = inv(Array(recording.reshape(x, (rows, x.spec.size // rows))))
     return Array(recording.reshape(inverse._value, shape))
 

@@ -123,7 +123,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
         return Array(apply(Reshape(wanted), array._value))
     result = view(array, Reshape(wanted))
     if copy is False and (result._view is None or (_is_doubtful(result) and not _is_doubtful(array))):
-        raise ValueError("this reshape may need a copy: leave copy=False out.")
+        raise ValueError("this reshape may need a copy: omit copy=False.")
     return result
 
 

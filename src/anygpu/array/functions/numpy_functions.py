@@ -108,7 +108,7 @@ def call_function(function: Any, arguments: tuple[Any, ...], options: dict[str, 
 
 def _into(out: Any, result: Any, name: str) -> Array:
     if not isinstance(out, Array):
-        raise TypeError(f"np.{name} of an anygpu Array cannot write into a {type(out).__name__}: leave out= away.")
+        raise TypeError(f"np.{name} of an anygpu Array cannot write into a {type(out).__name__}: omit out=.")
     return out._assign(as_array(result))
 
 

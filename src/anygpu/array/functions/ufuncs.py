@@ -169,7 +169,7 @@ def _outs(ufunc: np.ufunc, out: tuple[Any, ...] | None) -> tuple[Array | None, .
         if each is not None and not isinstance(each, Array):
             raise TypeError(
                 f"np.{ufunc.__name__} cannot put the values of an anygpu Array into a NumPy array by itself. "
-                "Write np.asarray(x) for the operand, as in a += np.asarray(x), or leave out= away."
+                "Write np.asarray(x) for the operand, as in a += np.asarray(x), or omit out=."
             )
     return out
 

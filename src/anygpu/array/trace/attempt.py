@@ -103,8 +103,8 @@ def _unfollowed(first: AbstractDevice, second: AbstractDevice) -> str | None:
     if not stayed:
         return None
     return (
-        f"it uses an array of {stayed[0].dtype}{list(stayed[0].shape)} that it finds in a way which anygpu cannot "
-        "follow; it should be an argument"
+        f"it uses an array of {stayed[0].dtype}{list(stayed[0].shape)} that it reaches in a way that anygpu cannot "
+        "follow; pass it as an argument"
     )
 
 
@@ -230,16 +230,16 @@ def _drawn(
             leaves.append(None)
             continue
         else:
-            return NotTraceable(f"it returns a {_kind_of(leaf)}, which anygpu cannot look into")
+            return NotTraceable(f"it returns a {_kind_of(leaf)}, which anygpu cannot inspect")
         kept[where] = None
     if not any(leaf is not None and leaf.which is not None for leaf in leaves):
-        return NotTraceable("it returns no array that it computes from its arguments")
+        return NotTraceable("it returns no array computed from its arguments")
     if not are_needed(tracer.may_raise, wanted):
-        return NotTraceable("it does not use what NumPy may raise an error for, such as an index or an inverse")
+        return NotTraceable("it discards a result for which NumPy may raise an error, such as an index or an inverse")
     others = leaves_of(wanted)
     for each in others:
         if not isinstance(each.buffer, ArrayInput | ScalarInput | CapturedConstant):
-            return NotTraceable(f"it uses an array of {each.spec} from outside, which should be an argument")
+            return NotTraceable(f"it uses an array of {each.spec} from outside; pass it as an argument")
     others.sort(key=lambda each: _order(each.buffer))
     program = linearise(wanted, inputs=others, keep_held=False)[0]
     leaves = _unshared(program, leaves)
@@ -279,7 +279,7 @@ def _returned(array: Array, positions: dict[int, int] | None, result: Callable[[
         return ReturnedLeaf(result(array._value), None, (), same if array.shape else as_numpy_gives)
     array._value  # noqa: B018 - it looks again at what was written to its base
     if not view.can_be_followed:
-        return "it returns a view which anygpu cannot make again; return a copy of it"
+        return "it returns a view that anygpu cannot recreate; return a copy"
     if id(view.base) in positions:
         return ReturnedLeaf(None, positions[id(view.base)], view.path, same)
     return ReturnedLeaf(result(view.base._value), None, view.path, same)

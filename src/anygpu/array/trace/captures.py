@@ -7,7 +7,7 @@ is found in, the step from there, and what has to be true of it. At every call t
 function and the arguments of *that* call. No object of the user's is kept.
 
 Only known kinds of things are followed, and `Unknown` stands for all others: what the function does with one of them
-cannot be recorded.
+cannot be traced.
 """
 
 from __future__ import annotations
@@ -522,7 +522,7 @@ def slots_of(kind: type[Any]) -> Iterator[str]:
 def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
     inside = reaches_inside(code)
     if inside:
-        return f"{name} uses {inside[0]}, through which it reaches what anygpu cannot follow"
+        return f"{name} uses {inside[0]}, through which it reaches objects that anygpu cannot follow"
     imports = sorted(imported_names(code) - APPROVED_MODULES)
     return f"{name} imports {imports[0]} while it runs, which anygpu cannot follow" if imports else None
 

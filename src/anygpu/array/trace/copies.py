@@ -236,7 +236,7 @@ class Copies:
         if hasattr(thing, "__dict__"):
             for name in list(vars(thing)):
                 # What no code names is only carried along.
-                vars(copied)[name] = Unfollowed(f"it uses {name}, which no code names", self._refuse)
+                vars(copied)[name] = Unfollowed(f"it uses {name}, which its code does not name", self._refuse)
             for name, child in self._children(position, "attribute"):
                 vars(copied)[name] = self.of(child)
         for name, child in self._children(position, "slot"):
@@ -425,7 +425,7 @@ class _Builtins:
         def called(thing: Any, name: str, *more: Any) -> Any:
             is_known = self._search.any_name or name in self._search.names or isinstance(thing, types.ModuleType)
             if not is_known and hasattr(thing, "__dict__"):
-                self._refuse("it asks for attributes by names that it makes while it runs")
+                self._refuse("it accesses attributes by computed names")
             return real(thing, name, *more)
 
         return called
@@ -464,7 +464,7 @@ class _TypeOfRecording(type):
         if len(given) == 1:
             kind = type(given[0])
             if kind.__module__.startswith("anygpu."):
-                cls._refuse("it asks for the type of an array with type(); isinstance() can be recorded")  # type: ignore[attr-defined]
+                cls._refuse("it calls type() on an array; isinstance() can be traced")  # type: ignore[attr-defined]
             return kind
         return type(*given, **options)
 

@@ -13,7 +13,7 @@ from anygpu.array.core.views import follow_on_host
 
 
 def attribute(array: Array, name: str, recorder: Tracer) -> Any:
-    """The attribute of the array that stands there, where it is known; else the function cannot be recorded."""
+    """The attribute of the array that stands there, where it is known; else the function cannot be traced."""
     if name == "strides":
         return _example(array, name, recorder).strides
     if name == "flags":
@@ -37,7 +37,7 @@ def _example(array: Array, name: str, recorder: Tracer) -> np.ndarray[Any, Any]:
     if view is None and is_ordered(stored):
         # Nothing is written to it, so no memory is used.
         return np.empty(array.shape, array.dtype)
-    recorder.stop(f"it asks for the {name} of an array that lies in memory as only NumPy knows")
+    recorder.stop(f"it asks for the {name} of an array whose memory layout only NumPy knows")
 
 
 class _Flags:

@@ -144,7 +144,7 @@ class Traced:
     def read(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> list[Any] | None:
-        """Everything that the program depends on, as it is now; `None` when something that is no input has changed."""
+        """The current values of everything that the program depends on; `None` when a non-input has changed."""
         roots = (arguments, keywords, as_function(function))
         values: list[Any] = []
         try:

@@ -83,7 +83,7 @@ def trace(
     try:
         search = CaptureSearch(as_function(function), arguments, keywords)
     except TooMuch:
-        return NotTraceable("it depends on more than anygpu can look at before every call")
+        return NotTraceable("it depends on more objects than anygpu can check before every call")
     why = NotTraceable("")
     try:
         for attempt in _attempts(search, by_value):
@@ -96,7 +96,7 @@ def trace(
             if not result.of_values:
                 break
     except TakesTooLong:
-        return NotTraceable(f"recording it takes longer than {readable_seconds(seconds or 0.0)}", for_now=True)
+        return NotTraceable(f"tracing it takes longer than {readable_seconds(seconds or 0.0)}", for_now=True)
     finally:
         search.forget()
     return why
@@ -157,7 +157,7 @@ def _spec_of(argument: Any) -> Spec | None:
 
 
 def _nothing(function: Callable[..., Any]) -> str:
-    return f"{_name(function)} returns no array, so there is nothing to record."
+    return f"{_name(function)} returns no array, so there is nothing to trace."
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -51,7 +51,7 @@ def number_of(token: Token) -> Number:
         # A C compiler reads a leading zero as octal.
         return int(plain, 8) if len(plain) > 1 and plain.startswith("0") else int(plain)
     except (ValueError, OverflowError):
-        raise Unreadable(f"{token.text} is no number that a constant can have.", token) from None
+        raise Unreadable(f"{token.text} is not a number that a constant can have.", token) from None
 
 
 class _Evaluation:
@@ -70,7 +70,7 @@ class _Evaluation:
             raise Unreadable("a value is missing here.")
         result = self._choice()
         if self.at < len(self.tokens):
-            raise Unreadable("this is no constant expression.", self.tokens[self.at])
+            raise Unreadable("this is not a constant expression.", self.tokens[self.at])
         if self.unsigned is not None and self.is_negative:
             raise _by_type(self.unsigned)
         return result
@@ -166,7 +166,7 @@ class _Evaluation:
                 return self._kept(self.known[token.text], token)
             if token.text in (*_WHOLE, *_REAL, "bool", "min", "max") and self._text() == "(":
                 return self._call(token)
-        raise Unreadable(f"{token.text} is no constant that is known here.", token)
+        raise Unreadable(f"{token.text} is not a constant that is known here.", token)
 
     def _after(self) -> str:
         return self.tokens[self.at + 1].text if self.at + 1 < len(self.tokens) else ""
@@ -220,7 +220,7 @@ def _cast(type: str, value: Number, at: Token) -> Number:
     try:
         return int(value)
     except (ValueError, OverflowError):
-        raise Unreadable(f"{value} is no whole number.", at) from None
+        raise Unreadable(f"{value} is not a whole number.", at) from None
 
 
 def _applied(operator: Token, left: Number, right: Number) -> Number:

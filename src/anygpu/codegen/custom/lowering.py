@@ -105,11 +105,11 @@ def reflected_of(op: Custom) -> Reflected:
     updates = tuple(each.name for each in op.parameters if each.role == "update")
     found = _reflected(op.title, op.language, op.source, op.entry, updates)
     if found.parameters != op.parameters:
-        raise InvalidKernel(op.title, "its buffers are others than its text declares. It was not run.")
+        raise InvalidKernel(op.title, "its buffers differ from those its source declares. It was not run.")
     if [(each.name, each.dtype) for each in found.scalars] != [(each.name, each.dtype) for each in op.scalars]:
-        raise InvalidKernel(op.title, "its numbers are others than its text declares. It was not run.")
+        raise InvalidKernel(op.title, "its numbers differ from those its source declares. It was not run.")
     if found.group is not None and found.group != op.group:
-        raise InvalidKernel(op.title, f"its groups are {found.group} by its text, and not {op.group}. It was not run.")
+        raise InvalidKernel(op.title, f"its groups are {found.group} by its source, not {op.group}. It was not run.")
     return found
 
 

@@ -67,7 +67,7 @@ def check_attributes(text: Text, start: int, stop: int) -> None:
             if token.kind == "string" or (
                 begins and token.text not in _HARMLESS_ATTRIBUTES and not text.is_type(token)
             ):
-                raise Unreadable(f"the attribute {token.text} is not known to be harmless. {ADVICE}", token)
+                raise Unreadable(f"the attribute {token.text} is not known to be safe. {ADVICE}", token)
         place = end
 
 
@@ -171,7 +171,7 @@ class Checking:
         for parameter in self.function.parameters:
             name, element = parameter.name.text, self.text.element(parameter.words)
             if is_forbidden(parameter.name):
-                raise self._refuse(f"{name} is no name for a parameter here.", parameter.name)
+                raise self._refuse(f"{name} is not a name for a parameter here.", parameter.name)
             if parameter.stars:
                 buffer_of(self.text, parameter)
             is_const = parameter.is_const or parameter.space == "constant"
@@ -191,7 +191,7 @@ class Checking:
         """Check what is here, and say where to go on."""
         token = self.tokens[place]
         if token.kind == "string":
-            raise self._refuse("texts are memory, which cannot be checked here.", token)
+            raise self._refuse("strings are memory, which cannot be checked.", token)
         if token.kind == "mark":
             self._mark(place, token)
         if token.kind != "name":
@@ -201,7 +201,7 @@ class Checking:
             check_attributes(self.text, place, end)
             return end
         if is_forbidden(token):
-            why = "cannot be checked" if token.text in _FORBIDDEN else "is no name that a checked kernel may use"
+            why = "cannot be checked" if token.text in _FORBIDDEN else "is not a name that a checked kernel may use"
             raise self._refuse(f"{token.text} {why}.", token)
         if token.text == "typedef":
             raise self._refuse("types are given names outside of functions.", token)
@@ -304,7 +304,7 @@ class Checking:
                 if each.kind == "name" and self._find(each.text) is not None:
                     raise self._refuse(f"{each.text} is a variable here. Write the length as a number.", each)
             if is_forbidden(self.tokens[where]):
-                raise self._refuse(f"{variable.name} is no name for a variable here.", self.tokens[where])
+                raise self._refuse(f"{variable.name} is not a name for a variable here.", self.tokens[where])
             self.scopes[-1][variable.name] = variable
             self.declared.update(range(where, after))
             self.guards.declare(self.text, where, variable)
@@ -354,7 +354,7 @@ class Checking:
         elif plain in _HALF_ACCESS:
             self._vector_access(place, token, _HALF_ACCESS[plain], is_half=True)
         else:
-            raise self._refuse(f"{token.text} is no function that is known to be harmless.", token)
+            raise self._refuse(f"{token.text} is not a function that is known to be safe.", token)
 
     def _vector_access(self, place: int, token: Token, count: int, *, is_half: bool) -> None:
         """The last argument is the array, and what comes before it is the index, in steps of the vector."""

@@ -160,7 +160,7 @@ class _Preparation:
             if name.text not in defined:
                 raise Unreadable(f"{name.text} has no body, so it cannot be checked. {ADVICE}", name)
             if is_forbidden(name) or not may_be_defined(name.text):
-                raise Unreadable(f"{name.text} is no name for a function here. Use another one. {ADVICE}", name)
+                raise Unreadable(f"{name.text} is not a name for a function here. Use another one. {ADVICE}", name)
             for place in text.outside(function.start, function.opening):
                 if is_forbidden(text.tokens[place]):
                     raise Unreadable(f"{text.tokens[place].text} cannot be checked. {ADVICE}", text.tokens[place])

@@ -137,7 +137,7 @@ def group_of(text: Text, function: Function) -> Three | None:
             for words in sizes:
                 value = evaluate_exactly(words, text.enumerators)
                 if not value:
-                    raise Unreadable(f"{value} is no size of a group.", words[0])
+                    raise Unreadable(f"{value} is not a size of a group.", words[0])
                 values.append(value)
             return values[0], values[1], values[2]
         place += 1

@@ -297,7 +297,7 @@ class Text:
         return self.is_specifier(self.tokens[place]) and self.tokens[place + 1].text not in (":", "(", ".")
 
     def element(self, words: Sequence[Token], depth: int = 0) -> tuple[str, int] | None:
-        """The number that a type is made of, and how many of them; `None` for what is no number."""
+        """The number that a type is made of, and how many of them; `None` for what is not a number."""
         texts = [word.text for word in words if word.text != "signed"]
         if depth > 20:
             return None
@@ -429,7 +429,7 @@ class Text:
             raise Unreadable("the length of this array is missing. Write it as a number.", self.tokens[opening])
         value = evaluate_exactly(inner, self.enumerators)
         if not value:
-            raise Unreadable(f"{value} is no length of an array.", inner[0])
+            raise Unreadable(f"{value} is not a length of an array.", inner[0])
         return value
 
 

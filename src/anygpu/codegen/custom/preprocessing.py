@@ -148,7 +148,7 @@ class _Preprocessor:
             if token.text in ("#", "##", "\\", "@", "$", "`"):
                 raise Unreadable(f"{token.text!r} means nothing here.", token)
             if token.text.startswith("anygpu_"):
-                raise Unreadable("names that begin with anygpu_ are ours. Use another name.", token)
+                raise Unreadable("names that begin with anygpu_ are reserved. Use another name.", token)
         return Preprocessed(done, self._constants())
 
     def _constants(self) -> dict[str, Number]:
@@ -239,7 +239,7 @@ class _Preprocessor:
             raise Unreadable("#define needs a name.", words[0])
         name = words[1]
         if name.text.startswith("anygpu_"):
-            raise Unreadable("names that begin with anygpu_ are ours. Use another name.", name)
+            raise Unreadable("names that begin with anygpu_ are reserved. Use another name.", name)
         if not _is_function(words):
             self.macros[name.text] = Macro(name, None, tuple(words[2:]))
             return
@@ -301,7 +301,7 @@ class _Preprocessor:
                 joins = True
                 continue
             if token.text == "#":
-                raise Unreadable("# in a macro is not possible: a kernel has no use for texts.", token)
+                raise Unreadable("# in a macro is not possible: kernels have no strings.", token)
             beside = joins or (place + 1 < len(macro.body) and macro.body[place + 1].text == "##")
             words: Sequence[Token] = (token,)
             if token.text in given:
@@ -311,7 +311,7 @@ class _Preprocessor:
                 both = result.pop().text + moved[0].text
                 again = tokens_of(both, "opencl")
                 if len(again) != 2 or again[0].kind not in ("name", "number", "mark"):
-                    raise Unreadable(f"## makes {both!r}, which is no word.", at)
+                    raise Unreadable(f"## makes {both!r}, which is not a word.", at)
                 moved[0] = moved[0]._replace(kind=again[0].kind, text=both)
             result += moved
             joins = False

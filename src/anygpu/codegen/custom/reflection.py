@@ -49,9 +49,9 @@ def reflect(
     """
     name = title or entry or ""
     if len(source) > MAX_SOURCE:
-        raise InvalidKernel(name, f"its text has {len(source):,} characters; {MAX_SOURCE:,} is the most.")
+        raise InvalidKernel(name, f"its source has {len(source):,} characters; {MAX_SOURCE:,} is the most.")
     if "\0" in source:
-        raise InvalidKernel(name, "its text has a zero character in it. Remove it.")
+        raise InvalidKernel(name, "its source has a zero character in it. Remove it.")
     found = language or language_of(source)
     if found is None:
         raise InvalidKernel(
@@ -65,7 +65,7 @@ def reflect(
     except Unreadable as problem:
         raise problem.for_kernel(name) from None
     except RecursionError:
-        raise InvalidKernel(name, "it is nested too deeply to be read. Write it in steps.") from None
+        raise InvalidKernel(name, "it is nested too deeply. Split it into steps.") from None
     return _checked(result, name, updates)
 
 

@@ -153,7 +153,7 @@ class _Reader:
             token = self._here("mark", found[0])
         else:
             token = self._here("mark", here)
-            raise Unreadable(f"the character {here!r} means nothing in a kernel. Remove it.", token)
+            raise Unreadable(f"the character {here!r} is not valid in a kernel. Remove it.", token)
         self._skip(len(token.text))
         return token
 

@@ -198,7 +198,7 @@ def group_of(module: Module, function: Function) -> Three:
     for argument in attribute.arguments:
         value = evaluate_exactly(argument, module.exact)
         if not value:
-            raise Unreadable(f"{value} is no size of a group.", argument[0])
+            raise Unreadable(f"{value} is not a size of a group.", argument[0])
         sizes.append(value)
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z

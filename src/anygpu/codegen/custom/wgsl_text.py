@@ -98,7 +98,7 @@ class Module:
         self.tokens = tokens_of(source, "wgsl")
         for token in self.tokens:
             if token.text.startswith("anygpu_"):
-                raise Unreadable("names that begin with anygpu_ are ours. Use another name.", token)
+                raise Unreadable("names that begin with anygpu_ are reserved. Use another name.", token)
         self.partners = partners(self.tokens)
         self.variables: dict[str, Variable] = {}
         self.constants: dict[str, Constant] = {}
@@ -375,7 +375,7 @@ class Module:
         tokens = (argument.at,) if isinstance(argument, Type) else argument
         value = evaluate_exactly(tokens, self.exact)
         if not value:
-            raise Unreadable(f"{value} is no number of elements.", tokens[0] if tokens else at)
+            raise Unreadable(f"{value} is not a number of elements.", tokens[0] if tokens else at)
         return value
 
     def size(self, type: Type, depth: int = 0) -> tuple[int, int]:

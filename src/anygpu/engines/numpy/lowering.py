@@ -248,7 +248,7 @@ def _custom(op: Custom, *inputs: HostArray) -> HostArray:
         raise Unsupported(
             f"kernel {op.title}, which is written in {op.language}",
             "numpy",
-            instead="Give the kernel a reference that can be recorded, or use a device of its language.",
+            instead="Give the kernel a reference that can be traced, or use a device of its language.",
         )
     return run(reference_of(op), inputs)[op.result]
 

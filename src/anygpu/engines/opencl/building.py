@@ -138,8 +138,8 @@ class Builder:
         arguments = len(kernel.bindings) + len(kernel.numbers)
         if compiled.num_args != arguments:
             raise InvalidProgram(
-                f"The text of kernel {kernel.name} takes {compiled.num_args} arguments, and its record {arguments}. "
-                "It was not run; please report this."
+                f"The source of kernel {kernel.name} takes {compiled.num_args} arguments, and its record {arguments}. "
+                "It was not run. Please report this."
             )
         return Function(program, compiled, len(kernel.bindings), len(kernel.numbers))
 

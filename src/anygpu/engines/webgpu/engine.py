@@ -91,7 +91,7 @@ class WebGPUEngine(CompilingEngine):
                 driver = WebGPUDriver(opened, device_id=device.id, software=device.software)
                 self._drivers.add(driver)
                 return driver
-        raise DeviceUnavailable(device.id, [f"{device.api} does not offer {device.name} any more."], device=device.id)
+        raise DeviceUnavailable(device.id, [f"{device.api} no longer offers {device.name}."], device=device.id)
 
     def memory(self, device: Device) -> Memory:
         view = self._views[device.id][0]

@@ -46,7 +46,7 @@ class Attend(Primitive, frozen=True):
         if len(inputs) not in (3, 4):
             raise InvalidProgram(f"attend: takes 3 or 4 inputs, not {len(inputs)}.")
         if not math.isfinite(self.scale):
-            raise InvalidProgram(f"attend: {self.scale} is no scale.")
+            raise InvalidProgram(f"attend: {self.scale} is not a scale.")
         q, _, v = inputs[:3]
         if any(each.dtype != q.dtype for each in inputs) or KIND[q.dtype] != "float":
             raise InvalidProgram(

@@ -141,7 +141,7 @@ class Custom(Primitive, frozen=True):
 
     def batched(self, stack: Stack, *given: Batched) -> int:
         raise InvalidProgram(
-            f"the kernel {self.title} has no reference that can be recorded, so calls of it cannot be batched."
+            f"the kernel {self.title} has no reference that can be traced, so calls of it cannot be batched."
         )
 
     def flops(self, inputs: Sequence[Spec], result: Spec) -> int:

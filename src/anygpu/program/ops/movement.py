@@ -110,7 +110,7 @@ class Permute(View, frozen=True):
         require_inputs(self, inputs, 1)
         (x,) = inputs
         if sorted(self.axes) != list(range(len(x.shape))):
-            raise InvalidProgram(f"permute: {self.axes} is no order of the axes of {x}.")
+            raise InvalidProgram(f"permute: {self.axes} is not an order of the axes of {x}.")
         return Spec(tuple(x.shape[axis] for axis in self.axes), x.dtype)
 
     def passed_axes(self, result: Shape, inputs: Sequence[Shape]) -> PassedAxes:
