@@ -13,7 +13,7 @@ import psutil
 
 from anygpu.codegen.kernel import Binding, Kernel
 from anygpu.engines import catalogue
-from anygpu.engines.driver import Driver, Extent, Launch
+from anygpu.engines.driver import Dispatch, Driver, Extent
 from anygpu.hardware.device import Device
 from benchmarks.report import Figure, publish
 
@@ -70,7 +70,7 @@ def use(driver: Driver, kernel: Kernel) -> None:
     values = np.arange(COUNT, dtype=np.float32)
     extents = tuple(Extent(driver.allocate(values.nbytes), 0, values.nbytes) for _ in range(2))
     driver.write(extents[0], values.view(np.uint8))
-    driver.submit([Launch(driver.build(kernel), extents)])
+    driver.submit([Dispatch(driver.build(kernel), extents)])
     if not (driver.read(extents[1]).view(np.float32) == 2 * values).all():
         raise RuntimeError("the device computes wrong results")
     for extent in extents:

@@ -146,11 +146,11 @@ CALIBRATION_DEVICE = fake_device("webgpu:0", state="verified")
 
 
 def _write_probes(folder: Path) -> None:
-    probe_cache.remember(folder / "probes.json", {"webgpu": [CALIBRATION_DEVICE]}, {"webgpu": "print"}, now=1.0)
+    probe_cache.write_cached(folder / "probes.json", {"webgpu": [CALIBRATION_DEVICE]}, {"webgpu": "print"}, now=1.0)
 
 
 def _read_probes(folder: Path) -> bool:
-    return bool(probe_cache.recall(folder / "probes.json", {"webgpu": "print"}, now=2.0))
+    return bool(probe_cache.read_cached(folder / "probes.json", {"webgpu": "print"}, now=2.0))
 
 
 def _write_calibration(folder: Path) -> None:

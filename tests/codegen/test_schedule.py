@@ -18,7 +18,7 @@ from anygpu.engines.unsupported import why_not
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Binary, Cast, Flip, Permute, Primitive, Reshape, Spec, Unary
-from anygpu.testing.sheet import ConformanceProgram
+from anygpu.testing.conformance_program import ConformanceProgram
 from tests.codegen.loops import most_rounds
 from tests.codegen.planning import (
     CARD,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from anygpu.codegen.kernel import Kernel
-from anygpu.engines.driver import Launch
+from anygpu.engines.driver import Dispatch
 from anygpu.engines.opencl.declarations import _FAMILY_OF, with_declarations
 from tests.engines.opencl_kernels import affine, open_first, room, whole
 
@@ -92,7 +92,7 @@ def test_results_are_the_same_with_and_without_the_header(expression: str) -> No
     for own, name in ((True, "without"), (False, "with")):
         driver._builder._own_declarations = own
         target = room(driver, values.nbytes)
-        driver.submit([Launch(driver.build(using(expression, name)), (source, target), (0,))])
+        driver.submit([Dispatch(driver.build(using(expression, name)), (source, target), (0,))])
         results.append(driver.read(target).view(np.float32))
     np.testing.assert_array_equal(results[0], results[1])
     driver.close()

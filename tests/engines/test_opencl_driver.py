@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from anygpu.engines.cutting import Cut
-from anygpu.engines.driver import Clear, Extent, Launch, Move
-from anygpu.engines.opencl.building import Built
-from anygpu.engines.opencl.device import Sharing
+from anygpu.engines.driver import Clear, Dispatch, Extent, Move
+from anygpu.engines.grid_cuts import GridCut
+from anygpu.engines.opencl.builder import OpenCLKernel
+from anygpu.engines.opencl.device import HostSharing
 from anygpu.engines.opencl.driver import OpenCLDriver
 from anygpu.engines.opencl.memory import host_memory
 from anygpu.errors import DeviceLost, InvalidProgram, TooBig
@@ -23,7 +23,7 @@ from tests.engines.opencl_kernels import affine, as_bytes, open_first, room, who
 Floats = npt.NDArray[np.float32]
 
 ODD_SIZES = (1, 2, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025)
-WAYS: tuple[Sharing, ...] = ("shared", "mapped", "staged")
+WAYS: tuple[HostSharing, ...] = ("shared", "mapped", "staged")
 
 
 @pytest.fixture(scope="module", params=WAYS)
@@ -56,7 +56,7 @@ def shared() -> Iterator[OpenCLDriver]:
 
 def run_affine(driver: OpenCLDriver, values: Floats) -> Floats:
     source, target = whole(driver, values), room(driver, values.nbytes)
-    driver.submit([Launch(driver.build(affine(len(values))), (source, target), (0,))])
+    driver.submit([Dispatch(driver.build(affine(len(values))), (source, target), (0,))])
     return driver.read(target).view(np.float32)
 
 
@@ -71,7 +71,7 @@ class TestMemory:
         built = driver.build(affine(1024))
         for value in range(20):
             driver.write(source, as_bytes(np.full(1024, value, np.float32)))
-            driver.submit([Launch(built, (source, target), (0,))])
+            driver.submit([Dispatch(built, (source, target), (0,))])
         assert (driver.read(target).view(np.float32) == 2 * 19 + 1).all()
 
     def test_the_source_may_be_reused_when_a_write_returns(self, driver: OpenCLDriver) -> None:
@@ -87,7 +87,7 @@ class TestMemory:
         built = driver.build(affine(len(values)))
         for _ in range(5):
             source = whole(driver, values)
-            driver.submit([Launch(built, (source, target), (0,))])
+            driver.submit([Dispatch(built, (source, target), (0,))])
             driver.release(source.block)
             del source
         np.testing.assert_array_equal(driver.read(target).view(np.float32), 2 * values + 1)
@@ -106,7 +106,7 @@ class TestMemory:
         driver.write(Extent(block, 0, 8 * step), np.zeros(8 * step, np.uint8))
         driver.write(source, as_bytes(np.arange(floats, dtype=np.float32)))
         for _ in range(2):
-            driver.submit([Launch(driver.build(affine(floats)), (source, target), (0,))])
+            driver.submit([Dispatch(driver.build(affine(floats)), (source, target), (0,))])
         everything = driver.read(Extent(block, 0, 8 * step)).view(np.float32).reshape(8, floats)
         np.testing.assert_array_equal(everything[3], 2 * np.arange(floats) + 1)
         assert not everything[[0, 2, 4, 5, 6, 7]].any()
@@ -116,7 +116,7 @@ class TestMemory:
         nothing = Extent(source.block, source.block.nbytes, 0)
         driver.submit([Clear(nothing), Move(nothing, nothing)])
         kernel = msgspec.structs.replace(affine(64), groups=1)
-        driver.submit([Launch(driver.build(kernel), (nothing, target), (5,))])
+        driver.submit([Dispatch(driver.build(kernel), (nothing, target), (5,))])
         assert driver.read(nothing).nbytes == driver.read_view(nothing).nbytes == 0
 
     @pytest.mark.parametrize("size", [1, 3, 4, 64, 1025])
@@ -159,7 +159,7 @@ class TestViews:
     def test_a_view_waits_for_what_writes_it(self, driver: OpenCLDriver) -> None:
         values = np.arange(1 << 18, dtype=np.float32)
         source, target = whole(driver, values), room(driver, values.nbytes)
-        driver.submit([Launch(driver.build(affine(len(values))), (source, target), (0,))])
+        driver.submit([Dispatch(driver.build(affine(len(values))), (source, target), (0,))])
         np.testing.assert_array_equal(driver.read_view(target).view(np.float32), 2 * values + 1)
 
     def test_nothing_is_copied(self, shared: OpenCLDriver) -> None:
@@ -188,7 +188,7 @@ class TestAdoption:
         assert block is not None
         assert shared.counters.bytes_to_device == 0
         target = room(shared, values.nbytes)
-        shared.submit([Launch(shared.build(affine(1025)), (Extent(block, 0, values.nbytes), target), (0,))])
+        shared.submit([Dispatch(shared.build(affine(1025)), (Extent(block, 0, values.nbytes), target), (0,))])
         np.testing.assert_array_equal(shared.read(target).view(np.float32), 2 * values + 1)
 
     def test_the_array_is_kept_while_the_device_reads_it(self, shared: OpenCLDriver) -> None:
@@ -199,7 +199,7 @@ class TestAdoption:
             values.view(np.float32)[:] = value
             block = shared.adopt_host(values)
             assert block is not None
-            shared.submit([Launch(built, (Extent(block, 0, 4 << 20), target), (0,))])
+            shared.submit([Dispatch(built, (Extent(block, 0, 4 << 20), target), (0,))])
             shared.release(block)
             del block, values
             junk = np.full(1 << 20, -1, np.float32)  # would land in the memory if it were free
@@ -226,7 +226,7 @@ class TestKernels:
         extents = [whole(driver, values), room(driver, values.nbytes)]
         built = driver.build(affine(257, scale=1.0))
         before = msgspec.structs.replace(driver.counters)
-        driver.submit([Launch(built, (extents[turn % 2], extents[1 - turn % 2]), (0,)) for turn in range(50)])
+        driver.submit([Dispatch(built, (extents[turn % 2], extents[1 - turn % 2]), (0,)) for turn in range(50)])
         assert driver.counters.submits - before.submits == 1
         assert driver.counters.dispatches - before.dispatches == 50
         assert driver.counters.allocations == before.allocations
@@ -245,13 +245,13 @@ class TestKernels:
         built = driver.build(kernel), driver.build(msgspec.structs.replace(kernel, flops=9.0))
         sources = [whole(driver, np.full(64, value, np.float32)) for value in (1, 2)]
         targets = [room(driver, 256) for _ in range(2)]
-        driver.submit([Launch(built[turn], (sources[turn], targets[turn]), (0,)) for turn in (0, 1, 0, 1)])
+        driver.submit([Dispatch(built[turn], (sources[turn], targets[turn]), (0,)) for turn in (0, 1, 0, 1)])
         assert [driver.read(target).view(np.float32)[63] for target in targets] == [3, 5]
 
     def test_device_time(self, driver: OpenCLDriver) -> None:
         values = np.zeros(1 << 20, np.float32)
         source, target = whole(driver, values), room(driver, values.nbytes)
-        launch = Launch(driver.build(affine(len(values))), (source, target), (0,))
+        launch = Dispatch(driver.build(affine(len(values))), (source, target), (0,))
         alone: list[float] = []
         # The best of several: on a busy machine one launch alone can be held up for longer than twenty take.
         for _ in range(5):
@@ -269,7 +269,7 @@ class TestKernels:
         kernel = msgspec.structs.replace(affine(64), groups=0)
         extents = (room(driver, 0), room(driver, 0))
         before = driver.counters.dispatches
-        driver.submit([Launch(driver.build(kernel), extents, (0,))], timed=True)
+        driver.submit([Dispatch(driver.build(kernel), extents, (0,))], timed=True)
         assert driver.counters.dispatches == before
         assert driver.device_seconds() == 0.0
 
@@ -277,13 +277,13 @@ class TestKernels:
         built = driver.build(affine(64))
         extent = room(driver, 256)
         with pytest.raises(InvalidProgram, match="2 buffers and 1 numbers; it was given 1 and 1"):
-            driver.submit([Launch(built, (extent,), (0,))])
+            driver.submit([Dispatch(built, (extent,), (0,))])
 
     def test_a_refused_command_leaves_the_ones_before_it_running(self, driver: OpenCLDriver) -> None:
         built = driver.build(affine(64))
         source, target = whole(driver, np.ones(64, np.float32)), room(driver, 256)
         with pytest.raises(InvalidProgram):
-            driver.submit([Launch(built, (source, target), (0,)), Launch(built, (source,), ())])
+            driver.submit([Dispatch(built, (source, target), (0,)), Dispatch(built, (source,), ())])
         assert (driver.read(target).view(np.float32) == 3).all()
 
 
@@ -293,7 +293,7 @@ class TestCutting:
         values = np.arange(6400, dtype=np.float32)
         source, target = whole(driver, values), room(driver, values.nbytes)
         before = driver.counters.dispatches
-        driver.submit([Launch(driver.build(kernel), (source, target), (0,))])
+        driver.submit([Dispatch(driver.build(kernel), (source, target), (0,))])
         assert driver.counters.dispatches - before == 5
         np.testing.assert_array_equal(driver.read(target).view(np.float32), 3 * values + 1)
 
@@ -301,25 +301,25 @@ class TestCutting:
         built = driver.build(msgspec.structs.replace(affine(6400, scale=3.0), flops=2e9))
         source, target = room(driver, 25600), room(driver, 25600)
         for _ in range(2):
-            driver.submit([Launch(built, (source, target), (0,))])
+            driver.submit([Dispatch(built, (source, target), (0,))])
             driver.synchronize()
         before = driver.counters.dispatches
-        driver.submit([Launch(built, (source, target), (0,))])
+        driver.submit([Dispatch(built, (source, target), (0,))])
         assert driver.counters.dispatches - before == 1
 
     def test_a_caller_may_begin_later_in_the_grid(self, driver: OpenCLDriver) -> None:
         kernel = msgspec.structs.replace(affine(256), groups=2)
         values = np.arange(256, dtype=np.float32)
         source, target = whole(driver, values), room(driver, values.nbytes)
-        driver.submit([Clear(target), Launch(driver.build(kernel), (source, target), (2,))])
+        driver.submit([Clear(target), Dispatch(driver.build(kernel), (source, target), (2,))])
         result = driver.read(target).view(np.float32)
         assert not result[:128].any()
         np.testing.assert_array_equal(result[128:], 2 * values[128:] + 1)
 
     def test_a_kernel_without_that_number_is_left_whole(self) -> None:
         kernel = msgspec.structs.replace(affine(6400), numbers=(), flops=1e15)
-        built = Built(kernel, function=None)  # type: ignore[arg-type]
-        assert built.cuts(pace=None) == (Cut(0, 100),)  # type: ignore[arg-type]
+        built = OpenCLKernel(kernel, function=None)  # type: ignore[arg-type]
+        assert built.cuts(pace=None) == (GridCut(0, 100),)  # type: ignore[arg-type]
 
 
 class TestBuilding:

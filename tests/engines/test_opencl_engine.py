@@ -7,7 +7,7 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from anygpu.engines.driver import Extent, Launch
+from anygpu.engines.driver import Dispatch, Extent
 from anygpu.engines.opencl import errors
 from anygpu.engines.opencl.driver import OpenCLDriver
 from anygpu.engines.opencl.engine import OpenCLEngine
@@ -59,7 +59,7 @@ void many({buffers}, __global float *y, uint first_group, {numbers}) {{
         )
         source, target = whole(driver, np.arange(128, dtype=np.float32)), room(driver, 256)
         offsets = tuple(number % 64 for number in range(count))
-        driver.submit([Launch(driver.build(kernel), (source,) * (count - 1) + (target,), (0, *offsets))])
+        driver.submit([Dispatch(driver.build(kernel), (source,) * (count - 1) + (target,), (0, *offsets))])
         expected = np.arange(64) * (count - 1) + sum(offsets[:-1])
         np.testing.assert_array_equal(driver.read(target).view(np.float32), expected)
         driver.close()
@@ -79,7 +79,7 @@ void many({buffers}, __global float *y, uint first_group, {numbers}) {{
         assert source != kernel.source
         built = driver.build(msgspec.structs.replace(kernel, source=source))
         block, target = whole(driver, values), room(driver, values.nbytes)
-        driver.submit([Launch(built, (block, target), (0,))])
+        driver.submit([Dispatch(built, (block, target), (0,))])
         np.testing.assert_array_equal(driver.read(target).view(np.float32), np.sqrt(values) / (values + np.float32(3)))
         driver.close()
         engine.close()
@@ -156,7 +156,7 @@ class TestSubdevices:
         for part in parts:
             driver = engine.open(part)
             source, target = whole(driver, values), room(driver, values.nbytes)
-            driver.submit([Launch(driver.build(affine(1025)), (source, target), (0,))])
+            driver.submit([Dispatch(driver.build(affine(1025)), (source, target), (0,))])
             running.append((driver, target))
         for driver, target in running:
             np.testing.assert_array_equal(driver.read(target).view(np.float32), 2 * values + 1)

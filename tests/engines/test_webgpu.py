@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wgpu.backends.wgpu_native import lib
 
-from anygpu.engines.driver import Launch
+from anygpu.engines.driver import Dispatch
 from anygpu.engines.webgpu.engine import WebGPUEngine
 from anygpu.engines.webgpu.probe import BACKENDS, one_per_card
 from anygpu.errors import DeviceLost
@@ -41,7 +41,7 @@ def test_lavapipe_stops_loops_and_our_limit_is_below() -> None:
         x = room(driver, 64)
         reached = []
         for turns in (driver.target.loop_limit, 200_000):
-            driver.submit([Launch(driver.build(spin_kernel(1, turns)), (x,), (0,))])
+            driver.submit([Dispatch(driver.build(spin_kernel(1, turns)), (x,), (0,))])
             reached.append(int(get(driver, x)[0]))
     assert reached[0] == driver.target.loop_limit
     # When this fails, the cap is gone, and Target.loop_limit may grow.

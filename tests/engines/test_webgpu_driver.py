@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from anygpu.codegen.kernel import Kernel
-from anygpu.engines.driver import Clear, Command, Driver, Extent, Launch, Move
-from anygpu.engines.webgpu import numbers, staging
+from anygpu.engines.driver import Clear, Command, Dispatch, Driver, Extent, Move
+from anygpu.engines.webgpu import numbers, transfers
 from anygpu.engines.webgpu.driver import WebGPUDriver
 from anygpu.engines.webgpu.engine import WebGPUEngine
 from anygpu.errors import DeviceLost, InvalidProgram, TooBig, Unsupported
@@ -93,13 +93,13 @@ def test_data_may_be_reused_after_write(driver: WebGPUDriver) -> None:
 
 @pytest.mark.parametrize("extra", [-1, 0, 1])
 def test_transfers_of_several_pieces(driver: WebGPUDriver, extra: int) -> None:
-    nbytes = staging.DOWNLOAD_BATCH + staging.UPLOAD_PIECE // 2 + extra
+    nbytes = transfers.DOWNLOAD_BATCH + transfers.UPLOAD_PIECE // 2 + extra
     data = random_bytes(nbytes)
     extent = whole(driver.allocate(nbytes), nbytes)
     driver.write(extent, data)
     np.testing.assert_array_equal(driver.read(extent), data)
     driver.release(extent.block)
-    assert driver.live().staging_bytes <= staging.KEPT_BYTES
+    assert driver.live().staging_bytes <= transfers.KEPT_BYTES
 
 
 def test_many_extents_are_read_with_one_submission(driver: WebGPUDriver) -> None:
@@ -165,7 +165,7 @@ def test_a_kernel_at_odd_sizes(driver: WebGPUDriver, count: int) -> None:
 
 def test_commands_keep_their_order_in_one_submission(driver: WebGPUDriver) -> None:
     x, y, z = put(driver, words(300)), room(driver, 300), room(driver, 300)
-    count = Launch(driver.build(count_kernel(300)), (z,))
+    count = Dispatch(driver.build(count_kernel(300)), (z,))
     commands: list[Command] = [
         Clear(z),
         count,
@@ -217,16 +217,16 @@ def test_more_numbers_than_the_table_holds(driver: WebGPUDriver) -> None:
     x, y = put(driver, words(3)), room(driver, 3)
     built = driver.build(add_kernel(3))
     sets = numbers.TABLE_BYTES // 32 + 10
-    driver.submit([Launch(built, (x, y), (0, amount)) for amount in range(sets)])
+    driver.submit([Dispatch(built, (x, y), (0, amount)) for amount in range(sets)])
     np.testing.assert_array_equal(get(driver, y), words(3) + np.uint32(sets - 1))
-    driver.submit([Launch(built, (x, y), (0, 17))])
+    driver.submit([Dispatch(built, (x, y), (0, 17))])
     np.testing.assert_array_equal(get(driver, y), words(3) + np.uint32(17))
 
 
 def test_groups_are_folded_past_the_limit_of_one_dimension(driver: WebGPUDriver) -> None:
     count = 65535 * 256 + 1
     extent = room(driver, count)
-    driver.submit([Clear(extent), Launch(driver.build(count_kernel(count, group_size=256)), (extent,))])
+    driver.submit([Clear(extent), Dispatch(driver.build(count_kernel(count, group_size=256)), (extent,))])
     np.testing.assert_array_equal(get(driver, extent), np.arange(count, dtype=np.uint32))
     driver.release(extent.block)
 
@@ -239,7 +239,7 @@ def test_windows_of_a_block_past_the_binding_limit(driver: WebGPUDriver) -> None
     for first in range(0, nbytes, window):
         size = min(window, nbytes - first)
         kernel = count_kernel(size // 4, group_size=256, start=first // 4)
-        commands.append(Launch(driver.build(kernel), (Extent(block, first, size),)))
+        commands.append(Dispatch(driver.build(kernel), (Extent(block, first, size),)))
     driver.submit(commands)
     borders = [edge for edge in range(0, nbytes, window) if edge] + [64, nbytes - 64]
     around = driver.read_many([Extent(block, edge - 64, 128) for edge in borders])
@@ -277,7 +277,7 @@ def test_more_than_a_binding_can_see_is_too_big(driver: WebGPUDriver) -> None:
     limit = driver.target.binding_bytes
     block = driver.allocate(limit + 1024)
     with pytest.raises(TooBig):
-        driver.submit([Launch(driver.build(count_kernel(10)), (whole(block, limit + 4),))])
+        driver.submit([Dispatch(driver.build(count_kernel(10)), (whole(block, limit + 4),))])
     driver.release(block)
     driver.synchronize()
 
@@ -306,7 +306,7 @@ def test_a_bad_shader_says_what_the_compiler_said(driver: WebGPUDriver, fault: s
     assert len(str(caught.value).splitlines()) >= 2
     assert driver.counters.compilations == before
     extent = room(driver, 10)
-    driver.submit([Clear(extent), Launch(driver.build(good), (extent,))])
+    driver.submit([Clear(extent), Dispatch(driver.build(good), (extent,))])
     np.testing.assert_array_equal(get(driver, extent), np.arange(10, dtype=np.uint32))
 
 
@@ -316,9 +316,9 @@ def test_a_mistake_in_a_submission_leaves_the_device_as_it_was(driver: WebGPUDri
     gone = driver.allocate(40)
     driver.release(gone)
     for bad in (
-        Launch(good.built, (x,), (0, 1)),
-        Launch(good.built, (x, x), (0, 1)),
-        Launch(good.built, (whole(gone, 40), y), (0, 1)),
+        Dispatch(good.built, (x,), (0, 1)),
+        Dispatch(good.built, (x, x), (0, 1)),
+        Dispatch(good.built, (whole(gone, 40), y), (0, 1)),
         Move(x, Extent(y.block, 0, 20)),
         Move(Extent(x.block, 0, 4000), Extent(y.block, 0, 4000)),
         Clear(whole(gone, 40)),
@@ -339,7 +339,7 @@ def test_a_mistake_in_a_submission_leaves_the_device_as_it_was(driver: WebGPUDri
 @pytest.mark.serial
 def test_device_time_is_inside_of_wall_time(driver: WebGPUDriver) -> None:
     extent = room(driver, 64 * 128)
-    spin = Launch(driver.build(spin_kernel(128, 2000)), (extent,), (0,))
+    spin = Dispatch(driver.build(spin_kernel(128, 2000)), (extent,), (0,))
     driver.submit([spin])
     driver.synchronize()
     clear = Clear(extent)
@@ -356,7 +356,7 @@ def test_device_time_is_inside_of_wall_time(driver: WebGPUDriver) -> None:
 
 def test_device_time_is_of_the_last_submission_that_was_timed(driver: WebGPUDriver) -> None:
     extent = room(driver, 64 * 256)
-    long = Launch(driver.build(spin_kernel(256, 5000)), (extent,), (0,))
+    long = Dispatch(driver.build(spin_kernel(256, 5000)), (extent,), (0,))
     short = Clear(extent)
     driver.submit([long], timed=True)
     first = driver.device_seconds()
@@ -374,7 +374,7 @@ def test_without_a_clock_there_is_no_device_time_and_pace_is_learned_all_the_sam
     plain = engine._views[first_device(engine).id][0].request_device_sync(required_features=[])
     driver = WebGPUDriver(plain, device_id="webgpu:0", software=True)
     x, y = put(driver, words(6400)), room(driver, 6400)
-    launch = Launch(driver.build(add_kernel(6400, flops=3e9)), (x, y), (0, 1))
+    launch = Dispatch(driver.build(add_kernel(6400, flops=3e9)), (x, y), (0, 1))
     dispatches = []
     for _ in range(2):
         before = driver.counters.dispatches
@@ -397,7 +397,7 @@ def test_a_submission_that_fails_is_not_timed(driver: WebGPUDriver) -> None:
 
 def test_waiting_lets_other_threads_run(driver: WebGPUDriver) -> None:
     extent = room(driver, 64 * 128)
-    spin = Launch(driver.build(spin_kernel(128, 5000)), (extent,), (0,))
+    spin = Dispatch(driver.build(spin_kernel(128, 5000)), (extent,), (0,))
     steps = 0
     done = threading.Event()
 
@@ -424,7 +424,7 @@ def test_a_long_kernel_is_cut_and_the_parts_cover_it_once(driver: WebGPUDriver) 
     # Guessed to take seconds, so that it is cut, although it is short.
     built = driver.build(add_kernel(count, flops=3e9))
     submits, dispatches = driver.counters.submits, driver.counters.dispatches
-    driver.submit([Clear(y), Launch(built, (x, y), (0, 3)), Launch(built, (y, x), (0, 3))])
+    driver.submit([Clear(y), Dispatch(built, (x, y), (0, 3)), Dispatch(built, (y, x), (0, 3))])
     assert driver.counters.dispatches - dispatches > 20
     # Each part alone: watchdogs count submissions.
     assert driver.counters.submits - submits >= driver.counters.dispatches - dispatches
@@ -432,7 +432,7 @@ def test_a_long_kernel_is_cut_and_the_parts_cover_it_once(driver: WebGPUDriver) 
     np.testing.assert_array_equal(get(driver, x), words(count) + 6)
     # What was measured is not guessed again.
     dispatches = driver.counters.dispatches
-    driver.submit([Launch(built, (x, y), (0, 3))])
+    driver.submit([Dispatch(built, (x, y), (0, 3))])
     assert driver.counters.dispatches - dispatches == 1
     np.testing.assert_array_equal(get(driver, y), words(count) + 9)
 
@@ -442,7 +442,7 @@ def test_no_part_of_a_long_kernel_runs_much_longer_than_it_should() -> None:
         groups, turns = 256, 6000
         extent = room(driver, 64 * groups)
         built = driver.build(spin_kernel(groups, turns, flops=64.0 * groups * turns * 3))
-        launch = Launch(built, (extent,), (0,))
+        launch = Dispatch(built, (extent,), (0,))
         for _ in range(3):
             driver.submit([launch], timed=True)
             total = driver.device_seconds()

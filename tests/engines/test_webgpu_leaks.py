@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import wgpu
 
-from anygpu.engines.driver import Clear, Launch
-from anygpu.engines.webgpu.driver import Live, WebGPUDriver
+from anygpu.engines.driver import Clear, Dispatch
+from anygpu.engines.webgpu.driver import LiveObjects, WebGPUDriver
 from tests.engines.webgpu_kernels import add_kernel, adding, count_kernel, get, opened, put, room, words
 
 #: What the library calls the things that could be left.
@@ -53,7 +53,7 @@ def build_new(driver: WebGPUDriver, length: int) -> None:
 def check_steady(driver: WebGPUDriver, use: Callable[[], None]) -> None:
     """Raises when uses leave more behind than the first did."""
     use()
-    before: tuple[Live, dict[str, int]] = driver.live(), native()
+    before: tuple[LiveObjects, dict[str, int]] = driver.live(), native()
     for _ in range(20):
         use()
     after = driver.live(), native()
@@ -98,7 +98,7 @@ def test_released_memory_is_given_back_with_its_bind_groups() -> None:
         before = native()["Buffer"]
         extents = [put(driver, words(10)) for _ in range(10)]
         built = driver.build(add_kernel(10))
-        driver.submit([Launch(built, (extents[i], extents[i + 1]), (0, 1)) for i in range(9)])
+        driver.submit([Dispatch(built, (extents[i], extents[i + 1]), (0, 1)) for i in range(9)])
         assert driver.live().bind_groups == 9
         driver.release(extents[4].block)
         assert driver.live().bind_groups == 7

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.codegen.kernel import Binding, Kernel
-from anygpu.engines.driver import Block, Bytes, Extent, Launch
+from anygpu.engines.driver import Block, Bytes, Dispatch, Extent
 from anygpu.engines.webgpu.driver import WebGPUDriver
 from anygpu.engines.webgpu.engine import WebGPUEngine
 from anygpu.hardware.device import Device
@@ -145,5 +145,5 @@ def room(driver: WebGPUDriver, count: int) -> Extent:
     return whole(driver.allocate(4 * count), 4 * count)
 
 
-def adding(driver: WebGPUDriver, source: Extent, target: Extent, amount: int) -> Launch:
-    return Launch(driver.build(add_kernel(source.nbytes // 4)), (source, target), (0, amount))
+def adding(driver: WebGPUDriver, source: Extent, target: Extent, amount: int) -> Dispatch:
+    return Dispatch(driver.build(add_kernel(source.nbytes // 4)), (source, target), (0, amount))

@@ -190,7 +190,7 @@ def test_what_is_not_needed_is_not_left_on_the_device(opencl: RecoverableDevice)
     assert listed is buffer_of(y)
     gc.collect()
     worker = worker_of(opencl)
-    assert len(worker._talk.dropped) <= 10
+    assert len(worker._connection.dropped) <= 10
     assert worker._next_handle == 12
 
 
@@ -224,8 +224,8 @@ def test_the_child_dies_again_and_again_in_the_middle_of_work(opencl: Recoverabl
     def torment() -> None:
         for _ in range(4):
             worker = worker_of(opencl)
-            before = worker._talk.number
-            while worker._talk.number < before + 15 and not over.wait(0.001):
+            before = worker._connection.number
+            while worker._connection.number < before + 15 and not over.wait(0.001):
                 pass
             if worker.alive:
                 os.kill(worker.process_id, signal.SIGKILL)
@@ -456,7 +456,7 @@ def left_over(place: RecoverableDevice, known: DeviceRegistry, seen: list[weakre
         left.append(f"{place._copies.bytes} bytes of copies")
     if worker.shared_bytes:
         left.append(f"{worker.shared_bytes} bytes of shared memory")
-    if worker._talk.dropped or worker._talk.abandoned:
+    if worker._connection.dropped or worker._connection.abandoned:
         left.append("the child was not told what is not needed any more")
     if place._live_buffers():
         left.append(f"{place._live_buffers()} are listed")

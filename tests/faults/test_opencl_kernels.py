@@ -11,7 +11,7 @@ import pytest
 _PRELUDE = """
 import msgspec
 import numpy as np
-from anygpu.engines.driver import Launch
+from anygpu.engines.driver import Dispatch
 from tests.engines.opencl_kernels import affine, open_first, room, whole
 
 engine, device, driver = open_first()
@@ -21,7 +21,7 @@ def run(statement, name):
     text = kernel.source.replace("y[i] = 2.0f * x[i] + 1.0f;", statement)
     assert text != kernel.source
     source, target = whole(driver, np.zeros(64, np.float32)), room(driver, 256)
-    driver.submit([Launch(driver.build(msgspec.structs.replace(kernel, source=text)), (source, target), (0,))])
+    driver.submit([Dispatch(driver.build(msgspec.structs.replace(kernel, source=text)), (source, target), (0,))])
     print("submitted", flush=True)
     return driver.read(target)
 """

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from anygpu.engines.driver import Extent, Launch
-from anygpu.engines.opencl.building import KEPT_TEXTS
-from anygpu.engines.opencl.device import Sharing
+from anygpu.engines.driver import Dispatch, Extent
+from anygpu.engines.opencl.builder import KEPT_TEXTS
+from anygpu.engines.opencl.device import HostSharing
 from anygpu.engines.opencl.driver import OpenCLDriver
 from anygpu.engines.opencl.memory import host_memory
 from tests.engines.opencl_kernels import affine, open_first, room, whole
 
-WAYS: tuple[Sharing, ...] = ("shared", "mapped", "staged")
+WAYS: tuple[HostSharing, ...] = ("shared", "mapped", "staged")
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def driver(request: pytest.FixtureRequest) -> Iterator[OpenCLDriver]:
 
 def use(driver: OpenCLDriver) -> Extent:
     source, target = whole(driver, np.arange(257, dtype=np.float32)), room(driver, 4 * 257)
-    driver.submit([Launch(driver.build(affine(257)), (source, target), (0,))], timed=True)
+    driver.submit([Dispatch(driver.build(affine(257)), (source, target), (0,))], timed=True)
     driver.device_seconds()
     driver.read(target)
     driver.read_view(target)

@@ -11,7 +11,7 @@ _PRELUDE = """
 import resource
 import numpy as np
 import psutil
-from anygpu.engines.driver import Clear, Extent, Launch
+from anygpu.engines.driver import Clear, Extent, Dispatch
 from tests.engines.opencl_kernels import affine, open_first, room, whole
 
 def narrow(room_left):
@@ -39,7 +39,7 @@ def test_exhausted_memory_is_recognised_and_recovered_from(sharing: str) -> None
 engine, device, driver = open_first({sharing!r})
 built = driver.build(affine(257))
 source, target = whole(driver, np.ones(257, np.float32)), room(driver, 4 * 257)
-driver.submit([Launch(built, (source, target), (0,))])
+driver.submit([Dispatch(built, (source, target), (0,))])
 driver.synchronize()
 narrow(1 << 30)
 for turn in range(5):
@@ -49,7 +49,7 @@ for turn in range(5):
             kept.append(driver.allocate(128 << 20))
     print(name_of(fill))
     kept.clear()
-    driver.submit([Clear(target), Launch(built, (source, target), (0,))])
+    driver.submit([Clear(target), Dispatch(built, (source, target), (0,))])
     assert (driver.read(target).view(np.float32) == 3).all()
 assert driver.live().blocks == 2, driver.live()
 """)

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 from wgpu.backends.wgpu_native import _api, lib
 
-from anygpu.engines.driver import Block, Clear, Launch, Move
+from anygpu.engines.driver import Block, Clear, Dispatch, Move
 from anygpu.engines.webgpu.driver import WebGPUDriver
 from anygpu.engines.webgpu.engine import WebGPUEngine
 from anygpu.errors import OutOfMemory
@@ -71,7 +71,7 @@ def use(driver: WebGPUDriver) -> None:
     """Something of everything."""
     x, y, z = put(driver, words(1000)), room(driver, 1000), room(driver, 1000)
     built = driver.build(add_kernel(1000, flops=1e9))
-    driver.submit([Clear(z), Launch(built, (x, y), (0, 1)), Move(y, z), adding(driver, z, x, 1)], timed=True)
+    driver.submit([Clear(z), Dispatch(built, (x, y), (0, 1)), Move(y, z), adding(driver, z, x, 1)], timed=True)
     driver.device_seconds()
     driver.read_many([x, y, z])
     driver.write(y, np.zeros(4000, np.uint8))
@@ -91,8 +91,8 @@ def lost_at_each_call() -> None:
         "read": lambda driver, x, built: driver.read(x),
         "read_many": lambda driver, x, built: driver.read_many([x, x]),
         "build": lambda driver, x, built: driver.build(count_kernel(77)),
-        "launch": lambda driver, x, built: driver.submit([Launch(built, (x,))]),
-        "timed": lambda driver, x, built: driver.submit([Launch(built, (x,))], timed=True),
+        "launch": lambda driver, x, built: driver.submit([Dispatch(built, (x,))]),
+        "timed": lambda driver, x, built: driver.submit([Dispatch(built, (x,))], timed=True),
         "clear": lambda driver, x, built: driver.submit([Clear(x)]),
         "submit": lambda driver, x, built: driver.submit([]),
         "synchronize": lambda driver, x, built: driver.synchronize(),
@@ -100,7 +100,7 @@ def lost_at_each_call() -> None:
     for name, action in calls.items():
         driver = opened()
         x, built = put(driver, words(100)), driver.build(count_kernel(100))
-        driver.submit([Launch(built, (x,))])
+        driver.submit([Dispatch(built, (x,))])
         lose(driver)
         first = outcome(lambda: action(driver, x, built))  # noqa: B023 - called at once
         again = {outcome(lambda: other(driver, x, built)) for other in calls.values()}  # noqa: B023
@@ -160,7 +160,7 @@ def lost_between_finish_and_submit() -> None:
 
     _api.libf.wgpuQueueSubmit = lose_and_submit
     say("before")
-    driver.submit([Launch(built, (x,))])
+    driver.submit([Dispatch(built, (x,))])
     say("after")
 
 
@@ -218,10 +218,10 @@ def everything() -> None:
         np.testing.assert_array_equal(get(driver, y), words(count) + np.uint32(5))
     count = 70_000 * 64 + 1
     x = room(driver, count)
-    driver.submit([Clear(x), Launch(driver.build(count_kernel(count)), (x,))])
+    driver.submit([Clear(x), Dispatch(driver.build(count_kernel(count)), (x,))])
     np.testing.assert_array_equal(get(driver, x), np.arange(count, dtype=np.uint32))
     x, y = put(driver, words(6400)), room(driver, 6400)
-    driver.submit([Launch(driver.build(add_kernel(6400, flops=3e9)), (x, y), (0, 3))], timed=True)
+    driver.submit([Dispatch(driver.build(add_kernel(6400, flops=3e9)), (x, y), (0, 3))], timed=True)
     np.testing.assert_array_equal(get(driver, y), words(6400) + 3)
     seconds = driver.device_seconds()
     say("timed" if seconds is None or seconds > 0 else "untimed")

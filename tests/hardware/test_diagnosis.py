@@ -11,7 +11,7 @@ from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Cause, Device, Unavailable
 from anygpu.hardware.diagnosis import SCHEMA, Diagnosis, diagnose
 from anygpu.hardware.diagnosis_context import Finding, Severity
-from anygpu.hardware.evidence import Container, Evidence, Manifest, Node
+from anygpu.hardware.evidence import Container, DeviceNode, Evidence, Manifest
 from anygpu.hardware.inventory import take_inventory
 from anygpu.hardware.sysfs import PciDevice, vendor_name
 from anygpu.testing import fake_device
@@ -271,7 +271,7 @@ class TestEngineFindsNoCard:
         "facts",
         [
             {"variables": {"CUDA_VISIBLE_DEVICES": "-1"}},
-            {"nodes": (Node(path="/dev/nvidia0", openable=False, group="video"),)},
+            {"nodes": (DeviceNode(path="/dev/nvidia0", openable=False, group="video"),)},
         ],
     )
     def test_not_where_the_cause_is_known(self, facts: dict[str, Any]) -> None:
@@ -441,8 +441,8 @@ class TestOnlySoftware:
 
 class TestPermission:
     @staticmethod
-    def node(path: str, group: str | None = "render", *, openable: bool = False) -> Node:
-        return Node(path=path, openable=openable, group=group)
+    def node(path: str, group: str | None = "render", *, openable: bool = False) -> DeviceNode:
+        return DeviceNode(path=path, openable=openable, group=group)
 
     def test_a_node_that_may_not_be_opened(self) -> None:
         diagnosis = examine(LLVMPIPE, card("intel:0"), nodes=(self.node("/dev/dri/renderD128"),))
@@ -572,7 +572,7 @@ class TestContainer:
         assert codes(diagnosis) == ["container_without_card"]
 
     def test_that_was_given_the_card(self) -> None:
-        nodes = (Node(path="/dev/dri/renderD128", openable=True, group="render"),)
+        nodes = (DeviceNode(path="/dev/dri/renderD128", openable=True, group="render"),)
         assert codes(examine(LLVMPIPE, card("amd:0"), container="docker", nodes=nodes)) == ["only_software_adapter"]
 
 
@@ -1029,7 +1029,7 @@ machines = st.fixed_dictionaries(
         "pci": st.sampled_from(
             [(), (on_the_bus("NVIDIA"),), (on_the_bus("AMD"), on_the_bus("Intel", "0000:00:02.0", kernel_driver=None))]
         ),
-        "nodes": st.sampled_from([(), (Node(path="/dev/nvidia0", openable=False, group="root"),)]),
+        "nodes": st.sampled_from([(), (DeviceNode(path="/dev/nvidia0", openable=False, group="root"),)]),
         "variables": st.sampled_from([{}, {"VK_ICD_FILENAMES": "x"}, {"CUDA_VISIBLE_DEVICES": ""}]),
     }
 )

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from anygpu.hardware import evidence
-from anygpu.hardware.evidence import Evidence, Manifest, Node, gather
+from anygpu.hardware.evidence import DeviceNode, Evidence, Manifest, gather
 
 posix = pytest.mark.skipif(
     sys.platform == "win32", reason="device nodes and their groups are a matter of POSIX systems"
@@ -165,7 +165,7 @@ class TestNodes:
 
     def test_whose_it_is(self, machine: Machine) -> None:
         file = machine.put("dev/kfd")
-        assert machine.gather().nodes == (Node(path="/dev/kfd", openable=True, group=file.group()),)
+        assert machine.gather().nodes == (DeviceNode(path="/dev/kfd", openable=True, group=file.group()),)
 
     @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
     def test_a_group_without_a_name(self, machine: Machine) -> None:
@@ -176,7 +176,7 @@ class TestNodes:
 
     def test_a_node_that_leads_nowhere(self, machine: Machine) -> None:
         (machine.put("dev/null").parent / "nvidia0").symlink_to("gone")
-        assert machine.gather().nodes == (Node(path="/dev/nvidia0", openable=False, group=None),)
+        assert machine.gather().nodes == (DeviceNode(path="/dev/nvidia0", openable=False, group=None),)
 
 
 class TestVulkan:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from anygpu._typing import HostArray
-from anygpu.engines import tuning
+from anygpu.engines import tuner
 from anygpu.engines.catalogue import catalogue
 from anygpu.engines.protocol import Lack, Memory
 from anygpu.engines.traits import Isolation
@@ -130,7 +130,7 @@ class SimpleWorker:
         return [Lack(0, "it is not there") for node in program.nodes if node.op.operation_class in self.lacking]
 
     def prepare(self, program: Program) -> float:
-        assert tuning.budget() == 0, "nobody looks for sizes of kernels while a clock runs"
+        assert tuner.budget() == 0, "nobody looks for sizes of kernels while a clock runs"
         seconds = self._kernels(program) * self.speed.compile if program.key not in self._compiled else 0.0
         self._compiled.add(program.key)
         self.clock.advance(seconds)
@@ -398,9 +398,9 @@ class TestRealDevices:
 
 def test_a_limit_of_tuning_holds_in_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYGPU_TUNING_SECONDS", "5")
-    assert tuning.budget() == 5
+    assert tuner.budget() == 5
     with tuning_limited_to(1.0):
-        assert tuning.budget() == 1
+        assert tuner.budget() == 1
         with tuning_limited_to(9.0):
-            assert tuning.budget() == 5, "the user's own limit holds all the same"
-    assert tuning.budget() == 5
+            assert tuner.budget() == 5, "the user's own limit holds all the same"
+    assert tuner.budget() == 5

@@ -12,20 +12,20 @@ from anygpu.engines.catalogue import catalogue
 from anygpu.residency import registry as places_module
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing import FakeEngine, check_worker
+from anygpu.workers.child_process import Child
 from anygpu.workers.opening import open_worker
-from anygpu.workers.probe_runner import survey
-from anygpu.workers.probing import Deadlines
+from anygpu.workers.probe_runner import run_probes
+from anygpu.workers.probe_state import ProbeDeadlines
 from anygpu.workers.process import ProcessWorker
-from anygpu.workers.starting import Child
 from tests.workers.programs import doubled
 
-DEADLINES = Deadlines(total=20.0, step=10.0)
+DEADLINES = ProbeDeadlines(total=20.0, step=10.0)
 
 
 def test_a_probe_stays_if_it_is_asked_to_and_becomes_a_worker() -> None:
     entry = FakeEngine("good").entry()
     adopt: dict[str, Child | None] = {"good": None}
-    (device,) = survey([entry], deadlines=DEADLINES, with_cards=False, adopt=adopt)["good"]
+    (device,) = run_probes([entry], deadlines=DEADLINES, with_cards=False, adopt=adopt)["good"]
     child = adopt["good"]
     assert child is not None
     worker = open_worker(entry, device, adopted=child)  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def test_only_who_is_asked_to_and_has_verified_something_stays() -> None:
     ]
     before = set(psutil.Process().children())
     adopt: dict[str, Child | None] = {"good": None, "bad": None, "worse": None}
-    survey(entries, deadlines=DEADLINES, with_cards=False, adopt=adopt)
+    run_probes(entries, deadlines=DEADLINES, with_cards=False, adopt=adopt)
     good = adopt.pop("good")
     assert good is not None
     assert list(adopt.values()) == [None, None]
@@ -92,7 +92,7 @@ def test_a_dead_worker_is_replaced_by_its_next_generation(monkeypatch: pytest.Mo
     old = place.upload(x)
     first = place.worker
     assert isinstance(first, ProcessWorker)
-    first._talk.child.process.kill()
+    first._connection.child.process.kill()
     (result,) = place.run(doubled(3), [old])
     assert place.download(result).tolist() == [2, 2, 2]
     assert places.worker("other:0") is place.worker is not first

@@ -9,7 +9,7 @@ from anygpu.engines.catalogue import BUILT_IN
 from anygpu.hardware.device import Cause, Device, Unavailable
 from anygpu.hardware.evidence import Evidence, Manifest
 from anygpu.testing import fake_device
-from anygpu.workers.probe_cache import VALID_SECONDS, fingerprint, recall, refreshed, remember
+from anygpu.workers.probe_cache import VALID_SECONDS, fingerprint, read_cached, without_stale_facts, write_cached
 
 EVIDENCE = Evidence(
     system="Linux", release="6.1", machine="x86_64", python="3.11.7", libraries={"anygpu": "0.1", "torch": "2.13.0"}
@@ -24,55 +24,55 @@ def missing(cause: Cause) -> Unavailable:
 
 def test_what_was_found_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "probes.json"
-    remember(path, {"webgpu": [GOOD, missing("no_device")]}, {"webgpu": "print"}, now=1000.0)
-    found = recall(path, {"webgpu": "print"}, now=1010.0)
+    write_cached(path, {"webgpu": [GOOD, missing("no_device")]}, {"webgpu": "print"}, now=1000.0)
+    found = read_cached(path, {"webgpu": "print"}, now=1010.0)
     assert found["webgpu"].items == (GOOD, missing("no_device"))
     assert found["webgpu"].probed_at == 1000.0
 
 
 def test_another_fingerprint_a_day_later_or_a_clock_set_back_is_as_good_as_nothing(tmp_path: Path) -> None:
     path = tmp_path / "probes.json"
-    remember(path, {"webgpu": [GOOD]}, {"webgpu": "print"}, now=1000.0)
-    assert recall(path, {"webgpu": "other"}, now=1001.0) == {}
-    assert recall(path, {"webgpu": "print"}, now=1000.0 + VALID_SECONDS) == {}
-    assert recall(path, {"webgpu": "print"}, now=999.0) == {}
-    assert recall(path, {}, now=1001.0) == {}
+    write_cached(path, {"webgpu": [GOOD]}, {"webgpu": "print"}, now=1000.0)
+    assert read_cached(path, {"webgpu": "other"}, now=1001.0) == {}
+    assert read_cached(path, {"webgpu": "print"}, now=1000.0 + VALID_SECONDS) == {}
+    assert read_cached(path, {"webgpu": "print"}, now=999.0) == {}
+    assert read_cached(path, {}, now=1001.0) == {}
 
 
 @pytest.mark.parametrize("cause", ["hung", "crashed", "garbage", "failed", "lost", "wrong_result", "import_failed"])
 def test_a_bad_outcome_is_not_remembered(tmp_path: Path, cause: Cause) -> None:
     path = tmp_path / "probes.json"
-    remember(path, {"webgpu": [GOOD, missing(cause)]}, {"webgpu": "print"}, now=1000.0)
-    assert recall(path, {"webgpu": "print"}, now=1001.0) == {}
+    write_cached(path, {"webgpu": [GOOD, missing(cause)]}, {"webgpu": "print"}, now=1000.0)
+    assert read_cached(path, {"webgpu": "print"}, now=1001.0) == {}
 
 
 def test_a_device_that_was_not_verified_is_not_remembered(tmp_path: Path) -> None:
     path = tmp_path / "probes.json"
-    remember(path, {"webgpu": [fake_device("webgpu:0")]}, {"webgpu": "print"}, now=1000.0)
-    assert recall(path, {"webgpu": "print"}, now=1001.0) == {}
+    write_cached(path, {"webgpu": [fake_device("webgpu:0")]}, {"webgpu": "print"}, now=1000.0)
+    assert read_cached(path, {"webgpu": "print"}, now=1001.0) == {}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"webgpu": {"fingerprint": 7}}', b"\x00\xff", b"null"])
 def test_a_torn_or_foreign_file_is_ignored_and_replaced(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "probes.json"
     path.write_bytes(content)
-    assert recall(path, {"webgpu": "print"}, now=1.0) == {}
-    remember(path, {"webgpu": [GOOD]}, {"webgpu": "print"}, now=1.0)
-    assert "webgpu" in recall(path, {"webgpu": "print"}, now=2.0)
+    assert read_cached(path, {"webgpu": "print"}, now=1.0) == {}
+    write_cached(path, {"webgpu": [GOOD]}, {"webgpu": "print"}, now=1.0)
+    assert "webgpu" in read_cached(path, {"webgpu": "print"}, now=2.0)
     assert [file.name for file in tmp_path.iterdir()] == ["probes.json"]
 
 
 def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    remember(tmp_path / "file" / "probes.json", {"webgpu": [GOOD]}, {"webgpu": "print"}, now=1.0)
+    write_cached(tmp_path / "file" / "probes.json", {"webgpu": [GOOD]}, {"webgpu": "print"}, now=1.0)
 
 
 def test_engines_are_kept_side_by_side(tmp_path: Path) -> None:
     path = tmp_path / "probes.json"
     prints = {"webgpu": "a", "torch": "b"}
-    remember(path, {"webgpu": [GOOD]}, prints, now=1.0)
-    remember(path, {"torch": [fake_device("torch:cpu", state="verified")]}, prints, now=2.0)
-    assert set(recall(path, prints, now=3.0)) == {"webgpu", "torch"}
+    write_cached(path, {"webgpu": [GOOD]}, prints, now=1.0)
+    write_cached(path, {"torch": [fake_device("torch:cpu", state="verified")]}, prints, now=2.0)
+    assert set(read_cached(path, prints, now=3.0)) == {"webgpu", "torch"}
 
 
 def test_the_fingerprint_changes_with_the_machine_and_the_engines_own_library_only(
@@ -95,11 +95,11 @@ def test_the_fingerprint_changes_with_the_machine_and_the_engines_own_library_on
 
 
 def test_facts_that_change_all_the_time_are_not_taken_from_the_cache() -> None:
-    gpu = refreshed(fake_device("torch:cuda:0", state="verified", load=0.5))
+    gpu = without_stale_facts(fake_device("torch:cuda:0", state="verified", load=0.5))
     assert isinstance(gpu, Device)
     assert gpu.memory_free is None
     assert gpu.load is None
     assert "last probed" in gpu.unknown["memory_free"]
-    processor = refreshed(fake_device("numpy", kind="cpu", state="verified", memory=1 << 20))
+    processor = without_stale_facts(fake_device("numpy", kind="cpu", state="verified", memory=1 << 20))
     assert isinstance(processor, Device)
     assert processor.memory_free == 1 << 20, "free now, and never more than there is"

@@ -15,27 +15,27 @@ import pytest
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.testing import FakeEngine, Fault, fake_device
-from anygpu.workers.probe_messages import Item
-from anygpu.workers.probe_runner import survey
-from anygpu.workers.probing import Deadlines
+from anygpu.workers.probe_messages import ProbeItem
+from anygpu.workers.probe_runner import run_probes
+from anygpu.workers.probe_state import ProbeDeadlines
 
 GOOD = FakeEngine("good").entry()
 
 #: Long enough for a child to start on a busy machine, short enough for a test.
-DEADLINES = Deadlines(total=6.0, step=1.5)
+DEADLINES = ProbeDeadlines(total=6.0, step=1.5)
 
 
 def faulty(fault: Fault, where: str = "bad:1") -> EngineEntry:
     return FakeEngine("bad", [fake_device(f"bad:{n}") for n in range(3)], {where: fault}).entry()
 
 
-def by_id(items: list[Item]) -> dict[str, Device | Unavailable]:
+def by_id(items: list[ProbeItem]) -> dict[str, Device | Unavailable]:
     return {item.id: item for item in items if isinstance(item, Device | Unavailable)}
 
 
 def timed_survey(*entries: EngineEntry) -> tuple[dict[str, Device | Unavailable], float]:
     began = time.monotonic()
-    results = survey(entries, with_cards=False, deadlines=DEADLINES)
+    results = run_probes(entries, with_cards=False, deadlines=DEADLINES)
     seconds = time.monotonic() - began
     return by_id([item for items in results.values() for item in items]), seconds
 
@@ -107,7 +107,7 @@ def test_the_last_words_of_a_child_are_kept() -> None:
 
 def test_a_missing_library_is_known_without_starting_anything() -> None:
     entry = EngineEntry(name="other", target="nothing:here", requires="no-such-distribution", extra="other")
-    (item,) = survey([entry], with_cards=False, deadlines=DEADLINES)["other"]
+    (item,) = run_probes([entry], with_cards=False, deadlines=DEADLINES)["other"]
     assert isinstance(item, Unavailable)
     assert (item.cause, item.fix) == ("not_installed", "pip install 'anygpu[other]'")
 
@@ -131,9 +131,10 @@ def test_in_a_frozen_application_no_child_is_started(monkeypatch: pytest.MonkeyP
 def test_a_hanging_child_does_not_outlive_a_parent_that_is_killed() -> None:
     script = """
 from anygpu.testing import FakeEngine
-from anygpu.workers.probing import Deadlines
-from anygpu.workers.probe_runner import survey
-survey([FakeEngine("bad", faults={"bad:0": "hang"}).entry()], with_cards=False, deadlines=Deadlines(total=2, step=2))
+from anygpu.workers.probe_state import ProbeDeadlines
+from anygpu.workers.probe_runner import run_probes
+entry = FakeEngine("bad", faults={"bad:0": "hang"}).entry()
+run_probes([entry], with_cards=False, deadlines=ProbeDeadlines(total=2, step=2))
 """
     parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
     process = psutil.Process(parent.pid)

@@ -28,10 +28,10 @@ from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Concatenate, Input
 from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.testing import FakeEngine, Fault, fake_device
-from anygpu.workers import child_connection, shared, task_messages
+from anygpu.workers import child_connection, shared_memory, task_messages
 from anygpu.workers.error_transport import read, written
 from anygpu.workers.process import ProcessWorker
-from anygpu.workers.shared import MOST_OUT
+from anygpu.workers.shared_memory import MOST_OUT
 from tests.workers.programs import chain, doubled
 
 NUMPY = next(entry for entry in catalogue() if entry.name == "numpy")
@@ -104,8 +104,8 @@ def test_a_crash_in_mid_call_is_a_lost_device(fault: Fault, words: str) -> None:
 
 def test_the_last_words_of_a_child_are_in_the_error() -> None:
     worker = faulty("segfault")
-    assert worker._talk.child.process.stdin is not None
-    os.pwrite(worker._talk.child._stderr.fileno(), b"a driver's last words", 0)
+    assert worker._connection.child.process.stdin is not None
+    os.pwrite(worker._connection.child._stderr.fileno(), b"a driver's last words", 0)
     with pytest.raises(DeviceLost, match="a driver's last words"):
         worker.run(doubled(3), [np.ones(3, np.float32)])
 
@@ -203,8 +203,8 @@ def test_shared_memory_is_used_again_and_given_back(worker: ProcessWorker) -> No
     for part in parts:
         np.testing.assert_array_equal(part, 2)
     del parts, part
-    worker._talk.shared._pool.trim(0)  # type: ignore[union-attr]
-    worker._talk.tidy()
+    worker._connection.shared._pool.trim(0)  # type: ignore[union-attr]
+    worker._connection.tidy()
     worker.run(doubled(3), [x[:3]])
     assert worker.shared_bytes == 0
     assert mapped_segments(worker.process_id) == 0
@@ -222,7 +222,7 @@ def test_any_number_of_results_can_be_kept(worker: ProcessWorker) -> None:
 
 @pytest.mark.serial  # others put files there, too
 @pytest.mark.parametrize(("by_port", "kind"), [(False, "posix"), (True, None)])
-def test_the_ways_of_other_systems(by_port: bool, kind: shared.Kind | None) -> None:
+def test_the_ways_of_other_systems(by_port: bool, kind: shared_memory.SegmentKind | None) -> None:
     """POSIX shared memory, as on macOS; and a port of this machine without shared memory, as where nothing else is."""
     before = set(Path("/dev/shm").iterdir()) if sys.platform == "linux" else set()
     worker = ProcessWorker.start(NUMPY, numpy_device(), by_port=by_port, memory_kind=kind)
@@ -263,10 +263,10 @@ def test_handles_that_nobody_has_are_free_in_the_child(monkeypatch: pytest.Monke
     assert full - empty >= 10 * x.nbytes
     monkeypatch.setattr(child_connection, "DROPPED_BYTES", 3 * x.nbytes)
     handles = [worker.upload(x) for _ in range(4)]
-    number = worker._talk.number
+    number = worker._connection.number
     del handles
-    assert len(worker._talk.dropped) < 4, "when many bytes wait, the child is told without a call"
-    assert worker._talk.number == number
+    assert len(worker._connection.dropped) < 4, "when many bytes wait, the child is told without a call"
+    assert worker._connection.number == number
     registry.close()
 
 
@@ -289,24 +289,24 @@ def test_a_handle_of_an_earlier_worker_is_refused(worker: ProcessWorker) -> None
 def test_a_program_is_sent_once_and_again_when_the_child_has_forgotten_it(worker: ProcessWorker) -> None:
     x = np.ones(3, np.float32)
     sent: list[task_messages.Envelope] = []
-    post = worker._talk.post
+    post = worker._connection.post
 
     def watch(envelope: task_messages.Envelope, attached: Any) -> None:
         sent.append(envelope)
         post(envelope, attached)
 
-    worker._talk.post = watch  # type: ignore[method-assign]
+    worker._connection.post = watch  # type: ignore[method-assign]
     for _ in range(3):
         worker.run(doubled(3), [x])
     assert [each.task.text is None for each in sent if isinstance(each.task, task_messages.Run)] == [False, True, True]
     # As if the child had forgotten it.
-    worker._talk.sent[chain(3).key] = None
+    worker._connection.sent[chain(3).key] = None
     (result,) = worker.run(chain(3), [x]).results
     np.testing.assert_allclose(result, np.tanh(x) + x)
     for size in range(4, 4 + child_connection.PROGRAMS_SENT):
-        worker._talk.sent[doubled(size).key] = None
+        worker._connection.sent[doubled(size).key] = None
     worker.run(doubled(3), [x])
-    assert len(worker._talk.sent) <= child_connection.PROGRAMS_SENT + 1
+    assert len(worker._connection.sent) <= child_connection.PROGRAMS_SENT + 1
 
 
 def test_errors_cross_with_their_class_and_their_fields() -> None:
@@ -418,7 +418,7 @@ def test_a_caller_who_does_not_wait_any_longer_does_no_harm(worker: ProcessWorke
     """Ctrl-C: the answer of the abandoned call comes later, and is nobody's."""
     x = np.ones(1_000_000, np.float32)
     worker.run(doubled(x.size), [x])
-    receive = worker._talk.link.receive
+    receive = worker._connection.link.receive
     calls_left = 1
 
     def interrupted(timeout: float | None = None) -> memoryview:
@@ -428,19 +428,19 @@ def test_a_caller_who_does_not_wait_any_longer_does_no_harm(worker: ProcessWorke
             raise KeyboardInterrupt
         return receive(timeout)
 
-    worker._talk.link.receive = interrupted  # type: ignore[method-assign]
+    worker._connection.link.receive = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         worker.run(doubled(x.size), [x], keep=True)
     assert worker.alive
-    assert len(worker._talk.abandoned) == 1
+    assert len(worker._connection.abandoned) == 1
     (result,) = worker.run(chain(4), [x[:4]]).results
     np.testing.assert_allclose(result, np.tanh(x[:4]) + x[:4], rtol=1e-6)
-    assert worker._talk.abandoned == {}
-    assert len(worker._talk.dropped) == 1, "what the abandoned call has left on the device is given up"
+    assert worker._connection.abandoned == {}
+    assert len(worker._connection.dropped) == 1, "what the abandoned call has left on the device is given up"
 
 
 def test_waiting_for_another_caller_has_an_end_too(worker: ProcessWorker) -> None:
-    with worker._talk.use(), pytest.raises(ag.DeadlineExceeded):
+    with worker._connection.use(), pytest.raises(ag.DeadlineExceeded):
         worker.run(doubled(3), [np.ones(3, np.float32)], timeout=0.05)
 
 
@@ -470,10 +470,10 @@ assert worker.run(doubled(3), [x]).results[0].tolist() == [2, 2, 2]
 
 def test_memory_that_was_given_back_before_it_was_used_is_not_announced(worker: ProcessWorker) -> None:
     """As when there is room for the first of two arguments, and not for the second."""
-    assert worker._talk.shared is not None
-    block = worker._talk.shared.allocate(1 << 20)
-    worker._talk.shared.release(block)
-    worker._talk.shared._pool.trim(0)
+    assert worker._connection.shared is not None
+    block = worker._connection.shared.allocate(1 << 20)
+    worker._connection.shared.release(block)
+    worker._connection.shared._pool.trim(0)
     x = np.ones(100_000, np.float32)
     (result,) = worker.run(doubled(x.size), [x]).results
     np.testing.assert_array_equal(result, x + x)

@@ -25,14 +25,14 @@ from anygpu.codegen.target import Target
 from anygpu.codegen.types import part_of
 from anygpu.engines.block_ref import ARRAYS, CONSTANTS, TEMPORARIES, BlockRef, window_of
 from anygpu.engines.disk_cache import DiskCache, stamp_of
-from anygpu.engines.driver import Built, Bytes, Clear, Command, Counters, Driver, Extent, Launch, Move, difference
+from anygpu.engines.driver import Built, Bytes, Clear, Command, Counters, Dispatch, Driver, Extent, Move, difference
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.kernel_timing import KernelTimer
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.protocol import Lack
-from anygpu.engines.tuning import Tuner, budget
+from anygpu.engines.tuner import Tuner, budget
 from anygpu.engines.unsupported import why_not
 from anygpu.errors import (
     AllocationError,
@@ -385,7 +385,7 @@ class Session:
                 else arrays[position].offset % alignment // ITEMSIZE[part_of(arrays[position].spec.dtype)]
                 for position in step.numbers
             )
-            commands.append(Launch(step.built, extents, numbers))
+            commands.append(Dispatch(step.built, extents, numbers))
         return commands
 
     def synchronize(self) -> None:

@@ -31,7 +31,7 @@ class Extent(NamedTuple):
     nbytes: int
 
 
-class Launch(NamedTuple):
+class Dispatch(NamedTuple):
     """A built kernel on its buffers. Offsets that the device cannot bind are in the kernel's numbers already."""
 
     built: Built
@@ -52,7 +52,7 @@ class Clear(NamedTuple):
     extent: Extent
 
 
-Command = Launch | Move | Clear
+Command = Dispatch | Move | Clear
 
 
 class Counters(msgspec.Struct, kw_only=True):

@@ -15,7 +15,7 @@ import numpy as np
 from anygpu.codegen.functions import accuracy
 from anygpu.codegen.kernel import Kernel, Schedule
 from anygpu.engines.block_ref import TUNING, BlockRef, window_of
-from anygpu.engines.driver import Bytes, Clear, Command, Counters, Driver, Launch, Move, difference
+from anygpu.engines.driver import Bytes, Clear, Command, Counters, Dispatch, Driver, Move, difference
 from anygpu.errors import AllocationError
 from anygpu.memory.stats import Stats
 
@@ -152,5 +152,5 @@ class KernelTimer:
                 built = self._driver.build(kernel)
                 if self._driver.counters.compilations > before:
                     self._unused.add((kernel.source, kernel.name))
-            launches.append(Launch(built, tuple(extents), kernel.values or (0,) * len(kernel.numbers)))
+            launches.append(Dispatch(built, tuple(extents), kernel.values or (0,) * len(kernel.numbers)))
         return launches

@@ -1,6 +1,6 @@
 """How long sizes of kernels may be looked for, said by whoever asks for a program to be compiled.
 
-Apart from `anygpu.engines.tuning`, because a process that has others compile for it needs no compiler to say so.
+Apart from `anygpu.engines.tuner`, because a process that has others compile for it needs no compiler to say so.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import msgspec
 
 from anygpu.receipts import require_reasons
 
-Kind = Literal["gpu", "cpu", "npu"]
+DeviceKind = Literal["gpu", "cpu", "npu"]
 
 #: absent    the library, the driver or the hardware is not there
 #: present   it is listed, but it cannot be opened or it computes wrongly
@@ -55,7 +55,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
     #: The engine, and where it has several what it calls the device: "numpy", "webgpu:0", "torch:cuda:1".
     id: str
     engine: str
-    kind: Kind
+    kind: DeviceKind
     form: Form
     name: str
     state: State

@@ -59,7 +59,7 @@ _NODES = ("dev/dri/renderD*", "dev/nvidia[0-9]*", "dev/nvidiactl", "dev/nvidia-u
 Container = Literal["docker", "podman", "kubernetes", "container"]
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
     """A device node under /dev."""
 
     path: str
@@ -87,7 +87,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     wsl: bool = False
     user: str = ""
     pci: tuple[PciDevice, ...] = ()
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[DeviceNode, ...] = ()
     vulkan_loader: str | None = None
     vulkan_drivers: tuple[Manifest, ...] = ()
     opencl_drivers: tuple[Manifest, ...] = ()
@@ -151,10 +151,10 @@ def _user() -> str:
         return str(os.geteuid())
 
 
-def _nodes(root: Path) -> Iterable[Node]:
+def _nodes(root: Path) -> Iterable[DeviceNode]:
     for pattern in _NODES:
         for path in sorted(root.glob(pattern)):
-            yield Node(
+            yield DeviceNode(
                 path="/" + str(path.relative_to(root)),
                 openable=os.access(path, os.R_OK | os.W_OK),
                 group=_group(path),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from anygpu.array.trace.traced import Traced
 from anygpu.engines.catalogue import traits_of
-from anygpu.engines.tuning import budget as tuning_budget
+from anygpu.engines.tuner import budget as tuning_budget
 from anygpu.errors import DeviceLost, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.hardware.selection import matches_name, require, select

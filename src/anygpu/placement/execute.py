@@ -12,7 +12,7 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.errors import AnyGPUError
 from anygpu.fallback_warnings import ran_on_host
-from anygpu.hardware.device import Kind
+from anygpu.hardware.device import DeviceKind
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.check import compared, judge_returned, learn_flags, pin
@@ -268,7 +268,7 @@ def receipt_of(
     *,
     task: str,
     device: str,
-    kind: Kind,
+    kind: DeviceKind,
     reason: str,
     attempts: tuple[Attempt, ...],
     predicted: float | None,
@@ -330,7 +330,7 @@ def _run_on_lazy_arrays(
     )
 
 
-def _kind_of(call: Call, device: str) -> Kind:
+def _kind_of(call: Call, device: str) -> DeviceKind:
     """Of a device that has just been used, so that looking for it is no news."""
     found = call.planner.machine().device(device) if device != "numpy" else None
     return found.kind if found is not None else "cpu"

@@ -21,8 +21,8 @@ from anygpu.hardware.selection import prefer, require
 from anygpu.residency.handle import DeviceHandle
 from anygpu.residency.lineage import Evicted, HostCopyCache, Loss
 from anygpu.residency.recoverable import RecoverableDevice
+from anygpu.workers.child_process import Child
 from anygpu.workers.opening import home_of, open_worker
-from anygpu.workers.starting import Child
 from anygpu.workers.worker import Worker
 
 __all__ = ["DeviceHandle", "DeviceRegistry", "registry"]

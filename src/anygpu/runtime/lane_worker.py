@@ -16,7 +16,7 @@ import msgspec
 from anygpu.array.core.structure import flatten
 from anygpu.errors import AnyGPUError, DeadlineExceeded, Unsupported, name_of, text_of
 from anygpu.fallback_warnings import attribute_to_line
-from anygpu.hardware.device import Kind
+from anygpu.hardware.device import DeviceKind
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.execute import hear_numpy, learn_from, receipt_of, run_at, run_untraced
 from anygpu.placement.floating_point import is_finite, is_shown
@@ -535,7 +535,7 @@ class _Launch(NamedTuple):
 
     task: str
     choice: Choice
-    kind: Kind
+    kind: DeviceKind
     share: Ran
     predicted: float
     how: str

@@ -20,7 +20,7 @@ from anygpu.errors import StoreError
 from anygpu.program.primitives import Spec
 from anygpu.store.directory import ALIGNMENT, Entry
 from anygpu.store.private_folder import PrivateFolder, hold, room_for
-from anygpu.workers import shared as worker_memory
+from anygpu.workers import shared_memory as worker_memory
 
 PREFIX = "segment-"
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from anygpu.errors import AnyGPUError, text_of
 from anygpu.fallback_warnings import warn_fallback
-from anygpu.hardware.device import Kind
+from anygpu.hardware.device import DeviceKind
 from anygpu.hardware.selection import select
 from anygpu.placement.call_site import first_choice, lacking, no_device
 from anygpu.placement.options import Options
@@ -212,7 +212,7 @@ class StreamDevices:
 
     # -- for receipts
 
-    def kind_of(self, device: str) -> Kind:
+    def kind_of(self, device: str) -> DeviceKind:
         found = self._planner.machine().device(device) if device != "numpy" else None
         return found.kind if found is not None else "cpu"
 

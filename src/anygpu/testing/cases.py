@@ -51,7 +51,7 @@ from anygpu.program.primitives import (
     Update,
     Windows,
 )
-from anygpu.testing.sheet import REFERENCE_DTYPES, Class, ConformanceProgram, tame, values
+from anygpu.testing.conformance_program import REFERENCE_DTYPES, ConformanceProgram, ResultClass, tame, values
 
 #: Functions of which there is only one right answer.
 _EXACT_UNARY: tuple[UnaryFunction, ...] = (
@@ -68,7 +68,7 @@ _DIFFERENT_ARITHMETIC: tuple[DType, ...] = ("bool", "int64", "uint32", "float16"
 _DIFFERENT_ELEMENTS: tuple[DType, ...] = ("bool", "uint32", "float32", "complex64")
 
 
-def sheets(*, deep: bool = False) -> Iterator[ConformanceProgram]:
+def conformance_programs(*, deep: bool = False) -> Iterator[ConformanceProgram]:
     """All of them, always the same. With `deep`, every type in everything."""
     for dtype in REFERENCE_DTYPES:
         makers = list(_FOR_EVERY_TYPE)
@@ -117,7 +117,7 @@ def _binary(dtype: DType) -> ConformanceProgram:
     one, other, small, exponents, power = sheet.given
     for fn in BINARY:
         op = Binary(fn)
-        kind: Class = "function" if fn in _INEXACT_BINARY else "exact"
+        kind: ResultClass = "function" if fn in _INEXACT_BINARY else "exact"
         if fn == "ldexp":
             if KIND[dtype] == "float":
                 scaled = sheet.add(op, small, exponents)
@@ -301,7 +301,7 @@ def _picking(dtype: DType) -> ConformanceProgram:
     sheet.expect_of(Gather(2, 1), x, index)
     sheet.expect_of(Gather(1, 1), x, sheet.add(Slice((0, 0), (2, 0), (1, 1)), index))
     for fn in _SCATTERS:
-        kind: Class = "sum" if fn in ("add", "multiply") else "exact"
+        kind: ResultClass = "sum" if fn in ("add", "multiply") else "exact"
         sheet.expect_of(Scatter(fn, 1), x, index, updates, kind=kind, terms=8)
         sheet.expect_of(Scatter(fn, 1, 1), x, index, batch_updates, kind=kind, terms=8)
     some = sheet.add(Slice((0, 0, 0, 0), (2, 1, 3, 4), (1, 1, 1, 1)), updates)

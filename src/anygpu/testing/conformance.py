@@ -16,8 +16,8 @@ from anygpu.hardware.device import FEATURES, Device, Unavailable
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Cast, Gather, Input, Primitive, Scatter
-from anygpu.testing.cases import sheets
-from anygpu.testing.sheet import REFERENCE_DTYPES, ConformanceProgram, Result, tame, values
+from anygpu.testing.cases import conformance_programs
+from anygpu.testing.conformance_program import REFERENCE_DTYPES, ConformanceProgram, ConformanceResult, tame, values
 from anygpu.workers.host_fallback import run_with_host
 
 
@@ -55,7 +55,7 @@ def check_engine_programs(engine: Engine, device: Device, *, deep: bool = False)
         ):
             _check_transport(engine, device, array)
     reasons: set[str] = set()
-    for sheet in sheets(deep=deep):
+    for sheet in conformance_programs(deep=deep):
         reasons |= _check_sheet(engine, device, sheet)
     _check_errors(engine, device)
     _check_compilation(engine, device)
@@ -109,7 +109,7 @@ def _check_sheet(engine: ProgramEngine, device: Device, sheet: ConformanceProgra
     return reasons
 
 
-def _difference(wanted: HostArray, got: HostArray, result: Result) -> str | None:
+def _difference(wanted: HostArray, got: HostArray, result: ConformanceResult) -> str | None:
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
         return f"is {got.dtype}{list(got.shape)}, not {wanted.dtype}{list(wanted.shape)}"
     allowed = np.zeros(wanted.shape)
@@ -129,7 +129,7 @@ def _difference(wanted: HostArray, got: HostArray, result: Result) -> str | None
     return f"{first} is {got[first]} instead of {wanted[first]}, which is off by more than {allowed[first]:.2g}; {many}"
 
 
-def _scale(wanted: HostArray, result: Result) -> HostArray:
+def _scale(wanted: HostArray, result: ConformanceResult) -> HostArray:
     """What a difference is relative to: a number itself, or the largest of those that were computed together."""
     sizes = np.abs(wanted)
     if result.kind in ("arithmetic", "function"):

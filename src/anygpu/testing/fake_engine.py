@@ -22,7 +22,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Lack, Memory, verified
 from anygpu.errors import AnyGPUError, DeviceLost, OutOfMemory
-from anygpu.hardware.device import Device, Kind, Unavailable, unknown_facts
+from anygpu.hardware.device import Device, DeviceKind, Unavailable, unknown_facts
 from anygpu.hardware.verification import VerifiedType
 from anygpu.program.graph import Program
 
@@ -37,7 +37,9 @@ class FakeDeviceLost(Exception):
     """What the fake's "library" raises when its device is gone."""
 
 
-def fake_device(device_id: str = "fake:0", *, kind: Kind = "gpu", memory: int = 8 << 30, **facts: object) -> Device:
+def fake_device(
+    device_id: str = "fake:0", *, kind: DeviceKind = "gpu", memory: int = 8 << 30, **facts: object
+) -> Device:
     """A plausible device; any field of `Device` can be given."""
     unknown = unknown_facts("it is a fake", "driver", "compute_capability", "load", "uuid", "pci")
     usual = {

@@ -24,12 +24,12 @@ from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.workers.probe_messages import (
     Discovered,
-    Finished,
     Message,
+    ProbeFinished,
     ProbeRequest,
+    ProbeStarted,
     Raised,
     Settled,
-    Started,
     decode_request,
     encode_line,
 )
@@ -78,7 +78,7 @@ def _probe(request: ProbeRequest, channel: BinaryIO) -> Engine | None:
             probe_engine(engine, request, send)
     except Exception as error:  # noqa: BLE001 - whatever a driver's library raises is reported, not lost
         send(Raised(error=type(error).__name__, message=text_of(error)))
-    send(Finished())
+    send(ProbeFinished())
     _end_after(None)
     return engine
 
@@ -96,7 +96,7 @@ def probe_engine(engine: Engine, request: ProbeRequest, send: Send) -> None:
     devices = [item for item in found if isinstance(item, Device)]
     send(Discovered(pending=tuple(device.id for device in devices), items=tuple(found)))
     for device in devices:
-        send(Started(device.id))
+        send(ProbeStarted(device.id))
         send(Settled(name=device.id, items=(engine.verify(device, deep=request.deep),)))
 
 
@@ -104,7 +104,7 @@ def read_cards(request: ProbeRequest, send: Send) -> None:
     sources = {name: read for name, read in CARD_SOURCES.items() if name not in request.skip}
     send(Discovered(pending=tuple(sources)))
     for name, read in sources.items():
-        send(Started(name))
+        send(ProbeStarted(name))
         send(Settled(name=name, items=tuple(read())))
 
 

@@ -27,11 +27,11 @@ from anygpu.program import wire
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
+from anygpu.workers.child_process import Child, how_it_ended
 from anygpu.workers.error_transport import read
 from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
-from anygpu.workers.shared import MOST_OUT, Kind, Segment, SharedMemory
-from anygpu.workers.starting import Child, how_it_ended
-from anygpu.workers.task_messages import Attached, Envelope, Outcome, Task
+from anygpu.workers.shared_memory import MOST_OUT, Segment, SegmentKind, SharedMemory
+from anygpu.workers.task_messages import Attached, ChildTask, Envelope, TaskOutcome
 
 #: Programs that the child is taken to have. It keeps more, and says so when one is gone.
 PROGRAMS_SENT = 512
@@ -43,24 +43,24 @@ CLOSE_SECONDS = 5.0
 #: How often shared memory that nobody uses is looked for.
 _TIDY_SECONDS = 15.0
 
-Expected = TypeVar("Expected", bound=Outcome)
+_Expected = TypeVar("_Expected", bound=TaskOutcome)
 
 
 class _Use(Taken):
     """Nobody else talks to the child in this block."""
 
-    __slots__ = ("_talk",)
+    __slots__ = ("_connection",)
 
-    def __init__(self, talk: ChildConnection, seconds: float | None) -> None:
-        super().__init__(talk._lock, seconds)
-        self._talk = talk
+    def __init__(self, connection: ChildConnection, seconds: float | None) -> None:
+        super().__init__(connection._lock, seconds)
+        self._connection = connection
 
     def __enter__(self) -> bool:
         if not super().__enter__():
-            raise self._talk._busy(self._seconds)
-        if not self._talk.alive:
+            raise self._connection._busy(self._seconds)
+        if not self._connection.alive:
             self._let_go()
-            raise self._talk._gone()
+            raise self._connection._gone()
         return True
 
 
@@ -74,7 +74,7 @@ class _Abandoned(NamedTuple):
 class ChildConnection:
     """With one child. Between `use` and the end of its block, nobody else talks to it."""
 
-    def __init__(self, child: Child, device: str, generation: int, memory_kind: Kind | None) -> None:
+    def __init__(self, child: Child, device: str, generation: int, memory_kind: SegmentKind | None) -> None:
         """Takes the child over."""
         if child.link is None:
             raise InvalidOption("this child was not asked to serve.")
@@ -96,7 +96,7 @@ class ChildConnection:
         self._lock = threading.RLock()
         #: Why it is over.
         self._end: str | None = None
-        _conversations.add(self)
+        _connections.add(self)
         # Also when it is collected without having been closed, and when the interpreter ends.
         self._finalizer = weakref.finalize(self, _let_go, child, os.getpid())
         watcher = threading.Thread(
@@ -115,36 +115,36 @@ class ChildConnection:
 
     # -- tasks and answers. From here on the caller has the lock
 
-    def about(
+    def send_program(
         self,
         program: Program,
-        task: Callable[[str, bytes | None], Task],
+        task: Callable[[str, bytes | None], ChildTask],
         *,
         timeout: float | None = None,
         blocks: list[Block] | None = None,
         handles: range = range(0),
-    ) -> Outcome:
+    ) -> TaskOutcome:
         """A task that concerns a program, which is sent along if the child does not have it."""
         key = program.key
         text = None if key in self.sent else _text_of(program)
-        outcome = self.ask(task(key, text), timeout=timeout, blocks=blocks, handles=handles)
+        outcome = self.request(task(key, text), timeout=timeout, blocks=blocks, handles=handles)
         if isinstance(outcome, task_messages.UnknownProgram):
-            outcome = self.ask(task(key, _text_of(program)), timeout=timeout, blocks=blocks, handles=handles)
+            outcome = self.request(task(key, _text_of(program)), timeout=timeout, blocks=blocks, handles=handles)
         self.sent.pop(key, None)
         self.sent[key] = None
         if len(self.sent) > PROGRAMS_SENT:
             del self.sent[next(iter(self.sent))]
         return outcome
 
-    def ask(
+    def request(
         self,
-        task: Task,
+        task: ChildTask,
         *,
         timeout: float | None = None,
         blocks: list[Block] | None = None,
         handles: range = range(0),
         doing: str = "it ran a program",
-    ) -> Outcome:
+    ) -> TaskOutcome:
         """Send a task, and wait for what comes of it.
 
         A caller who is interrupted leaves `blocks` and `handles` behind until the answer comes; the list is empty then.
@@ -182,11 +182,11 @@ class ChildConnection:
                 return answer.outcome
             self._forget(answer.number)
 
-    def expect(self, outcome: Outcome, kind: type[Expected]) -> Expected:
+    def unwrap(self, outcome: TaskOutcome, kind: type[_Expected]) -> _Expected:
         """The outcome if it is of that kind. An error of the child is raised here."""
         if isinstance(outcome, kind):
             return outcome
-        if not isinstance(outcome, task_messages.Failed):
+        if not isinstance(outcome, task_messages.TaskFailed):
             self.finish("it responded to another request")
             raise self._gone()
         error = read(outcome, self._device)
@@ -197,7 +197,7 @@ class ChildConnection:
             self.finish("it was lost earlier")
         raise error
 
-    def _send(self, number: int, task: Task) -> None:
+    def _send(self, number: int, task: ChildTask) -> None:
         shared = self.shared
         if not self.dropped and (shared is None or not (shared.unannounced or shared.forgotten)):
             self.post(Envelope(number, task), ())
@@ -304,7 +304,7 @@ class ChildConnection:
             if self._end is not None:
                 return
             with contextlib.suppress(DeviceLost, DeviceHung):
-                self.ask(task_messages.Close(), timeout=CLOSE_SECONDS, doing="it was closed")
+                self.request(task_messages.Close(), timeout=CLOSE_SECONDS, doing="it was closed")
             self.finish("it was closed")
 
     def finish(self, why: str) -> None:
@@ -371,14 +371,14 @@ def _watch(reference: weakref.ref[ChildConnection], link: Link) -> None:
     poll.register(link.fileno(), 0)
     while True:
         ended = poll.poll(_TIDY_SECONDS * 1000)
-        conversation = reference()
-        if conversation is None or not conversation.alive:
+        connection = reference()
+        if connection is None or not connection.alive:
             return
         if ended:
-            conversation.died()
+            connection.died()
             return
-        conversation.look_after()
-        del conversation
+        connection.look_after()
+        del connection
 
 
 def _announced(segments: Sequence[Segment]) -> tuple[Attached, ...]:
@@ -390,12 +390,12 @@ def _text_of(program: Program) -> bytes:
     return wire.to_bytes(program, lines=False)
 
 
-_conversations: weakref.WeakSet[ChildConnection] = weakref.WeakSet()
+_connections: weakref.WeakSet[ChildConnection] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for conversation in list(_conversations):
-        conversation.forked()
+    for connection in list(_connections):
+        connection.forked()
 
 
 if hasattr(os, "register_at_fork"):

@@ -26,8 +26,8 @@ from anygpu.workers import task_messages
 from anygpu.workers.error_transport import written
 from anygpu.workers.executor import Executor, Resident, open_engine, prepare_device
 from anygpu.workers.link import Link, LinkClosed
-from anygpu.workers.shared import Segment, attached_segment
-from anygpu.workers.task_messages import Attached, Envelope, InSegment, Outcome, Task
+from anygpu.workers.shared_memory import Segment, attached_segment
+from anygpu.workers.task_messages import Attached, ChildTask, Envelope, InSegment, TaskOutcome
 
 #: More than the worker's side expects to be here, so that it is seldom told otherwise.
 PROGRAMS_KEPT = 1024
@@ -80,7 +80,7 @@ class Server:
         #: Segments that were announced and are not mapped yet, with their descriptors.
         self._announced: dict[int, tuple[Attached, int]] = {}
 
-    def answer(self, envelope: Envelope, next_descriptor: Callable[[], int]) -> Outcome | None:
+    def answer(self, envelope: Envelope, next_descriptor: Callable[[], int]) -> TaskOutcome | None:
         for number in envelope.dropped:
             self._residents.pop(number, None)
         for number in envelope.forgotten:
@@ -101,27 +101,27 @@ class Server:
         except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
             return written(error)
 
-    def _do(self, task: Task) -> Outcome:
+    def _do(self, task: ChildTask) -> TaskOutcome:
         match task:
             case task_messages.Run():
                 return self._run(task)
             case task_messages.Upload(operand, shape, dtype, handle):
                 self._residents[handle] = self._ready.upload(self._values(operand, Spec(shape, dtype)))
-                return task_messages.Finished()
+                return task_messages.TaskDone()
             case task_messages.Download(handle, segment):
                 resident = self._resident(handle)
                 if not segment:
-                    return task_messages.Values(self._ready.download(resident).tobytes())
+                    return task_messages.Downloaded(self._ready.download(resident).tobytes())
                 self._ready.download_into(resident, self._segment(segment).array(resident.spec))
-                return task_messages.Values(b"")
+                return task_messages.Downloaded(b"")
             case task_messages.Supports(key, text):
                 return task_messages.Lacks(self._ready.supports(self._program(key, text)))
             case task_messages.Prepare(key, text, tuning):
                 with tuning_limited_to(tuning):
-                    return task_messages.Prepared(self._ready.prepare(self._program(key, text)))
+                    return task_messages.PrepareDone(self._ready.prepare(self._program(key, text)))
             case task_messages.AskMemory():
                 return task_messages.MemoryNow(self._ready.memory())
-            case task_messages.Reclaim():
+            case task_messages.ReclaimMemory():
                 return task_messages.Reclaimed(self._ready.reclaim())
             case task_messages.Open():
                 return self._open(task)
@@ -130,9 +130,9 @@ class Server:
                 self._residents.clear()
                 if self._executor is not None:
                     self._executor.engine.close()
-                return task_messages.Finished()
+                return task_messages.TaskDone()
 
-    def _open(self, task: task_messages.Open) -> Outcome:
+    def _open(self, task: task_messages.Open) -> TaskOutcome:
         if self._engine is None:
             self._engine = open_engine(task.entry, task.device, task.budget)
         else:
@@ -149,7 +149,7 @@ class Server:
             raise InvalidOption("no device is open in this process: the first task opens it.")
         return self._executor
 
-    def _run(self, task: task_messages.Run) -> Outcome:
+    def _run(self, task: task_messages.Run) -> TaskOutcome:
         program = self._program(task.program, task.text)
         arguments = [
             self._resident(each) if isinstance(each, int) else self._values(each, spec)
@@ -174,7 +174,7 @@ class Server:
         if wanted is None:
             for number, (buffer, spec) in enumerate(zip(done.results, program.results, strict=True), task.handle):
                 self._residents[number] = Resident(buffer, spec)
-        return task_messages.Done(
+        return task_messages.RunDone(
             delivered,
             done.compile,
             done.write,

@@ -11,11 +11,11 @@ from anygpu.hardware import evidence as evidence_of_this_machine
 from anygpu.hardware.diagnosis import Diagnosis, diagnose
 from anygpu.hardware.evidence import Evidence
 from anygpu.hardware.inventory import Inventory, take_inventory
-from anygpu.workers.probe_cache import fingerprint, recall, refreshed, remember
-from anygpu.workers.probe_messages import Item
-from anygpu.workers.probe_runner import CARDS, survey
-from anygpu.workers.probing import Deadlines
-from anygpu.workers.starting import Child
+from anygpu.workers.child_process import Child
+from anygpu.workers.probe_cache import fingerprint, read_cached, without_stale_facts, write_cached
+from anygpu.workers.probe_messages import ProbeItem
+from anygpu.workers.probe_runner import CARDS, run_probes
+from anygpu.workers.probe_state import ProbeDeadlines
 
 
 def look(
@@ -28,26 +28,30 @@ def look(
     with_cards: bool = True,
     adopt: dict[str, Child | None] | None = None,
 ) -> Inventory:
-    """Everything there is on this machine, usable or not. For `adopt` see `survey`."""
+    """Everything there is on this machine, usable or not. For `adopt` see `run_probes`."""
     began = time.monotonic()
     now = time.time()
     entries = catalogue() if entries is None else entries
     evidence = evidence or evidence_of_this_machine.gather()
     path = cache_folder() / "probes.json"
     fingerprints = {entry.name: fingerprint(entry, evidence) for entry in entries if entry.probe_in == "child"}
-    known = {} if refresh or deep else recall(path, fingerprints, now)
-    deadlines = Deadlines.within(timeout)
-    fresh = survey(
+    known = {} if refresh or deep else read_cached(path, fingerprints, now)
+    deadlines = ProbeDeadlines.within(timeout)
+    fresh = run_probes(
         [entry for entry in entries if entry.name not in known],
         deep=deep,
         deadlines=deadlines,
         with_cards=with_cards,
         adopt=adopt,
     )
-    remember(path, fresh, fingerprints, now)
-    items: list[Item] = []
+    write_cached(path, fresh, fingerprints, now)
+    items: list[ProbeItem] = []
     for entry in entries:
-        items += [refreshed(item) for item in known[entry.name].items] if entry.name in known else fresh[entry.name]
+        items += (
+            [without_stale_facts(item) for item in known[entry.name].items]
+            if entry.name in known
+            else fresh[entry.name]
+        )
     items += fresh.get(CARDS, ())
     return take_inventory(
         items,

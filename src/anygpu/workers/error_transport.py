@@ -8,7 +8,7 @@ import numpy as np
 
 from anygpu import errors
 from anygpu.errors import AnyGPUError, DeviceError, text_of
-from anygpu.workers.task_messages import Failed
+from anygpu.workers.task_messages import TaskFailed
 
 #: What programs raise on purpose, because NumPy does: it is the user's to catch, and arrives as it was raised.
 _AS_RAISED: dict[str, type[Exception]] = {
@@ -28,12 +28,12 @@ _AS_RAISED: dict[str, type[Exception]] = {
 }
 
 
-def written(error: Exception) -> Failed:
+def written(error: Exception) -> TaskFailed:
     """The error as it is sent."""
     fields = {name: value for name, value in vars(error).items() if _is_plain(value)}
     ours = isinstance(error, AnyGPUError)
     trace = "" if ours else "".join(traceback.format_exception(error))
-    return Failed(type(error).__name__ if ours else _name_of(error), text_of(error), fields if ours else {}, trace)
+    return TaskFailed(type(error).__name__ if ours else _name_of(error), text_of(error), fields if ours else {}, trace)
 
 
 def _name_of(error: Exception) -> str:
@@ -42,7 +42,7 @@ def _name_of(error: Exception) -> str:
     return next((kind.__name__ for kind in kinds if _AS_RAISED.get(kind.__name__) is kind), kinds[0].__name__)
 
 
-def read(failed: Failed, device: str) -> Exception:
+def read(failed: TaskFailed, device: str) -> Exception:
     """The error as it is raised. What is neither ours nor one of Python's usual ones becomes a `DeviceError`."""
     kind = getattr(errors, failed.error, None)
     if isinstance(kind, type) and issubclass(kind, AnyGPUError):

@@ -74,7 +74,7 @@ class Executed(NamedTuple):
 
 
 #: Makes of the values of a result, given its position, what its caller gets.
-Deliver = Callable[[int, HostArray], Any]
+DeliverResult = Callable[[int, HostArray], Any]
 
 
 def open_engine(entry: EngineEntry, device: Device, budget: int | None) -> ProgramEngine:
@@ -131,7 +131,7 @@ class Executor:
         keep: bool,
         wait: bool,
         timed: bool,
-        deliver: Deliver,
+        deliver: DeliverResult,
         targets: Sequence[HostArray | None] | None = None,
         lend: bool = False,
     ) -> Executed:
@@ -164,7 +164,7 @@ class Executor:
         keep: bool,
         wait: bool,
         timed: bool,
-        deliver: Deliver,
+        deliver: DeliverResult,
         targets: Sequence[HostArray | None] | None,
         give: Callable[[HostArray], Buffer],
     ) -> Executed:

@@ -10,7 +10,7 @@ from anygpu.engines.traits import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.units import bytes_from
-from anygpu.workers.starting import Child
+from anygpu.workers.child_process import Child
 from anygpu.workers.worker import Worker
 
 ISOLATION = "ANYGPU_ISOLATION"

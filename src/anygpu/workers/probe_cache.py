@@ -18,7 +18,7 @@ from anygpu.engines.catalogue import EngineEntry, version_of
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.evidence import Evidence
-from anygpu.workers.probe_messages import Item
+from anygpu.workers.probe_messages import ProbeItem
 
 #: What the checksum in the file's first line is for.
 _PURPOSE = b"probes"
@@ -26,12 +26,12 @@ _PURPOSE = b"probes"
 VALID_SECONDS = 24 * 3600.0
 
 #: Failures that may be gone at the next try, so they are never taken for granted.
-_NOT_WORTH_REMEMBERING = ("hung", "crashed", "garbage", "failed", "import_failed", "lost", "wrong_result")
+_NEVER_CACHED = ("hung", "crashed", "garbage", "failed", "import_failed", "lost", "wrong_result")
 
 _STALE = "it was read when the device was last probed, and changes constantly"
 
 
-class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+class CachedProbe(msgspec.Struct, frozen=True, kw_only=True):
     """One engine's last good result."""
 
     fingerprint: str
@@ -48,9 +48,9 @@ def fingerprint(entry: EngineEntry, evidence: Evidence) -> str:
     return hashlib.sha256(msgspec.json.encode(identity, order="sorted")).hexdigest()
 
 
-def recall(path: Path, fingerprints: Mapping[str, str], now: float) -> dict[str, Remembered]:
+def read_cached(path: Path, fingerprints: Mapping[str, str], now: float) -> dict[str, CachedProbe]:
     """The results that are still valid. A file that is missing, torn, changed or foreign is as good as none."""
-    stored = decoded(msgspec.json.decode, unsealed(read_file(path), _PURPOSE), dict[str, Remembered])
+    stored = decoded(msgspec.json.decode, unsealed(read_file(path), _PURPOSE), dict[str, CachedProbe])
     return {
         name: record
         for name, record in (stored or {}).items()
@@ -60,17 +60,19 @@ def recall(path: Path, fingerprints: Mapping[str, str], now: float) -> dict[str,
     }
 
 
-def remember(path: Path, results: Mapping[str, list[Item]], fingerprints: Mapping[str, str], now: float) -> None:
+def write_cached(
+    path: Path, results: Mapping[str, list[ProbeItem]], fingerprints: Mapping[str, str], now: float
+) -> None:
     """Add what was just found to what is stored. A folder that cannot be written is no reason to fail."""
-    records = recall(path, fingerprints, now)
+    records = read_cached(path, fingerprints, now)
     for name, items in results.items():
         kept = tuple(item for item in items if isinstance(item, Device | Unavailable))
-        if name in fingerprints and all(_is_worth_remembering(item) for item in kept):
-            records[name] = Remembered(fingerprint=fingerprints[name], probed_at=now, items=kept)
+        if name in fingerprints and all(_is_cacheable(item) for item in kept):
+            records[name] = CachedProbe(fingerprint=fingerprints[name], probed_at=now, items=kept)
     write_file(path, sealed(msgspec.json.encode(records), _PURPOSE))
 
 
-def refreshed(item: Device | Unavailable) -> Device | Unavailable:
+def without_stale_facts(item: Device | Unavailable) -> Device | Unavailable:
     """A remembered item without the facts that are not facts any more."""
     if not isinstance(item, Device):
         return item
@@ -81,7 +83,7 @@ def refreshed(item: Device | Unavailable) -> Device | Unavailable:
     return msgspec.structs.replace(item, unknown={**item.unknown, **stale}, **dict.fromkeys(stale))
 
 
-def _is_worth_remembering(item: Device | Unavailable) -> bool:
+def _is_cacheable(item: Device | Unavailable) -> bool:
     if isinstance(item, Device):
         return item.verified
-    return item.cause not in _NOT_WORTH_REMEMBERING
+    return item.cause not in _NEVER_CACHED

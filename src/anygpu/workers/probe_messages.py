@@ -8,7 +8,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
 
-Item = Device | Unavailable | Card
+ProbeItem = Device | Unavailable | Card
 
 
 class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
@@ -31,21 +31,21 @@ class ServeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="serve"):
     serve_at: str = ""
 
 
-Request = ProbeRequest | ServeRequest
+ChildRequest = ProbeRequest | ServeRequest
 
 
-def decode_request(text: str) -> Request:
-    return msgspec.json.decode(text, type=Request)  # type: ignore[no-any-return]
+def decode_request(text: str) -> ChildRequest:
+    return msgspec.json.decode(text, type=ChildRequest)  # type: ignore[no-any-return]
 
 
 class Discovered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What there is. Each name in `pending` will be looked at in turn."""
 
     pending: tuple[str, ...]
-    items: tuple[Item, ...] = ()
+    items: tuple[ProbeItem, ...] = ()
 
 
-class Started(msgspec.Struct, frozen=True, tag=True):
+class ProbeStarted(msgspec.Struct, frozen=True, tag=True):
     """The next step may hang or kill the child: this is the name to blame."""
 
     name: str
@@ -55,7 +55,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The step is over, and this is what it found."""
 
     name: str
-    items: tuple[Item, ...]
+    items: tuple[ProbeItem, ...]
 
 
 class Raised(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -67,11 +67,11 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     importing: bool = False
 
 
-class Finished(msgspec.Struct, frozen=True, tag=True):
+class ProbeFinished(msgspec.Struct, frozen=True, tag=True):
     """Nothing more will come."""
 
 
-Message = Discovered | Started | Settled | Raised | Finished
+Message = Discovered | ProbeStarted | Settled | Raised | ProbeFinished
 
 
 def encode_line(message: Message) -> bytes:

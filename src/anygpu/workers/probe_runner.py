@@ -1,7 +1,7 @@
 """Runs the probes: one child process an engine, all at once, under one deadline.
 
-This is the edge. It owns processes, pipes and the clock, and decides nothing: it tells `Probe` what happened and does
-what `Probe` answers.
+This is the edge: it owns processes, pipes and the clock, and decides nothing. It tells an `EngineProbe` what happened,
+and does what that answers.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.protocol import probe as probe_here
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.workers.probe_messages import Item, Message, ProbeRequest, decode_line
-from anygpu.workers.probing import Action, Deadlines, Probe, Start, Stop
-from anygpu.workers.starting import Child
+from anygpu.workers.child_process import Child
+from anygpu.workers.probe_messages import Message, ProbeItem, ProbeRequest, decode_line
+from anygpu.workers.probe_state import EngineProbe, ProbeAction, ProbeDeadlines, StartChild, StopChild
 
 #: The name under which the vendors' card readers are probed.
 CARDS = "cards"
@@ -27,21 +27,21 @@ CARDS = "cards"
 _LONGEST_LINE = 1 << 20
 
 
-def survey(
+def run_probes(
     entries: Sequence[EngineEntry],
     *,
-    deadlines: Deadlines,
+    deadlines: ProbeDeadlines,
     with_cards: bool = True,
     deep: bool = False,
     adopt: dict[str, Child | None] | None = None,
-) -> dict[str, list[Item]]:
+) -> dict[str, list[ProbeItem]]:
     """Probe the engines (and the cards) in parallel. Returns within the deadline, whatever the drivers do.
 
     The children of engines that are named in `adopt` stay when they have verified a device, and are put there: whoever
     gives it either makes them workers or closes them.
     """
     targets: dict[str, EngineEntry | None] = {}
-    results: dict[str, list[Item]] = {}
+    results: dict[str, list[ProbeItem]] = {}
     for entry in entries:
         if not catalogue.is_installed(entry):
             results[entry.name] = [_not_installed(entry)]
@@ -69,14 +69,14 @@ def _not_installed(entry: EngineEntry) -> Unavailable:
 
 
 class _Children:
-    """The running children of one survey."""
+    """The running children of one call of `run_probes`."""
 
     def __init__(
         self,
         targets: dict[str, EngineEntry | None],
         *,
         deep: bool,
-        deadlines: Deadlines,
+        deadlines: ProbeDeadlines,
         adopt: dict[str, Child | None] | None,
     ) -> None:
         self._targets = targets
@@ -86,7 +86,7 @@ class _Children:
         self._events: queue.SimpleQueue[tuple[str, _Child, bytes | None]] = queue.SimpleQueue()
         self._running: dict[str, _Child] = {}
         now = time.monotonic()
-        self.probes = {name: Probe(name, deadlines=deadlines, now=now) for name in targets}
+        self.probes = {name: EngineProbe(name, deadlines=deadlines, now=now) for name in targets}
 
     def __enter__(self) -> _Children:
         return self
@@ -113,7 +113,7 @@ class _Children:
             if self._running.get(name) is child:  # else: the last words of a child that was stopped
                 self._carry_out(name, self._told(name, child, line))
 
-    def _told(self, name: str, child: _Child, line: bytes | None) -> list[Action]:
+    def _told(self, name: str, child: _Child, line: bytes | None) -> list[ProbeAction]:
         probe, now = self.probes[name], time.monotonic()
         if line is None and probe.done and child.child.link is not None:
             return []  # it has said all that it had to say, and stays
@@ -127,18 +127,18 @@ class _Children:
             return probe.garbled(line, now)
         return probe.received(message, now)
 
-    def _expire(self, unfinished: Iterable[Probe]) -> None:
+    def _expire(self, unfinished: Iterable[EngineProbe]) -> None:
         now = time.monotonic()
         for probe in unfinished:
             if now >= probe.next_deadline:
                 self._carry_out(probe.name, probe.expired(now))
 
-    def _carry_out(self, name: str, actions: Iterable[Action]) -> None:
+    def _carry_out(self, name: str, actions: Iterable[ProbeAction]) -> None:
         for action in actions:
             match action:
-                case Stop():
+                case StopChild():
                     self._running.pop(name).kill()
-                case Start(skip=skip):
+                case StartChild(skip=skip):
                     request = ProbeRequest(
                         engine=self._targets[name],
                         deep=self._deep,

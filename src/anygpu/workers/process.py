@@ -34,12 +34,12 @@ from anygpu.program.primitives import Spec
 from anygpu.receipts import Phases
 from anygpu.workers import task_messages
 from anygpu.workers.child_connection import ChildConnection
+from anygpu.workers.child_process import Child
 from anygpu.workers.executor import check_arguments, native_order, spec_of
 from anygpu.workers.host_fallback import line_of
 from anygpu.workers.probe_messages import ServeRequest
-from anygpu.workers.shared import Kind, Segment
-from anygpu.workers.starting import Child
-from anygpu.workers.task_messages import InSegment, Operand, Task
+from anygpu.workers.shared_memory import Segment, SegmentKind
+from anygpu.workers.task_messages import ChildTask, InSegment, WireOperand
 from anygpu.workers.worker import Argument, Handle, Ran
 
 #: Arrays of so many bytes travel inside of the messages: below, a segment costs 10 µs more; from about twice as many on
@@ -64,7 +64,7 @@ class RemoteHandle:
         self.generation = worker.generation
 
     def __del__(self) -> None:
-        self.worker._talk.drop(self.number, self.spec.nbytes)
+        self.worker._connection.drop(self.number, self.spec.nbytes)
 
     def __repr__(self) -> str:
         return f"<{self.spec} on {self.worker.device.id}>"
@@ -88,23 +88,23 @@ class ProcessWorker:
         *,
         generation: int = 1,
         budget: int | None = None,
-        memory_kind: Kind | None = None,
+        memory_kind: SegmentKind | None = None,
     ) -> None:
         """Takes the child over, and waits until it has opened the device."""
         self._device = device
         self._generation = generation
-        self._talk = ChildConnection(child, device.id, generation, memory_kind)
+        self._connection = ChildConnection(child, device.id, generation, memory_kind)
         self._next_handle = 1
         self._known: LRUCache[_Known] = LRUCache()
         self._lacks: LRUCache[list[Lack]] = LRUCache()
         try:
-            with self._talk.use():
+            with self._connection.use():
                 task = task_messages.Open(entry, device, budget)
-                self._talk.expect(
-                    self._talk.ask(task, timeout=OPEN_SECONDS, doing="it was opened"), task_messages.Opened
+                self._connection.unwrap(
+                    self._connection.request(task, timeout=OPEN_SECONDS, doing="it was opened"), task_messages.Opened
                 )
         except BaseException:
-            self._talk.finish("it could not be opened")
+            self._connection.finish("it could not be opened")
             raise
 
     @classmethod
@@ -116,7 +116,7 @@ class ProcessWorker:
         generation: int = 1,
         budget: int | None = None,
         by_port: bool | None = None,
-        memory_kind: Kind | None = None,
+        memory_kind: SegmentKind | None = None,
     ) -> ProcessWorker:
         """In a new child. Raises `DeviceUnavailable` where none can be started."""
         try:
@@ -140,35 +140,37 @@ class ProcessWorker:
 
     @property
     def alive(self) -> bool:
-        return self._talk.alive
+        return self._connection.alive
 
     @property
     def ended(self) -> str | None:
-        return self._talk.ended
+        return self._connection.ended
 
     @property
     def process_id(self) -> int:
-        return self._talk.child.process.pid
+        return self._connection.child.process.pid
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory that exists now: what results are in, and what is kept for the next calls."""
-        return self._talk.shared.live_bytes if self._talk.shared is not None else 0
+        return self._connection.shared.live_bytes if self._connection.shared is not None else 0
 
     # -- what a worker does
 
     def supports(self, program: Program) -> list[Lack]:
         def ask() -> list[Lack]:
-            with self._talk.use():
-                outcome = self._talk.about(program, lambda key, text: task_messages.Supports(key, text))
-                return self._talk.expect(outcome, task_messages.Lacks).lacks
+            with self._connection.use():
+                outcome = self._connection.send_program(program, lambda key, text: task_messages.Supports(key, text))
+                return self._connection.unwrap(outcome, task_messages.Lacks).lacks
 
         return self._lacks.get(program.key, ask)
 
     def prepare(self, program: Program) -> float:
-        with self._talk.use():
-            outcome = self._talk.about(program, lambda key, text: task_messages.Prepare(key, text, tuning_limit()))
-            return self._talk.expect(outcome, task_messages.Prepared).seconds
+        with self._connection.use():
+            outcome = self._connection.send_program(
+                program, lambda key, text: task_messages.Prepare(key, text, tuning_limit())
+            )
+            return self._connection.unwrap(outcome, task_messages.PrepareDone).seconds
 
     def run(
         self,
@@ -186,7 +188,7 @@ class ProcessWorker:
         given = arguments if _fit(arguments, known) else check_arguments(program, arguments)
         blocks: list[Block] = []
         checked = clock()
-        with self._talk.use(timeout):
+        with self._connection.use(timeout):
             entered = clock()
             try:
                 operands = tuple(
@@ -206,12 +208,14 @@ class ProcessWorker:
                 copied = clock()
                 remaining = None if timeout is None else max(1e-3, timeout - (copied - begin))
 
-                def task(key: str, text: bytes | None) -> Task:
+                def task(key: str, text: bytes | None) -> ChildTask:
                     return task_messages.Run(key, text, operands, wanted, handles.start, wait, timed)
 
-                outcome = self._talk.about(program, task, timeout=remaining, blocks=blocks, handles=handles)
+                outcome = self._connection.send_program(
+                    program, task, timeout=remaining, blocks=blocks, handles=handles
+                )
                 answered = clock()
-                done = self._talk.expect(outcome, task_messages.Done)
+                done = self._connection.unwrap(outcome, task_messages.RunDone)
                 results: list[Any] = []
                 if keep:
                     results = [
@@ -220,13 +224,13 @@ class ProcessWorker:
                 else:
                     for block, (spec, dtype, _), data in zip(places, specs, done.values, strict=True):
                         results.append(
-                            _from_bytes(data, spec, dtype) if block is None else self._talk.result(block, spec)
+                            _from_bytes(data, spec, dtype) if block is None else self._connection.result(block, spec)
                         )
                     del blocks[inputs:]
             finally:
                 # Those of a call that was abandoned are not in the list any more, nor those that became results.
                 for block in blocks:
-                    self._talk.release(block)
+                    self._connection.release(block)
         end = clock()
         write = done.write + (copied - entered)
         read_seconds = done.read + (end - answered)
@@ -266,7 +270,7 @@ class ProcessWorker:
         values = native_order(values)
         spec = spec_of(values)
         blocks: list[Block] = []
-        with self._talk.use():
+        with self._connection.use():
             number = self._next_handle
             self._next_handle += 1
             try:
@@ -274,32 +278,35 @@ class ProcessWorker:
                 if isinstance(operand, int):
                     raise InvalidOption("upload takes values of the host.")
                 task = task_messages.Upload(operand, spec.shape, spec.dtype, number)
-                self._talk.expect(
-                    self._talk.ask(task, blocks=blocks, handles=range(number, number + 1)), task_messages.Finished
+                self._connection.unwrap(
+                    self._connection.request(task, blocks=blocks, handles=range(number, number + 1)),
+                    task_messages.TaskDone,
                 )
                 handle = RemoteHandle(self, number, spec)
                 lent: HostArray | None = None
-                if lend and blocks and self._talk.can_lend:
-                    lent = self._talk.result(blocks.pop(), spec)
+                if lend and blocks and self._connection.can_lend:
+                    lent = self._connection.result(blocks.pop(), spec)
             finally:
                 for block in blocks:
-                    self._talk.release(block)
+                    self._connection.release(block)
         return handle, lent
 
     def download(self, handle: Handle) -> HostArray:
         blocks: list[Block] = []
-        with self._talk.use():
+        with self._connection.use():
             own = self._own(handle)
             try:
                 block = self._place(own.spec.nbytes, blocks)
                 task = task_messages.Download(own.number, block.handle.number if block is not None else 0)
-                answer = self._talk.expect(self._talk.ask(task, blocks=blocks), task_messages.Values)
+                answer = self._connection.unwrap(
+                    self._connection.request(task, blocks=blocks), task_messages.Downloaded
+                )
                 blocks.clear()
             finally:
                 for each in blocks:
-                    self._talk.release(each)
+                    self._connection.release(each)
             if block is not None:
-                return self._talk.result(block, own.spec)
+                return self._connection.result(block, own.spec)
             return _from_bytes(answer.data, own.spec, None)
 
     def native(self, handle: Handle) -> HostArray:
@@ -310,27 +317,31 @@ class ProcessWorker:
         return self.upload(np.from_dlpack(array))
 
     def memory(self) -> Memory:
-        with self._talk.use():
-            return self._talk.expect(self._talk.ask(task_messages.AskMemory()), task_messages.MemoryNow).memory
+        with self._connection.use():
+            return self._connection.unwrap(
+                self._connection.request(task_messages.AskMemory()), task_messages.MemoryNow
+            ).memory
 
     def reclaim(self) -> int:
-        with self._talk.use():
-            if self._talk.shared is not None:
-                self._talk.shared.reclaim()
+        with self._connection.use():
+            if self._connection.shared is not None:
+                self._connection.shared.reclaim()
             # What nobody has any more, and shared memory that is gone, is told with the task.
-            return self._talk.expect(self._talk.ask(task_messages.Reclaim()), task_messages.Reclaimed).nbytes
+            return self._connection.unwrap(
+                self._connection.request(task_messages.ReclaimMemory()), task_messages.Reclaimed
+            ).nbytes
 
     def kill(self) -> None:
-        self._talk.child.process.kill()
+        self._connection.child.process.kill()
 
     def close(self) -> None:
-        self._talk.close()
+        self._connection.close()
 
     # -- arrays on their way. All of this is called with the lock held
 
     def _operand(
         self, argument: HostArray | Handle, spec: Spec, dtype: np.dtype[Any] | None, nbytes: int, blocks: list[Block]
-    ) -> Operand:
+    ) -> WireOperand:
         if not isinstance(argument, np.ndarray):
             return self._own(argument).number
         block = self._place(nbytes, blocks)
@@ -342,7 +353,7 @@ class ProcessWorker:
 
     def _place(self, nbytes: int, blocks: list[Block]) -> Block | None:
         """Shared memory for an array, or none where it is better inside of the message."""
-        return self._talk.place(nbytes, blocks) if nbytes > INLINE_BYTES else None
+        return self._connection.place(nbytes, blocks) if nbytes > INLINE_BYTES else None
 
     def _own(self, handle: Handle) -> RemoteHandle:
         if not isinstance(handle, RemoteHandle) or handle.worker.device.id != self._device.id:

@@ -13,21 +13,21 @@ from anygpu.program.dtypes import DType
 from anygpu.receipts import DriverWork, HostOperation
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
+class WireRecord(msgspec.Struct, frozen=True, array_like=True):
     """Short on the wire: fields by position."""
 
 
-class InSegment(Record, frozen=True):
+class InSegment(WireRecord, frozen=True):
     """An array at the beginning of a segment of shared memory."""
 
     segment: int
 
 
 #: The bytes themselves, the number of a handle, or where they are.
-Operand = bytes | int | InSegment
+WireOperand = bytes | int | InSegment
 
 
-class Open(Record, frozen=True, tag="open"):
+class Open(WireRecord, frozen=True, tag="open"):
     """The first task: load the engine, unless that is done, and open the device."""
 
     entry: EngineEntry
@@ -35,23 +35,23 @@ class Open(Record, frozen=True, tag="open"):
     budget: int | None
 
 
-class Supports(Record, frozen=True, tag="supports"):
+class Supports(WireRecord, frozen=True, tag="supports"):
     program: str
     #: The byte form, unless the child should have it.
     text: bytes | None
 
 
-class Prepare(Record, frozen=True, tag="prepare"):
+class Prepare(WireRecord, frozen=True, tag="prepare"):
     program: str
     text: bytes | None
     #: The most seconds that sizes of kernels may be looked for; `None` leaves it to the child's own environment.
     tuning: float | None = None
 
 
-class Run(Record, frozen=True, tag="run"):
+class Run(WireRecord, frozen=True, tag="run"):
     program: str
     text: bytes | None
-    arguments: tuple[Operand, ...]
+    arguments: tuple[WireOperand, ...]
     #: For each result the segment that it is wanted in, 0 for bytes in the answer; `None` leaves them on the device.
     results: tuple[int, ...] | None
     #: The number of the first handle for results that stay, rising by one.
@@ -60,35 +60,35 @@ class Run(Record, frozen=True, tag="run"):
     timed: bool
 
 
-class Upload(Record, frozen=True, tag="upload"):
+class Upload(WireRecord, frozen=True, tag="upload"):
     values: bytes | InSegment
     shape: tuple[int, ...]
     dtype: DType
     handle: int
 
 
-class Download(Record, frozen=True, tag="download"):
+class Download(WireRecord, frozen=True, tag="download"):
     handle: int
     #: As in `Run.results`.
     segment: int
 
 
-class AskMemory(Record, frozen=True, tag="memory"):
+class AskMemory(WireRecord, frozen=True, tag="memory"):
     pass
 
 
-class Reclaim(Record, frozen=True, tag="reclaim"):
+class ReclaimMemory(WireRecord, frozen=True, tag="reclaim"):
     pass
 
 
-class Close(Record, frozen=True, tag="close"):
+class Close(WireRecord, frozen=True, tag="close"):
     pass
 
 
-Task = Open | Supports | Prepare | Run | Upload | Download | AskMemory | Reclaim | Close
+ChildTask = Open | Supports | Prepare | Run | Upload | Download | AskMemory | ReclaimMemory | Close
 
 
-class Attached(Record, frozen=True):
+class Attached(WireRecord, frozen=True):
     """A new segment. Its descriptor comes with the message, unless it has a name."""
 
     segment: int
@@ -96,11 +96,11 @@ class Attached(Record, frozen=True):
     name: str
 
 
-class Envelope(Record, frozen=True):
+class Envelope(WireRecord, frozen=True):
     """A task with its number, and what has to be done before it. Without a task there is no answer."""
 
     number: int
-    task: Task | None
+    task: ChildTask | None
     #: Handles that nobody has any more.
     dropped: tuple[int, ...] = ()
     #: Segments that will not be used again.
@@ -108,19 +108,19 @@ class Envelope(Record, frozen=True):
     attached: tuple[Attached, ...] = ()
 
 
-class Opened(Record, frozen=True, tag="opened"):
+class Opened(WireRecord, frozen=True, tag="opened"):
     pass
 
 
-class Lacks(Record, frozen=True, tag="lacks"):
+class Lacks(WireRecord, frozen=True, tag="lacks"):
     lacks: list[Lack]
 
 
-class Prepared(Record, frozen=True, tag="prepared"):
+class PrepareDone(WireRecord, frozen=True, tag="prepared"):
     seconds: float
 
 
-class Done(Record, frozen=True, tag="done"):
+class RunDone(WireRecord, frozen=True, tag="done"):
     #: For each result its bytes; empty where it is in its segment.
     values: tuple[bytes, ...]
     compile: float
@@ -138,30 +138,30 @@ class Done(Record, frozen=True, tag="done"):
     unknown: dict[str, str]
 
 
-class Values(Record, frozen=True, tag="values"):
+class Downloaded(WireRecord, frozen=True, tag="values"):
     """The answer to a download."""
 
     #: Empty when they are in the segment.
     data: bytes
 
 
-class MemoryNow(Record, frozen=True, tag="memory_now"):
+class MemoryNow(WireRecord, frozen=True, tag="memory_now"):
     memory: Memory
 
 
-class Reclaimed(Record, frozen=True, tag="reclaimed"):
+class Reclaimed(WireRecord, frozen=True, tag="reclaimed"):
     nbytes: int
 
 
-class Finished(Record, frozen=True, tag="finished"):
+class TaskDone(WireRecord, frozen=True, tag="finished"):
     """An upload, or the end."""
 
 
-class UnknownProgram(Record, frozen=True, tag="unknown"):
+class UnknownProgram(WireRecord, frozen=True, tag="unknown"):
     """The child does not have the program (any more): send it along."""
 
 
-class Failed(Record, frozen=True, tag="failed"):
+class TaskFailed(WireRecord, frozen=True, tag="failed"):
     """An exception: its class, its message and its plain fields."""
 
     error: str
@@ -171,12 +171,14 @@ class Failed(Record, frozen=True, tag="failed"):
     trace: str
 
 
-Outcome = Opened | Lacks | Prepared | Done | Values | MemoryNow | Reclaimed | Finished | UnknownProgram | Failed
+TaskOutcome = (
+    Opened | Lacks | PrepareDone | RunDone | Downloaded | MemoryNow | Reclaimed | TaskDone | UnknownProgram | TaskFailed
+)
 
 
-class Answer(Record, frozen=True):
+class Answer(WireRecord, frozen=True):
     number: int
-    outcome: Outcome
+    outcome: TaskOutcome
 
 
 _ENCODER = msgspec.msgpack.Encoder()

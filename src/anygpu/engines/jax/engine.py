@@ -22,13 +22,13 @@ from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.errors import AnyGPUError, CannotCompile, OutOfMemory
 from anygpu.hardware import host
-from anygpu.hardware.device import Device, Kind, Unavailable, reasons_for, unknown_facts
+from anygpu.hardware.device import Device, DeviceKind, Unavailable, reasons_for, unknown_facts
 from anygpu.hardware.verification import VerifiedType
 from anygpu.program.dtypes import DTYPES
 from anygpu.program.graph import Program
 
 #: jax's platforms, with our kind and the interface behind them.
-_PLATFORMS: dict[str, tuple[Kind, str]] = {
+_PLATFORMS: dict[str, tuple[DeviceKind, str]] = {
     "cuda": ("gpu", "CUDA"),
     "rocm": ("gpu", "ROCm"),
     "tpu": ("npu", "TPU"),

@@ -11,7 +11,7 @@ from anygpu.engines.opencl.memory import works_in_place
 from anygpu.hardware.device import Device
 
 #: How the host gets at the device's memory; see `anygpu.engines.opencl.memory`.
-Sharing = Literal["shared", "mapped", "staged"]
+HostSharing = Literal["shared", "mapped", "staged"]
 
 #: Known to kernels by these names; whatever else a device has is of no use to them.
 _KERNEL_FEATURES = ("f16", "f64", "i64", "subgroups")
@@ -26,7 +26,7 @@ class OpenDevice(NamedTuple):
     context: Any
     queue: Any
     target: Target
-    sharing: Sharing
+    sharing: HostSharing
     #: In bytes: where a part of a buffer may begin.
     alignment: int
     build_options: tuple[str, ...]
@@ -36,7 +36,7 @@ class OpenDevice(NamedTuple):
         return int(self.device.max_mem_alloc_size)
 
 
-def open_device(device: Any, described: Device, sharing: Sharing | None = None) -> OpenDevice:
+def open_device(device: Any, described: Device, sharing: HostSharing | None = None) -> OpenDevice:
     """`sharing` is found out when it is not given."""
     context = cl.Context([device])
     # Profiling costs nothing that could be measured: 372 µs for 50 kernels on PoCL, against 359 µs without it.
@@ -79,7 +79,7 @@ def _queue_properties(device: Any) -> int:
     return int(device.queue_properties & cl.command_queue_properties.PROFILING_ENABLE)
 
 
-def _sharing(device: Any, context: Any, queue: Any, alignment: int) -> Sharing:
+def _sharing(device: Any, context: Any, queue: Any, alignment: int) -> HostSharing:
     if not device.host_unified_memory:
         return "staged"
     if device.type & cl.device_type.CPU and works_in_place(context, queue, alignment):

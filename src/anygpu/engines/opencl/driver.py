@@ -11,18 +11,24 @@ import pyopencl as cl
 
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.target import Target
-from anygpu.engines.cutting import Pace
-from anygpu.engines.driver import Bytes, Clear, Command, Counters, Extent, Launch, Move
-from anygpu.engines.opencl.building import Builder, Built, seconds_of
+from anygpu.engines.driver import Bytes, Clear, Command, Counters, Dispatch, Extent, Move
+from anygpu.engines.grid_cuts import AssumedPace
+from anygpu.engines.opencl.builder import Builder, OpenCLKernel, seconds_of
 from anygpu.engines.opencl.device import OpenDevice
-from anygpu.engines.opencl.memory import Block, MappedMemory, Memory, SharedMemory, StagedMemory
+from anygpu.engines.opencl.memory import (
+    BlockMemory,
+    MappedBlockMemory,
+    OpenCLBlock,
+    SharedBlockMemory,
+    StagedBlockMemory,
+)
 from anygpu.engines.opencl.submissions import Submissions
 from anygpu.errors import DeviceLost, InvalidProgram, TooBig
 
 _ZERO = {size: np.zeros(1, f"u{size}") for size in (1, 4)}
 
 
-class Live(NamedTuple):
+class LiveObjects(NamedTuple):
     """What a driver has given out and has not got back, for tests of leaks."""
 
     blocks: int
@@ -41,11 +47,11 @@ class OpenCLDriver:
         self._submissions = Submissions(opened.id)
         self._memory = _memory_of(opened, self._submissions)
         self._builder = Builder(opened.device, opened.context, opened.id, self._counters, options=opened.build_options)
-        self._pace = Pace()
+        self._pace = AssumedPace()
         self._timed: list[Any] | None = None
-        self._blocks: weakref.WeakSet[Block] = weakref.WeakSet()
+        self._blocks: weakref.WeakSet[OpenCLBlock] = weakref.WeakSet()
         #: Blocks that were released while the device was still using them.
-        self._leaving: list[Block] = []
+        self._leaving: list[OpenCLBlock] = []
 
     @property
     def target(self) -> Target:
@@ -64,7 +70,7 @@ class OpenCLDriver:
         """Whether `read_view` shows the device's memory itself."""
         return self._opened.sharing != "staged"
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> OpenCLBlock:
         self._require_open()
         nbytes = max(nbytes + 3 & ~3, 4)
         if nbytes > self._opened.largest_block:
@@ -75,12 +81,12 @@ class OpenCLDriver:
         self._blocks.add(block)
         return block
 
-    def release(self, block: Block) -> None:
+    def release(self, block: OpenCLBlock) -> None:
         """A view of the block keeps its memory; so does what the device still has to do with it."""
         if not self._closed and not self._submissions.is_done(block.last_use):
             self._leaving.append(block)
 
-    def adopt_host(self, array: Bytes) -> Block | None:
+    def adopt_host(self, array: Bytes) -> OpenCLBlock | None:
         """A block of the user's own bytes, for kernels to read; `None` where it would have to be copied.
 
         The array must not be written to until everything that was submitted with the block is done. It is kept until
@@ -136,7 +142,7 @@ class OpenCLDriver:
         view = self._memory.view(extent, owner, writable=writable)
         return self.read(extent) if view is None else view
 
-    def build(self, kernel: Kernel) -> Built:
+    def build(self, kernel: Kernel) -> OpenCLKernel:
         self._require_open()
         return self._builder.build(kernel)
 
@@ -148,7 +154,7 @@ class OpenCLDriver:
         try:
             for command in commands:
                 match command:
-                    case Launch():
+                    case Dispatch():
                         self._launch(command, number, events)
                     case Move(source=source, target=target):
                         self._move(source, target, number, events)
@@ -179,10 +185,10 @@ class OpenCLDriver:
         self._queue.finish()
         self._let_go()
 
-    def live(self) -> Live:
+    def live(self) -> LiveObjects:
         blocks = list(self._blocks)
         functions = 0 if self._closed else len(self._builder)
-        return Live(len(blocks), sum(block.nbytes for block in blocks), functions)
+        return LiveObjects(len(blocks), sum(block.nbytes for block in blocks), functions)
 
     def close(self) -> None:
         """Wait for the device and let go of everything. Blocks and views that others hold stay valid memory."""
@@ -197,8 +203,8 @@ class OpenCLDriver:
             self._timed = None
             del self._memory, self._builder, self._queue, self._opened
 
-    def _launch(self, launch: Launch, number: int, events: list[Any]) -> None:
-        built: Built = launch.built
+    def _launch(self, launch: Dispatch, number: int, events: list[Any]) -> None:
+        built: OpenCLKernel = launch.built
         kernel = built.kernel
         function = built.function
         if len(launch.extents) != len(function.bound) or len(launch.numbers) != len(function.numbers):
@@ -274,11 +280,11 @@ def _set_number(function: Any, index: int, value: int) -> None:
     function.numbers[index] = value
 
 
-def _memory_of(opened: OpenDevice, submissions: Submissions) -> Memory:
+def _memory_of(opened: OpenDevice, submissions: Submissions) -> BlockMemory:
     match opened.sharing:
         case "shared":
-            return SharedMemory(opened.context, opened.alignment, submissions)
+            return SharedBlockMemory(opened.context, opened.alignment, submissions)
         case "mapped":
-            return MappedMemory(opened.context, opened.queue, submissions)
+            return MappedBlockMemory(opened.context, opened.queue, submissions)
         case "staged":
-            return StagedMemory(opened.context, opened.queue, submissions)
+            return StagedBlockMemory(opened.context, opened.queue, submissions)

@@ -12,7 +12,7 @@ import pyopencl as cl
 from anygpu._typing import HostArray
 from anygpu.engines.compiling import CompilingEngine
 from anygpu.engines.opencl import errors
-from anygpu.engines.opencl.device import Sharing, open_device
+from anygpu.engines.opencl.device import HostSharing, open_device
 from anygpu.engines.opencl.driver import OpenCLDriver
 from anygpu.engines.opencl.partition import VARIABLE, Partition, can_be_cut, cut, read_partition
 from anygpu.engines.opencl.probe import describe, no_device, no_platform, too_few_units
@@ -75,7 +75,7 @@ class OpenCLEngine(CompilingEngine):
         except Exception as error:  # noqa: BLE001 - any failure of a driver is a fact about the device
             return failed(device, error)
 
-    def open(self, device: Device, *, sharing: Sharing | None = None) -> OpenCLDriver:
+    def open(self, device: Device, *, sharing: HostSharing | None = None) -> OpenCLDriver:
         """The device ready for kernels. How the host gets at its memory is found out, unless it is given."""
         return OpenCLDriver(open_device(self._found[device.id], device, sharing))
 

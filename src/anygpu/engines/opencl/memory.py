@@ -1,9 +1,9 @@
 """Memory of an OpenCL device, and the three ways in which a host gets at it.
 
-`SharedMemory`  the device is made of the host's own processors: blocks are ordinary memory, and nothing is ever copied
-                twice. Whether a driver really works on the memory it is given is tried out when the device is opened.
-`MappedMemory`  the device shares the host's memory chips (integrated GPUs): blocks are mapped for each access.
-`StagedMemory`  the device has memory of its own: bytes pass through page-locked memory of the host.
+`SharedBlockMemory`: the device is made of the host's own processors. Blocks are ordinary memory, and nothing is ever
+copied twice. Whether a driver really works on the memory it is given is tried out when the device is opened.
+`MappedBlockMemory`: the device shares the host's memory chips (integrated GPUs), and blocks are mapped for each access.
+`StagedBlockMemory`: the device has memory of its own, and bytes pass through page-locked memory of the host.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _PARTS_KEPT = 64
 _part_numbers = itertools.count(1)
 
 
-class Part(NamedTuple):
+class BoundPart(NamedTuple):
     """What a kernel is given for an extent. The number tells two parts apart without keeping either alive."""
 
     number: int
     buffer: Any
 
 
-class Block:
+class OpenCLBlock:
     """A piece of memory. It lives as long as somebody holds it: a driver's caller, or a view of its bytes."""
 
     __slots__ = ("__weakref__", "_parts", "_whole", "buffer", "host", "last_use", "nbytes")
@@ -53,10 +53,10 @@ class Block:
         self.host = host
         #: The number of the last submission that has to do with it.
         self.last_use = 0
-        self._whole = Part(next(_part_numbers), buffer)
-        self._parts: dict[tuple[int, int], Part] = {}
+        self._whole = BoundPart(next(_part_numbers), buffer)
+        self._parts: dict[tuple[int, int], BoundPart] = {}
 
-    def part(self, offset: int, nbytes: int) -> Part:
+    def part(self, offset: int, nbytes: int) -> BoundPart:
         """As small as can be: what a kernel does with two parts that overlap is undefined in OpenCL."""
         # An empty part may begin where the block ends; it is never looked at, but something must be given.
         if (offset == 0 and nbytes + 3 >= self.nbytes) or offset >= self.nbytes:
@@ -66,12 +66,12 @@ class Block:
             if len(self._parts) >= _PARTS_KEPT:
                 self._parts.clear()
             size = min(max(nbytes + 3 & ~3, 4), self.nbytes - offset)
-            part = Part(next(_part_numbers), self.buffer.get_sub_region(offset, size))
+            part = BoundPart(next(_part_numbers), self.buffer.get_sub_region(offset, size))
             self._parts[offset, nbytes] = part
         return part
 
 
-class Lent:
+class LentView:
     """What a NumPy view of a block stands on: holds the block, its mapping and its owner until no view is left."""
 
     __slots__ = ("__array_interface__", "_held")
@@ -90,10 +90,10 @@ class Lent:
         return view
 
 
-class Memory(Protocol):
+class BlockMemory(Protocol):
     """How blocks are made, and how the host reads and writes them."""
 
-    def allocate(self, nbytes: int) -> Block: ...
+    def allocate(self, nbytes: int) -> OpenCLBlock: ...
 
     def write(self, extent: Extent, data: Bytes) -> None: ...
 
@@ -102,19 +102,19 @@ class Memory(Protocol):
     def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes | None:
         """The bytes in place, when everything that writes them is done; `None` where the host cannot see them."""
 
-    def adopt(self, array: Bytes) -> Block | None: ...
+    def adopt(self, array: Bytes) -> OpenCLBlock | None: ...
 
 
-class SharedMemory:
+class SharedBlockMemory:
     def __init__(self, context: Any, alignment: int, submissions: Submissions) -> None:
         self._context = context
         self._alignment = max(alignment, _CACHE_LINE)
         self._submissions = submissions
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> OpenCLBlock:
         host = host_memory(nbytes, self._alignment)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
-        return Block(cl.Buffer(self._context, flags, hostbuf=host), nbytes, host)
+        return OpenCLBlock(cl.Buffer(self._context, flags, hostbuf=host), nbytes, host)
 
     def write(self, extent: Extent, data: Bytes) -> None:
         self._submissions.wait(extent.block.last_use)
@@ -126,9 +126,9 @@ class SharedMemory:
 
     def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes:
         self._submissions.wait(extent.block.last_use)
-        return Lent(self._bytes(extent), (extent.block, owner), writable=writable).array()
+        return LentView(self._bytes(extent), (extent.block, owner), writable=writable).array()
 
-    def adopt(self, array: Bytes) -> Block | None:
+    def adopt(self, array: Bytes) -> OpenCLBlock | None:
         if array.ctypes.data % ADOPTED_ALIGNMENT:
             return None
         return _adopted(self._context, array)
@@ -139,15 +139,15 @@ class SharedMemory:
         return bytes_of_block[extent.offset : extent.offset + extent.nbytes]
 
 
-class MappedMemory:
+class MappedBlockMemory:
     def __init__(self, context: Any, queue: Any, submissions: Submissions) -> None:
         self._context = context
         self._queue = queue
         self._submissions = submissions
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> OpenCLBlock:
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
-        return Block(cl.Buffer(self._context, flags, nbytes), nbytes)
+        return OpenCLBlock(cl.Buffer(self._context, flags, nbytes), nbytes)
 
     def write(self, extent: Extent, data: Bytes) -> None:
         mapped = self._map(extent, cl.map_flags.WRITE_INVALIDATE_REGION)
@@ -162,9 +162,9 @@ class MappedMemory:
     def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes:
         # The mapping ends with the view: pyopencl releases it when nobody holds it any more.
         flags = cl.map_flags.READ | (cl.map_flags.WRITE if writable else 0)
-        return Lent(self._map(extent, flags), (extent.block, owner), writable=writable).array()
+        return LentView(self._map(extent, flags), (extent.block, owner), writable=writable).array()
 
-    def adopt(self, array: Bytes) -> Block | None:
+    def adopt(self, array: Bytes) -> OpenCLBlock | None:
         # What drivers of integrated GPUs ask for in order to work in place; anything else they would copy in secret.
         if array.ctypes.data % _PAGE or array.nbytes % _CACHE_LINE:
             return None
@@ -179,7 +179,7 @@ class MappedMemory:
         return mapped
 
 
-class StagedMemory:
+class StagedBlockMemory:
     """Writes return as soon as the bytes are in page-locked memory; a ring of chunks lets copies overlap."""
 
     def __init__(self, context: Any, queue: Any, submissions: Submissions) -> None:
@@ -191,8 +191,8 @@ class StagedMemory:
         #: For each chunk the event of the copy that uses it.
         self._busy: list[Any] = [None] * _CHUNKS
 
-    def allocate(self, nbytes: int) -> Block:
-        block = Block(cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes), nbytes)
+    def allocate(self, nbytes: int) -> OpenCLBlock:
+        block = OpenCLBlock(cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes), nbytes)
         # Drivers only promise memory until it is first used; a promise that cannot be kept had better fail here.
         event = cl.enqueue_fill_buffer(self._queue, block.buffer, np.zeros(1, np.uint32), 0, 4)
         block.last_use = self._submissions.add(event)
@@ -255,12 +255,12 @@ def _arrive(arriving: tuple[Any, Bytes, Bytes]) -> None:
     target[:] = staged
 
 
-def _adopted(context: Any, array: Bytes) -> Block | None:
+def _adopted(context: Any, array: Bytes) -> OpenCLBlock | None:
     if not array.nbytes:
         return None
     # The device promises never to write, so an array that nobody may write to can be lent as well.
     flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
-    return Block(cl.Buffer(context, flags, hostbuf=array), array.nbytes, array)
+    return OpenCLBlock(cl.Buffer(context, flags, hostbuf=array), array.nbytes, array)
 
 
 def host_memory(nbytes: int, alignment: int) -> Bytes:

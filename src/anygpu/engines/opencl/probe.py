@@ -11,7 +11,7 @@ import pyopencl as cl
 from anygpu.engines.opencl.partition import VARIABLE
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
-from anygpu.hardware.device import Device, Form, Kind, Unavailable, reasons_for, unknown_facts
+from anygpu.hardware.device import Device, DeviceKind, Form, Unavailable, reasons_for, unknown_facts
 
 #: Of the extensions cl_khr_device_uuid and cl_khr_pci_bus_info, which pyopencl has no names for.
 _DEVICE_UUID_KHR = 0x106A
@@ -62,7 +62,7 @@ def describe(device_id: str, device: Any) -> Device:
     )
 
 
-def _form_and_kind(device: Any) -> tuple[Form, Kind]:
+def _form_and_kind(device: Any) -> tuple[Form, DeviceKind]:
     if device.type & cl.device_type.CPU:
         return "software", "cpu"
     if device.type & cl.device_type.GPU:

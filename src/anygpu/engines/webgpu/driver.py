@@ -13,24 +13,24 @@ import wgpu
 
 from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.target import Target
-from anygpu.engines.driver import Bytes, Command, Counters, Extent, Launch
-from anygpu.engines.webgpu.binding import GRANULE, BindGroups, Block, buffer_of, round_up
+from anygpu.engines.driver import Bytes, Command, Counters, Dispatch, Extent
+from anygpu.engines.webgpu.bind_groups import GRANULE, BindGroups, WebGPUBlock, buffer_of, round_up
 from anygpu.engines.webgpu.device import alignment_of, destroy, round_down, target_of
-from anygpu.engines.webgpu.encoding import BLOCK_USAGE, Encoder, Step
+from anygpu.engines.webgpu.encoder import BLOCK_USAGE, CommandStep, Encoder
 from anygpu.engines.webgpu.errors import classify
 from anygpu.engines.webgpu.gate import Gate
 from anygpu.engines.webgpu.numbers import Numbers
-from anygpu.engines.webgpu.pacing import DISPATCH_SECONDS, Pace, Work, plan
-from anygpu.engines.webgpu.programs import BuiltKernel, Programs
-from anygpu.engines.webgpu.staging import Downloads, Uploads
-from anygpu.engines.webgpu.timing import TICKS_BYTES, Stopwatch, stopwatch_of
+from anygpu.engines.webgpu.pace import DISPATCH_SECONDS, KernelPace, Work, plan
+from anygpu.engines.webgpu.pipelines import BuiltKernel, Pipelines
+from anygpu.engines.webgpu.stopwatch import TICKS_BYTES, Stopwatch, stopwatch_of
+from anygpu.engines.webgpu.transfers import Downloads, Uploads
 from anygpu.errors import AnyGPUError, DeviceLost, TooBig
 
 #: Work that is guessed to take less teaches nothing about the device's pace.
 _WORTH_MEASURING = 0.02
 
 
-class Live(NamedTuple):
+class LiveObjects(NamedTuple):
     """What a driver holds now. For leak checks."""
 
     blocks: int = 0
@@ -58,7 +58,7 @@ class _Open:
         gate = Gate(device, counters)
         self.device = device
         self.numbers = Numbers(device)
-        self.programs = Programs(device, device_id, target)
+        self.programs = Pipelines(device, device_id, target)
         self.groups = BindGroups(device, device_id, target, alignment, self.numbers.buffer)
         self.stopwatch: Stopwatch | None = stopwatch_of(device)
         self.encoder = Encoder(device, self.groups, self.numbers, self.stopwatch, self.programs.fold, gate)
@@ -78,11 +78,11 @@ class WebGPUDriver:
         self._alignment = alignment_of(opened)
         self._largest = round_down(opened.limits["max-buffer-size"], GRANULE)
         self._counters = Counters()
-        self._blocks: set[Block] = set()
+        self._blocks: set[WebGPUBlock] = set()
         self._open: _Open | None = _Open(opened, device_id, self._target, self._counters)
         #: Why it is not open any more.
         self._end = ""
-        self._pace = Pace()
+        self._pace = KernelPace()
         self._measurement: _Measurement | None = None
         self._device_seconds: float | None = None
 
@@ -98,10 +98,10 @@ class WebGPUDriver:
     def counters(self) -> Counters:
         return self._counters
 
-    def live(self) -> Live:
+    def live(self) -> LiveObjects:
         if self._open is None:
-            return Live()
-        return Live(
+            return LiveObjects()
+        return LiveObjects(
             blocks=len(self._blocks),
             block_bytes=sum(block.nbytes for block in self._blocks),
             pipelines=self._open.programs.pipelines,
@@ -111,18 +111,18 @@ class WebGPUDriver:
 
     # Memory
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> WebGPUBlock:
         size = round_up(max(nbytes, 1), GRANULE)
         if size > self._largest:
             raise TooBig(self._id, nbytes, self._largest)
         with self._calling(requested=size) as library:
             buffer = library.device.create_buffer(size=size, usage=BLOCK_USAGE)
-        block = Block(buffer, size)
+        block = WebGPUBlock(buffer, size)
         self._blocks.add(block)
         self._counters.allocations += 1
         return block
 
-    def release(self, block: Block) -> None:
+    def release(self, block: WebGPUBlock) -> None:
         if self._open is not None:
             self._open.groups.forget(block)
         self._blocks.discard(block)
@@ -177,10 +177,10 @@ class WebGPUDriver:
 
     def submit(self, commands: Sequence[Command], *, timed: bool = False) -> None:
         with self._calling() as library:
-            careful = sum([command.built.careful for command in commands if type(command) is Launch])
+            careful = sum([command.built.careful for command in commands if type(command) is Dispatch])
             measurement = self._measurement_of(commands, careful, timed)
             measured = measurement is not None and library.stopwatch is not None
-            submissions: list[list[Step]] = [[(command, None) for command in commands]]
+            submissions: list[list[CommandStep]] = [[(command, None) for command in commands]]
             if careful * max(1.0, self._pace.unknown) > DISPATCH_SECONDS:
                 parts = plan([self._work_of(command) for command in commands], fold=library.programs.fold)
                 submissions = [[(commands[part.command], part) for part in together] for together in parts]
@@ -217,7 +217,7 @@ class WebGPUDriver:
     # Time
 
     def _work_of(self, command: Command) -> Work:
-        if not isinstance(command, Launch):
+        if not isinstance(command, Dispatch):
             return Work(0.0)
         built: BuiltKernel = command.built
         seconds = self._pace.seconds(built.kernel.source, built.careful)
@@ -227,7 +227,7 @@ class WebGPUDriver:
         """Whether the stopwatch runs for these: on request, or to learn how long their kernels take."""
         if not timed and (careful < _WORTH_MEASURING or self._measurement is not None):
             return None
-        kernels = {command.built.kernel.source for command in commands if isinstance(command, Launch)}
+        kernels = {command.built.kernel.source for command in commands if isinstance(command, Dispatch)}
         if not timed and not any(self._pace.wants(source) for source in kernels):
             return None
         return _Measurement(tuple(kernels), careful, timed, time.perf_counter())

@@ -10,7 +10,7 @@ from typing import Any
 
 import wgpu
 
-from anygpu.engines.webgpu.binding import round_up
+from anygpu.engines.webgpu.bind_groups import round_up
 
 #: How much is kept on the device; when it is full, all of it is forgotten and filled again.
 TABLE_BYTES = 1 << 20

@@ -13,40 +13,40 @@ import msgspec
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Cause, Device, State, Unavailable
 from anygpu.units import readable_seconds
-from anygpu.workers.probe_messages import Discovered, Finished, Item, Message, Raised, Settled, Started
+from anygpu.workers.probe_messages import Discovered, Message, ProbeFinished, ProbeItem, ProbeStarted, Raised, Settled
 
 
-class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeDeadlines(msgspec.Struct, frozen=True, kw_only=True):
     """How long a probe may take in all, and how long one device may be silent."""
 
     total: float
     step: float
 
     @classmethod
-    def within(cls, seconds: float) -> Deadlines:
+    def within(cls, seconds: float) -> ProbeDeadlines:
         """One silent device must leave time to look at the others, and a slow card may need seconds to wake up."""
         if not seconds > 0:
             raise InvalidOption(f"timeout is a number of seconds, more than 0; got {seconds:g}.")
         return cls(total=seconds, step=max(seconds * 0.4, min(6.0, seconds * 0.6)))
 
 
-class Start(msgspec.Struct, frozen=True):
+class StartChild(msgspec.Struct, frozen=True):
     """Start a child that leaves out what is settled."""
 
     skip: tuple[str, ...]
 
 
-class Stop(msgspec.Struct, frozen=True):
+class StopChild(msgspec.Struct, frozen=True):
     """Kill the child that is running; what it still says no longer counts."""
 
 
-Action = Start | Stop
+ProbeAction = StartChild | StopChild
 
 
-class Probe:
+class EngineProbe:
     """One engine (or the card readers) being probed. Holds no process, file or clock."""
 
-    def __init__(self, name: str, *, deadlines: Deadlines, now: float) -> None:
+    def __init__(self, name: str, *, deadlines: ProbeDeadlines, now: float) -> None:
         self.name = name
         self.done = False
         self._deadlines = deadlines
@@ -56,10 +56,10 @@ class Probe:
         self._pending: list[str] = []
         self._listed: dict[str, Device] = {}
         self._settled: list[str] = []
-        self._items: list[Item] = []
+        self._items: list[ProbeItem] = []
 
-    def begin(self) -> list[Action]:
-        return [Start(())]
+    def begin(self) -> list[ProbeAction]:
+        return [StartChild(())]
 
     @property
     def next_deadline(self) -> float:
@@ -67,49 +67,49 @@ class Probe:
         last = self._began + self._deadlines.total
         return last if self._step_began is None else min(last, self._step_began + self._deadlines.step)
 
-    def results(self) -> list[Item]:
+    def results(self) -> list[ProbeItem]:
         """What is known now; devices that were listed and never reached are still only `usable`."""
         return [*self._items, *(self._listed[name] for name in self._pending if name in self._listed)]
 
-    def received(self, message: Message, now: float) -> list[Action]:
+    def received(self, message: Message, now: float) -> list[ProbeAction]:
         match message:
             case Discovered(pending=pending, items=items):
                 self._pending = list(pending)
                 self._listed |= {item.id: item for item in items if isinstance(item, Device)}
                 known = {item.id for item in self._items}
                 self._items += [item for item in items if not isinstance(item, Device) and item.id not in known]
-            case Started(name=name):
+            case ProbeStarted(name=name):
                 self._current, self._step_began = name, now
             case Settled(name=name, items=items):
                 self._settle(name, *items)
             case Raised(error=error, message=words, importing=importing):
                 what = f"could not be {'imported' if importing else 'probed'}: it raised {error}"
-                return [Stop(), *self._blame("import_failed" if importing else "failed", what, words, now)]
-            case Finished():
+                return [StopChild(), *self._blame("import_failed" if importing else "failed", what, words, now)]
+            case ProbeFinished():
                 self.done = True
         return []
 
-    def garbled(self, line: bytes, now: float) -> list[Action]:
+    def garbled(self, line: bytes, now: float) -> list[ProbeAction]:
         """The child sent something that is not a message."""
         shown = line[:80].decode("utf-8", "replace").rstrip()
-        return [Stop(), *self._blame("garbage", "sent an unreadable response", f"it sent {shown!r}", now)]
+        return [StopChild(), *self._blame("garbage", "sent an unreadable response", f"it sent {shown!r}", now)]
 
-    def exited(self, code: int, last_words: str, now: float) -> list[Action]:
-        """The child is gone. After `Finished` that is how it should be."""
+    def exited(self, code: int, last_words: str, now: float) -> list[ProbeAction]:
+        """The child is gone. After `ProbeFinished` that is how it should be."""
         if self.done:
             return []
         return self._blame("crashed", _how_it_died(code), last_words or None, now)
 
-    def expired(self, now: float) -> list[Action]:
+    def expired(self, now: float) -> list[ProbeAction]:
         """The time in `next_deadline` has come."""
         waited = readable_seconds(now - (self._step_began or self._began))
-        return [Stop(), *self._blame("hung", f"did not respond within {waited}", None, now)]
+        return [StopChild(), *self._blame("hung", f"did not respond within {waited}", None, now)]
 
-    def could_not_start(self, why: str, now: float) -> list[Action]:
+    def could_not_start(self, why: str, now: float) -> list[ProbeAction]:
         fix = f"{why[:1].upper()}{why[1:]}."
         return self._blame("failed", "could not be probed: no child process could be started", why, now, fix=fix)
 
-    def _settle(self, name: str, *items: Item) -> None:
+    def _settle(self, name: str, *items: ProbeItem) -> None:
         self._items += items
         self._settled.append(name)
         self._pending = [pending for pending in self._pending if pending != name]
@@ -117,7 +117,7 @@ class Probe:
 
     def _blame(
         self, cause: Cause, what: str, detail: str | None, now: float, *, fix: str | None = None
-    ) -> list[Action]:
+    ) -> list[ProbeAction]:
         state: State = "hung" if cause == "hung" else "absent" if cause == "import_failed" else "present"
         culprit = self._current
         if cause in ("hung", "crashed", "garbage"):
@@ -144,7 +144,7 @@ class Probe:
         if not self._pending or out_of_time:
             self.done = True
             return []
-        return [Start(tuple(self._settled))]
+        return [StartChild(tuple(self._settled))]
 
 
 _LISTING = " while its devices were listed"

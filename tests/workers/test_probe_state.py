@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.testing import fake_device
-from anygpu.workers.probe_messages import Discovered, Finished, Item, Message, Raised, Settled, Started
-from anygpu.workers.probing import Deadlines, Probe, Start, Stop
+from anygpu.workers.probe_messages import Discovered, Message, ProbeFinished, ProbeItem, ProbeStarted, Raised, Settled
+from anygpu.workers.probe_state import EngineProbe, ProbeDeadlines, StartChild, StopChild
 
 NAMES = ("fake:0", "fake:1", "fake:2")
-DEADLINES = Deadlines(total=10, step=4)
+DEADLINES = ProbeDeadlines(total=10, step=4)
 
 
 def listed(*names: str) -> Discovered:
@@ -24,22 +24,22 @@ def verified(name: str) -> Settled:
     return Settled(name=name, items=(fake_device(name, state="verified"),))
 
 
-def started(now: float = 0.0) -> Probe:
-    probe = Probe("fake", deadlines=DEADLINES, now=now)
-    assert probe.begin() == [Start(())]
+def started(now: float = 0.0) -> EngineProbe:
+    probe = EngineProbe("fake", deadlines=DEADLINES, now=now)
+    assert probe.begin() == [StartChild(())]
     return probe
 
 
-def told(probe: Probe, *messages: Message, now: float = 1.0) -> None:
+def told(probe: EngineProbe, *messages: Message, now: float = 1.0) -> None:
     for message in messages:
         assert probe.received(message, now) == []
 
 
-def states(items: list[Item]) -> dict[str, str]:
+def states(items: list[ProbeItem]) -> dict[str, str]:
     return {item.id: item.state for item in items if isinstance(item, Device | Unavailable)}
 
 
-def culprit(probe: Probe, name: str) -> Unavailable:
+def culprit(probe: EngineProbe, name: str) -> Unavailable:
     (found,) = [item for item in probe.results() if item.id == name]
     assert isinstance(found, Unavailable)
     return found
@@ -49,8 +49,8 @@ def test_a_calm_probe() -> None:
     probe = started()
     told(probe, listed(*NAMES))
     for name in NAMES:
-        told(probe, Started(name), verified(name))
-    told(probe, Finished())
+        told(probe, ProbeStarted(name), verified(name))
+    told(probe, ProbeFinished())
     assert probe.done
     assert probe.exited(0, "", 2.0) == []
     assert states(probe.results()) == dict.fromkeys(NAMES, "verified")
@@ -58,19 +58,19 @@ def test_a_calm_probe() -> None:
 
 def test_a_device_that_hangs_is_set_aside_and_a_new_child_goes_on_with_the_rest() -> None:
     probe = started()
-    told(probe, listed(*NAMES), Started("fake:0"), verified("fake:0"), Started("fake:1"), now=2.0)
+    told(probe, listed(*NAMES), ProbeStarted("fake:0"), verified("fake:0"), ProbeStarted("fake:1"), now=2.0)
     assert probe.next_deadline == 6.0
-    assert probe.expired(6.0) == [Stop(), Start(("fake:0", "fake:1"))]
-    told(probe, listed("fake:2"), Started("fake:2"), verified("fake:2"), Finished(), now=7.0)
+    assert probe.expired(6.0) == [StopChild(), StartChild(("fake:0", "fake:1"))]
+    told(probe, listed("fake:2"), ProbeStarted("fake:2"), verified("fake:2"), ProbeFinished(), now=7.0)
     assert states(probe.results()) == {"fake:0": "verified", "fake:1": "hung", "fake:2": "verified"}
     assert culprit(probe, "fake:1").reason == "Fake GPU (Fake) did not respond within 4 s while it was verified."
 
 
 def test_the_deadline_of_the_whole_cuts_the_step_short() -> None:
     probe = started()
-    told(probe, listed(*NAMES), Started("fake:0"), now=8.0)
+    told(probe, listed(*NAMES), ProbeStarted("fake:0"), now=8.0)
     assert probe.next_deadline == 10.0
-    assert probe.expired(10.0) == [Stop()]
+    assert probe.expired(10.0) == [StopChild()]
     assert probe.done
     assert states(probe.results()) == {"fake:0": "hung", "fake:1": "usable", "fake:2": "usable"}
 
@@ -78,7 +78,7 @@ def test_the_deadline_of_the_whole_cuts_the_step_short() -> None:
 def test_an_engine_that_never_lists_its_devices() -> None:
     probe = started()
     assert probe.next_deadline == 10.0
-    assert probe.expired(10.0) == [Stop()]
+    assert probe.expired(10.0) == [StopChild()]
     assert culprit(probe, "fake").state == "hung"
     assert "did not respond within 10 s while its devices were listed" in culprit(probe, "fake").reason
 
@@ -88,8 +88,8 @@ def test_an_engine_that_never_lists_its_devices() -> None:
 )
 def test_a_crash_is_blamed_on_the_device_that_was_announced(code: int, words: str) -> None:
     probe = started()
-    told(probe, listed(*NAMES), Started("fake:0"))
-    assert probe.exited(code, "thread panicked", 1.0) == [Start(("fake:0",))]
+    told(probe, listed(*NAMES), ProbeStarted("fake:0"))
+    assert probe.exited(code, "thread panicked", 1.0) == [StartChild(("fake:0",))]
     item = culprit(probe, "fake:0")
     assert (item.state, item.cause, item.detail) == ("present", "crashed", "thread panicked")
     assert words in item.reason
@@ -104,7 +104,7 @@ def test_a_crash_while_listing_ends_the_probe() -> None:
 
 def test_garbage_stops_the_child() -> None:
     probe = started()
-    assert probe.garbled(b"\x00\xffnonsense\n", 1.0) == [Stop()]
+    assert probe.garbled(b"\x00\xffnonsense\n", 1.0) == [StopChild()]
     item = culprit(probe, "fake")
     assert item.cause == "garbage"
     assert "nonsense" in (item.detail or "")
@@ -112,33 +112,38 @@ def test_garbage_stops_the_child() -> None:
 
 def test_an_exception_is_reported_with_its_words() -> None:
     probe = started()
-    assert probe.received(Raised(error="OSError", message="libcuda.so: no such file", importing=True), 1.0) == [Stop()]
+    assert probe.received(Raised(error="OSError", message="libcuda.so: no such file", importing=True), 1.0) == [
+        StopChild()
+    ]
     item = culprit(probe, "fake")
     assert (item.cause, item.state, item.detail) == ("import_failed", "absent", "libcuda.so: no such file")
 
 
 def test_an_exception_in_one_device_does_not_hide_the_others() -> None:
     probe = started()
-    told(probe, listed("fake:0", "fake:1"), Started("fake:0"))
-    assert probe.received(Raised(error="RuntimeError", message="bad mood"), 1.0) == [Stop(), Start(("fake:0",))]
+    told(probe, listed("fake:0", "fake:1"), ProbeStarted("fake:0"))
+    assert probe.received(Raised(error="RuntimeError", message="bad mood"), 1.0) == [
+        StopChild(),
+        StartChild(("fake:0",)),
+    ]
     assert culprit(probe, "fake:0").cause == "failed"
 
 
 def test_what_was_unavailable_before_a_restart_is_not_reported_twice() -> None:
     missing = Unavailable(id="fake:cuda", engine="fake", state="absent", cause="no_device", reason="None there.")
     probe = started()
-    told(probe, Discovered(pending=("fake:0",), items=(missing, fake_device("fake:0"))), Started("fake:0"))
+    told(probe, Discovered(pending=("fake:0",), items=(missing, fake_device("fake:0"))), ProbeStarted("fake:0"))
     told(probe, verified("fake:0"))
-    told(probe, Discovered(pending=(), items=(missing,)), Finished())
+    told(probe, Discovered(pending=(), items=(missing,)), ProbeFinished())
     assert [item.id for item in probe.results()] == ["fake:cuda", "fake:0"]
 
 
 def test_deadlines_leave_time_for_the_others_and_more_of_it_when_asked() -> None:
-    assert Deadlines.within(15).step == 6
-    assert Deadlines.within(4).step == pytest.approx(2.4)
-    assert Deadlines.within(60).step == 24
+    assert ProbeDeadlines.within(15).step == 6
+    assert ProbeDeadlines.within(4).step == pytest.approx(2.4)
+    assert ProbeDeadlines.within(60).step == 24
     with pytest.raises(InvalidOption):
-        Deadlines.within(-5)
+        ProbeDeadlines.within(-5)
 
 
 def test_a_child_that_cannot_be_started() -> None:
@@ -155,17 +160,17 @@ def test_every_device_is_reported_once_whatever_happens(script: list[str]) -> No
     """Plays children as the real edge does: whoever is skipped is left out, and each bad fate ends the child."""
     names = [f"fake:{number}" for number in range(len(script))]
     fate = dict(zip(names, script, strict=True))
-    probe = Probe("fake", deadlines=Deadlines(total=1000, step=4), now=0.0)
+    probe = EngineProbe("fake", deadlines=ProbeDeadlines(total=1000, step=4), now=0.0)
     actions = probe.begin()
     now, children = 0.0, 0
     while not probe.done:
         children += 1
-        (start,) = [action for action in actions if isinstance(action, Start)]
+        (start,) = [action for action in actions if isinstance(action, StartChild)]
         todo = [name for name in names if name not in start.skip]
         told(probe, listed(*todo), now=now)
         actions = []
         for name in todo:
-            told(probe, Started(name), now=now)
+            told(probe, ProbeStarted(name), now=now)
             match fate[name]:
                 case "well":
                     told(probe, verified(name), now=now)
@@ -181,7 +186,7 @@ def test_every_device_is_reported_once_whatever_happens(script: list[str]) -> No
                     actions = probe.received(Raised(error="E", message="m"), now)
             break
         else:
-            told(probe, Finished(), now=now)
+            told(probe, ProbeFinished(), now=now)
     bad = sum(each != "well" for each in script)
     assert children in (bad, bad + 1)
     ended = {"well": "verified", "hang": "hung", "crash": "present", "garbage": "present", "raise": "present"}

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.engines.cutting import LONGEST_SECONDS, Cut, Pace, cuts
+from anygpu.engines.grid_cuts import LONGEST_SECONDS, AssumedPace, GridCut, cuts
 
 
 @given(st.integers(1, 10**9), st.floats(0, 20), st.none() | st.integers(10**6, 10**9))
@@ -30,15 +30,15 @@ def test_no_part_is_longer_than_it_may_be_unless_one_group_is(groups: int, secon
 
 
 def test_nothing_short_is_cut() -> None:
-    assert cuts(100, 0.0) == cuts(100, LONGEST_SECONDS) == [Cut(0, 100)]
+    assert cuts(100, 0.0) == cuts(100, LONGEST_SECONDS) == [GridCut(0, 100)]
     assert cuts(0, 5.0) == []
 
 
 def test_a_single_group_cannot_be_cut() -> None:
-    assert cuts(1, 100.0) == [Cut(0, 1)]
+    assert cuts(1, 100.0) == [GridCut(0, 1)]
 
 
 def test_the_slower_of_arithmetic_and_memory_counts() -> None:
-    pace = Pace(flops_per_second=10.0, bytes_per_second=100.0)
+    pace = AssumedPace(flops_per_second=10.0, bytes_per_second=100.0)
     assert pace.seconds(flops=20.0, bytes_moved=100.0) == 2.0
     assert pace.seconds(flops=20.0, bytes_moved=1000.0) == 10.0

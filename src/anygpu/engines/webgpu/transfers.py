@@ -15,7 +15,7 @@ import numpy as np
 import wgpu
 
 from anygpu.engines.driver import Bytes
-from anygpu.engines.webgpu.binding import round_up
+from anygpu.engines.webgpu.bind_groups import round_up
 from anygpu.engines.webgpu.gate import Gate
 
 #: So much is written before the device is told to begin with it.
@@ -34,7 +34,7 @@ _SMALLEST_BUFFER = 4096
 _READ = "READ_NOSYNC"
 
 #: A buffer, and the first byte and number of bytes that are wanted of it.
-Source = tuple[Any, int, int]
+TransferSource = tuple[Any, int, int]
 
 
 class Uploads:
@@ -61,7 +61,7 @@ class Uploads:
             self._gate.written += 4
 
 
-class Piece(NamedTuple):
+class TransferPiece(NamedTuple):
     """A part of the words around one source, and where it is in the mapped buffer and among these words."""
 
     source: int
@@ -71,12 +71,12 @@ class Piece(NamedTuple):
     nbytes: int
 
 
-def batches(spans: Sequence[tuple[int, int]], most: int) -> list[list[Piece]]:
+def batches(spans: Sequence[tuple[int, int]], most: int) -> list[list[TransferPiece]]:
     """Spans of whole words, packed into batches of at most `most` bytes; long spans are cut.
 
     Mapped offsets are multiples of eight, as mapping wants them.
     """
-    packed: list[list[Piece]] = []
+    packed: list[list[TransferPiece]] = []
     filled = most
     for source, (offset, nbytes) in enumerate(spans):
         done = 0
@@ -85,7 +85,7 @@ def batches(spans: Sequence[tuple[int, int]], most: int) -> list[list[Piece]]:
                 packed.append([])
                 filled = 0
             part = min(nbytes - done, most - filled)
-            packed[-1].append(Piece(source, offset + done, filled, done, part))
+            packed[-1].append(TransferPiece(source, offset + done, filled, done, part))
             done += part
             filled = round_up(filled + part, 8)
     return packed
@@ -104,18 +104,18 @@ class Downloads:
     def kept_bytes(self) -> int:
         return sum(buffer.size for buffer in self._kept)
 
-    def read(self, sources: Sequence[Source]) -> list[Bytes]:
+    def read(self, sources: Sequence[TransferSource]) -> list[Bytes]:
         targets = [np.empty(nbytes, np.uint8) for _, _, nbytes in sources]
         self.read_into(sources, targets)
         return targets
 
-    def read_into(self, sources: Sequence[Source], targets: Sequence[Bytes]) -> None:
+    def read_into(self, sources: Sequence[TransferSource], targets: Sequence[Bytes]) -> None:
         """Offsets and lengths may be odd; the device copies the words around them."""
         spans = [
             (offset // 4 * 4, round_up(offset + nbytes, 4) - offset // 4 * 4 if nbytes else 0)
             for _, offset, nbytes in sources
         ]
-        under_way: deque[tuple[Any, list[Piece], Any]] = deque()
+        under_way: deque[tuple[Any, list[TransferPiece], Any]] = deque()
         for batch in batches(spans, self._batch):
             if len(under_way) == BATCHES_UNDER_WAY:
                 self._take(*under_way.popleft(), sources, targets)
@@ -123,7 +123,9 @@ class Downloads:
         while under_way:
             self._take(*under_way.popleft(), sources, targets)
 
-    def _begin(self, batch: list[Piece], sources: Sequence[Source]) -> tuple[Any, list[Piece], Any]:
+    def _begin(
+        self, batch: list[TransferPiece], sources: Sequence[TransferSource]
+    ) -> tuple[Any, list[TransferPiece], Any]:
         total = batch[-1].mapped_offset + batch[-1].nbytes
         mapped = self._mapped_buffer(total)
         encoder = self._device.create_command_encoder()
@@ -134,7 +136,12 @@ class Downloads:
         return mapped, batch, mapped.map_async(_READ, 0, total)
 
     def _take(
-        self, mapped: Any, batch: list[Piece], promise: Any, sources: Sequence[Source], targets: Sequence[Bytes]
+        self,
+        mapped: Any,
+        batch: list[TransferPiece],
+        promise: Any,
+        sources: Sequence[TransferSource],
+        targets: Sequence[Bytes],
     ) -> None:
         promise.sync_wait()  # another thread polls the device meanwhile; this one waits without the GIL
         view = np.frombuffer(mapped.read_mapped(copy=False), np.uint8)

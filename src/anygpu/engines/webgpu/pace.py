@@ -40,7 +40,7 @@ class Work(NamedTuple):
     divisible: bool = False
 
 
-class Part(NamedTuple):
+class GridPart(NamedTuple):
     """A command, or some of its groups."""
 
     command: int
@@ -72,27 +72,27 @@ def plan(
     fold: int,
     dispatch_seconds: float = DISPATCH_SECONDS,
     submission_seconds: float = SUBMISSION_SECONDS,
-) -> list[list[Part]]:
+) -> list[list[GridPart]]:
     """What goes together: commands in their order, each once or in parts that cover its groups once."""
-    submissions: list[list[Part]] = [[]]
+    submissions: list[list[GridPart]] = [[]]
     filled = 0.0
     for command, work in enumerate(works):
         if work.seconds > dispatch_seconds:
             parts = cut(work.groups, work.seconds, limit=dispatch_seconds, fold=fold) if work.divisible else []
-            whole = [Part(command, 0, work.groups)]
-            submissions += [[Part(command, *part)] for part in parts] or [whole]
+            whole = [GridPart(command, 0, work.groups)]
+            submissions += [[GridPart(command, *part)] for part in parts] or [whole]
             submissions.append([])
             filled = 0.0
             continue
         if submissions[-1] and filled + work.seconds > submission_seconds:
             submissions.append([])
             filled = 0.0
-        submissions[-1].append(Part(command, 0, work.groups))
+        submissions[-1].append(GridPart(command, 0, work.groups))
         filled += work.seconds
     return [submission for submission in submissions if submission]
 
 
-class Pace:
+class KernelPace:
     """What has been learned of a device: how long its kernels take, in multiples of the careful guess."""
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ LONG_ENOUGH = 0.03
 TURNS = 6
 
 
-class Found(msgspec.Struct, frozen=True):
+class TunedSizes(msgspec.Struct, frozen=True):
     """What was measured: the candidate's position, what it was, and seconds."""
 
     candidate: int
@@ -95,8 +95,8 @@ class Tuner:
                 result[choice.name] = choice.candidates[found.candidate]
         return result
 
-    def _known(self, key: str, choice: Choice) -> Found | None:
-        found = self._kept.record("tuning", key, Found)
+    def _known(self, key: str, choice: Choice) -> TunedSizes | None:
+        found = self._kept.record("tuning", key, TunedSizes)
         if found is None or not 0 <= found.candidate < len(choice.candidates):
             return None
         # Candidates may have changed since: the position alone is not trusted.
@@ -104,7 +104,7 @@ class Tuner:
 
     def _try(
         self, plan: Schedule, choice: Choice, again: Callable[[Mapping[str, msgspec.Struct]], Schedule], end: float
-    ) -> Found | None:
+    ) -> TunedSizes | None:
         best: tuple[float, int] | None = None
         plans: dict[int, tuple[Schedule, tuple[int, ...]]] = {}
         guessed = 0.0
@@ -130,7 +130,7 @@ class Tuner:
             return None
         if best[1] and 0 in plans and best[0] <= LONG_ENOUGH and not self._is_better(plans[best[1]], plans[0]):
             best = (guessed, 0)
-        return Found(best[1], repr(choice.candidates[best[1]]), best[0], measured)
+        return TunedSizes(best[1], repr(choice.candidates[best[1]]), best[0], measured)
 
     def _is_better(self, one: tuple[Schedule, tuple[int, ...]], guess: tuple[Schedule, tuple[int, ...]]) -> bool:
         turns = [(self._measure(*one), self._measure(*guess)) for _ in range(TURNS)]

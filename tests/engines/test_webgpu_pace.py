@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.engines.webgpu.pacing import MEASUREMENTS, Pace, Part, Work, cut, plan
-from anygpu.engines.webgpu.programs import grid_of
-from anygpu.engines.webgpu.staging import batches
+from anygpu.engines.webgpu.pace import MEASUREMENTS, GridPart, KernelPace, Work, cut, plan
+from anygpu.engines.webgpu.pipelines import grid_of
+from anygpu.engines.webgpu.transfers import batches
 
 FOLD = 65535
 
@@ -61,20 +61,20 @@ def test_what_goes_together_is_short(commands: list[Work]) -> None:
 
 
 def test_short_work_is_one_submission() -> None:
-    assert plan([Work(0.001, 10, True)] * 50, fold=FOLD) == [[Part(number, 0, 10) for number in range(50)]]
+    assert plan([Work(0.001, 10, True)] * 50, fold=FOLD) == [[GridPart(number, 0, 10) for number in range(50)]]
     assert plan([], fold=FOLD) == []
 
 
 def test_a_long_kernel_that_cannot_be_cut_goes_alone() -> None:
     assert plan([Work(0.01, 5), Work(3.0, 7), Work(0.01, 5)], fold=FOLD) == [
-        [Part(0, 0, 5)],
-        [Part(1, 0, 7)],
-        [Part(2, 0, 5)],
+        [GridPart(0, 0, 5)],
+        [GridPart(1, 0, 7)],
+        [GridPart(2, 0, 5)],
     ]
 
 
 def test_a_pace_begins_careful_and_learns() -> None:
-    pace = Pace()
+    pace = KernelPace()
     assert pace.seconds("a", 1.0) == 1.0
     pace.learn(["a"], 0.01)
     assert pace.seconds("a", 1.0) == pytest.approx(0.02)
@@ -89,7 +89,7 @@ def test_a_pace_begins_careful_and_learns() -> None:
 
 
 def test_a_kernel_is_measured_a_few_times_and_the_least_counts() -> None:
-    pace = Pace()
+    pace = KernelPace()
     for multiple in (1.0, 0.1, 0.2):
         assert pace.wants("a")
         pace.learn(["a"], multiple)

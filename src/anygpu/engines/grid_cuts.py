@@ -10,7 +10,7 @@ from typing import NamedTuple
 LONGEST_SECONDS = 0.2
 
 
-class Pace(NamedTuple):
+class AssumedPace(NamedTuple):
     """What a device is sure to reach, for kernels that have never run. Too low only means a few cuts too many."""
 
     flops_per_second: float = 2e9
@@ -20,14 +20,14 @@ class Pace(NamedTuple):
         return max(flops / self.flops_per_second, bytes_moved / self.bytes_per_second)
 
 
-class Cut(NamedTuple):
+class GridCut(NamedTuple):
     """A part of a grid."""
 
     first_group: int
     groups: int
 
 
-def cuts(groups: int, seconds: float, *, longest: float = LONGEST_SECONDS, most: int | None = None) -> list[Cut]:
+def cuts(groups: int, seconds: float, *, longest: float = LONGEST_SECONDS, most: int | None = None) -> list[GridCut]:
     """Parts in order that cover `groups`, each of at most `longest` seconds by the estimate and `most` groups.
 
     They are as equal as they can be, because some compilers specialise a kernel to the size of its grid.
@@ -39,4 +39,4 @@ def cuts(groups: int, seconds: float, *, longest: float = LONGEST_SECONDS, most:
         pieces = max(pieces, -(-groups // most))
     pieces = min(pieces, groups)
     bounds = [groups * piece // pieces for piece in range(pieces + 1)]
-    return [Cut(first, after - first) for first, after in itertools.pairwise(bounds)]
+    return [GridCut(first, after - first) for first, after in itertools.pairwise(bounds)]

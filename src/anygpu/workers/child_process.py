@@ -13,7 +13,7 @@ import msgspec
 
 from anygpu.workers.command import child_command
 from anygpu.workers.link import Invitation, Link, LinkClosed
-from anygpu.workers.probe_messages import Request
+from anygpu.workers.probe_messages import ChildRequest
 
 _LAST_WORDS = 4000
 
@@ -21,7 +21,7 @@ _LAST_WORDS = 4000
 class Child:
     """A process that was started as a Python command of its own, and imports nothing of the caller's."""
 
-    def __init__(self, request: Request, *, serves: bool, by_port: bool | None = None) -> None:
+    def __init__(self, request: ChildRequest, *, serves: bool, by_port: bool | None = None) -> None:
         """With `serves` the child is told how to reach `link`. Raises OSError where no child can be started."""
         # A file and not a pipe: a driver that floods it cannot block, and nobody has to read it in time.
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child

@@ -7,7 +7,7 @@ from typing import Any
 
 from anygpu.codegen.target import Target
 from anygpu.engines.driver import Extent
-from anygpu.engines.webgpu.programs import Layout
+from anygpu.engines.webgpu.pipelines import BindingLayout
 from anygpu.errors import TooBig
 
 #: Bind groups that are kept. A program needs one for each kernel and each set of buffers that it meets.
@@ -16,10 +16,10 @@ KEPT_BIND_GROUPS = 4096
 #: Buffers are whole multiples of the widest element that kernels read, so that the last one is never cut off.
 GRANULE = 16
 
-Key = tuple[Layout, tuple[Extent, ...]]
+BindGroupKey = tuple[BindingLayout, tuple[Extent, ...]]
 
 
-class Block:
+class WebGPUBlock:
     """A buffer on the device. Without `buffer`, it was given back."""
 
     __slots__ = ("buffer", "keys", "nbytes")
@@ -28,7 +28,7 @@ class Block:
         self.buffer = buffer
         self.nbytes = nbytes
         #: Of the bind groups that have it.
-        self.keys: set[Key] = set()
+        self.keys: set[BindGroupKey] = set()
 
 
 def round_up(value: int, step: int) -> int:
@@ -37,7 +37,7 @@ def round_up(value: int, step: int) -> int:
 
 def buffer_of(extent: Extent) -> Any:
     """The extent's buffer. Submitting one that was given back would end the process, so it is looked at first."""
-    block: Block = extent.block
+    block: WebGPUBlock = extent.block
     if block.buffer is None:
         raise ValueError("a block was used after it had been released.")
     if extent.offset < 0 or extent.nbytes < 0 or extent.offset + extent.nbytes > block.nbytes:
@@ -57,12 +57,12 @@ class BindGroups:
         self._alignment = alignment
         #: The buffer that every kernel's numbers are in.
         self._numbers = numbers
-        self._groups: OrderedDict[Key, Any] = OrderedDict()
+        self._groups: OrderedDict[BindGroupKey, Any] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def get(self, layout: Layout, extents: tuple[Extent, ...]) -> Any:
+    def get(self, layout: BindingLayout, extents: tuple[Extent, ...]) -> Any:
         # A hit needs no look at the blocks: one that was given back has taken its bind groups along.
         key = (layout, extents)
         group = self._groups.get(key)
@@ -77,16 +77,16 @@ class BindGroups:
             self._forget(next(iter(self._groups)))
         return group
 
-    def forget(self, block: Block) -> None:
+    def forget(self, block: WebGPUBlock) -> None:
         for key in list(block.keys):
             self._forget(key)
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: BindGroupKey) -> None:
         self._groups.pop(key, None)
         for extent in key[1]:
             extent.block.keys.discard(key)
 
-    def _make(self, layout: Layout, extents: tuple[Extent, ...]) -> Any:
+    def _make(self, layout: BindingLayout, extents: tuple[Extent, ...]) -> Any:
         if len(extents) != layout.buffers:
             raise ValueError(f"a kernel of {layout.buffers} buffers was given {len(extents)}.")
         entries = [{"binding": position, "resource": self._resource(extent)} for position, extent in enumerate(extents)]

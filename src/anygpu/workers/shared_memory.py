@@ -31,7 +31,7 @@ from anygpu.memory.resource import Block, DeviceMemory
 from anygpu.program.primitives import Spec
 
 #: memory: a Linux memfd; posix: shared memory of POSIX, unlinked at once; named: a file mapping of Windows.
-Kind = Literal["memory", "posix", "named"]
+SegmentKind = Literal["memory", "posix", "named"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -48,7 +48,7 @@ IDLE_SECONDS = 30.0
 _numbers = itertools.count(1)
 
 
-def default_kind() -> Kind:
+def default_kind() -> SegmentKind:
     if sys.platform == "win32":
         return "named"
     return "memory" if hasattr(os, "memfd_create") else "posix"
@@ -93,7 +93,7 @@ class Segment:
                 mapped.close()
 
 
-def new_segment(nbytes: int, kind: Kind) -> Segment:
+def new_segment(nbytes: int, kind: SegmentKind) -> Segment:
     number = next(_numbers)
     if kind == "named":
         name = f"anygpu-{os.getpid()}-{secrets.token_hex(8)}"
@@ -122,7 +122,7 @@ def attached_segment(number: int, nbytes: int, descriptor: int, name: str) -> Se
     return segment
 
 
-def _nameless(nbytes: int, kind: Kind) -> int:
+def _nameless(nbytes: int, kind: SegmentKind) -> int:
     if kind == "memory" and sys.platform == "linux":
         return os.memfd_create("anygpu", os.MFD_CLOEXEC)
     import _posixshmem  # type: ignore[import-not-found]  # what multiprocessing.shared_memory stands on
@@ -158,7 +158,7 @@ class SharedMemory:
         self,
         device: str,
         *,
-        kind: Kind | None = None,
+        kind: SegmentKind | None = None,
         keep_bytes: int = KEEP_BYTES,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:

@@ -9,8 +9,8 @@ import pyopencl as cl
 
 from anygpu.codegen.custom.compiler_messages import of_clang
 from anygpu.codegen.kernel import Kernel, Own
-from anygpu.engines.cutting import Cut, Pace, cuts
 from anygpu.engines.driver import Counters
+from anygpu.engines.grid_cuts import AssumedPace, GridCut, cuts
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.opencl import errors
 from anygpu.engines.opencl.declarations import WITHOUT_HEADER, with_declarations
@@ -26,7 +26,7 @@ _TIMED_RUNS = 3
 _TRIES = 3
 
 
-class Function:
+class KernelFunction:
     """A compiled function, with the arguments that it was last given: only what changes is set again."""
 
     __slots__ = ("__weakref__", "bound", "kernel", "numbers", "program")
@@ -39,20 +39,20 @@ class Function:
         self.numbers: list[int | None] = [None] * numbers
 
 
-class Built:
+class OpenCLKernel:
     """One kernel, ready to be launched."""
 
     __slots__ = ("_event", "_seconds_per_group", "_timed", "function", "kernel", "whole")
 
-    def __init__(self, kernel: Kernel, function: Function) -> None:
+    def __init__(self, kernel: Kernel, function: KernelFunction) -> None:
         self.kernel = kernel
         self.function = function
-        self.whole = (Cut(0, kernel.groups),) if kernel.groups > 0 else ()
+        self.whole = (GridCut(0, kernel.groups),) if kernel.groups > 0 else ()
         self._seconds_per_group: float | None = None
         self._timed = 0
         self._event: tuple[Any, int] | None = None
 
-    def cuts(self, pace: Pace) -> tuple[Cut, ...]:
+    def cuts(self, pace: AssumedPace) -> tuple[GridCut, ...]:
         """The parts in which it runs: by its own earlier runs where there are any, by its estimates otherwise."""
         kernel = self.kernel
         if "first_group" not in kernel.numbers:
@@ -105,7 +105,7 @@ class Builder:
         self._options = list(options)
         self._group_limit = int(device.max_work_group_size)
         self._floats = floating_types(device)
-        self._functions: LRUCache[Function] = LRUCache(KEPT_TEXTS)
+        self._functions: LRUCache[KernelFunction] = LRUCache(KEPT_TEXTS)
         self._own_declarations = _reads_a_long_header(device)
         #: How often that worked, and how often the text was right and only the header missing.
         self._spared, self._missed = 0, 0
@@ -113,14 +113,14 @@ class Builder:
     def __len__(self) -> int:
         return len(self._functions)
 
-    def build(self, kernel: Kernel) -> Built:
+    def build(self, kernel: Kernel) -> OpenCLKernel:
         """Raises `InvalidProgram` with the compiler's words."""
         if kernel.group_size > self._group_limit:
             raise self._too_large(kernel, self._group_limit)
         key = (kernel.source, kernel.name, kernel.group_size, len(kernel.bindings), len(kernel.numbers))
-        return Built(kernel, self._functions.get(key, lambda: self._function(kernel)))
+        return OpenCLKernel(kernel, self._functions.get(key, lambda: self._function(kernel)))
 
-    def _function(self, kernel: Kernel) -> Function:
+    def _function(self, kernel: Kernel) -> KernelFunction:
         if kernel.own is not None:
             self._look_at(kernel.own)
         try:
@@ -141,7 +141,7 @@ class Builder:
                 f"The source of kernel {kernel.name} takes {compiled.num_args} arguments, and its record {arguments}. "
                 "It was not run. Please report this."
             )
-        return Function(program, compiled, len(kernel.bindings), len(kernel.numbers))
+        return KernelFunction(program, compiled, len(kernel.bindings), len(kernel.numbers))
 
     def _look_at(self, own: Own) -> None:
         """Compile a user's text as it is, so that a complaint about it has its place in it."""

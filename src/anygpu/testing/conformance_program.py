@@ -12,17 +12,17 @@ from anygpu.program.dtypes import DTYPES, KIND, DType, is_inexact
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Constant, Primitive, Spec
 
-Class = Literal["exact"] | OperationClass
+ResultClass = Literal["exact"] | OperationClass
 
 #: NumPy is the reference, and has all types but this one.
 REFERENCE_DTYPES: tuple[DType, ...] = tuple(dtype for dtype in DTYPES if dtype != "bfloat16")
 
 
-class Result(NamedTuple):
+class ConformanceResult(NamedTuple):
     """What one output of a sheet is, and how near it must come."""
 
     label: str
-    kind: Class
+    kind: ResultClass
     #: How many numbers went into each, which is what errors grow with.
     terms: int
 
@@ -33,7 +33,7 @@ class ConformanceProgram:
     def __init__(self, name: str, *inputs: HostArray) -> None:
         self.name = name
         self.inputs = inputs
-        self.results: list[Result] = []
+        self.results: list[ConformanceResult] = []
         self._outputs: list[int] = []
         self._recorder = Recorder()
         self.given = [self._recorder.input(Spec(each.shape, _name(each))) for each in inputs]
@@ -47,11 +47,11 @@ class ConformanceProgram:
     def constant(self, values: HostArray) -> int:
         return self.add(Constant(values.shape, _name(values), np.ascontiguousarray(values).tobytes()))
 
-    def expect(self, position: int, label: str, kind: Class = "exact", terms: int = 1) -> None:
-        self.results.append(Result(label, kind if is_inexact(self.spec(position).dtype) else "exact", terms))
+    def expect(self, position: int, label: str, kind: ResultClass = "exact", terms: int = 1) -> None:
+        self.results.append(ConformanceResult(label, kind if is_inexact(self.spec(position).dtype) else "exact", terms))
         self._outputs.append(position)
 
-    def expect_of(self, op: Primitive, *sources: int, kind: Class = "exact", terms: int = 1) -> None:
+    def expect_of(self, op: Primitive, *sources: int, kind: ResultClass = "exact", terms: int = 1) -> None:
         self.expect(self.add(op, *sources), str(op), kind, terms)
 
     @property

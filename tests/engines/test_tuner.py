@@ -10,7 +10,7 @@ import pytest
 
 from anygpu.codegen.kernel import Binding, Choice, Kernel, Schedule, Slot
 from anygpu.engines.disk_cache import DiskCache
-from anygpu.engines.tuning import VARIABLE, Found, Tuner, budget
+from anygpu.engines.tuner import VARIABLE, TunedSizes, Tuner, budget
 from anygpu.errors import InvalidOption, InvalidProgram
 from anygpu.testing import ManualClock
 
@@ -110,9 +110,10 @@ def test_small_kernels_and_devices_without_a_clock_keep_the_first_guess(tmp_path
 
 
 @pytest.mark.parametrize(
-    "wrong", [Found(7, "Size(number=8)", 0.1, 3), Found(2, "Size(number=99)", 0.1, 3), Found(-1, "", 0.1, 0)]
+    "wrong",
+    [TunedSizes(7, "Size(number=8)", 0.1, 3), TunedSizes(2, "Size(number=99)", 0.1, 3), TunedSizes(-1, "", 0.1, 0)],
 )
-def test_what_is_on_disk_and_does_not_fit_is_measured_again(tmp_path: Path, wrong: Found) -> None:
+def test_what_is_on_disk_and_does_not_fit_is_measured_again(tmp_path: Path, wrong: TunedSizes) -> None:
     kept(tmp_path).put_record("tuning", "size 1", wrong)
     device = Device({1: 0.004, 2: 0.001, 3: 0.004, 4: 0.004})
     assert Tuner(kept(tmp_path), device).choose(plan(), again, 1.0) == {"sum_1": Size(2)}

@@ -7,18 +7,18 @@ from typing import Any
 
 import wgpu
 
-from anygpu.engines.driver import Clear, Command, Launch, Move
-from anygpu.engines.webgpu.binding import BindGroups, buffer_of, round_up
+from anygpu.engines.driver import Clear, Command, Dispatch, Move
+from anygpu.engines.webgpu.bind_groups import BindGroups, buffer_of, round_up
 from anygpu.engines.webgpu.gate import Gate
 from anygpu.engines.webgpu.numbers import Numbers
-from anygpu.engines.webgpu.pacing import Part
-from anygpu.engines.webgpu.programs import BuiltKernel, grid_of
-from anygpu.engines.webgpu.timing import Stopwatch
+from anygpu.engines.webgpu.pace import GridPart
+from anygpu.engines.webgpu.pipelines import BuiltKernel, grid_of
+from anygpu.engines.webgpu.stopwatch import Stopwatch
 
 BLOCK_USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 
 #: A command, and which of its groups; `None` for all of it.
-Step = tuple[Command, Part | None]
+CommandStep = tuple[Command, GridPart | None]
 
 
 class Encoder:
@@ -44,15 +44,15 @@ class Encoder:
         self._pass: Any = None
         self._pipeline: Any = None
 
-    def submit(self, steps: Sequence[Step], *, begins: bool = False, ends: bool = False) -> int:
+    def submit(self, steps: Sequence[CommandStep], *, begins: bool = False, ends: bool = False) -> int:
         """Send the steps and return the number of dispatches. `begins` and `ends` say what the stopwatch marks here."""
         self._encoder = self._device.create_command_encoder()
         self._pass = None
         # An end mark belongs to the pass after the last copy; without such a pass, to an empty one.
-        last_copy = max((place for place, step in enumerate(steps) if type(step[0]) is not Launch), default=-1)
+        last_copy = max((place for place, step in enumerate(steps) if type(step[0]) is not Dispatch), default=-1)
         dispatches = 0
         for place, (command, part) in enumerate(steps):
-            if isinstance(command, Launch):
+            if isinstance(command, Dispatch):
                 closing = ends and place > last_copy
                 opened = self._launch(command, part, begins=begins, ends=closing)
                 dispatches += opened
@@ -74,7 +74,7 @@ class Encoder:
         self._encoder = None
         return dispatches
 
-    def _launch(self, launch: Launch, part: Part | None, *, begins: bool, ends: bool) -> bool:
+    def _launch(self, launch: Dispatch, part: GridPart | None, *, begins: bool, ends: bool) -> bool:
         """Whether there was anything to dispatch."""
         built: BuiltKernel = launch.built
         numbers: tuple[int, ...] = launch.numbers

@@ -11,7 +11,7 @@ from anygpu.codegen.kernel import Kernel, Own
 from anygpu.codegen.target import Target
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.webgpu.errors import classify, innermost
-from anygpu.engines.webgpu.pacing import careful_seconds
+from anygpu.engines.webgpu.pace import careful_seconds
 from anygpu.errors import InvalidKernel, InvalidProgram, Unsupported
 
 #: Pipelines that are kept for kernels to come; one that is in use stays alive beyond that.
@@ -20,7 +20,7 @@ KEPT_PIPELINES = 2048
 _FIRST_GROUP = "first_group"
 
 
-class Layout:
+class BindingLayout:
     """The kinds of a kernel's parameters. Kernels of equal kinds share one, and with it their bind groups."""
 
     __slots__ = ("buffers", "native", "number_bytes", "pipeline_layout")
@@ -44,7 +44,7 @@ class BuiltKernel:
 
     __slots__ = ("careful", "first_group", "grid", "kernel", "layout", "pipeline")
 
-    def __init__(self, kernel: Kernel, layout: Layout, pipeline: Any, grid: tuple[int, ...]) -> None:
+    def __init__(self, kernel: Kernel, layout: BindingLayout, pipeline: Any, grid: tuple[int, ...]) -> None:
         self.kernel = kernel
         self.layout = layout
         self.pipeline = pipeline
@@ -66,14 +66,14 @@ def grid_of(groups: int, fold: int) -> tuple[int, int]:
     return (groups, 1) if groups <= fold else (fold, -(-groups // fold))
 
 
-class Programs:
+class Pipelines:
     """Builds kernels, and remembers what it built."""
 
     def __init__(self, device: Any, device_id: str, target: Target) -> None:
         self._device = device
         self._device_id = device_id
         self._target = target
-        self._layouts: dict[tuple[tuple[str, ...], int], Layout] = {}
+        self._layouts: dict[tuple[tuple[str, ...], int], BindingLayout] = {}
         self._pipelines: LRUCache[Any] = LRUCache(KEPT_PIPELINES)
         self.compilations = 0
 
@@ -91,14 +91,14 @@ class Programs:
         pipeline = self._pipelines.get((kernel.source, kernel.name, layout), lambda: self._compile(kernel, layout))
         return BuiltKernel(kernel, layout, pipeline, kernel.grid or grid_of(kernel.groups, self.fold))
 
-    def _layout(self, kernel: Kernel) -> Layout:
+    def _layout(self, kernel: Kernel) -> BindingLayout:
         kinds = tuple("read-only-storage" if each.access == "read" else "storage" for each in kernel.bindings)
         key = kinds, len(kernel.numbers)
         if key not in self._layouts:
-            self._layouts[key] = Layout(self._device, kinds, len(kernel.numbers))
+            self._layouts[key] = BindingLayout(self._device, kinds, len(kernel.numbers))
         return self._layouts[key]
 
-    def _compile(self, kernel: Kernel, layout: Layout) -> Any:
+    def _compile(self, kernel: Kernel, layout: BindingLayout) -> Any:
         if kernel.own is not None:
             self._look_at(kernel.own)
         try:
