@@ -1,4 +1,4 @@
-"""How far two right answers may lie apart after an operation along axes: sums, orders, products, transforms."""
+"""Error bounds of sums, sorts, products and transforms: how far two correct results along axes may differ."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def reduce(op: p.Reduce, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
 
 
 def _position(op: p.Reduce, x: HostArray, bound: Floats) -> Bound:
-    """Of the largest or smallest: between the first and the last that it may be."""
+    """The bound of a position of the largest or smallest: from the first candidate to the last."""
     axis = op.axes[0]
     if x.dtype.kind == "c":
         return or_none(np.where(bound.any(axis=axis), np.inf, 0.0))
@@ -167,7 +167,7 @@ def contract(op: p.Contract, dtype: DType, xs: Sequence[HostArray], bounds: Sequ
 
 
 def _products(op: p.Contract, x: Floats, y: Floats, v: HostArray) -> Floats:
-    """Of magnitudes, summed; by the lengths of both where the sums take too long."""
+    """The contraction of magnitudes; an upper bound from vector lengths where the sums take too long."""
     count = p.product(tuple(x.shape[axis] for axis in op.left))
     if v.size * count <= _MUCH:
         return np.asarray(run_node(op, [x, y]), np.float64)

@@ -44,14 +44,14 @@ class Flag(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    #: For each output: what the program gives on NumPy, and how far two right answers may lie apart.
+    #: For each output: NumPy's result of the program, and how far two correct results may differ.
     values: list[HostArray]
     bounds: list[Bound]
     flags: frozenset[Flag]
 
 
 def analyse(program: Program, inputs: Sequence[HostArray], *, most_bytes: int = MOST_BYTES) -> Analysis:
-    """How far two right answers may lie apart in every element of every output, and what NumPy would warn of.
+    """How far two correct results may differ in every element of every output, and NumPy's warnings.
 
     Large programs are analysed in pieces along an axis that is independent, which stay in the processor's cache.
     """
@@ -130,7 +130,7 @@ def _analyse(program: Program, inputs: Sequence[HostArray], most_bytes: int) -> 
 
 
 def flags_of(program: Program, inputs: Sequence[HostArray]) -> frozenset[Flag]:
-    """What NumPy would warn of, without bounds."""
+    """The floating-point exceptions that NumPy would warn of, without bounds."""
     program = with_references(program, None)
     values: list[Any] = [None] * len(program.nodes)
     last_use = last_uses(program)

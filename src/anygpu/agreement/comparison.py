@@ -1,4 +1,4 @@
-"""Whether what a device gave is what NumPy gave: everything that a caller sees, within the published tolerances."""
+"""A device's results compared with NumPy's: everything that a caller sees, within the published tolerances."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Program
 from anygpu.program.ops.custom import Custom
 
-#: agree: every element is right. differ: one is not. undecided: too much of it could be anything.
+#: agree: every element is correct. differ: one is not. undecided: the bounds of too many elements say nothing.
 Verdict = Literal["agree", "differ", "undecided"]
 
 #: The share of floats that may be undecided and different. Near a tie a few are; of more nothing is known. Whole
@@ -136,7 +136,7 @@ def layout(array: HostArray) -> tuple[int, ...]:
 
 
 def _seen_from_outside(one: Any, other: Any) -> str:
-    """What is not about values."""
+    """A difference in type, dtype or shape, as a sentence."""
     if type(one) is not type(other):
         return f"it is a {type(other).__name__}, not a {type(one).__name__}"
     if isinstance(one, np.ndarray | np.generic) and (one.dtype != other.dtype or one.shape != other.shape):

@@ -1,4 +1,4 @@
-"""How far two right answers may lie apart after one operation, element by element.
+"""Error bounds of elementwise operations: how far two correct results may differ.
 
 A bound is an array of float64, or `None` where there is one right answer for every element. Infinity means that the
 element is undecided: nothing can be said about it. NumPy's warnings are off while these rules run.
@@ -26,7 +26,7 @@ POWER_FACTOR = 4.0
 
 
 def magnitude(values: HostArray) -> npt.NDArray[np.float64]:
-    """As float64; the absolute value of complex numbers."""
+    """The values in float64; the absolute values of complex numbers."""
     if values.dtype.kind in "bu":
         return values.astype(np.float64)
     return np.abs(values.astype(np.complex128 if values.dtype.kind == "c" else np.float64))
@@ -312,7 +312,7 @@ def _carried_by_power(
     carried = np.abs(v) * np.expm1(np.minimum(exponent, 700.0))
     if v.dtype.kind == "c":
         return 2 * carried
-    # Of a base around 0 the power is known as long as the exponent is a whole number.
+    # For a base around 0 the power is known only if the exponent is an integer.
     around = (by == 0) & (b >= 1) & (b == np.rint(b))
     carried = np.where(around & ~(size > 2 * bx), np.abs(b) * (size + bx) ** (b - 1) * bx, carried)
     return np.where((a - bx < 0) & (by > 0), np.inf, carried)
@@ -377,7 +377,7 @@ def cast(op: p.Cast, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bou
         return None if bound is None else or_none(np.where((given > 0) & (given >= real), 1.0, 0.0))
     bits = 8 * ITEMSIZE[dtype]
     low, high = (0.0, 2.0**bits) if KIND[dtype] == "unsigned" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
-    # What lies outside of the type is not a number that NumPy or anybody else promises.
+    # Neither NumPy nor any engine promises a result for a value outside of the dtype's range.
     inside = (real - given > low - 1) & (real + given < high)
     if bound is None and inside.all():
         return None

@@ -1,4 +1,4 @@
-"""What one operation may add to the difference of two right answers: the published table."""
+"""The published tolerances: what one operation may add to the difference of two correct results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Colours: grey, hue, and numbers as networks want them."""
+"""Colours: grey, HSV, normalisation and equalisation."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def equalise(image: Any, *, layout: Layout = "HWC") -> Any:
     turned = np.moveaxis(given, axes, (-2, -1))
     count = turned.shape[-2] * turned.shape[-1]
     rows = turned.reshape((-1, count))
-    # Each row counts in 256 places of its own, so that all are counted at once.
+    # Each row counts into 256 bins of its own, so that one scatter counts all of them.
     firsts = table(256 * np.arange(rows.shape[0], dtype=np.int32)[:, None], rows)
     places = (converted(rows, np.int32) + firsts).reshape(-1)
     up_to = np.cumsum(_counted(places, 256 * rows.shape[0]).reshape((-1, 256)), axis=1)
@@ -95,7 +95,7 @@ def _counted(places: Any, length: int) -> Any:
     """How often each of the numbers 0 … length - 1 occurs."""
     if not isinstance(places, Array):
         return np.bincount(places, minlength=length)
-    # As `bincount`, which would first have to look how large the numbers are.
+    # `bincount` would first have to compute the largest number; here it is known.
     return Array(
         apply(Scatter("add", 0), filled((length,), 0, "int32"), places._value, filled(places.shape, 1, "int32"))
     )

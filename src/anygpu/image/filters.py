@@ -1,4 +1,4 @@
-"""Filters: each pixel from those around it."""
+"""Filters: each pixel is computed from its neighbours."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MOST_SPELLED = 64
 def filter(
     image: Any, kernel: Any, *, boundary: Boundary = "reflect", constant: float = 0.0, layout: Layout = "HWC"
 ) -> Any:
-    """Each pixel as the sum of those around it times `kernel` [rows, columns], which is not turned round.
+    """The correlation of the image with `kernel` [rows, columns], which is not flipped.
 
     Beyond the edge the image goes on as `boundary` says: "reflect" (its mirror, the edge itself once), "edge" (the last
     pixel), "wrap" (from the other side) or "constant" (the number `constant`).
     """
-    # A kernel that is known here is spelled into the program; one that is an array of ours stays where it is.
+    # A NumPy kernel becomes a constant of the program; an anygpu array stays on its device.
     image, weights = either(image, kernel) if isinstance(kernel, Array) else (image, np.asarray(kernel))
     given, axes = checked(image, layout)
     if weights.ndim != 2 or 0 in weights.shape or weights.dtype.kind not in "biuf":
@@ -52,7 +52,7 @@ def gaussian_blur(
     constant: float = 0.0,
     layout: Layout = "HWC",
 ) -> Any:
-    """Blurred by a bell of the width `sigma`, or (vertical, horizontal), which ends after `truncate` widths."""
+    """Blurred by a Gaussian of the width `sigma`, or (vertical, horizontal), cut off after `truncate` widths."""
     given, axes = checked(image, layout)
     widths = _two("gaussian_blur", "sigma", sigma)
     x = in_float(given)
@@ -93,7 +93,7 @@ def median(image: Any, size: int = 3, *, boundary: Boundary = "reflect", layout:
 def sobel(
     image: Any, *, boundary: Boundary = "reflect", constant: float = 0.0, layout: Layout = "HWC"
 ) -> tuple[Any, Any]:
-    """How fast the image grows downwards and to the right, per pixel, by Sobel's filters: two arrays of floats.
+    """The gradients downwards and to the right, per pixel, by Sobel's filters: two arrays of floats.
 
     They are divided by 8, so that a slope of one per pixel is 1.
     """
@@ -109,13 +109,13 @@ def sobel(
 def gradient_magnitude(
     image: Any, *, boundary: Boundary = "reflect", constant: float = 0.0, layout: Layout = "HWC"
 ) -> Any:
-    """How steep the image is at each pixel, in whatever direction, as floats."""
+    """The magnitude of the gradient at each pixel, as floats."""
     down, right = sobel(image, boundary=boundary, constant=constant, layout=layout)
     return np.sqrt(down * down + right * right)
 
 
 def laplacian(image: Any, *, boundary: Boundary = "reflect", constant: float = 0.0, layout: Layout = "HWC") -> Any:
-    """The four neighbours of each pixel less four times itself, as floats."""
+    """The sum of the four neighbours minus four times the pixel, as floats."""
     given, axes = checked(image, layout)
     x = in_float(given)
     parts = [_filtered_line(x, axis, [1.0, -2.0, 1.0], boundary, constant) for axis in axes]
@@ -131,7 +131,7 @@ def sharpen(
     constant: float = 0.0,
     layout: Layout = "HWC",
 ) -> Any:
-    """The image plus `amount` times what a blur of the width `sigma` takes from it."""
+    """The image plus `amount` times the difference to its blur of the width `sigma` (unsharp mask)."""
     given, axes = checked(image, layout)
     x = blurred = in_float(given)
     for axis in axes:
@@ -162,7 +162,7 @@ _MODES = ("reflect", "edge", "constant", "wrap")
 
 
 def _padded(x: Any, axes: tuple[int, int], size: tuple[int, int], boundary: str, constant: float) -> Any:
-    """The image with what lies beyond its edges, as far as a window of that size sees it."""
+    """The image padded for a window of that size."""
     if boundary not in _MODES:
         raise InvalidOption(f'boundary is "reflect", "edge", "constant" or "wrap", not {boundary!r}.')
     around = [(0, 0)] * x.ndim
@@ -173,7 +173,7 @@ def _padded(x: Any, axes: tuple[int, int], size: tuple[int, int], boundary: str,
         return np.pad(x, around, mode="constant", constant_values=constant)
     for axis in set(axes):
         if around[axis] != (0, 0):
-            # Where each place beyond the edge is found inside: so it is one more position to look up, and no copy.
+            # The index inside the image for each position beyond the edge: a gather, and no copy.
             places = np.pad(np.arange(x.shape[axis]), around[axis], mode=boundary)  # type: ignore[call-overload]
             x = np.take(x, places, axis=axis)
     return x
@@ -219,7 +219,7 @@ def _correlated(padded: Any, axes: tuple[int, int], kernel: Any) -> Any:
 
 
 def _moved(padded: Any, axes: tuple[int, int], size: tuple[int, int], by: tuple[int, int]) -> Any:
-    """The image as seen from one place of the window."""
+    """The image shifted to one position of the window."""
     where = [slice(None)] * padded.ndim
     for axis, length, offset in zip(axes, size, by, strict=True):
         where[axis] = slice(offset, offset + max(padded.shape[axis] - length + 1, 0))

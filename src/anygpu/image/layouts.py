@@ -1,4 +1,4 @@
-"""Where height, width and channels are, and how whole numbers become floats and whole numbers again."""
+"""Image layouts: the axes of height, width and channels, and conversion between integers and floats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def checked(image: Any, layout: str) -> tuple[Any, tuple[int, int]]:
 
 
 def channel_axis(image: Any, layout: str, count: int | None) -> int:
-    """The axis of channels, of which there are so many."""
+    """The axis of channels; checks their number."""
     if layout == "HW" or image.ndim < 3:
         raise ValueError(f"an image with channels has three axes; the shape is {image.shape}, and the layout {layout}.")
     axis: int = image.ndim - (1 if layout == "HWC" else 3)
@@ -39,12 +39,12 @@ def channel_axis(image: Any, layout: str, count: int | None) -> int:
 
 
 def in_float(image: Any) -> Any:
-    """What is computed with: float32 for integers and half precision, the image itself otherwise."""
+    """The image in the dtype of the computation: float32 for integers and half precision."""
     return image if image.dtype in (np.float32, np.float64) else converted(image, np.float32)
 
 
 def as_given(result: Any, image: Any) -> Any:
-    """In the type of the image: whole numbers rounded, and kept in the range of the type."""
+    """The result in the dtype of the image: integers are rounded, and clipped to the range of the dtype."""
     if image.dtype.kind == "f":
         return converted(result, image.dtype)
     if image.dtype.kind == "b":

@@ -1,4 +1,4 @@
-"""The median of a fixed number of arrays by comparing pairs: no sorting, so that all of it is one kernel."""
+"""The median of a fixed number of arrays by a sorting network, so that all of it is one kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def median_of(parts: Sequence[Any]) -> Any:
-    """In each place the middle one of an odd number of arrays."""
+    """The elementwise median of an odd number of arrays."""
     wires = list(parts)
     for low, high, keeps_low, keeps_high in _network(len(wires)):
         one, other = wires[low], wires[high]

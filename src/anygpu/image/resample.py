@@ -1,4 +1,4 @@
-"""Another size: each axis by itself, as sums of neighbours whose weights are worked out on the host."""
+"""Resizing: each axis separately, as weighted sums of neighbours; the host computes the weights."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def resize(
                 result = np.take(result, picks, axis=axis)
         return result
     result = in_float(given)
-    # The axis that shrinks most comes first: what follows has less to do.
+    # The axis that shrinks most comes first: less is left for the other.
     steps = sorted(zip(axes, lengths, strict=True), key=lambda step: step[1] / max(given.shape[step[0]], 1))
     for axis, length in steps:
         if length != given.shape[axis]:
@@ -81,7 +81,7 @@ def _along(x: Any, axis: int, length: int, method: str, antialias: bool) -> Any:
 
 @lru_cache(maxsize=64)
 def _neighbours(old: int, new: int, method: str, antialias: bool) -> tuple[npt.NDArray[np.int64], Weights]:
-    """For each new place the old ones that it is made of, and their weights: both [new, as many as needed]."""
+    """For each new position its source positions and their weights: both [new, neighbours]."""
     step = old / max(new, 1)
     centres = (np.arange(new) + 0.5) * step
     if method == "area":
@@ -118,7 +118,7 @@ def _lanczos(distance: Weights) -> Weights:
     return np.where(distance < 3, np.sinc(distance) * np.sinc(distance / 3), 0.0)
 
 
-#: What each method weighs a distance with, and how far that reaches.
+#: The weight function of each method, and its radius.
 _KERNELS: dict[str, tuple[Callable[[Weights], Weights], float]] = {
     "bilinear": (_triangle, 1.0),
     "bicubic": (_cubic, 2.0),

@@ -1,4 +1,4 @@
-"""`anygpu.nn`: what neural networks are made of, for NumPy's arrays and for anygpu's, on every engine.
+"""`anygpu.nn`: functions for neural networks, for NumPy's arrays and for anygpu's, on every engine.
 
 Each is a plain function of arrays: it computes with NumPy when it gets NumPy's arrays, and is recorded when it gets
 anygpu's, alone or inside `offload`. There are no layers with a state, no training and no random numbers.

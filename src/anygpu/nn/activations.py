@@ -1,4 +1,4 @@
-"""Functions of each element, and of a line of elements: what stands between products."""
+"""Activation functions and softmax."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def silu(x: Any) -> Any:
 
 
 def gelu(x: Any, approximate: bool = False) -> Any:
-    """x times the part of a normal distribution below x. With `approximate` by tanh, as some models were trained."""
+    """x times the normal distribution function of x; with `approximate`, the tanh formula that some models use."""
     (given,) = either(x)
     values = in_single(given)
     if approximate:

@@ -38,7 +38,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False,
 
 
 def _checked(q: Any, k: Any, v: Any, mask: Any) -> tuple[tuple[int, ...], int, int]:
-    """The leading axes of all together, and how many queries and keys there are."""
+    """The broadcast leading axes, and the numbers of queries and keys."""
     for name, each in (("q", q), ("k", k), ("v", v)):
         if each.ndim < 2:
             raise ValueError(f"attention: {name} has at least two axes, and its shape is {each.shape}.")
@@ -67,7 +67,7 @@ def _checked(q: Any, k: Any, v: Any, mask: Any) -> tuple[tuple[int, ...], int, i
 
 
 def _added(mask: Any, dtype: Any) -> Any:
-    """What is added to the scores."""
+    """The mask as a bias that is added to the scores."""
     if mask.dtype.kind == "b":
         return np.where(mask, np.asarray(0, dtype), np.asarray(-math.inf, dtype))
     return converted(mask, dtype)

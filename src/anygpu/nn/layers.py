@@ -1,4 +1,4 @@
-"""Products with weights, rows of tables, and one vector for a whole sequence."""
+"""Linear layers, embeddings and mean pooling."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def embedding(table: Any, ids: Any) -> Any:
 
 
 def mean_pool(x: Any, mask: Any = None) -> Any:
-    """The mean over the last axis but one of x [..., n, d], of those places where mask [..., n] is not 0.
+    """The mean over the last axis but one of x [..., n, d], of the positions where mask [..., n] is not 0.
 
     Where the mask is 0 everywhere, the result is 0. What stands in places that do not count does not matter, NaN
     included.

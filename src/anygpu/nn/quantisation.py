@@ -1,4 +1,4 @@
-"""Weights in 8 or 4 bits: made, read back, and multiplied with while they are read."""
+"""Weights in 8 or 4 bits: quantise, dequantise, and matrix products that dequantise as they read."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.recording import normal_axis
 from anygpu.array.functions.numpy_or_anygpu import converted, either, in_single, table
 
-#: The whole numbers that are stored, from the first to the last, when steps are symmetric and when they are not.
+#: The range of the stored integers, for symmetric (True) and asymmetric quantisation, by the number of bits.
 _RANGES = {8: {True: (-127, 127), False: (-128, 127)}, 4: {True: (1, 15), False: (0, 15)}}
-#: What stands for 0.0 without a zero point of its own.
+#: The integer for 0.0 where there is no zero point.
 _MIDDLE = {8: 0, 4: 8}
 _STORED = {8: np.int8, 4: np.uint8}
-#: The smallest step. Smaller numbers are not told apart by every device.
+#: The smallest scale: subnormal numbers are zero on some devices.
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """An array in few bits: `(number - zero) * scale` for each of the numbers that are stored in `data`.
+    """A quantised array: its elements are `(data - zero) * scale`.
 
     It may be given to functions under `offload` and to `run` as an array may; its parts are ordinary arrays.
     """
@@ -30,19 +30,19 @@ class Quantised:
     #: int8 of the array's own shape, or uint8 with two numbers in a byte along the last axis, the first in the low
     #: half.
     data: Any
-    #: float32: of no axes, or one for each place along `axis`.
+    #: float32: without axes, or one for each position along `axis`.
     scale: Any
-    #: The number that stands for 0.0, as `scale` is shaped; `None` when that is 0 (of 8 bits) or 8 (of 4).
+    #: The integer for 0.0, in the shape of `scale`; `None` when it is 0 (8 bits) or 8 (4 bits).
     zero: Any
     bits: int
-    #: Of the array that it stands for.
+    #: The shape of the array before quantisation.
     shape: tuple[int, ...]
-    #: Along which there is a scale for each place; `None` when there is one for all.
+    #: The axis along which each position has its own scale; `None` when there is one scale.
     axis: int | None
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the array that `dequantise` gives."""
+        """The dtype that `dequantise` returns."""
         dtype: np.dtype[Any] = self.scale.dtype
         return dtype
 
@@ -56,12 +56,12 @@ class Quantised:
 
     @property
     def nbytes(self) -> int:
-        """What it takes, everything included."""
+        """The size of data, scales and zero points together."""
         return int(self.data.nbytes + self.scale.nbytes + (0 if self.zero is None else self.zero.nbytes))
 
 
 def quantise(x: Any, *, bits: int = 8, axis: int | None = None, symmetric: bool = True) -> Quantised:
-    """x in steps of a scale: one for all of it, or one for each place along `axis`.
+    """x quantised with one scale, or with one for each position along `axis`.
 
     Symmetric steps go equally far to both sides of 0.0; others from the smallest to the largest (and to 0.0, which is
     always exact). Nothing is further from what it was than half a step, which `scale` tells. x holds no NaN and no
@@ -96,7 +96,7 @@ def quantise(x: Any, *, bits: int = 8, axis: int | None = None, symmetric: bool 
 
 
 def dequantise(q: Quantised) -> Any:
-    """The array that it stands for, in float32."""
+    """The array in float32."""
     numbers = _numbers(q)
     return numbers * _beside(_parts(q)[1], q.ndim, q.axis)
 
@@ -124,7 +124,7 @@ def quantised_matmul(x: Any, q: Quantised, *, transposed: bool = False) -> Any:
 
 
 def rows_of(q: Quantised, ids: Any) -> Any:
-    """dequantise(q)[ids], of which only those rows are made."""
+    """dequantise(q)[ids], which dequantises only those rows."""
     data, scale, zero, ids = either(q.data, q.scale, q.zero, ids)
     if ids.dtype.kind not in "iu":
         raise TypeError(f"embedding: ids are integers, not {ids.dtype}.")
@@ -146,7 +146,7 @@ def _parts(q: Quantised) -> list[Any]:
 
 
 def _numbers(q: Quantised) -> Any:
-    """The numbers that are stored, counted from the one that stands for 0.0, as floats."""
+    """The stored integers minus the zero point, as floats."""
     data, _, zero = _parts(q)
     return _shifted(data, None if zero is None else _beside(zero, q.ndim, q.axis), q.bits, q.shape)
 
@@ -183,7 +183,7 @@ def _array(x: Any) -> Any:
 
 
 def _beside(scale: Any, dimensions: int, axis: int | None) -> Any:
-    """One number for each place along an axis, so that it broadcasts against an array with that axis."""
+    """One number for each position along an axis, shaped to broadcast against an array with that axis."""
     if axis is None:
         return scale
     return scale.reshape(tuple(-1 if each == axis else 1 for each in range(dimensions)))

@@ -1,4 +1,4 @@
-"""Likeness of vectors, and the best of many."""
+"""Cosine similarity and top-k."""
 
 from __future__ import annotations
 

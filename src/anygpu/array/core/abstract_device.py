@@ -1,4 +1,4 @@
-"""Paper: where arrays are that have a shape and a type and no values, because a function is being recorded."""
+"""A device without values: its arrays have a shape and a dtype, so that a function can be traced with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from anygpu.program.primitives import Spec
 
 
 class ArrayInput(NamedTuple):
-    """An array of the user's own that is read anew at every call."""
+    """An array of the user that is read again at every call."""
 
     #: Which capture it is.
     position: int
@@ -29,23 +29,23 @@ class ArrayInput(NamedTuple):
 
 
 class ScalarInput(NamedTuple):
-    """A number that is computed from those among the arguments, by an expression."""
+    """A number that an expression computes from the numbers among the arguments."""
 
     text: str
 
 
 class CapturedConstant(NamedTuple):
-    """Values that the function made while it was recorded, and that are the same at every call."""
+    """Values that the function made while it was traced, and that are the same at every call."""
 
     values: HostArray
     digest: bytes
 
 
 class AbstractDevice:
-    """Whoever asks for the values of an array on paper is told that there are none.
+    """Holds abstract arrays while a function is traced; asking for a value ends the trace.
 
-    NumPy arrays that meet one on paper are copied as they are now, and are a part of the program when they are small
-    and `inlines` says so.
+    NumPy arrays that meet an abstract one are copied as they are now, and become constants of the program when they
+    are small and `inlines` says so.
     """
 
     device = ABSTRACT
@@ -53,11 +53,11 @@ class AbstractDevice:
     def __init__(self, *, inlines: bool = True) -> None:
         self._inlines = inlines
         self._seen: dict[tuple[Any, ...], Value] = {}
-        #: What owns the memory of each array that was copied. Kept, so that no two of them can have one identity.
+        #: The owners of the memory of copied arrays. They are kept alive so that no two of them can have the same id().
         self.owners: dict[int, HostArray] = {}
-        #: Owners that are known, because changes of their values are noticed.
+        #: Owners whose values a guard checks at every call.
         self.known: set[int] = set()
-        #: Why the function cannot be traced, also when it has swallowed the refusal.
+        #: Why the function cannot be traced; kept because the function may catch the exception.
         self.reason: str | None = None
         self._error: ValueNeeded | None = None
         #: Whether a value was asked for that is there, of a number or of what comes from outside alone.
@@ -67,7 +67,7 @@ class AbstractDevice:
         self.risky: dict[str, None] = {}
         #: Lines whose operations NumPy does not warn of.
         self.quiet_lines: set[tuple[str, int]] = set()
-        #: The arrays themselves, while the function is recorded, to ask how they lie in memory.
+        #: The arrays themselves, while the function is traced, to ask how they lie in memory.
         self.examples: dict[int, HostArray] = {}
         #: Arrays whose layout in memory the function has asked for.
         self.layouts: set[int] = set()
@@ -75,7 +75,7 @@ class AbstractDevice:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """While the function runs, what is recorded here looks like NumPy's arrays."""
+        """While the function runs, abstract arrays look like NumPy's."""
         token = active_tracer.set(self)
         try:
             yield
@@ -96,7 +96,7 @@ class AbstractDevice:
         return self.examples[position]
 
     def refuse(self, *, number: bool = False, outside: bool = False, what: str | None = None) -> NoReturn:
-        """A value was asked for. `number` and `outside` say that it is one which is known, if only for this call."""
+        """End the trace because a value was asked for. `number` and `outside`: at least this call knows that value."""
         self.asked_of_known |= number or outside
         line = nearest_line(sys._getframe(1))
         self._error = ValueNeeded(f"{line[0]}:{line[1]}" if line is not None else None)
@@ -108,7 +108,7 @@ class AbstractDevice:
         raise self._error
 
     def stop(self, reason: str) -> NoReturn:
-        """The function does something that cannot be traced."""
+        """End the trace: the function does something that cannot be traced."""
         line = nearest_line(sys._getframe(1))
         at = f" ({line[0]}:{line[1]})" if line is not None else ""
         self.reason = f"{reason}{at}"
@@ -116,7 +116,7 @@ class AbstractDevice:
         raise self._error
 
     def stop_again(self) -> NoReturn:
-        """The function has swallowed the refusal."""
+        """Raise again what ended the trace, after the function caught it."""
         assert self._error is not None
         raise self._error
 
@@ -144,7 +144,7 @@ class AbstractDevice:
         return np.from_dlpack(array)
 
     def met(self, values: HostArray) -> Value:
-        """A NumPy array beside one on paper, as a value."""
+        """A NumPy array that meets an abstract one, as a value."""
         owner = owner_of(values)
         spec = Spec(values.shape, dtype_name(values.dtype))
         if id(owner) not in self.known:
@@ -163,7 +163,7 @@ class AbstractDevice:
 
 
 def owner_of(values: HostArray) -> HostArray:
-    """The array that owns the memory; a view is made of it."""
+    """The array that owns the memory of this one, which may be a view."""
     while isinstance(values.base, np.ndarray):
         values = values.base
     return values

@@ -1,4 +1,4 @@
-"""What the functions of the namespace do with their arguments before, and with their results after, their own work."""
+"""Arguments and results of functions: conversion to arrays of one device and dtype, and delivery into `out`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def arrays(*arguments: Any) -> list[Array]:
 
 
 def place_among(*arguments: Any) -> ArrayDevice:
-    """As `place_of`, but lists are searched too."""
+    """`place_of`, which searches lists too."""
     return next(filter(None, map(_found_place, arguments)), None) or device_for(None)
 
 
@@ -40,7 +40,7 @@ def _found_place(x: Any) -> ArrayDevice | None:
 
 
 def to_array(x: Any, place: ArrayDevice) -> Array:
-    """As `as_array`, but lists that have arrays in them are stacked without computing these."""
+    """`as_array`, which also stacks lists of arrays, without computing them."""
     if isinstance(x, Array):
         return x
     if type(x) is TracedScalar:
@@ -66,14 +66,14 @@ def _stacked(items: Sequence[Any], place: ArrayDevice) -> Value:
 
 
 def placed(value: Value, place: ArrayDevice) -> Value:
-    """The value bound to a place, also when it is made of constants, which are at home everywhere."""
+    """The value bound to a device; a value of constants alone has none of its own."""
     if value.place is not None:
         return value
     return Value(value.op, value.inputs, value.spec, place, value.line)
 
 
 def on_place(values: HostArray, place: ArrayDevice | None) -> Value:
-    """An array that this package made itself: a part of the program when it is small."""
+    """A table that this package computed: a constant of the program when it is small, otherwise uploaded."""
     if values.nbytes <= recording.MAX_CONSTANT_BYTES or place is None:
         return recording.literal(values)
     # A copy, because a table that is kept for the next time would look like an array from outside.
@@ -97,12 +97,12 @@ def counting_dtype(length: int) -> DType:
 
 
 def filled(shape: tuple[int, ...], scalar: Any, dtype: DType) -> Value:
-    """One number in every place. It takes no memory before something is made of it."""
+    """One number in every element. It takes no memory until something is computed from it."""
     return broadcast(recording.constant(scalar, dtype), shape)
 
 
 def slice_axis(value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
-    """A part of one axis, and all of the others."""
+    """A slice along one axis."""
     shape = value.spec.shape
     if (start, stop, step) == (0, shape[axis], 1):
         return value
@@ -110,7 +110,7 @@ def slice_axis(value: Value, axis: int, start: int, stop: int, step: int = 1) ->
 
 
 def slice_of(shape: Shape, axis: int, start: int, stop: int, step: int = 1) -> Slice:
-    """The primitive that takes a part of one axis, and all of the others."""
+    """The primitive that slices one axis."""
     count = len(shape)
     return Slice(
         tuple(start if each == axis else 0 for each in range(count)),
@@ -120,7 +120,7 @@ def slice_of(shape: Shape, axis: int, start: int, stop: int, step: int = 1) -> S
 
 
 def view(array: Array, *path: Primitive, refusal: str | None = None) -> Array:
-    """What the path leads to, as a view that behaves as NumPy's."""
+    """The view that the path leads to; writing into it writes into its base, as in NumPy."""
     result = array
     for op in path:
         result = attach(Array(apply(op, result._value)), result, (op,), refusal)
@@ -142,20 +142,20 @@ def deliver(result: Array, out: Any) -> Any:
 
 
 def checked_index(index: Value, length: int) -> Value:
-    """The index itself; where it is not inside 0 … length - 1, there is an IndexError when it runs."""
+    """The index, checked when the program runs: an IndexError where it is not within 0 … length - 1."""
     zeros = filled((length,), 0, index.spec.dtype)
     return recording.binary("add", index, apply(Gather(0), zeros, index))
 
 
 def common_dtype(*dtypes: DType) -> DType:
-    """The type of all of them together. NumPy looks at all at once, which can be narrower than one after the other."""
+    """The common dtype. NumPy promotes all at once, which can be narrower than one pair after the other."""
     if "bfloat16" in dtypes:
         return promote_all(*dtypes)
     return recording.dtype_name(np.result_type(*dtypes))
 
 
 def same_dtype(*values: Value) -> list[Value]:
-    """All in the type that they have together; the shapes stay."""
+    """All values in their common dtype; shapes stay."""
     dtype = common_dtype(*(value.spec.dtype for value in values))
     return [cast(value, dtype) for value in values]
 

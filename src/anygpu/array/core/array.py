@@ -35,7 +35,7 @@ API_VERSION = "2024.12"
 
 
 class _OursOnly:
-    """A method that NumPy's arrays do not have, so a function that is being recorded finds none."""
+    """A method that NumPy's arrays do not have, so a function that is being traced finds none."""
 
     def __init__(self, function: Any) -> None:
         self.__wrapped__ = function
@@ -61,7 +61,7 @@ class Array(NumpyMethods, Operators):
 
     _stored: Value
     _view: View | None
-    #: Once there are views of this array: what they have to know.
+    #: Shared with the views of this array, once there are any.
     _shared: SharedState | None
 
     def __init__(self, value: Value) -> None:
@@ -69,7 +69,7 @@ class Array(NumpyMethods, Operators):
             holder = value.holder
         except AttributeError:
             raise TypeError("an Array is not made directly: use anygpu.asarray(...)") from None
-        if holder is not None:  # another array shows it already: this one gets a handle of its own
+        if holder is not None:  # the value already belongs to another array
             value = _fresh(value)
         self._stored = value
         self._view = None
@@ -78,7 +78,7 @@ class Array(NumpyMethods, Operators):
 
     @property
     def _value(self) -> Value:
-        """The expression behind this array as it is now, after all writes to what it is a view of."""
+        """The value of this array as it is now: a view whose base was written to since looks at it again."""
         view = self._view
         if view is not None and view.stale:
             self._stored = view.look()
@@ -87,7 +87,7 @@ class Array(NumpyMethods, Operators):
 
     @property
     def __class__(self) -> type[Any]:
-        """While a function is recorded, its arrays are what they stand for: NumPy's arrays, and NumPy's numbers."""
+        """While a function is traced, its arrays are what they stand for: NumPy's arrays, and NumPy's numbers."""
         if active_tracer.get() is None:
             return type(self)
         return self._imitated
@@ -366,7 +366,7 @@ class Array(NumpyMethods, Operators):
 
     @property
     def _is_number(self) -> bool:
-        """Whether it stands for one of NumPy's numbers, which never change: `+=` gives another."""
+        """Whether it stands for a NumPy scalar, which is immutable: `+=` gives a new one."""
         return not self._stored.spec.shape and active_tracer.get() is not None and self._imitated is not np.ndarray
 
     def _assign(self, result: Array) -> Array:
@@ -400,7 +400,7 @@ class Array(NumpyMethods, Operators):
         return Array(_fresh(self._value))
 
     def _check_axes(self) -> None:
-        """A copy of an array without axes is one again, and looks like a number here."""
+        """NumPy's copy of an array without axes is an array; ours would look like a scalar, so a trace ends."""
         if not self._stored.spec.shape:
             _ask_for(self, "it copies an array without axes", unless=self.dtype.type)
 
@@ -413,18 +413,18 @@ class Array(NumpyMethods, Operators):
 
 
 def _fresh(value: Value) -> Value:
-    """Another holder's own handle on the same value: a reshape to the same shape, which no engine performs."""
+    """A second value for the same elements: a reshape to the same shape, which costs no engine anything."""
     return recording.apply(Reshape(value.spec.shape), value, spec=value.spec)
 
 
 def _ours_only(name: str) -> None:
-    """NumPy's arrays have no such attribute, so a function that is being recorded finds none."""
+    """NumPy's arrays have no such attribute, so a function that is being traced finds none."""
     if active_tracer.get() is not None:
         raise AttributeError(f"'numpy.ndarray' object has no attribute {name!r}", name=name)
 
 
 def _ask_for(array: Array, what: str, unless: type[Any] | None = None) -> None:
-    """Only NumPy's own array knows, so a function that asks for it cannot be traced."""
+    """End the trace, if there is one: only NumPy's own array knows."""
     tracer = active_tracer.get()
     if tracer is not None and array._imitated is not unless:
         tracer.stop(what)
@@ -434,7 +434,7 @@ _PYTHON_NUMBERS = frozenset((bool, int, float, complex, TracedScalar))
 
 
 def _operand(other: object, array: Array) -> Operand | None:
-    """Whatever may stand beside an array in an operator; `None` when it is not ours to handle."""
+    """The other operand of an operator as a value or Python number; `None` when its type is not ours to handle."""
     if type(other) in _PYTHON_NUMBERS:
         return other  # type: ignore[return-value]
     if isinstance(other, Array):
@@ -445,12 +445,12 @@ def _operand(other: object, array: Array) -> Operand | None:
 
 
 def is_numpys(value: Any) -> bool:
-    """Whether it is an array of NumPy's own, and not one that only looks so because a function is recorded."""
+    """Whether it is a NumPy array, and not an `Array` that looks like one because a function is traced."""
     return isinstance(value, np.ndarray) and not isinstance(value, Array)
 
 
 def as_value(values: HostArray, place: ArrayDevice) -> Value:
-    """A NumPy array as a value: a single number becomes a part of the program, others are copied to the place."""
+    """A NumPy array as a value: one without axes becomes a constant of the program, others are uploaded."""
     if type(place) is AbstractDevice:
         return place.met(values)
     if not values.dtype.isnative:
@@ -461,7 +461,7 @@ def as_value(values: HostArray, place: ArrayDevice) -> Value:
 
 
 def as_array(x: Any, place: ArrayDevice | None = None) -> Array:
-    """Whatever a user may mean by an array: an `Array` is itself, everything else is copied to the place."""
+    """An `Array` itself; anything else that NumPy makes an array of, uploaded to the device."""
     if isinstance(x, Array):
         return x
     if type(x) is TracedScalar:
@@ -470,7 +470,7 @@ def as_array(x: Any, place: ArrayDevice | None = None) -> Array:
 
 
 def place_of(*arguments: Any) -> ArrayDevice:
-    """Where the first array among the arguments is; the default device when there is none."""
+    """The device of the first array among the arguments; the default device when there is none."""
     found = (each._place for each in arguments if isinstance(each, Array) or type(each) is TracedScalar)
     return next(found, None) or device_for(None)
 

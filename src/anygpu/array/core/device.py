@@ -1,4 +1,4 @@
-"""Where arrays live: the little that this layer must know of engines, which are above it."""
+"""The devices that arrays live on: the little that this layer must know of engines, which are above it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.program.graph import Program
 
-#: Whatever the engine behind a place calls an array on its device.
+#: An array in an engine's own representation.
 Buffer = Any
 
 
@@ -27,7 +27,7 @@ class ArrayDevice(Protocol):
         """A copy on the device, which shares no memory with `values`."""
 
     def download(self, buffer: Buffer) -> HostArray:
-        """The values on the host; they may share memory with the buffer, which nobody writes to."""
+        """The values on the host; they may share memory with the buffer, which is never written to."""
 
     def run(self, program: Program, buffers: Sequence[Buffer]) -> list[Buffer]:
         """The results of the program, left on the device."""
@@ -43,7 +43,10 @@ FindDevice = Callable[[str | None], ArrayDevice]
 
 
 def _first(device: str | None) -> ArrayDevice:
-    """Nobody has needed a place before. Engines are above this layer, so the layer between is asked to come."""
+    """Import the layer that finds devices, which is above this one, when the first is needed.
+
+    This is the one way up from `array`: the registry sets itself as the finder.
+    """
     importlib.import_module("anygpu.residency.registry")
     if _find is _first:
         raise InvalidOption("anygpu.residency.registry did not say where arrays can be.")
@@ -54,13 +57,13 @@ _find: FindDevice = _first
 
 
 def set_device_finder(find: FindDevice) -> None:
-    """Called by the layer that owns the engines: how a device's name becomes a place."""
+    """Called by the layer that owns the engines, which knows the devices by name."""
     global _find
     _find = find
 
 
 def device_for(device: object | None) -> ArrayDevice:
-    """The place of that name; `None` is the default device. A place is itself."""
+    """The device of that name; `None` is the default device, and an `ArrayDevice` is itself."""
     if device is None or isinstance(device, str):
         return _find(device)
     if hasattr(device, "upload"):

@@ -39,20 +39,20 @@ from anygpu.program.primitives import (
 class Value(msgspec.Struct, eq=False):
     """An immutable value: either a primitive applied to other values, or a buffer that is already on a device.
 
-    Once it has been computed it forgets how, so that the graph behind it can go. (A msgspec struct because making one
-    is most of what recording an operation costs, and theirs are made in C.)
+    Once it has been computed, `op` and `inputs` are dropped, so that the graph behind it is freed. (It is a msgspec
+    struct because constructing one is most of the cost of recording an operation, and theirs are made in C.)
     """
 
     op: Primitive | None
     inputs: tuple[Value, ...]
     spec: Spec
-    #: `None` for constants, which are at home everywhere.
+    #: `None` for constants, which every device has.
     place: ArrayDevice | None
     line: Line | None = None
     buffer: Buffer | None = None
     #: The array that shows this value to the user, while there is one.
     holder: ref[Any] | None = None
-    #: Whether NumPy would surely have it in C order; kept when the way it was made is forgotten.
+    #: Whether NumPy's result would surely be in C order. Kept when `op` and `inputs` are dropped.
     ordered: bool = False
 
     @classmethod
@@ -68,18 +68,18 @@ class Value(msgspec.Struct, eq=False):
         self.op, self.inputs = None, ()
 
 
-#: Cheap to do again, so their results are not kept just because the user still has a name for them.
+#: Cheap to recompute, so their results are not kept only because the user still holds the array.
 _NOT_WORTH_KEEPING = (Constant, Iota, Broadcast, Reshape, Permute, Slice)
 
 _NOT_THE_USER = ("anygpu.", "numpy.")
 
 
 class TakesTooLong(BaseException):
-    """Recording takes longer than it may. No `Exception`, so that no function that is recorded catches it."""
+    """Tracing exceeded its time limit. Not an `Exception`, so that the traced function does not catch it."""
 
 
 class Tracer(Protocol):
-    """Who is told of every operation while a function is recorded."""
+    """Observes every operation while a function is traced, and can end the trace."""
 
     def operation(self, line: Line | None) -> None:
         """An operation was recorded on that line of the user's."""
@@ -88,20 +88,20 @@ class Tracer(Protocol):
     may_raise: list[Value]
 
     def stop(self, reason: str) -> NoReturn:
-        """The function does something that cannot be traced."""
+        """End the trace: the function does something that cannot be traced."""
 
     def layout_of(self, position: int) -> Any:
-        """An array that lies in memory as that one does: the function depends on it now."""
+        """An array with the memory layout of that input; the trace depends on the layout from now on."""
 
 
-_until: ContextVar[float | None] = ContextVar("when recording must be over", default=None)
-#: Whoever records a function in this context. Set while the function runs: then its arrays look like NumPy's own.
-active_tracer: ContextVar[Tracer | None] = ContextVar("who records a function", default=None)
+_until: ContextVar[float | None] = ContextVar("deadline of the trace", default=None)
+#: The trace in this context, if there is one. While it is set, arrays look like NumPy's own.
+active_tracer: ContextVar[Tracer | None] = ContextVar("active tracer", default=None)
 
 
 @contextlib.contextmanager
 def limited_to(seconds: float | None) -> Iterator[None]:
-    """Raises `TakesTooLong` from the first operation that is recorded after so many seconds."""
+    """Raise `TakesTooLong` from the first operation that is recorded after this time."""
     token = _until.set(None if seconds is None else time.perf_counter() + seconds)
     try:
         yield
@@ -110,7 +110,7 @@ def limited_to(seconds: float | None) -> Iterator[None]:
 
 
 def users_line() -> Line | None:
-    """The user's line on which an operation is recorded. Every operation asks."""
+    """The user's line on which an operation is recorded. It is called for every operation."""
     until = _until.get()
     if until is not None and time.perf_counter() > until:
         raise TakesTooLong
@@ -164,7 +164,7 @@ def linearise(
             kept[id(value)] = value
     for value in wanted:
         kept.setdefault(id(value), value)
-    # What is asked for twice is returned twice, in the order in which it was asked for.
+    # A value that is wanted twice is returned twice, in the order of `wanted`.
     results = list(kept.values()) if keep_held else list(wanted)
     return graph.program([positions[id(value)] for value in results]), leaves, results
 
@@ -182,7 +182,7 @@ def _is_ordered(value: Value) -> bool:
 
 
 def is_ordered(value: Value) -> bool:
-    """As NumPy would have it; `False` when that cannot be told."""
+    """Whether NumPy would give this value in C order; `False` when that is unknown."""
     for each in _in_order([value]):
         if each.op is not None:
             each.ordered = _is_ordered(each)
@@ -195,7 +195,7 @@ def is_portable(value: Value) -> bool:
 
 
 def leaves_of(wanted: Sequence[Value]) -> list[Value]:
-    """What the wanted values are made of in the end: those that are there already."""
+    """The computed values that the wanted ones are made of."""
     return [value for value in _in_order(wanted) if value.op is None]
 
 
@@ -224,7 +224,7 @@ def _in_order(wanted: Sequence[Value]) -> list[Value]:
 
 
 def compute(wanted: Sequence[Value], place: ArrayDevice) -> None:
-    """Give every wanted value its buffer on the place."""
+    """Compute every wanted value on the device."""
     missing = [value for value in wanted if not value.computed]
     if not missing:
         return

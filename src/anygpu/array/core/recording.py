@@ -63,7 +63,7 @@ _COMPARISONS = frozenset(COMPARISONS)
 #: NumPy has no bfloat16, so arrays have none either; inside programs engines may.
 _ARRAY_DTYPES = {name: None for name in DTYPES if name != "bfloat16"}
 
-#: Where arrays are that have a shape and a type and no values, because a function is being recorded with them.
+#: The name of the device of abstract arrays, with which functions are traced.
 ABSTRACT = "abstract"
 
 #: Larger constants travel as inputs, so that programs stay small.
@@ -106,7 +106,7 @@ def common_place(values: Sequence[Value]) -> ArrayDevice | None:
 
 
 def _place_of_the_bound(values: Sequence[Value]) -> ArrayDevice | None:
-    """Operands are on different devices. What is made of constants alone is on none before it is computed."""
+    """The device of operands on different devices: values of constants alone follow the others."""
     bound = [value for value in values if value.place is not None and not is_portable(value)]
     places = {id(value.place): value.place for value in bound}
     if len(places) > 1:
@@ -233,14 +233,14 @@ def _fitted(operand: Operand, dtype: DType, shape: Shape) -> Value:
 
 #: Numbers that were met beside arrays before, broadcast to their shape: `x * 2` in a loop makes the 2 only once.
 _MET: dict[tuple[Any, ...], Value] = {}
-#: Types of which that is done: of subclasses nobody knows what their == and their hash mean.
+#: Only these exact types: a subclass may define == and hash as it likes.
 _MET_TYPES = frozenset((bool, int, float, complex))
 #: Those of them whose numbers, other than 0, are the same when they are equal.
 _EQUAL_IS_SAME = frozenset((bool, int, float))
 
 
 def _nobody() -> None:
-    """Stands where an array's reference would: a value that all may use belongs to none."""
+    """In place of an array's weak reference: a value that is shared belongs to no array."""
 
 
 def _scalar_beside(scalar: Scalar, spec: Spec) -> Value:
@@ -367,7 +367,7 @@ def _for_bool(fn: BinaryFunction, x: Value, y: Value) -> tuple[Value, Value, Bin
 
 
 def compare(fn: BinaryFunction, one: Operand, other: Operand) -> Value:
-    """As `binary`, but exact between int64 and uint64, which have no common integer type."""
+    """`binary` for comparisons: exact between int64 and uint64, which have no common integer type."""
     if type(one) is Value and type(other) is Value and one.spec == other.spec:
         return binary(fn, one, other)
     if isinstance(one, Value) and isinstance(other, Value):

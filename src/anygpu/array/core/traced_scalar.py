@@ -1,4 +1,4 @@
-"""Python's numbers in a function that is being recorded: their values come later, and they stay Python's.
+"""Python numbers in a function that is being traced: their values come with each call, and they stay Python's.
 
 A number that is an argument must not become a part of the program, or each new value would need a new program. So the
 function gets a `TracedScalar` in its place. Arithmetic on it with Python's numbers is kept as an expression that Python
@@ -26,7 +26,7 @@ _STRONG: dict[type[Any], DType] = {int: "int64", float: "float64", complex: "com
 
 
 class ScalarTracer(Protocol):
-    """What a weak number needs of the paper it stands on."""
+    """What a `TracedScalar` needs of the abstract device."""
 
     def number(self, text: str, dtype: DType) -> Value:
         """The result of the expression as an input."""
@@ -36,11 +36,11 @@ class ScalarTracer(Protocol):
 
 
 class TracedScalar:
-    """A number of Python's own, of which only the type is known yet."""
+    """A Python number of which only the type is known yet."""
 
     __slots__ = ("_kind", "_place", "_text")
 
-    #: The paper, where it is in the place of a device.
+    #: The abstract device.
     _place: Any
 
     #: Before NumPy's arrays in mixed operations, as our arrays are.
@@ -73,7 +73,7 @@ class TracedScalar:
 
     @property
     def strong(self) -> Value:
-        """As NumPy's own scalar of the same kind, which adapts to nothing."""
+        """This number as a NumPy scalar of its kind, which does not adapt to the arrays beside it."""
         return self.value(_STRONG[self._kind])
 
     @property
@@ -81,7 +81,7 @@ class TracedScalar:
         return self._kind is int
 
     def needs_value(self) -> NoReturn:
-        """Something depends on the number that only its value decides."""
+        """End the trace: something depends on the value of the number."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -351,14 +351,14 @@ def evaluator(texts: Sequence[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]
     return made
 
 
-#: Of these Python raises an error for some numbers, also where the result is not used.
+#: For some numbers Python raises an error here, even when the result is not used.
 _MAY_RAISE = frozenset(("/", "//", "%", "**"))
 
 _NAMES = {"__builtins__": {}, "abs": abs, "complex": complex, "inf": float("inf"), "nan": float("nan")}
 
 
 def in_type(number: Any, dtype: np.dtype[Any]) -> HostArray:
-    """The number as an array without axes. What is too large for the type is infinite, as in NumPy, without a word."""
+    """The number as an array without axes. A number too large for the dtype becomes infinite without a warning."""
     if dtype.itemsize in (8, 16) or dtype.kind == "b":
         return np.array(number, dtype)
     with np.errstate(over="ignore"):

@@ -1,7 +1,7 @@
 """Views that behave as NumPy's do: what is written into one is seen in its base, and the other way round.
 
-A view knows its base and the way from there, as movement primitives. Every write to the base makes a new version, and a
-view of an older version looks again. Writing into a view goes the same way back.
+A view knows its base and the path from there, as movement primitives. Every write to the base makes a new version, and
+a view of an older version follows the path again. Writing into a view follows the path back.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class SharedState:
-    """What a base that has views keeps."""
+    """The state that an array shares with its views."""
 
     __slots__ = ("doubts", "version")
 
     def __init__(self) -> None:
-        #: Counts the writes.
+        #: Incremented by every write.
         self.version = 0
-        #: Reshapes of which nobody knows whether NumPy would have copied.
+        #: Reshapes that NumPy might have copied; only the memory layout, unknown here, would tell.
         self.doubts: list[ref[Array]] = []
 
 
 class View:
-    """How an array looks at its base."""
+    """The path from a base to a view of it."""
 
     __slots__ = ("base", "path", "refusal", "shared", "version")
 
@@ -44,7 +44,7 @@ class View:
         self.shared = base._shared
         self.path = path
         self.version = base._shared.version
-        #: Why nothing may be written through this view; `None` when it may.
+        #: Why the view is read-only; `None` when it is writable.
         self.refusal = refusal
 
     @property
@@ -92,7 +92,7 @@ _DOUBT = (
 
 
 def _outcome(root: Array, path: tuple[Primitive, ...], first: int) -> Literal["view", "copy", "doubt"]:
-    """What NumPy makes of the way from the step `first`. Axes of length 1 come and go without a copy."""
+    """What NumPy makes of the path from the step `first` on. Axes of length 1 come and go without a copy."""
     if not any(isinstance(op, Reshape) for op in path[first:]):
         return "view"
     spec = root._stored.spec
@@ -137,7 +137,7 @@ def _on_numpy(op: Primitive, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return x
 
 
-#: Of functions only the real and the imaginary part give views.
+#: The only Unary functions here are `real` and `imag`, which give views.
 _ON_HOST = (Slice, Flip, Permute, Reshape, Unary)
 
 
@@ -153,7 +153,7 @@ def _without_ones(shape: Shape) -> Shape:
 
 
 def put(base: Value, path: tuple[Primitive, ...], new: Value) -> Value:
-    """The base with `new` in the place that the path leads to."""
+    """The base with `new` where the path leads to."""
     if not path:
         return new
     op = path[0]
@@ -173,7 +173,7 @@ def put(base: Value, path: tuple[Primitive, ...], new: Value) -> Value:
 def write(array: Array, new: Value) -> None:
     """Replace the array's elements in place, and with them those of everything that shares them."""
     if new.place is None:
-        # Constants are at home everywhere; what they are written into stays where it is.
+        # A constant has no device; what it is written into stays on its own.
         new = Value(new.op, new.inputs, new.spec, array._place, new.line)
     view = array._view
     if view is None:

@@ -1,4 +1,4 @@
-"""Truth values packed into bytes, and bytes taken apart."""
+"""Bits packed into bytes, and unpacked."""
 
 from __future__ import annotations
 

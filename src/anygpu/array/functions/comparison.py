@@ -53,7 +53,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
 
 @implements(np.array_equiv)
 def array_equiv(a1: Any, a2: Any) -> bool:
-    """As `array_equal`, after broadcasting."""
+    """`array_equal` after broadcasting."""
     x, y = _pair(a1, a2)
     try:
         broadcast_shapes(x.spec.shape, y.spec.shape)

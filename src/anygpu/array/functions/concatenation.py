@@ -1,4 +1,4 @@
-"""Several arrays made into one, and one array with elements put in or left out."""
+"""Arrays joined into one, and elements inserted or deleted."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _leaves(item: Any) -> Any:
         yield item
 
 
-# Elements put in or left out
+# Insertion and deletion
 
 
 @implements(np.append)

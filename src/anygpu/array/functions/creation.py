@@ -1,4 +1,4 @@
-"""Arrays from nothing, from other arrays, and from other libraries.
+"""Creation of arrays: filled, from other arrays, and from other libraries.
 
 Nothing here takes memory that is not needed: `zeros` is one number repeated, `arange` and `eye` are made of a counter.
 """
@@ -220,7 +220,7 @@ def empty(
     device: object | None = None,
     like: object | None = None,
 ) -> Array:
-    """Zeros: memory that nobody has written to does not exist here."""
+    """Zeros: there is no uninitialised memory here."""
     return _repeated(shape, 0, dtype, device_for(device))
 
 
@@ -240,7 +240,7 @@ def full_like(
     *,
     device: object | None = None,
 ) -> Array:
-    """As `full`, with the shape, type and device of another array unless others are given."""
+    """`full` with the shape, dtype and device of another array unless others are given."""
     lengths, name, place = _likeness(a, dtype, shape, device)
     return full(lengths, fill_value, to_numpy_dtype(name), device=place)
 

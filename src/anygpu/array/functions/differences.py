@@ -1,4 +1,4 @@
-"""Neighbours along an axis: their differences, slopes, and the area under them."""
+"""Differences along an axis, gradients, and integrals by the trapezoidal rule."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _varies(spacing: Operand) -> TypeGuard[Value]:
 
 
 def binary_number(fn: Any, one: Operand, other: Operand) -> Operand:
-    """As `binary`, but two Python numbers stay one."""
+    """`binary`, which leaves two Python numbers a Python number."""
     if isinstance(one, Value) or isinstance(other, Value):
         return binary(fn, one, other)
     match fn:
@@ -208,7 +208,7 @@ def _weighted(weights: Sequence[Operand], values: Sequence[Value]) -> Value:
 
 
 def _inner_weights(one: Value, other: Value) -> tuple[Value, Value, Value]:
-    """Of the three points whose distances are `one` and `other`, for the slope in the middle."""
+    """Weights of three points, `one` and then `other` apart, for the slope at the middle one."""
     both = binary("add", one, other)
     return (
         recording.unary("negative", binary("divide", other, binary("multiply", one, both))),
@@ -218,7 +218,7 @@ def _inner_weights(one: Value, other: Value) -> tuple[Value, Value, Value]:
 
 
 def _first_weights(one: Operand, other: Operand) -> tuple[Operand, Operand, Operand]:
-    """Of three points, for the slope at the first; the distances are `one` and then `other`."""
+    """Weights of three points, `one` and then `other` apart, for the slope at the first one."""
     both = binary_number("add", one, other)
     twice = binary_number("add", binary_number("multiply", 2.0, one), other)
     return (

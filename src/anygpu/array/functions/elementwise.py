@@ -33,7 +33,7 @@ OperandType = DType | type[int] | type[float] | type[complex]
 
 
 class UfuncRule(NamedTuple):
-    """What is recorded for one of NumPy's ufuncs."""
+    """How one of NumPy's ufuncs is recorded."""
 
     body: UfuncBody
     #: Whether the body takes the operands as they come, because it brings them together in a way of its own.
@@ -359,8 +359,8 @@ def clip(
     limits = [operand_of(each, place) for each in (lower, upper) if each is not None]
     if not limits:
         return _into(out, positive(array))
-    # Of equals the second is taken. A zero keeps its sign where the limits are the same along the last axis; otherwise
-    # it gets that of the limit: NumPy has two ways.
+    # When both are equal, the second is taken. A zero keeps its sign where the limits are the same along the last
+    # axis; otherwise it gets that of the limit: NumPy has two loops.
     takes_limit = len(limits) == 2 and any(isinstance(each, Value) and each.spec.shape[-1:] > (1,) for each in limits)
     value, *bounds = recording.common(array._value, *limits)
     if lower is not None:

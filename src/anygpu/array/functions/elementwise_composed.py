@@ -19,7 +19,7 @@ from anygpu.program.primitives import Binary, Broadcast
 
 _LDEXP = Binary("ldexp")
 
-#: What is recorded for one elementwise function.
+#: Records one elementwise function.
 UfuncBody = Callable[..., Value | tuple[Value, ...]]
 
 

@@ -190,7 +190,7 @@ def _input_dtype(fn: FourierFunction, dtype: DType) -> DType:
 
 
 def _scale(fn: FourierFunction, length: int, norm: Norm) -> float:
-    """What the primitive's result is multiplied by; it is unscaled forwards and divided by the length backwards."""
+    """The factor for the primitive's result, which is unscaled forwards and divided by the length backwards."""
     if norm not in (None, "backward", "ortho", "forward"):
         raise ValueError(f'Invalid norm value {norm}; should be "backward", "ortho" or "forward".')
     if norm in (None, "backward"):
@@ -204,7 +204,7 @@ def _swapped(norm: Norm) -> Norm:
 
 
 def _resized(x: Value, axis: int, length: int) -> Value:
-    """The axis cut, or filled up with zeros at its end."""
+    """The axis truncated, or padded with zeros at its end."""
     shape = x.spec.shape
     missing = length - shape[axis]
     zeros = (0,) * len(shape)

@@ -1,4 +1,4 @@
-"""How many elements fall where. Bins are found by search and counted by addition at their place."""
+"""Histograms. Bins are found by binary search, and counted by a scatter that adds."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def histogramdd(
     density: bool | None = None,
     weights: Any = None,
 ) -> tuple[Array, tuple[Array, ...]]:
-    """As `histogram`, for points with several coordinates: a matrix of points, or a list with one vector for each."""
+    """`histogram` for points with several coordinates: a matrix of points, or one vector for each coordinate."""
     columns, place = _coordinates(sample)
     count = len(columns)
     bins_each = bins if isinstance(bins, tuple | list) or ndim(bins) else (bins,) * count
@@ -207,7 +207,7 @@ def histogram2d(
     density: bool | None = None,
     weights: Any = None,
 ) -> tuple[Array, Array, Array]:
-    """As `histogram`, for points in the plane."""
+    """`histogram` for points in the plane."""
     count = len(bins) if isinstance(bins, tuple | list) or ndim(bins) else 1
     if count not in (1, 2):
         bins = (bins, bins)

@@ -1,4 +1,4 @@
-"""Functions that change an array in place, and positions in an array as one number or as one for each axis."""
+"""Functions that change an array in place, and flat and multi-dimensional indices into one another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines through points, and vectors moved along each other."""
+"""Linear interpolation, convolution and correlation."""
 
 from __future__ import annotations
 

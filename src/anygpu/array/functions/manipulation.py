@@ -1,4 +1,4 @@
-"""Other shapes and orders of one array. What is a view in NumPy is one here, and what may not be written to refuses."""
+"""Shapes and axes of one array. A view in NumPy is a view here, and a read-only one refuses writes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from anygpu.program.primitives import (
     product,
 )
 
-#: What is here, and what stands in files of its own only for their length.
+#: The functions defined here, and those in files of their own only for their length.
 __all__ = [
     "append",
     "apply_along_axis",
@@ -437,7 +437,7 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array
 
 @implements(np.split)
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
-    """As `array_split`, but so many parts must be of equal length."""
+    """`array_split` into parts of equal length."""
     (array,) = arrays(ary)
     length = array.shape[normal_axis(axis, array.ndim)]
     if not ndim(indices_or_sections) and length % operator.index(indices_or_sections):
@@ -533,7 +533,7 @@ def tile(A: Any, reps: Any) -> Array:  # noqa: N803 - NumPy's name
 
 @implements(np.resize)
 def resize(a: Any, new_shape: int | Sequence[int]) -> Array:
-    """As many elements as the shape needs, from the beginning again when they run out."""
+    """The elements in a new shape, repeated from the beginning when they run out."""
     (array,) = arrays(a)
     wanted = full_shape(new_shape)
     size = product(wanted)

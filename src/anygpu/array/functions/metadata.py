@@ -1,4 +1,4 @@
-"""What is known of an array without computing it."""
+"""Shape and size: facts about an array that need no computation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anygpu.program.primitives import Shape, product
 
 @implements(np.shape)
 def shape(a: Any) -> Shape:
-    """The lengths of the axes of whatever can be an array; nothing is computed for it."""
+    """The lengths of the axes; nothing is computed."""
     return a.shape if isinstance(a, Array) else np.shape(a)
 
 

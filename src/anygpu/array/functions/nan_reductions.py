@@ -189,7 +189,7 @@ def _variance(
     )
     if present is True:
         return variance._value
-    # NumPy divides by what is left even when that is negative, and then says NaN.
+    # NumPy divides by the degrees of freedom even when they are negative, and then returns NaN.
     count: Array = reductions.sum(present, axis, keepdims=keepdims)
     enough = compare("greater", count._value, ddof if correction is None else correction)
     return where(enough, variance._value, constant(float("nan"), variance._value.spec.dtype))

@@ -1,6 +1,6 @@
-"""Arguments that may be NumPy's arrays or ours, for functions that compute with either by the same text.
+"""Arguments that may be NumPy's arrays or ours, for functions whose code computes with either.
 
-A function that is called as it is, on the host, gets NumPy's arrays and returns NumPy's; recorded, it gets ours.
+Called with NumPy's arrays, such a function returns NumPy's; called with ours, or traced, it returns ours.
 """
 
 from __future__ import annotations

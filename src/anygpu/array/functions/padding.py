@@ -22,7 +22,7 @@ from anygpu.program.primitives import Concatenate, Constant, Flip, Pad
 
 Widths = tuple[int, int]
 
-#: What each mode can be told besides.
+#: The further options of each mode.
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "constant": ("constant_values",),
     "edge": (),
@@ -215,7 +215,7 @@ def _mirror_round(
 
 
 def _mirrored(value: Value, edge: Value) -> Value:
-    """On the other side of the edge's height."""
+    """Reflected about the value at the edge."""
     return binary("subtract", binary("multiply", edge, 2), value)
 
 

@@ -85,7 +85,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Array:
 
 
 def without_axes(number: Array) -> Array:
-    """What is one of NumPy's numbers, as an array without axes: a view of an array with one."""
+    """A NumPy scalar as an array without axes: a view of an array with one element."""
     line = Array(recording.reshape(number._value, (1,)))
     return attach(Array(recording.reshape(line._value, ())), line, (Reshape(()),))
 

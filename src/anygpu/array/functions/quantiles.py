@@ -1,4 +1,4 @@
-"""Medians and quantiles: what stands at a place of the sorted elements, or between two places."""
+"""Medians and quantiles: one of the sorted elements, or a value between two of them."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def percentile(
     *,
     weights: Any = None,
 ) -> Any:
-    """As `quantile`, in percent."""
+    """`quantile` in percent."""
     share = np.asarray(np.true_divide(np.asarray(q), 100))
     return _quantile(a, share, axis, out, method, keepdims, weights, skip=False, weak=type(q) in (int, float))
 
@@ -197,7 +197,7 @@ def nanquantile(
     *,
     weights: Any = None,
 ) -> Any:
-    """As `quantile`, of what is not NaN."""
+    """`quantile` of the elements that are not NaN."""
     return _quantile(a, np.asarray(q), axis, out, method, keepdims, weights, skip=True, weak=type(q) in (int, float))
 
 
@@ -213,7 +213,7 @@ def nanpercentile(
     *,
     weights: Any = None,
 ) -> Any:
-    """As `percentile`, of what is not NaN."""
+    """`percentile` of the elements that are not NaN."""
     share = np.asarray(np.true_divide(np.asarray(q), 100))
     return _quantile(a, share, axis, out, method, keepdims, weights, skip=True, weak=type(q) in (int, float))
 

@@ -1,4 +1,4 @@
-"""Rows of numbers at equal distances or in equal ratios."""
+"""Arithmetic and geometric progressions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _progression(first: Any, length: int, pace: Any, dtype: DType) -> Value:
         if length > 2:
             raise TypeError("arange: bool has only two values; use an integer type.")
         return recording.literal(np.array([bool(first), bool(first + pace)][:length], np.bool_))
-    # As NumPy, the first two elements are brought to the type, and the others continue them.
+    # NumPy casts the first two elements to the dtype and continues from them; so do we.
     kind = to_numpy_dtype(dtype).type
     with np.errstate(over="ignore"):
         begin, second = kind(first), kind(first + pace) if length > 1 else kind(first)

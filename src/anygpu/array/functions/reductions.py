@@ -1,4 +1,4 @@
-"""One number from many: sums, extremes, means, and what they are up to each element. The result types are NumPy's."""
+"""Reductions and running totals: sums, extremes, means. Result dtypes are NumPy's."""
 
 from __future__ import annotations
 
@@ -441,7 +441,7 @@ def cumulative_sum(
     out: Any = None,
     include_initial: bool = False,
 ) -> Any:
-    """As `cumsum`, if wished with the 0 that it begins with."""
+    """`cumsum`, optionally with the initial 0."""
     return _cumulative("sum", x, axis, dtype, out, include_initial)
 
 
@@ -455,7 +455,7 @@ def cumulative_prod(
     out: Any = None,
     include_initial: bool = False,
 ) -> Any:
-    """As `cumprod`, if wished with the 1 that it begins with."""
+    """`cumprod`, optionally with the initial 1."""
     return _cumulative("prod", x, axis, dtype, out, include_initial)
 
 

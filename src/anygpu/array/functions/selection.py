@@ -53,7 +53,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
 
 
 def _operand(x: Any, place: Any) -> Operand:
-    """Python numbers adapt to what they meet; everything else has a type of its own."""
+    """Python numbers adapt to the arrays beside them; everything else has a dtype of its own."""
     return x if type(x) in (bool, int, float, complex, TracedScalar) else to_array(x, place)._value
 
 
@@ -188,7 +188,7 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Array:
 
 @implements(np.choose)
 def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
-    """From several arrays, in each place the one whose number stands there."""
+    """Elements of several arrays: `a` says from which array each is taken."""
     place = place_of(a, *choices)
     index = to_array(a, place)._value
     options = [to_array(each, place)._value for each in choices]
@@ -208,7 +208,7 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
 
 @implements(np.select)
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Array:
-    """In each place the choice of the first condition that holds there."""
+    """For each element, the choice that belongs to the first true condition."""
     if len(condlist) != len(choicelist):
         raise ValueError(f"{len(condlist)} conditions do not fit {len(choicelist)} choices.")
     if not len(condlist):

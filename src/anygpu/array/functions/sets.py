@@ -35,7 +35,7 @@ class UniqueInverse(NamedTuple):
 
 
 class _Distinct(NamedTuple):
-    """Rows in order, and where in that order a new one begins."""
+    """Sorted rows, and which of them differ from the one before."""
 
     rows: Value
     #: Which row came from where; only when that was asked for.
@@ -203,7 +203,7 @@ def _pick(value: Value, mask: Value, place: ArrayDevice) -> Array:
 
 @implements(np.union1d)
 def union1d(ar1: Any, ar2: Any) -> Array:
-    """What is in one of them at least, sorted."""
+    """The elements of either, sorted."""
     one, other = arrays(ar1, ar2)
     parts = same_dtype(*(reshape(each._value, (each.size,)) for each in (one, other)))
     return unique(Array(apply(Concatenate(0), *parts)))  # type: ignore[no-any-return]
@@ -211,7 +211,7 @@ def union1d(ar1: Any, ar2: Any) -> Array:
 
 @implements(np.intersect1d)
 def intersect1d(ar1: Any, ar2: Any, assume_unique: bool = False, return_indices: bool = False) -> Any:
-    """What is in both, sorted; if wished with where it is first in each."""
+    """The elements of both, sorted; optionally with the first position of each."""
     one, other = arrays(ar1, ar2)
     places: list[Value] | None = None
     if assume_unique:
@@ -246,7 +246,7 @@ def intersect1d(ar1: Any, ar2: Any, assume_unique: bool = False, return_indices:
 
 @implements(np.setdiff1d)
 def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Array:
-    """What is in the first and not in the second."""
+    """The elements of the first that are not in the second."""
     one, other = arrays(ar1, ar2)
     left = _flat(one, distinct=assume_unique)
     return _pick(left._value, isin(left, other, invert=True)._value, one._place)
@@ -254,7 +254,7 @@ def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Array:
 
 @implements(np.setxor1d)
 def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Array:
-    """What is in one of them only, sorted."""
+    """The elements of exactly one of them, sorted."""
     one, other = arrays(ar1, ar2)
     parts = same_dtype(*(_flat(each, distinct=assume_unique)._value for each in (one, other)))
     ordered = apply(Sort(0), apply(Concatenate(0), *parts))

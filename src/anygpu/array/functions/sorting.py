@@ -1,4 +1,4 @@
-"""Order: sorting, positions that sort, and searching in what is sorted."""
+"""Sorting, argsort, partition, and binary search."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from anygpu.array.functions.sets import (
 from anygpu.program.dtypes import is_integer
 from anygpu.program.primitives import Argsort, Flip, Gather, Search, Sort
 
-#: What is here, and what stands in files of its own only for their length.
+#: The functions defined here, and those in files of their own only for their length.
 __all__ = [
     "argpartition",
     "argsort",
@@ -111,7 +111,7 @@ def sort(
     stable: bool | None = None,
     descending: bool = False,
 ) -> Array:
-    """In order along an axis, NaN last; with `descending` from the largest, NaN first. Always stable."""
+    """The elements sorted along an axis, NaN last; with `descending` from the largest, NaN first. Always stable."""
     _no_fields(order)
     value, position = _along(a, axis)
     if not descending:
@@ -155,14 +155,14 @@ def sort_complex(a: Any) -> Array:
 
 @implements(np.partition)
 def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: object = None) -> Array:
-    """What is smaller than the k-th element before it, what is larger after it; here everything is sorted."""
+    """Smaller elements before the k-th, larger ones after it; this implementation sorts."""
     _check_kth(a, kth, axis)
     return sort(a, axis, order=order)
 
 
 @implements(np.argpartition)
 def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: object = None) -> Array:
-    """The positions that partition; here they sort."""
+    """The positions that partition; this implementation sorts."""
     _check_kth(a, kth, axis)
     return argsort(a, axis, order=order)
 

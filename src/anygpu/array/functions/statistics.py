@@ -1,4 +1,4 @@
-"""Weighted means and covariances; and, from files of their own, quantiles, histograms and NaN left out."""
+"""Weighted means and covariances; quantiles, histograms and reductions without NaN come from files of their own."""
 
 from __future__ import annotations
 
@@ -215,5 +215,5 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: npt.DTypeLike
 
 
 def _within_one(value: Value) -> Value:
-    """Rounding may have led slightly outside."""
+    """Correlations clipped to -1 … 1, which rounding may have left."""
     return binary("minimum", binary("maximum", value, -1.0), 1.0)

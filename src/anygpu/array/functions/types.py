@@ -1,4 +1,4 @@
-"""The dtypes as objects, what is known of them, the constants, and what the namespace says about itself."""
+"""Dtypes and their limits, the constants, and the namespace's inspection API."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pi: float = np.pi
 
 @implements(np.astype)
 def astype(x: Any, dtype: npt.DTypeLike, /, *, copy: builtins.bool = True, device: object | None = None) -> Array:
-    """The same numbers in another type."""
+    """The array cast to another dtype."""
     array = as_array(x, place_of(x))
     if device is not None:
         array = array.to_device(device)
@@ -61,7 +61,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
 
 
 def _telling(x: Any) -> Any:
-    """What NumPy knows the type of."""
+    """A dtype or array, as an argument for NumPy's own dtype functions."""
     return x.dtype if isinstance(x, Array) else x.sample if type(x) is TracedScalar else x
 
 
@@ -106,7 +106,7 @@ class FloatInfo(NamedTuple):
 
 
 def finfo(type: Any, /) -> FloatInfo:
-    """What a floating-point type, or the parts of a complex one, can hold."""
+    """The limits of a floating-point dtype, or of the parts of a complex one."""
     known = np.finfo(_dtype_of(type))
     return FloatInfo(
         dtype=known.dtype,
@@ -122,7 +122,7 @@ def finfo(type: Any, /) -> FloatInfo:
 
 
 def iinfo(type: Any, /) -> np.iinfo[Any]:
-    """What an integer type can hold."""
+    """The limits of an integer dtype."""
     return np.iinfo(_dtype_of(type))
 
 
@@ -155,7 +155,7 @@ def set_devices(list_devices: Callable[[], list[str]]) -> None:
 
 
 class NamespaceInfo:
-    """What the standard lets a library ask about this namespace."""
+    """The inspection API of the Array API standard."""
 
     def capabilities(self) -> dict[str, Any]:
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": MAX_DIMENSIONS}

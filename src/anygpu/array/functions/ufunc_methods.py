@@ -199,7 +199,7 @@ def at(ufunc: np.ufunc, array: Any, indices: Any, *operands: Any) -> None:
 
 
 def into(out: Array, value: Value, mask: Value | None = None) -> Array:
-    """Put a result into an array that the user gives for it."""
+    """Write a result into the array given as `out`."""
     shapes = [out.shape, value.spec.shape] + ([] if mask is None else [mask.spec.shape])
     if broadcast_shapes(*shapes) != out.shape:
         raise ValueError(f"a result of shape {broadcast_shapes(*shapes[1:])} does not fit into out= of {out.shape}.")
@@ -338,7 +338,7 @@ def _first_axis(x: Value) -> Value:
 
 
 def _spread(scalar: Value, shape: Shape, beside: Value) -> Value:
-    """One number in that shape, on the place of the other value."""
+    """One number in that shape, on the device of the other value."""
     value = apply(Broadcast(shape), scalar)
     value.place = value.place or beside.place
     return value
@@ -348,7 +348,7 @@ def _spread(scalar: Value, shape: Shape, beside: Value) -> Value:
 
 
 def _inner_dtype(ufunc: np.ufunc, x: Value, out: Array | None, wanted: Any) -> DType:
-    """What to compute in and give; sums and products of small integers are int64."""
+    """The dtype of the computation and its result; sums and products of small integers are int64."""
     return _resolved(
         ufunc,
         x.spec.dtype,
@@ -374,7 +374,7 @@ def _resolved(ufunc: np.ufunc, dtype: DType, out: DType | None, wanted: DType | 
 
 
 def _neutral(ufunc: np.ufunc, dtype: DType) -> Value | None:
-    """What changes nothing: 0 for add, 1 for multiply, all bits for bitwise_and."""
+    """The identity of the ufunc: 0 for add, 1 for multiply, all bits for bitwise_and."""
     return None if ufunc.identity is None else literal(np.asarray(ufunc.identity).astype(dtype))
 
 

@@ -22,7 +22,7 @@ REFUSED: dict[np.ufunc, str] = {np.isnat: "anygpu has no arrays of dates; keep t
 
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What `Array.__array_ufunc__` does."""
+    """The implementation of `Array.__array_ufunc__`."""
     for each in (*inputs, *(options.get("out") or ())):
         if type(each) is not Array and _is_foreign(each):
             return NotImplemented
@@ -47,7 +47,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: d
 
 
 def call_plain_ufunc(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> Array | None:
-    """The everyday case, without asking NumPy for its rules: real floats of one type. `None` when it is not that."""
+    """The common case, without NumPy's type resolution: real floats of one dtype. `None` when it is not that."""
     fn = _PLAIN.get(ufunc)
     first = inputs[0]
     if fn is None or type(first) is not Array:

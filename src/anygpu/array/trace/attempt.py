@@ -1,4 +1,4 @@
-"""One attempt to trace: the function is called twice among copies, and what came out is drawn as a program."""
+"""One attempt to trace: the function is called twice among copies, and both programs must be the same."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from anygpu.program.primitives import Spec
 
 
 class TraceAttempt(NamedTuple):
-    """What has no values while the function is recorded."""
+    """Which values are abstract while the function is traced."""
 
     by_value: frozenset[type]
-    #: Whether arrays that are no arguments have none.
+    #: Whether arrays that are not arguments are abstract too.
     abstracts_captures: bool
 
 
@@ -43,7 +43,7 @@ def family(kind: type[Any]) -> type[Any]:
     return float if issubclass(kind, float | np.floating) else int
 
 
-#: With more numbers than this some are taken as they are: they are data that should be an array.
+#: Numbers beyond this are constants of the program: so many are data that should be an array.
 MAX_SCALAR_INPUTS = 32
 
 
@@ -98,7 +98,7 @@ def _shown(error: Exception) -> str:
 
 
 def _unfollowed(first: AbstractDevice, second: AbstractDevice) -> str | None:
-    """An array that was there both times was not made by the function, and nobody knows where it comes from."""
+    """An array that both calls met was not made by the function, and how the function found it is unknown."""
     stayed = [each for identity, each in second.owners.items() if first.owners.get(identity) is each]
     if not stayed:
         return None
@@ -198,7 +198,7 @@ def _is_ours(error: BaseException) -> bool:
     return not is_raised and isinstance(error, ValueError | TypeError | AttributeError | BufferError)
 
 
-#: The `raise` in somebody's code, as opposed to an operation that failed.
+#: A `raise` statement, as opposed to an operation that failed.
 _RAISE = opcode.opmap["RAISE_VARARGS"]
 
 

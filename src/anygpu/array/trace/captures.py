@@ -61,9 +61,9 @@ from anygpu.array.trace.guards import (
 )
 from anygpu.program.dtypes import DTYPES
 
-#: After so many captures the function depends on too much to look at all of it before every call.
+#: The most captures that are checked before every call.
 MAX_CAPTURES = 4000
-#: How far the search goes.
+#: The greatest depth of the search.
 MAX_DEPTH = 40
 
 CaptureKind = Literal[
@@ -108,7 +108,7 @@ class TooMuch(Exception):
 
 
 class CaptureSearch:
-    """One walk over everything that a call can reach. `values` are alive only while it is recorded."""
+    """One walk over everything that a call can reach. `values` are alive only while it is traced."""
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.captures: list[Capture] = []
@@ -153,7 +153,7 @@ class CaptureSearch:
         return position in (ARGUMENTS, KEYWORDS)
 
     def forget(self) -> None:
-        """Let go of everything that was found."""
+        """Drop the references to everything that was found."""
         self.values, self._known = [], {}
 
     # -- the walk
@@ -208,7 +208,7 @@ class CaptureSearch:
         if earlier is not None:
             if step not in ("type", "mro"):
                 self._only_types.discard(earlier)
-            # The test needs all values that were read: it is done by whoever takes the steps.
+            # The test needs all values that were read, so `Traced.read` makes it.
             return new("same", always, earlier)
         if depth > MAX_DEPTH:
             return new("unknown", is_of_ref, weak(kind))
@@ -505,7 +505,7 @@ def is_array(value: Any) -> bool:
 
 
 def _is_offloaded(thing: Any) -> bool:
-    """Whether it is a function of the user's in anygpu's hands: within a recording it is that function alone."""
+    """Whether it is an offloaded function; while a function is traced, it is the plain function behind it."""
     return type(thing).__module__.startswith("anygpu.") and "__wrapped__" in getattr(thing, "__dict__", ())
 
 

@@ -1,7 +1,7 @@
 """What a function's code can reach, read from the code: global names, attributes, imports; and which code is known.
 
 Whatever is on the lists here gives the same result for the same arguments, and does nothing besides. Everything that is
-not on them is refused while a function is recorded.
+not on them is refused while a function is traced.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A call among copies of everything that it can reach, with arrays and numbers that have no values yet.
 
 What a function does with an array from outside must be recorded, as what it does with its arguments is: otherwise
-`x * W.mean()` would keep the mean of today. And what it writes down somewhere while it is recorded must be seen by
-nobody. The user's own things are not touched, because others may be using them at this moment. So the function runs as
-a copy: its globals are only the names that its code has, its builtins are only those that compute, and whatever can
-change, or leads to something that can, is a copy too. What is of an unknown kind is an `Unfollowed` there: the function
-may hold it, and stops being recorded as soon as it does anything with it.
+`x * W.mean()` would keep the mean of today. And no one else may see what it writes while it is traced. The user's
+objects are not touched, because other threads may be using them at this moment. So the function runs as a copy: its
+globals are only the names that its code has, its builtins are only those that compute, and whatever can change, or
+leads to something that can, is a copy too. What is of an unknown kind is an `Unfollowed` there: the function may hold
+it, and stops being traced as soon as it does anything with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from anygpu.array.trace.code import (
 )
 from anygpu.array.trace.numpy_names import REPLACED, NumpyNames
 
-#: What is refused, and why: it raises.
+#: Ends the trace with a reason; it raises.
 Refuse = Callable[[str], NoReturn]
 
 
@@ -93,7 +93,7 @@ class Copies:
         return None
 
     def forget(self) -> None:
-        """Let go of everything that was copied."""
+        """Drop the references to everything that was copied."""
         for names in self._globals.values():
             names.clear()
         for cell in self._cells.values():
@@ -327,14 +327,14 @@ class Copies:
         return [child for _, _, child in children]
 
 
-#: Builtins that are others in copies, so that whoever uses one is no different only as a copy.
+#: Builtins that are replaced in copies: a function that uses one has to run as a copy.
 _WATCHED = frozenset(("type", "getattr", "hasattr", "setattr", "delattr", "isinstance", "issubclass", "__import__"))
 
 _UNSET = object()
 
 
 def original(kind: type[Any]) -> type[Any]:
-    """The user's own class of an object that was made, or copied, while a function is recorded."""
+    """The user's own class of an object that was made, or copied, while a function is traced."""
     found: type[Any] = kind.__dict__.get("_anygpu_original", kind)
     return found
 
@@ -384,7 +384,7 @@ def _reason(name: str, value: Any) -> str:
 
 
 class _Names(types.ModuleType):
-    """A module that is known: its attributes are looked at when they are asked for, and nobody sets them."""
+    """A module that is known: its attributes are looked up when they are used, and none can be set."""
 
     def __init__(self, module: types.ModuleType, taken: Callable[[str, Any], Any]) -> None:
         super().__init__(module.__name__)
@@ -400,7 +400,7 @@ class _Names(types.ModuleType):
 
 
 class _Builtins:
-    """Python's builtins as a function that is being recorded has them."""
+    """Python's builtins as a function that is being traced has them."""
 
     def __init__(self, search: CaptureSearch, refuse: Refuse) -> None:
         self._search = search
@@ -431,7 +431,7 @@ class _Builtins:
         return called
 
     def _import(self, name: str, around: Any = None, here: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-        # NumPy imports modules of its own now and then, in the name of whoever calls it.
+        # NumPy imports modules of its own now and then, and does so with its caller's builtins.
         if level or not (name in APPROVED_MODULES or is_numpys(name)):
             self._refuse(f"it imports {name}")
         module = importlib.import_module(name if fromlist else name.partition(".")[0])
@@ -445,7 +445,7 @@ class _Builtins:
 
 
 def _has(thing: Any, name: str) -> bool:
-    """What NumPy's array has, one that is being recorded has too: asking is no use of it."""
+    """`hasattr` for a traced array: it has what NumPy's arrays have, and asking does not end the trace."""
     return hasattr(thing._imitated if isinstance(thing, Array) else thing, name)
 
 
@@ -458,7 +458,7 @@ def _originals(kinds: Any) -> Any:
 
 
 class _TypeOfRecording(type):
-    """For the builtin `type`: what an array that is being recorded really is, nobody may see."""
+    """In place of the builtin `type`: it hides that an array is abstract."""
 
     def __call__(cls, *given: Any, **options: Any) -> Any:
         if len(given) == 1:
@@ -482,7 +482,7 @@ def _refusing(name: str) -> Callable[..., Any]:
 
 
 class Unfollowed:
-    """Something that cannot be followed. It may be held and handed on; whoever does anything with it is refused."""
+    """Something that cannot be followed. It may be held and passed on; any other use ends the trace."""
 
     __slots__ = ("_reason", "_refuse_with")
 

@@ -43,7 +43,7 @@ def bits(value: Any) -> Any:
 
 
 def weak(value: Any) -> Callable[[], Any]:
-    """Finds the thing as long as it is alive, and does not keep it so; what nobody can refer to weakly is kept."""
+    """A reference that does not keep the object alive; an object without weak references is kept."""
     try:
         return ref(value)
     except TypeError:
@@ -127,7 +127,7 @@ def same_defaults(function: Any, expected: Any) -> bool:
 
 
 def digest(array: Any) -> bytes:
-    """Of the values of an array, which have become a part of a program."""
+    """The hash of an array's values, which have become constants of a program."""
     if isinstance(array, Array):  # it is replaced, not changed, when something is written to it
         return id(array._value).to_bytes(8, "little")
     return hashlib.blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=16).digest()

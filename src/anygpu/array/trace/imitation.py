@@ -1,4 +1,4 @@
-"""What NumPy's arrays have and ours lack, for a function that is being recorded."""
+"""Attributes that NumPy's arrays have and ours lack, for a function that is being traced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anygpu.array.core.views import follow_on_host
 
 
 def attribute(array: Array, name: str, recorder: Tracer) -> Any:
-    """The attribute of the array that stands there, where it is known; else the function cannot be traced."""
+    """The attribute of the NumPy array that this one stands for; ends the trace where it is unknown."""
     if name == "strides":
         return _example(array, name, recorder).strides
     if name == "flags":
@@ -26,7 +26,7 @@ def is_c_contiguous(array: Array, recorder: Tracer) -> bool:
 
 
 def _example(array: Array, name: str, recorder: Tracer) -> np.ndarray[Any, Any]:
-    """An array that lies in memory as NumPy's would."""
+    """A NumPy array with the memory layout that this one would have."""
     stored = array._stored
     if isinstance(stored.buffer, ArrayInput) and array._view is None:
         example: np.ndarray[Any, Any] = recorder.layout_of(stored.buffer.position)
@@ -41,7 +41,7 @@ def _example(array: Array, name: str, recorder: Tracer) -> np.ndarray[Any, Any]:
 
 
 class _Flags:
-    """How an array lies in memory. Nobody may change it while a function is recorded."""
+    """The flags of an array, read-only while a function is traced."""
 
     __slots__ = ("_flags", "_recorder")
 

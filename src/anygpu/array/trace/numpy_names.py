@@ -1,7 +1,7 @@
-"""NumPy as a function that is being recorded sees it: a few of its functions cannot be told to dispatch.
+"""NumPy as a function that is being traced sees it: a few of its functions cannot be told to dispatch.
 
-`np.asarray(x)`, `np.array(x)` and their like look at what they are given and ask for its values. So a recorded function
-finds others in their place, which leave arrays that are being recorded as they are.
+`np.asarray(x)`, `np.array(x)` and their like look at what they are given and ask for its values. So a traced function
+finds others in their place, which leave arrays that are being traced as they are.
 """
 
 from __future__ import annotations

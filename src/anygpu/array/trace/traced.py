@@ -29,9 +29,9 @@ class NotTraceable(NamedTuple):
     reason: str
     #: The user's own line, where it is known.
     line: str | None = None
-    #: Whether it may be another thing when there is more time.
+    #: Whether a later trace, with more time, may succeed.
     for_now: bool = False
-    #: What the function itself raised while it was recorded.
+    #: What the function itself raised while it was traced.
     error: Exception | None = None
 
 
@@ -45,12 +45,12 @@ class ReturnedLeaf(NamedTuple):
     #: The way from there, for a view.
     path: tuple[Any, ...]
     finish: Callable[[Any], Any]
-    #: Whether the result's memory may be somebody else's too, so that it must be copied.
+    #: Whether the result shares memory with an input or another result, so that it must be copied.
     own: bool = False
 
 
 class TraceResult(NamedTuple):
-    """What came out of one call with arrays that have no values."""
+    """The program of one call with abstract arrays, and how its results become the return value."""
 
     program: Program
     reads: list[ArrayInput]
@@ -97,9 +97,9 @@ class Traced:
 
     #: What is computed.
     program: Program
-    #: Of float and int those whose values decide what the function does: another value is another program.
+    #: Which of float and int are constants of the program: another value needs another program.
     by_value: frozenset[type]
-    #: Lines on which NumPy has been told to ignore what it would warn of.
+    #: Lines on which the user has turned NumPy's warnings off.
     quiet_lines: frozenset[tuple[str, int]]
 
     def __init__(
@@ -181,7 +181,7 @@ class Traced:
 
         Arrays among the arguments come first, in their order and without those that the function does not use; then
         numbers, as arrays without axes; then arrays from outside, as they are now; then what the function makes
-        itself. The arrays are the caller's own: with `precision="float32"` whoever runs the program narrows them.
+        itself. The arrays are the caller's own: with `precision="float32"` the code that runs the program narrows them.
         """
         values = self.read(function, arguments, keywords)
         if values is None:
@@ -250,12 +250,12 @@ class Traced:
         return unflatten(structure, marked)
 
 
-#: Stands for an argument that is returned, where nobody has the arguments any more.
+#: Stands for an argument that is returned, where the arguments are gone.
 ARGUMENT = "an argument"
 
 
 def as_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An object that can be called, as the method that is called then."""
+    """The method behind a callable object; a function is itself."""
     if isinstance(function, FunctionType | MethodType | functools.partial):
         return function
     by_class = next((vars(cls)["__call__"] for cls in type(function).__mro__ if "__call__" in vars(cls)), None)
