@@ -1,10 +1,11 @@
 """No primitive lacks a rule, in programs or in an engine."""
 
-from collections.abc import Callable
-from typing import Any
+import importlib
 
 import pytest
 
+from anygpu.agreement.elementwise import BOUNDS
+from anygpu.engines import unsupported
 from anygpu.program.primitive import Primitive
 from anygpu.program.primitives import PRIMITIVES, Constant, Custom, Input, Linear
 
@@ -33,12 +34,10 @@ def test_a_primitive_without_a_rule_is_found() -> None:
     assert all(getattr(Halve, rule) is getattr(Primitive, rule) for rule in REQUIRED)
 
 
-def tables() -> dict[str, dict[type[Primitive], Callable[..., Any]]]:
-    from anygpu.engines.jax import lowering as of_jax
-    from anygpu.engines.numpy import lowering as of_numpy
-    from anygpu.engines.torch import lowering as of_torch
-
-    return {"numpy": of_numpy.LOWER, "torch": of_torch.LOWER, "jax": of_jax.LOWER}
+def lowered(engine: str) -> set[type[Primitive]]:
+    importlib.import_module(f"anygpu.engines.{engine}.lowering")
+    table = {"numpy": "numpy.lowering", "torch": "torch.site", "jax": "jax.tracing"}[engine]
+    return set(importlib.import_module(f"anygpu.engines.{table}").LOWER)
 
 
 #: What an engine does itself instead of looking it up: inputs, decompositions of several results, user's kernels.
@@ -51,4 +50,15 @@ APART: dict[str, set[type[Primitive]]] = {
 
 @pytest.mark.parametrize("engine", APART)
 def test_every_engine_lowers_every_primitive(engine: str) -> None:
-    assert tables()[engine].keys() | APART[engine] == set(PRIMITIVES)
+    assert lowered(engine) | APART[engine] == set(PRIMITIVES)
+
+
+def test_what_kernels_cannot_compute_is_told() -> None:
+    """Engines that compile refuse by a list, and lower everything else."""
+    assert set(unsupported._WITHOUT) == {Linear}
+
+
+def test_there_is_a_bound_after_every_primitive_that_computes() -> None:
+    importlib.import_module("anygpu.agreement.analysis")
+    computing = {each for each in PRIMITIVES if not (each.is_source or each.is_movement)}
+    assert BOUNDS.keys() | {Custom} == computing

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu._typing import HostArray
-from anygpu.agreement.elementwise import Bound, filled, magnitude, or_none, settled, wide
+from anygpu.agreement.elementwise import BOUNDS, Bound, filled, magnitude, or_none, settled, wide
 from anygpu.agreement.tolerances import DIGITS, tolerance_of
 from anygpu.engines.numpy.lowering import run_node
 from anygpu.program import primitives as p
@@ -42,6 +42,7 @@ def _sums_exactly(x: HostArray, bound: Bound, largest: Floats, dtype: DType) -> 
     return step is not None and bool(np.max(largest, initial=0.0) * 2.0**step <= 2.0**digits)
 
 
+@BOUNDS.rule(p.Reduce)
 def reduce(op: p.Reduce, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     (x,), (bound,) = xs, bounds
     count = p.product(tuple(x.shape[axis] for axis in op.axes))
@@ -109,6 +110,7 @@ def _summed(
         return settled(v, found, dtype, uncertain=uncertain)
 
 
+@BOUNDS.rule(p.Scan)
 def scan(op: p.Scan, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     (x,), (bound,) = xs, bounds
     given = filled(bound, x.shape)
@@ -137,6 +139,7 @@ def scan(op: p.Scan, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bou
         )
 
 
+@BOUNDS.rule(p.Contract)
 def contract(op: p.Contract, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     x, y = xs
     bx, by = bounds
@@ -182,6 +185,7 @@ def _without(summed: tuple[int, ...], batch: tuple[int, ...]) -> tuple[int, ...]
     return tuple(axis - sum(each < axis for each in summed) for axis in batch)
 
 
+@BOUNDS.rule(p.Gather)
 def gather(op: p.Gather, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     x, indices = xs
     found = filled(None, v.shape) if bounds[0] is None else run_node(op, [bounds[0], indices])
@@ -192,6 +196,7 @@ def gather(op: p.Gather, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
     return or_none(found + undecided.reshape(*undecided.shape[: op.batch], *wide_as_result))
 
 
+@BOUNDS.rule(p.Scatter)
 def scatter(op: p.Scatter, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     x, indices, updates = xs
     if bounds[1] is not None:
@@ -228,6 +233,7 @@ def scatter(op: p.Scatter, dtype: DType, xs: Sequence[HostArray], bounds: Sequen
         return settled(v, found, dtype, uncertain=uncertain, underflows=(size == 0) if op.fn == "multiply" else False)
 
 
+@BOUNDS.rule(p.Sort)
 def sort(op: p.Sort, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     """Each moves by no more than the largest error of any."""
     if bounds[0] is None:
@@ -238,6 +244,7 @@ def sort(op: p.Sort, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bou
     return or_none(np.broadcast_to(worst, v.shape))
 
 
+@BOUNDS.rule(p.Argsort)
 def argsort(op: p.Argsort, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     """A position is undecided where a neighbour in the order is too near to be told apart."""
     (x,), (bound,) = xs, bounds
@@ -257,6 +264,7 @@ def argsort(op: p.Argsort, dtype: DType, xs: Sequence[HostArray], bounds: Sequen
     return or_none(np.where(np.moveaxis(near, -1, op.axis), float(x.shape[op.axis]), 0.0))
 
 
+@BOUNDS.rule(p.Search)
 def search(op: p.Search, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     line, values = xs
     if bounds[0] is None and bounds[1] is None:
@@ -270,6 +278,7 @@ def search(op: p.Search, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
     return or_none(np.where(reach > 0, (high - low).astype(np.float64), 0.0))
 
 
+@BOUNDS.rule(p.Fourier)
 def fourier(op: p.Fourier, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     (x,), (bound,) = xs, bounds
     scale = {"fft": 1.0, "rfft": 1.0, "ifft": 1.0 / op.length, "irfft": 2.0 / op.length}[op.fn]
@@ -285,6 +294,7 @@ def fourier(op: p.Fourier, dtype: DType, xs: Sequence[HostArray], bounds: Sequen
 FREE_FACTORS = ("qr", "svd", "eigh", "eig")
 
 
+@BOUNDS.rule(p.Linear)
 def linear(op: p.Linear, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     """By the condition of the matrix; factors that are not unique are undecided."""
     a = wide(xs[0])
@@ -320,6 +330,7 @@ def linear(op: p.Linear, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
     return np.broadcast_to(found.reshape(found.shape + (1,) * (v.ndim - found.ndim)), v.shape)
 
 
+@BOUNDS.rule(Attend)
 def attend(op: Attend, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     """A mean of the values, whose weights move by as much as the exponents do, twice: above and below the line."""
     given = [filled(bound, x.shape).max(initial=0.0) for x, bound in zip(xs, bounds, strict=True)]

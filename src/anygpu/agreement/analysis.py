@@ -6,21 +6,20 @@ lies within the bound of what NumPy returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from anygpu._typing import HostArray
-from anygpu.agreement import along_axes, elementwise
-from anygpu.agreement.elementwise import Bound, filled, or_none
+from anygpu.agreement import along_axes as along_axes  # which adds to BOUNDS
+from anygpu.agreement.elementwise import BOUNDS, Bound, filled, or_none
 from anygpu.engines.numpy.lowering import LOWER, run_node
 from anygpu.program import primitives as p
 from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut, independent_cuts
-from anygpu.program.ops.attention import Attend
 from anygpu.program.ops.custom import Custom, with_references
 
 #: Elements of a piece.
@@ -169,38 +168,14 @@ def _spoken(op: p.Primitive) -> str:
     )
 
 
-_Rule = Callable[[Any, DType, Sequence[HostArray], Sequence[Bound], HostArray], Bound]
-
-_RULES: dict[type[p.Primitive], _Rule] = {
-    p.Unary: elementwise.unary,
-    p.Binary: elementwise.binary,
-    p.Select: elementwise.select,
-    p.Cast: elementwise.cast,
-    p.Reduce: along_axes.reduce,
-    p.Scan: along_axes.scan,
-    p.Contract: along_axes.contract,
-    p.Gather: along_axes.gather,
-    p.Scatter: along_axes.scatter,
-    p.Sort: along_axes.sort,
-    p.Argsort: along_axes.argsort,
-    p.Search: along_axes.search,
-    p.Fourier: along_axes.fourier,
-    p.Linear: along_axes.linear,
-    Attend: along_axes.attend,
-}
-
-#: They only move values, so bounds are moved in the same way.
-MOVEMENT = (p.Reshape, p.Permute, p.Broadcast, p.Slice, p.Update, p.Flip, p.Pad, p.Concatenate, p.Windows)
-
-
 def _bound_after(
     op: p.Primitive, dtype: DType, given: Sequence[HostArray], bounds: Sequence[Bound], value: HostArray
 ) -> Bound:
-    if isinstance(op, MOVEMENT):
+    if op.is_movement:
         if all(bound is None for bound in bounds):
             return None
         return or_none(run_node(op, [filled(bound, x.shape) for bound, x in zip(bounds, given, strict=True)]))
-    rule = _RULES.get(type(op))
+    rule = BOUNDS.get(type(op))
     if rule is not None:
         return rule(op, dtype, given, bounds, value)
     if isinstance(op, Custom):  # a kernel without a reference: nothing is known of it

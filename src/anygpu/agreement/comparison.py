@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from anygpu._typing import HostArray
-from anygpu.agreement.analysis import MOVEMENT, Flag, TooLarge, analyse
+from anygpu.agreement.analysis import Flag, TooLarge, analyse
 from anygpu.agreement.elementwise import Bound, filled, magnitude_apart, wide
 from anygpu.agreement.tolerances import tolerance_of
 from anygpu.array.core.structure import flatten
@@ -242,7 +242,7 @@ def _quickly(program: Program, position: int, known: dict[int, float]) -> float:
         dtype = program.specs[position].dtype
         if isinstance(op, p.Input | p.Constant | p.Iota):
             known[position] = -1.0
-        elif isinstance(op, MOVEMENT):
+        elif op.is_movement:
             parts = [_quickly(program, source, known) for source in sources]
             known[position] = min((max(part, 0.0) for part in parts), default=0.0) if max(parts) >= 0 else -1.0
         elif isinstance(op, p.Unary) and is_inexact(dtype) and op.fn in _FUNCTIONS:

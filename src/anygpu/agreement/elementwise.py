@@ -17,9 +17,14 @@ from anygpu.agreement.tolerances import tolerance_of
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
 from anygpu.program.functions import COMPARISONS
+from anygpu.program.rule_table import RuleTable
 
 #: `None` where there is one right answer.
 Bound = npt.NDArray[np.float64] | None
+
+#: The bound after each primitive that is no movement, from its type, what it was given, the bounds of that, and its
+#: result.
+BOUNDS: RuleTable[Callable[[Any, DType, Sequence[HostArray], Sequence[Bound], HostArray], Bound]] = RuleTable()
 
 #: Two answers may differ by this much more where `power` computes a logarithm and an exponential.
 POWER_FACTOR = 4.0
@@ -111,6 +116,7 @@ _COMPLEX = {
 }  # fmt: skip
 
 
+@BOUNDS.rule(p.Unary)
 def unary(op: p.Unary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     (x,), (bound,) = xs, bounds
     fn = op.fn
@@ -191,6 +197,7 @@ def _carried_complex(fn: str, x: HostArray, bound: npt.NDArray[np.float64]) -> n
 # Two values ---------------------------------------------------------------------------------------------------------
 
 
+@BOUNDS.rule(p.Binary)
 def binary(op: p.Binary, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     x, y = xs
     fn = op.fn
@@ -352,6 +359,7 @@ def _binary_whole(
 # Choosing and converting --------------------------------------------------------------------------------------------
 
 
+@BOUNDS.rule(p.Select)
 def select(op: p.Primitive, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     condition, a, b = xs
     if all(each is None for each in bounds):
@@ -364,6 +372,7 @@ def select(op: p.Primitive, dtype: DType, xs: Sequence[HostArray], bounds: Seque
     return or_none(found)
 
 
+@BOUNDS.rule(p.Cast)
 def cast(op: p.Cast, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     (x,), (bound,) = xs, bounds
     if is_inexact(dtype):

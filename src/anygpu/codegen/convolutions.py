@@ -34,18 +34,11 @@ from anygpu.codegen.types import compute_type
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
-    Broadcast,
     Contract,
-    Flip,
-    Permute,
-    Reshape,
-    Slice,
-    Windows,
     free_axes,
     product,
 )
 
-_MOVEMENT = (Reshape, Permute, Broadcast, Slice, Flip, Windows)
 #: Rows of fewer pixels leave much of the vectors unused.
 _LEAST_WIDTH = 16
 #: Candidates of the form that is not the best guess.
@@ -195,7 +188,7 @@ def _on_the_way_down(
 ) -> list[tuple[int, Positions]]:
     """A value and where it is read, and the same of each value that it is only a view of."""
     found = [(node, positions)]
-    while node not in stored and isinstance(program.nodes[node].op, _MOVEMENT):
+    while node not in stored and program.nodes[node].op.is_view:
         below = _Below(program, node)
         below.value(node, positions)
         (found_below,) = below.found

@@ -13,45 +13,21 @@ from anygpu.program.graph import Program
 from anygpu.program.ops.attention import Attend
 from anygpu.program.ops.custom import Custom
 from anygpu.program.primitives import (
-    Argsort,
-    Binary,
-    Broadcast,
-    Cast,
     Concatenate,
     Constant,
     Contract,
-    Flip,
-    Fourier,
-    Gather,
     Input,
     Iota,
-    Linear,
-    Pad,
     Permute,
     Primitive,
     Reduce,
     Reshape,
-    Scan,
     Scatter,
     Search,
-    Select,
-    Slice,
-    Sort,
     Unary,
-    Update,
-    Windows,
     free_axes,
     product,
 )
-
-#: Primitives that have kernels of their own.
-HEAVY = (Scan, Sort, Argsort, Scatter, Fourier, Linear, Attend, Custom)
-ELEMENTWISE = (Unary, Binary, Select, Cast)
-#: Movement that asks for elements at other positions than its neighbours do.
-_SHIFTING = (Slice, Flip, Pad, Permute, Windows, Gather, Update, Concatenate)
-
-#: Cheaper to do again than to read.
-_REPEATING = (Constant, Iota, Broadcast, Windows)
 
 #: Relative costs of one element: arithmetic is 1.
 _MEMORY = 3.0
@@ -136,7 +112,7 @@ class _Choice:
                 if not self.live[use]:
                     continue
                 op = self.program.nodes[use].op
-                shifting = isinstance(op, _SHIFTING)
+                shifting = op.is_shifting
                 if use in self.stored:
                     seen = {use: self._asked_by(use, position, loops=loops[position])}
                 else:
@@ -147,7 +123,7 @@ class _Choice:
                     before = evaluations[position].get(root, 0.0)
                     evaluations[position][root] = before + times if shifting else max(before, times)
             # A node that only repeats elements is never stored: it would be larger than its operand.
-            if position in self.stored or isinstance(self.program.nodes[position].op, _REPEATING):
+            if position in self.stored or _is_repeating(self.program.nodes[position].op):
                 continue
             if self._stays_in_its_row(position, evaluations[position]):
                 continue
@@ -204,7 +180,7 @@ class _Choice:
         if isinstance(op, Attend) and position in inputs[1:3]:
             # Every group of queries asks for all keys and values.
             return size * max(1.0, self.program.specs[use].shape[-2] / _SHARED)
-        if isinstance(op, ELEMENTWISE) or not isinstance(op, (Reduce, *HEAVY)):
+        if not (op.has_own_kernels or isinstance(op, Reduce)):
             return self.program.specs[use].size
         return size
 
@@ -240,7 +216,7 @@ class _Choice:
             if count > MOST_TANGLES and self.live[position]:
                 self._store(position)
             tangles.append(count)
-            moved.append(was_moved or isinstance(op, _SHIFTING))
+            moved.append(was_moved or op.is_shifting)
 
     def _store_where_kernels_grow_too_large(self) -> None:
         """Limits the buffers and the length of a kernel."""
@@ -279,7 +255,7 @@ class _Choice:
 def is_heavy(program: Program, position: int) -> bool:
     """Whether a node has kernels of its own. A scatter of nothing is what it is put into."""
     op, inputs = program.nodes[position]
-    return isinstance(op, HEAVY) and not (isinstance(op, Scatter) and program.specs[inputs[1]].size == 0)
+    return op.has_own_kernels and not (isinstance(op, Scatter) and program.specs[inputs[1]].size == 0)
 
 
 def is_short(program: Program, position: int) -> bool:
@@ -331,7 +307,7 @@ def bytes_below(program: Program, node: int) -> int:
             continue
         seen.add(current)
         op, inputs = program.nodes[current]
-        if not inputs or isinstance(op, (Reduce, Contract, *HEAVY)):
+        if not inputs or (op.has_own_kernels or isinstance(op, Reduce | Contract)):
             total += 0 if isinstance(op, Iota) else program.specs[current].nbytes
         else:
             waiting.extend(inputs)
@@ -363,14 +339,19 @@ def _inner_length(program: Program, position: int) -> int:
 
 
 def own_cost(op: Primitive) -> float:
-    if isinstance(op, Input | Constant | Iota | Reshape | Permute | Broadcast | Slice | Flip | Windows):
-        return 0.0 if not isinstance(op, Input) else _MEMORY
-    if isinstance(op, ELEMENTWISE):
+    if op.is_view or isinstance(op, Constant | Iota):
+        return 0.0
+    if op.is_elementwise:
         fn = getattr(op, "fn", "add")
         return 1.0 if fn in _CHEAP else 4.0 if fn in _MIDDLING else _FUNCTION if isinstance(op, Unary) else 4.0
     if isinstance(op, Search):
         return 4 * _FUNCTION
     return _MEMORY
+
+
+def _is_repeating(op: Primitive) -> bool:
+    """Whether it is cheaper to do again than to read."""
+    return op.is_repeating or isinstance(op, Constant | Iota)
 
 
 def _live(program: Program) -> list[bool]:

@@ -17,7 +17,7 @@ from anygpu.codegen.kernel_builder import KernelBuilder, Shape
 from anygpu.codegen.kernel_ir import Buffer
 from anygpu.codegen.lower import NotInKernel, Stored, buffer_names, single_value, spec_of_parts
 from anygpu.codegen.maps import map_kernel, piece_kernels
-from anygpu.codegen.materialise import HEAVY, chosen, is_row_reduction, matrix_sizes
+from anygpu.codegen.materialise import chosen, is_row_reduction, matrix_sizes
 from anygpu.codegen.naming import renumbered
 from anygpu.codegen.operations import operation_kernels, search_function
 from anygpu.codegen.parts import part_buffers, part_size, two_stage_kernels
@@ -152,7 +152,7 @@ class _Scheduler:
         packed: dict[int, int] = {}
         for base in dict.fromkeys(bases):
             op, spec = nodes[base].op, specs[base]
-            apart = isinstance(op, (Reduce, Contract, *HEAVY))
+            apart = op.has_own_kernels or isinstance(op, Reduce | Contract)
             # A concatenation of more parts than one kernel can bind is written piece by piece.
             apart = apart or (isinstance(op, Concatenate) and len(nodes[base].inputs) > self.target.bindings - 3)
             if is_narrow(spec.dtype, self.target) and spec.size and apart:

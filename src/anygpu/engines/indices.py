@@ -12,28 +12,17 @@ from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import (
     Argsort,
     Binary,
-    Broadcast,
     Cast,
     Concatenate,
     Constant,
-    Flip,
     Gather,
     Iota,
-    Permute,
     Reduce,
-    Reshape,
     Scatter,
     Search,
     Select,
-    Slice,
     Spec,
-    Windows,
 )
-
-#: Primitives whose elements are all elements of their first input.
-_ELEMENTS_OF_THE_FIRST = (Reshape, Permute, Broadcast, Slice, Flip, Windows, Gather)
-#: Those of them that repeat none.
-_EACH_ONCE = (Reshape, Permute, Slice, Flip)
 
 
 class Interval(NamedTuple):
@@ -85,7 +74,7 @@ class IndexFacts:
         if isinstance(op, Cast):
             source = self._specs[sources[0]].dtype
             return is_integer(source) and ITEMSIZE[op.dtype] >= ITEMSIZE[source] and self._distinct[sources[0]]
-        return isinstance(op, _EACH_ONCE) and self._distinct[sources[0]]
+        return op.is_view and not op.is_repeating and self._distinct[sources[0]]
 
 
 def _values(op: Constant) -> np.ndarray[Any, Any]:
@@ -121,7 +110,8 @@ def _judge(node: Node, spec: Spec, of: Sequence[Interval], specs: Sequence[Spec]
             return Interval(min(part.low for part in of), max(part.high for part in of))
         case Binary() if is_integer(spec.dtype):
             return _arithmetic(op, of[0], of[1])
-    return of[0] if isinstance(op, _ELEMENTS_OF_THE_FIRST) else None
+    # The elements of these are all elements of their first input.
+    return of[0] if op.is_view or isinstance(op, Gather) else None
 
 
 def _arithmetic(op: Binary, x: Interval, y: Interval) -> Interval | None:

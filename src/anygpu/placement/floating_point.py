@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.agreement.analysis import Flag
-from anygpu.program import primitives as p
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Program
+from anygpu.program.primitives import Constant
 
 #: Modes that only NumPy can honour at the line where it happens.
 _LOUD = frozenset(("raise", "call", "print", "log"))
@@ -105,13 +105,6 @@ def _matches(pattern: Any, text: str) -> bool:
     return bool(pattern.match(text)) if hasattr(pattern, "match") else pattern == text
 
 
-#: What raises no flag of IEEE 754 whatever it is given.
-_SILENT_UNARY = frozenset(
-    ("negative", "abs", "sign", "floor", "ceil", "trunc", "rint", "real", "imag", "conj", "mantissa")
-)
-_SILENT_BINARY = frozenset(("minimum", "maximum", "copysign", "complex"))
-
-
 def may_warn(program: Program, quiet_lines: frozenset[tuple[str, int]] = frozenset()) -> bool:
     """Whether NumPy could warn of anything that leaves a NaN or an infinity in a result of this program.
 
@@ -122,25 +115,11 @@ def may_warn(program: Program, quiet_lines: frozenset[tuple[str, int]] = frozens
     for position, (op, _) in enumerate(program.nodes):
         if not is_inexact(program.specs[position].dtype) or program.lines[position] in quiet_lines:
             continue
-        match op:
-            case p.Unary(fn=fn):
-                if fn not in _SILENT_UNARY:
-                    return True
-            case p.Binary(fn=fn):
-                if fn not in _SILENT_BINARY:
-                    return True
-            case p.Reduce(fn=fn) | p.Scan(fn=fn):
-                if fn in ("sum", "prod"):
-                    return True
-            case p.Scatter(fn=fn):
-                if fn in ("add", "multiply"):
-                    return True
-            case p.Constant(data=data, dtype=dtype):
-                # It may come from a warning that recording has already heard.
-                if not np.isfinite(np.frombuffer(data, dtype)).all():
-                    return True
-            case p.Cast() | p.Contract() | p.Fourier() | p.Linear():
-                return True
+        if op.may_raise_flags:
+            return True
+        # A constant may come from a warning that recording has already heard.
+        if isinstance(op, Constant) and not np.isfinite(np.frombuffer(op.data, op.dtype)).all():
+            return True
     return False
 
 

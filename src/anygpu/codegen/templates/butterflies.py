@@ -1,4 +1,4 @@
-"""Fourier transforms of a few elements as straight lines of text: the inner part of every longer transform."""
+"""FFTs of a few elements as straight lines of text: the inner part of every longer transform."""
 
 from __future__ import annotations
 

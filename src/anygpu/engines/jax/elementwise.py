@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array, lax
 
 from anygpu.engines.jax import complex_numbers
-from anygpu.engines.jax.tracing import Site
+from anygpu.engines.jax.tracing import LOWER, Site
 from anygpu.engines.uniform import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 from anygpu.program.primitives import Binary, Cast, Select, Unary
@@ -31,6 +31,7 @@ _HALF = ("float16", "bfloat16")
 _ABOUT_BITS = ("signbit", "isnan", "isinf", "isfinite", "nextafter", "copysign", "complex", "ldexp")
 
 
+@LOWER.rule(Unary)
 def unary(op: Unary, site: Site, x: Array) -> Array:
     dtype = site.dtype
     if dtype in _HALF and op.fn not in _ABOUT_BITS:
@@ -99,6 +100,7 @@ def _split(x: Array) -> tuple[Array, Array]:
     return lax.bitcast_convert_type(found, x.dtype), jnp.where(itself, 0, exponent).astype(np.int32)
 
 
+@LOWER.rule(Binary)
 def binary(op: Binary, site: Site, x: Array, y: Array) -> Array:
     if site.dtype in _HALF and op.fn not in _ABOUT_BITS:
         wide = _binary(op, "float32", site, x.astype(np.float32), y.astype(np.float32))
@@ -252,10 +254,12 @@ def _two_to_the(exponent: Array, dtype: Any) -> Array:
     return lax.bitcast_convert_type((exponent + 127) << 23, np.float32)
 
 
+@LOWER.rule(Select)
 def select(op: Select, site: Site, condition: Array, a: Array, b: Array) -> Array:
     return lax.select(condition, a, b)
 
 
+@LOWER.rule(Cast)
 def cast(op: Cast, site: Site, x: Array) -> Array:
     source, target = site.dtype, op.dtype
     if KIND[source] == "complex" and KIND[target] not in ("complex", "bool"):

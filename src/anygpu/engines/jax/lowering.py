@@ -11,75 +11,30 @@ import numpy as np
 
 from anygpu.engines.custom_support import why_not_here
 from anygpu.engines.indices import IndexFacts
-from anygpu.engines.jax import complex_numbers, elementwise, structure
-from anygpu.engines.jax.tracing import Complaint, Site
+from anygpu.engines.jax import complex_numbers
+from anygpu.engines.jax import elementwise as elementwise
+from anygpu.engines.jax import structure as structure
+from anygpu.engines.jax.tracing import LOWER, Complaint, Site
 from anygpu.engines.protocol import Lack
 from anygpu.engines.uniform import uniform_numbers, whole_exponent
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.graph import Node, Program
-from anygpu.program.ops.attention import Attend
 from anygpu.program.ops.custom import Custom, with_references
 from anygpu.program.primitives import (
     LINEAR_PARTS,
-    Argsort,
     Binary,
-    Broadcast,
-    Cast,
-    Concatenate,
-    Constant,
-    Contract,
-    Flip,
-    Fourier,
     Gather,
     Input,
     Iota,
     Linear,
-    Pad,
-    Permute,
     Primitive,
-    Reduce,
-    Reshape,
     Scan,
     Scatter,
-    Search,
-    Select,
-    Slice,
-    Sort,
     Unary,
-    Update,
-    Windows,
 )
 
-LOWER: dict[type[Primitive], Callable[..., Any]] = {
-    Constant: structure.constant,
-    Iota: structure.iota,
-    Unary: elementwise.unary,
-    Binary: elementwise.binary,
-    Select: elementwise.select,
-    Cast: elementwise.cast,
-    Reduce: structure.reduce,
-    Scan: structure.scan,
-    Reshape: structure.reshape,
-    Permute: structure.permute,
-    Broadcast: structure.broadcast,
-    Slice: structure.slice_,
-    Update: structure.update,
-    Flip: structure.flip,
-    Pad: structure.pad,
-    Concatenate: structure.concatenate,
-    Windows: structure.windows,
-    Contract: structure.contract,
-    Gather: structure.gather,
-    Scatter: structure.scatter,
-    Sort: structure.sort,
-    Argsort: structure.argsort,
-    Search: structure.search,
-    Fourier: structure.fourier,
-    Linear: structure.linear,
-    Attend: structure.attend,
-}
-
+# `elementwise` and `structure` have filled LOWER when they were imported.
 
 #: Between two operations XLA would leave out the rounding to float16.
 _OPTIONS: dict[str, Any] = {"xla_allow_excess_precision": False}
@@ -87,8 +42,6 @@ _OPTIONS: dict[str, Any] = {"xla_allow_excess_precision": False}
 #: On the CPU it cannot see through a barrier after each operation, and these are gone before loops are fused. On
 #: cards a barrier would keep loops apart, so there the simplifier is left out.
 _WITHOUT_SIMPLIFIER = {**_OPTIONS, "xla_disable_hlo_passes": "algsimp"}
-#: Only moves values, in which there is nothing to simplify wrongly.
-_MOVES = (Reshape, Permute, Broadcast, Slice, Flip, Windows, Iota)
 
 
 class Executable:
@@ -146,11 +99,12 @@ def _function(program: Program, complaints: list[Complaint], *, barriers: bool) 
             if isinstance(op, Linear) and op.fn in LINEAR_PARTS:
                 key = (op.fn, op.full, sources)
                 if key not in decompositions:
-                    decompositions[key] = structure.linear(op, site, *arguments)
+                    decompositions[key] = LOWER[Linear](op, site, *arguments)
                 values.append(decompositions[key][op.part])
             else:
                 result = LOWER[type(op)](op, site, *arguments)
-                guarded = barriers and not isinstance(op, _MOVES)
+                # In values that are only moved there is nothing to simplify wrongly.
+                guarded = barriers and not (op.is_view or isinstance(op, Iota))
                 values.append(jax.lax.optimization_barrier(result) if guarded else result)
         return [values[output] for output in program.outputs], [jnp.stack(flags)] if flags else []
 

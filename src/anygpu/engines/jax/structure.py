@@ -10,65 +10,49 @@ import numpy as np
 from jax import Array, lax
 
 from anygpu.engines.jax.elementwise import complex_ordering
-from anygpu.engines.jax.tracing import Site, hidden
+from anygpu.engines.jax.tracing import LOWER, Site, hidden
+from anygpu.program import primitives as p
 from anygpu.program.dtypes import KIND
 from anygpu.program.ops.attention import Attend
-from anygpu.program.primitives import (
-    Argsort,
-    Broadcast,
-    Concatenate,
-    Constant,
-    Contract,
-    Flip,
-    Fourier,
-    Gather,
-    Iota,
-    Linear,
-    Pad,
-    Permute,
-    Reduce,
-    Reshape,
-    Scan,
-    Scatter,
-    Search,
-    Slice,
-    Sort,
-    Update,
-    Windows,
-    product,
-)
 
 #: Up to so many neighbours, windows are slices side by side, which XLA fuses; beyond, they are gathered.
 _SLICED_WINDOWS = 32
 
 
-def constant(op: Constant, site: Site) -> Array:
+@LOWER.rule(p.Constant)
+def constant(op: p.Constant, site: Site) -> Array:
     return hidden(np.frombuffer(op.data, jnp.dtype(op.dtype)).reshape(op.shape))
 
 
-def iota(op: Iota, site: Site) -> Array:
+@LOWER.rule(p.Iota)
+def iota(op: p.Iota, site: Site) -> Array:
     if KIND[op.dtype] == "complex":
         return lax.iota(np.int64, op.length).astype(jnp.dtype(op.dtype))
     return lax.iota(jnp.dtype(op.dtype), op.length)
 
 
-def reshape(op: Reshape, site: Site, x: Array) -> Array:
+@LOWER.rule(p.Reshape)
+def reshape(op: p.Reshape, site: Site, x: Array) -> Array:
     return lax.reshape(x, op.shape)
 
 
-def permute(op: Permute, site: Site, x: Array) -> Array:
+@LOWER.rule(p.Permute)
+def permute(op: p.Permute, site: Site, x: Array) -> Array:
     return lax.transpose(x, op.axes)
 
 
-def broadcast(op: Broadcast, site: Site, x: Array) -> Array:
+@LOWER.rule(p.Broadcast)
+def broadcast(op: p.Broadcast, site: Site, x: Array) -> Array:
     return jnp.broadcast_to(x, op.shape)
 
 
-def slice_(op: Slice, site: Site, x: Array) -> Array:
+@LOWER.rule(p.Slice)
+def slice_(op: p.Slice, site: Site, x: Array) -> Array:
     return lax.slice(x, op.starts, op.stops, op.steps)
 
 
-def update(op: Update, site: Site, x: Array, new: Array) -> Array:
+@LOWER.rule(p.Update)
+def update(op: p.Update, site: Site, x: Array, new: Array) -> Array:
     if new.size == 0:
         return x
     if all(step == 1 or count == 1 for step, count in zip(op.steps, new.shape, strict=True)):
@@ -80,19 +64,23 @@ def update(op: Update, site: Site, x: Array, new: Array) -> Array:
     return x.at[region].set(new, unique_indices=True, mode="promise_in_bounds")
 
 
-def flip(op: Flip, site: Site, x: Array) -> Array:
+@LOWER.rule(p.Flip)
+def flip(op: p.Flip, site: Site, x: Array) -> Array:
     return lax.rev(x, op.axes)
 
 
-def pad(op: Pad, site: Site, x: Array, value: Array) -> Array:
+@LOWER.rule(p.Pad)
+def pad(op: p.Pad, site: Site, x: Array, value: Array) -> Array:
     return lax.pad(x, value, [(low, high, 0) for low, high in zip(op.low, op.high, strict=True)])
 
 
-def concatenate(op: Concatenate, site: Site, *parts: Array) -> Array:
+@LOWER.rule(p.Concatenate)
+def concatenate(op: p.Concatenate, site: Site, *parts: Array) -> Array:
     return lax.concatenate(parts, op.axis)
 
 
-def windows(op: Windows, site: Site, x: Array) -> Array:
+@LOWER.rule(p.Windows)
+def windows(op: p.Windows, site: Site, x: Array) -> Array:
     count = site.result.shape[op.axis]
     reach = (count - 1) * op.step + 1
     if op.size <= _SLICED_WINDOWS:
@@ -103,7 +91,8 @@ def windows(op: Windows, site: Site, x: Array) -> Array:
     return jnp.moveaxis(picked, op.axis + 1, -1)
 
 
-def reduce(op: Reduce, site: Site, x: Array) -> Array:
+@LOWER.rule(p.Reduce)
+def reduce(op: p.Reduce, site: Site, x: Array) -> Array:
     if KIND[site.dtype] == "complex" and op.fn in ("max", "min"):
         for axis in reversed(op.axes):
             position = jnp.expand_dims(_complex_extreme(x, axis, op.fn), axis)
@@ -135,7 +124,8 @@ def _complex_extreme(x: Array, axis: int, fn: str) -> Array:
 _SCANS = {"sum": lax.cumsum, "prod": lax.cumprod, "max": lax.cummax, "min": lax.cummin}
 
 
-def scan(op: Scan, site: Site, x: Array) -> Array:
+@LOWER.rule(p.Scan)
+def scan(op: p.Scan, site: Site, x: Array) -> Array:
     if KIND[site.dtype] == "complex" and op.fn in ("max", "min"):
         return lax.associative_scan(partial(complex_ordering, f"{op.fn}imum"), x, axis=op.axis)
     if KIND[site.dtype] == "complex" and op.fn == "sum":
@@ -163,13 +153,15 @@ def _running_sum(x: Array, axis: int) -> Array:
     return lax.cond(jnp.any(first), with_negative_zeros, lambda total: total, total)
 
 
-def sort(op: Sort, site: Site, x: Array) -> Array:
+@LOWER.rule(p.Sort)
+def sort(op: p.Sort, site: Site, x: Array) -> Array:
     if KIND[site.dtype] == "complex":
-        return jnp.take_along_axis(x, argsort(Argsort(op.axis), site, x), op.axis, mode="promise_in_bounds")
+        return jnp.take_along_axis(x, argsort(p.Argsort(op.axis), site, x), op.axis, mode="promise_in_bounds")
     return jnp.sort(x, axis=op.axis, stable=True)
 
 
-def argsort(op: Argsort, site: Site, x: Array) -> Array:
+@LOWER.rule(p.Argsort)
+def argsort(op: p.Argsort, site: Site, x: Array) -> Array:
     if KIND[site.dtype] == "complex":
         # By what is not a number, then real parts, then imaginary parts.
         not_numbers = 2 * jnp.isnan(x.real).astype(np.uint8) + jnp.isnan(x.imag).astype(np.uint8)
@@ -178,13 +170,15 @@ def argsort(op: Argsort, site: Site, x: Array) -> Array:
     return jnp.argsort(x, axis=op.axis, stable=True).astype(np.int64)
 
 
-def search(op: Search, site: Site, line: Array, values: Array) -> Array:
+@LOWER.rule(p.Search)
+def search(op: p.Search, site: Site, line: Array, values: Array) -> Array:
     if line.size == 0:
         return jnp.zeros(values.shape, np.int64)
     return jnp.searchsorted(line, values, side=op.side).astype(np.int64)
 
 
-def contract(op: Contract, site: Site, x: Array, y: Array) -> Array:
+@LOWER.rule(p.Contract)
+def contract(op: p.Contract, site: Site, x: Array, y: Array) -> Array:
     dimensions = ((op.left, op.right), (op.left_batch, op.right_batch))
     if site.dtype == "bool":
         # Sums of ones and zeros are 0 only when all are, in whatever precision.
@@ -197,6 +191,7 @@ def contract(op: Contract, site: Site, x: Array, y: Array) -> Array:
     return result.astype(x.dtype)
 
 
+@LOWER.rule(Attend)
 def attend(op: Attend, site: Site, q: Array, k: Array, v: Array, *bias: Array) -> Array:
     stack = tuple(range(q.ndim - 2))
     wide = np.float32 if site.dtype in ("float16", "bfloat16") else q.dtype
@@ -237,7 +232,8 @@ def _holds(dtype: Any, number: int) -> bool:
     return number <= np.iinfo(dtype).max
 
 
-def gather(op: Gather, site: Site, x: Array, indices: Array) -> Array:
+@LOWER.rule(p.Gather)
+def gather(op: p.Gather, site: Site, x: Array, indices: Array) -> Array:
     index, mode = _judge_indices(site, op.axis, indices)
     if site.result.size == 0:
         return jnp.zeros(site.result.shape, x.dtype)
@@ -271,7 +267,8 @@ _SCATTERS = {
 }
 
 
-def scatter(op: Scatter, site: Site, x: Array, indices: Array, updates: Array) -> Array:
+@LOWER.rule(p.Scatter)
+def scatter(op: p.Scatter, site: Site, x: Array, indices: Array, updates: Array) -> Array:
     index, mode = _judge_indices(site, op.axis, indices)
     if site.inputs[2].size == 0 or x.size == 0:
         return x
@@ -279,7 +276,7 @@ def scatter(op: Scatter, site: Site, x: Array, indices: Array, updates: Array) -
     if site.dtype == "bool":
         fn = {"add": "maximum", "multiply": "minimum"}.get(fn, fn)  # type: ignore[assignment]
         x, updates = x.astype(np.uint8), updates.astype(np.uint8)
-    count = product(indices.shape[op.batch :])
+    count = p.product(indices.shape[op.batch :])
     index = lax.reshape(index, (*indices.shape[: op.batch], count))
     updates = lax.reshape(updates, (*x.shape[: op.axis], count, *x.shape[op.axis + 1 :]))
     if fn == "set" and not site.distinct:
@@ -301,7 +298,7 @@ def _put(
     return _SCATTERS[fn](x, index[..., None], updates, dimensions, mode=mode, unique_indices=unique)
 
 
-def _last_wins(index: Array, updates: Array, length: int, op: Scatter) -> Array:
+def _last_wins(index: Array, updates: Array, length: int, op: p.Scatter) -> Array:
     """Every update of one element is replaced by the last one: then it does not matter which XLA takes."""
     batch, mode = op.batch, lax.GatherScatterMode.CLIP
     positions = lax.broadcasted_iota(np.int32, index.shape, batch)
@@ -313,7 +310,8 @@ def _last_wins(index: Array, updates: Array, length: int, op: Scatter) -> Array:
 # Transforms and linear algebra.
 
 
-def fourier(op: Fourier, site: Site, x: Array) -> Array:
+@LOWER.rule(p.Fourier)
+def fourier(op: p.Fourier, site: Site, x: Array) -> Array:
     if site.result.size == 0:
         return jnp.zeros(site.result.shape, jnp.dtype(site.result.dtype))
     if x.dtype in (np.float16, jnp.bfloat16):
@@ -321,7 +319,8 @@ def fourier(op: Fourier, site: Site, x: Array) -> Array:
     return getattr(jnp.fft, op.fn)(x, n=op.length, axis=op.axis)
 
 
-def linear(op: Linear, site: Site, *matrices: Array) -> Any:
+@LOWER.rule(p.Linear)
+def linear(op: p.Linear, site: Site, *matrices: Array) -> Any:
     """All parts of the result at once, as a tuple where there are several."""
     a = matrices[0]
     match op.fn:

@@ -14,6 +14,10 @@ from jax import Array, lax
 
 from anygpu.program.dtypes import DType
 from anygpu.program.primitives import Spec
+from anygpu.program.rule_table import RuleTable
+
+#: How each primitive is traced: with its site and the arrays that it takes.
+LOWER: RuleTable[Callable[..., Any]] = RuleTable()
 
 
 def hidden(values: Any) -> Array:

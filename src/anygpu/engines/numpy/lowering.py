@@ -11,43 +11,12 @@ from anygpu._typing import HostArray
 from anygpu.engines.numpy.attention import attended
 from anygpu.engines.numpy.error_function import erf
 from anygpu.errors import Unsupported
+from anygpu.program import primitives as p
 from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import KIND, REAL_PART
 from anygpu.program.graph import Program
 from anygpu.program.ops.attention import Attend
 from anygpu.program.ops.custom import Custom, reference_of, with_references
-from anygpu.program.primitives import (
-    Argsort,
-    Binary,
-    Broadcast,
-    Cast,
-    Concatenate,
-    Constant,
-    Contract,
-    Flip,
-    Fourier,
-    Gather,
-    Input,
-    Iota,
-    Linear,
-    Pad,
-    Permute,
-    Primitive,
-    Reduce,
-    Reshape,
-    Scan,
-    Scatter,
-    Search,
-    Select,
-    Slice,
-    Sort,
-    Spec,
-    Unary,
-    Update,
-    Windows,
-    free_axes,
-    product,
-)
 
 #: Functions whose name in NumPy is another one.
 _RENAMED = {
@@ -70,9 +39,9 @@ def run(program: Program, inputs: Sequence[HostArray]) -> list[HostArray]:
     parts: dict[Any, Any] = {}
     with np.errstate(all="ignore"):
         for position, (op, sources) in enumerate(program.nodes):
-            if isinstance(op, Input):
+            if isinstance(op, p.Input):
                 values[position] = inputs[position]
-            elif isinstance(op, Linear):
+            elif isinstance(op, p.Linear):
                 values[position] = _linear(op, sources, [values[source] for source in sources], parts)
             else:
                 values[position] = np.asarray(LOWER[type(op)](op, *[values[source] for source in sources]))
@@ -81,15 +50,15 @@ def run(program: Program, inputs: Sequence[HostArray]) -> list[HostArray]:
     return [values[output] for output in program.outputs]
 
 
-def run_node(op: Primitive, inputs: Sequence[HostArray]) -> HostArray:
+def run_node(op: p.Primitive, inputs: Sequence[HostArray]) -> HostArray:
     """One primitive alone."""
     with np.errstate(all="ignore"):
-        if isinstance(op, Linear):
+        if isinstance(op, p.Linear):
             return _linear(op, (), list(inputs), {})
         return np.asarray(LOWER[type(op)](op, *inputs))
 
 
-def _unary(op: Unary, x: HostArray) -> HostArray:
+def _unary(op: p.Unary, x: HostArray) -> HostArray:
     match op.fn:
         case "mantissa":
             return np.asarray(np.frexp(x)[0])
@@ -102,13 +71,13 @@ def _unary(op: Unary, x: HostArray) -> HostArray:
     return getattr(np, _RENAMED.get(op.fn, op.fn))(x)  # type: ignore[no-any-return]
 
 
-def _cast(op: Cast, x: HostArray) -> HostArray:
+def _cast(op: p.Cast, x: HostArray) -> HostArray:
     if x.dtype.kind == "c" and KIND[op.dtype] not in ("complex", "bool"):
         x = x.real
     return x.astype(op.dtype)
 
 
-def _binary(op: Binary, x: HostArray, y: HostArray) -> HostArray:
+def _binary(op: p.Binary, x: HostArray, y: HostArray) -> HostArray:
     if op.fn == "complex":
         result = np.empty(x.shape, np.complex64 if x.dtype != np.float64 else np.complex128)
         result.real, result.imag = x, y
@@ -118,7 +87,7 @@ def _binary(op: Binary, x: HostArray, y: HostArray) -> HostArray:
     return getattr(np, _RENAMED.get(op.fn, op.fn))(x, y)  # type: ignore[no-any-return]
 
 
-def _reduce(op: Reduce, x: HostArray) -> HostArray:
+def _reduce(op: p.Reduce, x: HostArray) -> HostArray:
     if op.fn in ("argmax", "argmin"):
         return getattr(np, op.fn)(x, axis=op.axes[0])  # type: ignore[no-any-return]
     if op.fn in ("sum", "prod"):
@@ -135,11 +104,11 @@ _SCATTERS: dict[str, np.ufunc] = {
 }
 
 
-def _slice(op: Slice, x: HostArray) -> HostArray:
+def _slice(op: p.Slice, x: HostArray) -> HostArray:
     return x[tuple(slice(*each) for each in zip(op.starts, op.stops, op.steps, strict=True))]
 
 
-def _update(op: Update, x: HostArray, new: HostArray) -> HostArray:
+def _update(op: p.Update, x: HostArray, new: HostArray) -> HostArray:
     result = x.copy()
     region = tuple(
         slice(start, start + (count - 1) * step + 1 if count else start, step)
@@ -149,30 +118,32 @@ def _update(op: Update, x: HostArray, new: HostArray) -> HostArray:
     return result
 
 
-def _pad(op: Pad, x: HostArray, value: HostArray) -> HostArray:
+def _pad(op: p.Pad, x: HostArray, value: HostArray) -> HostArray:
     return np.pad(x, tuple(zip(op.low, op.high, strict=True)), constant_values=value) if x.ndim else x
 
 
-def _windows(op: Windows, x: HostArray) -> HostArray:
+def _windows(op: p.Windows, x: HostArray) -> HostArray:
     windows = np.lib.stride_tricks.sliding_window_view(x, op.size, axis=op.axis)
     return windows[(slice(None),) * op.axis + (slice(None, None, op.step),)]
 
 
-def _contract(op: Contract, x: HostArray, y: HostArray) -> HostArray:
+def _contract(op: p.Contract, x: HostArray, y: HostArray) -> HostArray:
     """As one batched matrix product, which is what the BLAS is good at."""
-    rows = free_axes(x.shape, op.left, op.left_batch)
-    columns = free_axes(y.shape, op.right, op.right_batch)
+    rows = p.free_axes(x.shape, op.left, op.left_batch)
+    columns = p.free_axes(y.shape, op.right, op.right_batch)
     shape = (*(x.shape[axis] for axis in (*op.left_batch, *rows)), *(y.shape[axis] for axis in columns))
     stack = tuple(x.shape[axis] for axis in op.left_batch)
-    inner = product(tuple(x.shape[axis] for axis in op.left))
-    left = x.transpose(*op.left_batch, *rows, *op.left).reshape(*stack, product(tuple(x.shape[a] for a in rows)), inner)
+    inner = p.product(tuple(x.shape[axis] for axis in op.left))
+    left = x.transpose(*op.left_batch, *rows, *op.left).reshape(
+        *stack, p.product(tuple(x.shape[a] for a in rows)), inner
+    )
     right = y.transpose(*op.right_batch, *op.right, *columns).reshape(
-        *stack, inner, product(tuple(y.shape[a] for a in columns))
+        *stack, inner, p.product(tuple(y.shape[a] for a in columns))
     )
     return np.asarray(np.matmul(left, right).reshape(shape))
 
 
-def _gather(op: Gather, x: HostArray, indices: HostArray) -> HostArray:
+def _gather(op: p.Gather, x: HostArray, indices: HostArray) -> HostArray:
     _check_indices(indices, x.shape[op.axis])
     if op.batch == 0:
         return np.asarray(np.take(x, indices, axis=op.axis))
@@ -182,12 +153,12 @@ def _gather(op: Gather, x: HostArray, indices: HostArray) -> HostArray:
     return blocks[rows, :, positions].swapaxes(1, 2).reshape(shape)
 
 
-def _blocks(op: Gather | Scatter, x: HostArray, indices: HostArray) -> tuple[HostArray, HostArray, HostArray]:
+def _blocks(op: p.Gather | p.Scatter, x: HostArray, indices: HostArray) -> tuple[HostArray, HostArray, HostArray]:
     """The array as batch × before × axis × after, and which row and which positions go together."""
-    batches = product(x.shape[: op.batch])
-    before, after = product(x.shape[op.batch : op.axis]), product(x.shape[op.axis + 1 :])
+    batches = p.product(x.shape[: op.batch])
+    before, after = p.product(x.shape[op.batch : op.axis]), p.product(x.shape[op.axis + 1 :])
     blocks = x.reshape(batches, before, x.shape[op.axis], after)
-    return blocks, np.arange(batches)[:, None], indices.reshape(batches, product(indices.shape[op.batch :]))
+    return blocks, np.arange(batches)[:, None], indices.reshape(batches, p.product(indices.shape[op.batch :]))
 
 
 def _check_indices(indices: HostArray, length: int) -> None:
@@ -196,7 +167,7 @@ def _check_indices(indices: HostArray, length: int) -> None:
         raise IndexError(f"index {worst} is out of bounds for an axis with size {length}.")
 
 
-def _scatter(op: Scatter, x: HostArray, indices: HostArray, updates: HostArray) -> HostArray:
+def _scatter(op: p.Scatter, x: HostArray, indices: HostArray, updates: HostArray) -> HostArray:
     _check_indices(indices, x.shape[op.axis])
     result = np.array(x, order="C")
     blocks, rows, positions = _blocks(op, result, indices)
@@ -209,7 +180,7 @@ def _scatter(op: Scatter, x: HostArray, indices: HostArray, updates: HostArray) 
     return result
 
 
-def _fourier(op: Fourier, x: HostArray) -> HostArray:
+def _fourier(op: p.Fourier, x: HostArray) -> HostArray:
     transform = getattr(np.fft, op.fn)(x, n=op.length, axis=op.axis)
     wanted = REAL_PART.get(x.dtype.name) if op.fn == "irfft" else None  # type: ignore[call-overload]
     if wanted is None:
@@ -217,7 +188,7 @@ def _fourier(op: Fourier, x: HostArray) -> HostArray:
     return transform.astype(wanted, copy=False)  # type: ignore[no-any-return]
 
 
-def _linear(op: Linear, sources: tuple[int, ...], inputs: list[HostArray], parts: dict[Any, Any]) -> HostArray:
+def _linear(op: p.Linear, sources: tuple[int, ...], inputs: list[HostArray], parts: dict[Any, Any]) -> HostArray:
     """A decomposition is computed once, however many of its parts are wanted."""
     key = (op.fn, op.full, sources)
     if key not in parts:
@@ -226,7 +197,7 @@ def _linear(op: Linear, sources: tuple[int, ...], inputs: list[HostArray], parts
     return np.asarray(found[op.part] if isinstance(found, tuple) else found)
 
 
-def _decompose(op: Linear, a: HostArray, *more: HostArray) -> Any:
+def _decompose(op: p.Linear, a: HostArray, *more: HostArray) -> Any:
     match op.fn:
         case "qr":
             return tuple(np.linalg.qr(a, mode="complete" if op.full else "reduced"))
@@ -253,37 +224,37 @@ def _custom(op: Custom, *inputs: HostArray) -> HostArray:
     return run(reference_of(op), inputs)[op.result]
 
 
-LOWER: dict[type[Primitive], Callable[..., Any]] = {
-    Constant: lambda op: np.frombuffer(op.data, op.dtype).reshape(op.shape),
-    Iota: lambda op: np.arange(op.length, dtype=op.dtype),
-    Unary: _unary,
-    Binary: _binary,
-    Select: lambda op, condition, a, b: np.where(condition, a, b),
-    Cast: _cast,
-    Reduce: _reduce,
-    Scan: lambda op, x: _SCANS[op.fn].accumulate(x, axis=op.axis, dtype=x.dtype),
-    Reshape: lambda op, x: x.reshape(op.shape),
-    Permute: lambda op, x: x.transpose(op.axes),
-    Broadcast: lambda op, x: np.broadcast_to(x, op.shape),
-    Slice: _slice,
-    Update: _update,
-    Flip: lambda op, x: np.flip(x, op.axes),
-    Pad: _pad,
-    Concatenate: lambda op, *parts: np.concatenate(parts, axis=op.axis),
-    Windows: _windows,
-    Contract: _contract,
-    Gather: _gather,
-    Scatter: _scatter,
-    Sort: lambda op, x: np.sort(x, axis=op.axis, kind="stable"),
-    Argsort: lambda op, x: np.argsort(x, axis=op.axis, kind="stable"),
-    Search: lambda op, line, values: np.searchsorted(line, values, side=op.side),
-    Fourier: _fourier,
+LOWER: dict[type[p.Primitive], Callable[..., Any]] = {
+    p.Constant: lambda op: np.frombuffer(op.data, op.dtype).reshape(op.shape),
+    p.Iota: lambda op: np.arange(op.length, dtype=op.dtype),
+    p.Unary: _unary,
+    p.Binary: _binary,
+    p.Select: lambda op, condition, a, b: np.where(condition, a, b),
+    p.Cast: _cast,
+    p.Reduce: _reduce,
+    p.Scan: lambda op, x: _SCANS[op.fn].accumulate(x, axis=op.axis, dtype=x.dtype),
+    p.Reshape: lambda op, x: x.reshape(op.shape),
+    p.Permute: lambda op, x: x.transpose(op.axes),
+    p.Broadcast: lambda op, x: np.broadcast_to(x, op.shape),
+    p.Slice: _slice,
+    p.Update: _update,
+    p.Flip: lambda op, x: np.flip(x, op.axes),
+    p.Pad: _pad,
+    p.Concatenate: lambda op, *parts: np.concatenate(parts, axis=op.axis),
+    p.Windows: _windows,
+    p.Contract: _contract,
+    p.Gather: _gather,
+    p.Scatter: _scatter,
+    p.Sort: lambda op, x: np.sort(x, axis=op.axis, kind="stable"),
+    p.Argsort: lambda op, x: np.argsort(x, axis=op.axis, kind="stable"),
+    p.Search: lambda op, line, values: np.searchsorted(line, values, side=op.side),
+    p.Fourier: _fourier,
     Attend: lambda op, *arrays: attended(*arrays, scale=op.scale, causal=op.causal),
     Custom: _custom,
 }
 
 
-def evaluate_constant(op: Primitive, constants: Sequence[tuple[Spec, bytes]]) -> bytes | None:
+def evaluate_constant(op: p.Primitive, constants: Sequence[tuple[p.Spec, bytes]]) -> bytes | None:
     """One primitive on constants, for `anygpu.program.transforms`; what cannot be computed is left for later.
 
     Among that is what must raise: an index out of bounds is the user's to see when the program runs.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from anygpu.engines.torch.site import Site, Step
+from anygpu.engines.torch.site import LOWER, Site, Step
 from anygpu.program.ops.attention import Attend
 
 
+@LOWER.rule(Attend)
 def attend(op: Attend, site: Site) -> Step:
     n, m = site.inputs[0].shape[-2], site.inputs[1].shape[-2]
     hidden = torch.ones(n, m, dtype=torch.bool, device=site.place).triu(m - n + 1) if op.causal else None

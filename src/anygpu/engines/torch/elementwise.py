@@ -10,7 +10,7 @@ import torch
 
 from anygpu.engines.torch import complex_numbers
 from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH, has_stand_in, narrowed, ordered, widened
-from anygpu.engines.torch.site import Site, Step
+from anygpu.engines.torch.site import LOWER, Site, Step
 from anygpu.engines.uniform import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType
 from anygpu.program.functions import UNARY, BinaryFunction
@@ -30,6 +30,7 @@ _SAME_UNARY: dict[str, Step] = {
 }
 
 
+@LOWER.rule(Unary)
 def unary(op: Unary, site: Site) -> Step:
     dtype = site.dtype
     match op.fn:
@@ -147,6 +148,7 @@ _ORDERING: dict[str, Step] = {
 }
 
 
+@LOWER.rule(Binary)
 def binary(op: Binary, site: Site) -> Step:
     dtype = site.dtype
     if KIND[dtype] == "complex" and op.fn in ("add", "subtract"):
@@ -353,11 +355,13 @@ def _two_to_the(exponent: torch.Tensor, dtype: DType) -> torch.Tensor:
     return ((exponent + 127) << 23).view(torch.float32)
 
 
+@LOWER.rule(Select)
 def select(op: Select, site: Site) -> Step:
     choose: Step = torch.where
     return choose
 
 
+@LOWER.rule(Cast)
 def cast(op: Cast, site: Site) -> Step:
     return _cast(site.dtype, op.dtype)
 

@@ -2,83 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
 
 from anygpu.engines.custom_support import why_not_here
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.protocol import Lack
-from anygpu.engines.torch import attention, elementwise, structure
+from anygpu.engines.torch import attention as attention
+from anygpu.engines.torch import elementwise as elementwise
+from anygpu.engines.torch import structure as structure
 from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH
-from anygpu.engines.torch.site import Site, Step
+from anygpu.engines.torch.site import LOWER, Site, Step
 from anygpu.engines.uniform import uniform_numbers, whole_exponent
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.graph import Node, Program
-from anygpu.program.ops.attention import Attend
 from anygpu.program.ops.custom import Custom, with_references
 from anygpu.program.primitives import (
     LINEAR_PARTS,
-    Argsort,
     Binary,
-    Broadcast,
-    Cast,
-    Concatenate,
     Constant,
-    Contract,
-    Flip,
-    Fourier,
     Gather,
     Input,
-    Iota,
     Linear,
-    Pad,
-    Permute,
     Primitive,
-    Reduce,
-    Reshape,
-    Scan,
     Scatter,
-    Search,
-    Select,
-    Slice,
-    Sort,
     Spec,
-    Unary,
-    Update,
-    Windows,
 )
 
-LOWER: dict[type[Primitive], Callable[[Any, Site], Step]] = {
-    Iota: structure.iota,
-    Unary: elementwise.unary,
-    Binary: elementwise.binary,
-    Select: elementwise.select,
-    Cast: elementwise.cast,
-    Reduce: structure.reduce,
-    Scan: structure.scan,
-    Reshape: structure.reshape,
-    Permute: structure.permute,
-    Broadcast: structure.broadcast,
-    Slice: structure.slice_,
-    Update: structure.update,
-    Flip: structure.flip,
-    Pad: structure.pad,
-    Concatenate: structure.concatenate,
-    Windows: structure.windows,
-    Contract: structure.contract,
-    Gather: structure.gather,
-    Scatter: structure.scatter,
-    Sort: structure.sort,
-    Argsort: structure.argsort,
-    Search: structure.search,
-    Fourier: structure.fourier,
-    Linear: structure.decomposition,
-    Attend: attention.attend,
-}
+# `attention`, `elementwise` and `structure` have filled LOWER when they were imported.
 
 
 class _Call(NamedTuple):
@@ -140,7 +94,7 @@ def _calls(program: Program, place: torch.device, slots: list[Any], outputs: lis
             key = (op.fn, op.full, sources)
             if key not in decompositions:
                 decompositions[key] = _new_slot(slots)
-                yield _Call(decompositions[key], structure.decomposition(op, _site(program, node, place)), sources)
+                yield _Call(decompositions[key], LOWER[Linear](op, _site(program, node, place)), sources)
             yield _Call(position, _part(op.part), (decompositions[key],))
         else:
             site = _site(program, node, place, spec)._replace(
@@ -244,41 +198,13 @@ def lacks(program: Program, place: torch.device) -> list[Lack]:
 
 
 def _tried(op: Primitive, specs: tuple[Spec, ...], place: torch.device) -> str | None:
-    small = _miniature(op, specs)
+    small = op.miniature(specs)
     if small is None:
         return None
     key = (*small, place.type)
     if key not in _TRIALS:
         _TRIALS[key] = _try(*small, place)
     return _TRIALS[key]
-
-
-def _miniature(op: Primitive, specs: tuple[Spec, ...]) -> tuple[Primitive, tuple[Spec, ...]] | None:
-    """The same function of the same types on next to nothing; `None` for what works on every type."""
-    line = tuple(Spec((2,), spec.dtype) for spec in specs)
-    square = tuple(Spec((2, 2), spec.dtype) for spec in specs)
-    match op:
-        case Unary() | Binary() | Select() | Cast() | Search():
-            return op, line
-        case Reduce():
-            return Reduce(op.fn, (0,)), line
-        case Scan() | Sort() | Argsort():
-            return msgspec.structs.replace(op, axis=0), line
-        case Contract() if op.left_batch:
-            cubes = tuple(Spec((2, 2, 2), spec.dtype) for spec in specs)
-            return Contract((2,), (1,), (0,), (0,)), cubes
-        case Contract():
-            return Contract((1,), (0,)), square
-        case Gather() | Scatter():
-            batch = min(op.batch, 1)
-            return msgspec.structs.replace(op, axis=batch, batch=batch), square if batch else line
-        case Fourier():
-            return msgspec.structs.replace(op, axis=0, length=2), line
-        case Linear():
-            return msgspec.structs.replace(op, part=0), square
-        case Attend():
-            return op, square
-    return None
 
 
 def _try(op: Primitive, specs: tuple[Spec, ...], place: torch.device) -> str | None:
@@ -295,7 +221,7 @@ def _try(op: Primitive, specs: tuple[Spec, ...], place: torch.device) -> str | N
 
 
 def _called(op: Primitive) -> str:
-    return f"running {op.fn}" if isinstance(op, Scan) else f"scatter {op.fn}" if isinstance(op, Scatter) else op.name
+    return op.name if isinstance(op, Linear) else op.label
 
 
 def _sample(spec: Spec, place: torch.device) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from anygpu.program.dtypes import DType
 from anygpu.program.primitives import Spec
+from anygpu.program.rule_table import RuleTable
 
 #: What a primitive becomes: tensors in, one tensor out.
 Step: TypeAlias = Callable[..., Any]
@@ -31,3 +32,7 @@ class Site(NamedTuple):
 
     def scalar(self, which: int) -> Any:
         return self.scalars[which] if self.scalars else None
+
+
+#: The step of each primitive at its site.
+LOWER: RuleTable[Callable[[Any, Site], Step]] = RuleTable()

@@ -9,35 +9,13 @@ import numpy as np
 import torch
 
 from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH, has_stand_in, ordered, widened
-from anygpu.engines.torch.site import Site, Step
+from anygpu.engines.torch.site import LOWER, Site, Step
+from anygpu.program import primitives as p
 from anygpu.program.dtypes import KIND, DType
-from anygpu.program.primitives import (
-    Argsort,
-    Broadcast,
-    Concatenate,
-    Contract,
-    Flip,
-    Fourier,
-    Gather,
-    Iota,
-    Linear,
-    Pad,
-    Permute,
-    Reduce,
-    Reshape,
-    Scan,
-    Scatter,
-    Search,
-    Slice,
-    Sort,
-    Update,
-    Windows,
-    free_axes,
-    product,
-)
 
 
-def iota(op: Iota, site: Site) -> Step:
+@LOWER.rule(p.Iota)
+def iota(op: p.Iota, site: Site) -> Step:
     count = functools.partial(torch.arange, op.length, device=site.place)
     if KIND[op.dtype] == "complex" or op.dtype in STAND_IN:
         return lambda: count(dtype=torch.int64).to(HELD[op.dtype])
@@ -47,32 +25,39 @@ def iota(op: Iota, site: Site) -> Step:
 # Movement: views, wherever torch has them.
 
 
-def reshape(op: Reshape, site: Site) -> Step:
+@LOWER.rule(p.Reshape)
+def reshape(op: p.Reshape, site: Site) -> Step:
     return lambda x: x.reshape(op.shape)
 
 
-def permute(op: Permute, site: Site) -> Step:
+@LOWER.rule(p.Permute)
+def permute(op: p.Permute, site: Site) -> Step:
     return lambda x: x.permute(op.axes)
 
 
-def broadcast(op: Broadcast, site: Site) -> Step:
+@LOWER.rule(p.Broadcast)
+def broadcast(op: p.Broadcast, site: Site) -> Step:
     return lambda x: x.expand(op.shape)
 
 
-def flip(op: Flip, site: Site) -> Step:
+@LOWER.rule(p.Flip)
+def flip(op: p.Flip, site: Site) -> Step:
     return lambda x: x.flip(op.axes)
 
 
-def windows(op: Windows, site: Site) -> Step:
+@LOWER.rule(p.Windows)
+def windows(op: p.Windows, site: Site) -> Step:
     return lambda x: x.unfold(op.axis, op.size, op.step)
 
 
-def concatenate(op: Concatenate, site: Site) -> Step:
+@LOWER.rule(p.Concatenate)
+def concatenate(op: p.Concatenate, site: Site) -> Step:
     # torch skips empty vectors whatever the others look like, and ours all fit.
     return lambda *parts: torch.cat(parts, op.axis)
 
 
-def slice_(op: Slice, site: Site) -> Step:
+@LOWER.rule(p.Slice)
+def slice_(op: p.Slice, site: Site) -> Step:
     region = tuple(slice(*each) for each in zip(op.starts, op.stops, op.steps, strict=True))
     return lambda x: x[region]
 
@@ -84,7 +69,8 @@ def _region(starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, .
     )
 
 
-def update(op: Update, site: Site) -> Step:
+@LOWER.rule(p.Update)
+def update(op: p.Update, site: Site) -> Step:
     region = _region(op.starts, op.steps, site.inputs[1].shape)
 
     def replaced(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
@@ -95,7 +81,8 @@ def update(op: Update, site: Site) -> Step:
     return replaced
 
 
-def pad(op: Pad, site: Site) -> Step:
+@LOWER.rule(p.Pad)
+def pad(op: p.Pad, site: Site) -> Step:
     region = _region(op.low, (1,) * len(op.low), site.inputs[0].shape)
     shape = site.result.shape
 
@@ -110,7 +97,8 @@ def pad(op: Pad, site: Site) -> Step:
 # Reductions and scans.
 
 
-def reduce(op: Reduce, site: Site) -> Step:
+@LOWER.rule(p.Reduce)
+def reduce(op: p.Reduce, site: Site) -> Step:
     axes, dtype = op.axes, site.dtype
     if not axes:
         return lambda x: x
@@ -165,7 +153,8 @@ def _sortable(x: torch.Tensor, dtype: DType) -> torch.Tensor:
     return x.view(torch.uint8) if dtype == "bool" else ordered(x, dtype)
 
 
-def scan(op: Scan, site: Site) -> Step:
+@LOWER.rule(p.Scan)
+def scan(op: p.Scan, site: Site) -> Step:
     axis, dtype = op.axis, site.dtype
     match op.fn:
         case "sum" if KIND[dtype] == "complex":
@@ -199,14 +188,16 @@ def _is_negative_zero(x: torch.Tensor) -> torch.Tensor:
 # Sorting and searching.
 
 
-def sort(op: Sort, site: Site) -> Step:
+@LOWER.rule(p.Sort)
+def sort(op: p.Sort, site: Site) -> Step:
     axis, dtype = op.axis, site.dtype
     if KIND[dtype] == "complex":
         return lambda x: x.gather(axis, _complex_order(x, axis))
     return lambda x: ordered(torch.sort(ordered(x, dtype), dim=axis, stable=True).values, dtype)
 
 
-def argsort(op: Argsort, site: Site) -> Step:
+@LOWER.rule(p.Argsort)
+def argsort(op: p.Argsort, site: Site) -> Step:
     axis, dtype = op.axis, site.dtype
     if KIND[dtype] == "complex":
         return lambda x: _complex_order(x, axis)
@@ -222,7 +213,8 @@ def _complex_order(x: torch.Tensor, axis: int) -> torch.Tensor:
     return order
 
 
-def search(op: Search, site: Site) -> Step:
+@LOWER.rule(p.Search)
+def search(op: p.Search, site: Site) -> Step:
     dtype, right, length = site.dtype, op.side == "right", site.inputs[0].size
 
     def find(line: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -249,22 +241,23 @@ def search(op: Search, site: Site) -> Step:
 # Contraction.
 
 
-def contract(op: Contract, site: Site) -> Step:
+@LOWER.rule(p.Contract)
+def contract(op: p.Contract, site: Site) -> Step:
     """As one matrix product. Axes that lie as BLAS wants them are not touched."""
     x, y = (each.shape for each in site.inputs)
-    rows = free_axes(x, op.left, op.left_batch)
-    columns = free_axes(y, op.right, op.right_batch)
+    rows = p.free_axes(x, op.left, op.left_batch)
+    columns = p.free_axes(y, op.right, op.right_batch)
     stack = _lengths(x, op.left_batch)
-    inner = product(_lengths(x, op.left))
-    left_shape: tuple[int, ...] = (*stack, product(_lengths(x, rows)), inner)
-    right_shape: tuple[int, ...] = (*stack, inner, product(_lengths(y, columns)))
+    inner = p.product(_lengths(x, op.left))
+    left_shape: tuple[int, ...] = (*stack, p.product(_lengths(x, rows)), inner)
+    right_shape: tuple[int, ...] = (*stack, inner, p.product(_lengths(y, columns)))
     if not stack and not columns:
         right_shape = (inner,)
     if not stack and not rows:
         left_shape = (inner,)
     if len(stack) > 1:
-        left_shape = (product(stack), *left_shape[-2:])
-        right_shape = (product(stack), *right_shape[-2:])
+        left_shape = (p.product(stack), *left_shape[-2:])
+        right_shape = (p.product(stack), *right_shape[-2:])
     left = _arranged(x, (*op.left_batch, *rows, *op.left), left_shape)
     right = _arranged(y, (*op.right_batch, *op.right, *columns), right_shape)
     multiply = _truth_product if site.dtype == "bool" else torch.matmul
@@ -326,7 +319,8 @@ def _checked(step: Step, site: Site, length: int) -> Step:
     return on_the_host if site.place.type == "cpu" else on_the_card
 
 
-def gather(op: Gather, site: Site) -> Step:
+@LOWER.rule(p.Gather)
+def gather(op: p.Gather, site: Site) -> Step:
     (x_spec, index_spec), result = site.inputs, site.result.shape
     if op.batch == 0:
         one_axis = len(index_spec.shape) == 1
@@ -337,7 +331,7 @@ def gather(op: Gather, site: Site) -> Step:
             return x.index_select(op.axis, index.reshape(-1)).reshape(result)
     else:
         view = _view(x_spec.shape, op.axis, op.batch)
-        count = product(index_spec.shape[op.batch :])
+        count = p.product(index_spec.shape[op.batch :])
 
         def pick(index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
             index = index.long().reshape(view[0], 1, count, 1).expand(view[0], view[1], count, view[3])
@@ -349,17 +343,18 @@ def gather(op: Gather, site: Site) -> Step:
 
 def _view(shape: tuple[int, ...], axis: int, batch: int) -> tuple[int, int, int, int]:
     """Everything as four axes: those that go together, those before the axis, the axis, and those behind it."""
-    return product(shape[:batch]), product(shape[batch:axis]), shape[axis], product(shape[axis + 1 :])
+    return p.product(shape[:batch]), p.product(shape[batch:axis]), shape[axis], p.product(shape[axis + 1 :])
 
 
 _SCATTERS = {"multiply": "prod", "maximum": "amax", "minimum": "amin"}
 
 
-def scatter(op: Scatter, site: Site) -> Step:
+@LOWER.rule(p.Scatter)
+def scatter(op: p.Scatter, site: Site) -> Step:
     x_spec, index_spec, _ = site.inputs
     dtype, fn = site.dtype, op.fn
     view = _view(x_spec.shape, op.axis, op.batch)
-    count = product(index_spec.shape[op.batch :])
+    count = p.product(index_spec.shape[op.batch :])
     if dtype == "bool":
         fn = {"add": "maximum", "multiply": "minimum"}.get(fn, fn)  # type: ignore[assignment]
     biased = fn in ("maximum", "minimum") and has_stand_in(dtype)
@@ -401,7 +396,8 @@ def _last_wins(index: torch.Tensor, new: torch.Tensor, length: int) -> tuple[tor
 # Transforms and linear algebra.
 
 
-def fourier(op: Fourier, site: Site) -> Step:
+@LOWER.rule(p.Fourier)
+def fourier(op: p.Fourier, site: Site) -> Step:
     transform = functools.partial(getattr(torch.fft, op.fn), n=op.length, dim=op.axis)
     if site.result.size == 0:
         return lambda x: x.new_zeros(site.result.shape, dtype=TORCH[site.result.dtype])
@@ -410,7 +406,8 @@ def fourier(op: Fourier, site: Site) -> Step:
     return transform
 
 
-def decomposition(op: Linear, site: Site) -> Step:
+@LOWER.rule(p.Linear)
+def decomposition(op: p.Linear, site: Site) -> Step:
     """All parts of the result at once, as a tuple where there are several."""
     compute: dict[str, Any] = {
         "qr": functools.partial(torch.linalg.qr, mode="complete" if op.full else "reduced"),
