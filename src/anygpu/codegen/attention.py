@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
-from anygpu.codegen.accessors import VectorAccessor, buffers_of, load_function, store_function, texts_of
+from anygpu.codegen.accessors import VectorAccessor, load_function, store_function
 from anygpu.codegen.dialects import printer
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.codegen.elementwise import narrowed
 from anygpu.codegen.index import ZERO, Index, flat, unflat
 from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.kernel_builder import KernelBuilder, body_of, store
-from anygpu.codegen.kernel_ir import Function, names_used
+from anygpu.codegen.kernel_builder import KernelBuilder, store
+from anygpu.codegen.kernel_ir import Function
 from anygpu.codegen.lower import Lowering, Value
-from anygpu.codegen.products import LONG_WORK, declarations
 from anygpu.codegen.target import Target
+from anygpu.codegen.template_kernel import TemplateKernel
 from anygpu.codegen.templates import attention
 from anygpu.codegen.templates.attention import Meaning, Sizes, Tiling, Vectors
 from anygpu.codegen.types import compute_type
@@ -57,48 +57,23 @@ def tilings_of(program: Program, target: Target, node: int) -> list[Tiling]:
 
 
 def attention_kernel(builder: KernelBuilder, node: int, tiling: Tiling, name: str) -> Kernel:
-    target, accessors = builder.target, _Accessors(builder, node)
-    functions = accessors.functions()
-    loads, templates = builder.searches_in(
-        names_used([statement for function in functions for statement in body_of(function)])
-    )
-    buffers = buffers_of(builder, [*loads, *functions], [builder.stored[node].buffer])
-    text = printer(target)
-    text.use(buffers, cuttable=False)
+    target, accessors, text = builder.target, _Accessors(builder, node), printer(builder.target)
+    kernel = TemplateKernel(builder, text, accessors.functions(), [builder.stored[node].buffer])
     flags, in_vectors = accessors.in_vectors(text, tiling)
-    texts = [*texts_of(text, loads), *(text.filled(each) for each in templates), *texts_of(text, functions)]
-    calls = {each: text.library_name(*call) for each, call in attention.CALLS.items()}
     sizes = accessors.sizes
-    groups, group_size = attention.grid(sizes, tiling)
-    seen = 0.5 if accessors.op.causal else 1.0
-    work = seen * 2.0 * sizes.batch * sizes.n * sizes.m * (sizes.d + sizes.e + 8)
-    numbers = ["first_group"] if work > LONG_WORK else []
-    numbers += [f"offset_{buffer.name}" for buffer in buffers if buffer.has_offset]
-    source = attention.text(
+    template = partial(
+        attention.text,
         target.dialect,
         sizes,
         accessors.meaning,
         tiling,
         flags,
-        declarations=declarations(text, numbers),
-        functions="\n\n".join(part for part in (text.library_texts(), *texts, *in_vectors) if part),
-        name=name,
-        parameters=text.parameters(numbers),
-        pass_=text.handed_on,
-        group=text.group_line(groups, numbers),
-        calls=calls,
+        calls={each: text.library_name(*call) for each, call in attention.CALLS.items()},
         exp2="exp2" if "exp2_f32" in target.trusted else "",
     )
-    return Kernel(
-        name=name,
-        source=source,
-        bindings=text.bindings(),
-        groups=groups,
-        group_size=group_size,
-        numbers=tuple(numbers),
-        flops=work,
-        bytes_moved=builder.work_of([node])[1],
-    )
+    seen = 0.5 if accessors.op.causal else 1.0
+    work = seen * 2.0 * sizes.batch * sizes.n * sizes.m * (sizes.d + sizes.e + 8)
+    return kernel.filled(name, template, attention.grid(sizes, tiling), in_vectors=in_vectors, work=work, nodes=[node])
 
 
 class _Accessors:

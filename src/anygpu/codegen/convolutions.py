@@ -7,11 +7,12 @@ that is summed. However the windows were made and whatever order the axes have, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from anygpu.codegen.accessors import VectorAccessor, buffers_of, load_function, store_function, texts_of
+from anygpu.codegen.accessors import VectorAccessor, load_function, store_function
 from anygpu.codegen.dialects import printer
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.vector_syntax import EXACT
@@ -21,13 +22,13 @@ from anygpu.codegen.grouping import Group
 from anygpu.codegen.index import ZERO, Index, flat, strides, unflat, variable
 from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.kernel_builder import KernelBuilder, body_of
-from anygpu.codegen.kernel_ir import Buffer, Function, Let, Load, Name, names_used
+from anygpu.codegen.kernel_builder import KernelBuilder
+from anygpu.codegen.kernel_ir import Buffer, Function, Let, Load, Name
 from anygpu.codegen.lower import Lowering, Positions, Value, contract_positions
 from anygpu.codegen.materialise import is_row_reduction, is_short
-from anygpu.codegen.products import LONG_WORK, declarations, put_total, tilings_of
-from anygpu.codegen.syntax import indented
+from anygpu.codegen.products import put_total, tilings_of
 from anygpu.codegen.target import ComputeType, Target
+from anygpu.codegen.template_kernel import TemplateKernel
 from anygpu.codegen.templates import convolution
 from anygpu.codegen.templates.convolution import Sizes, Tiling, Vectors
 from anygpu.codegen.types import compute_type
@@ -375,11 +376,10 @@ class _Accessors:
             phase = index.constant % read
             strip = Index(-phase, [(Counter("strip", 0, self.of_x["x"]), read)])
             place = text.position(replaced(index, {"x": strip}) // read)
-            parameters = ", ".join(f"{name}: i32" for name in self.of_x)
-            lines = [f"let strip = {f'(x + {phase})' if phase else 'x'} / {read};", f"return {buffer.name}[{place}];"]
-            texts.append(
-                "\n".join([f"fn load_x_vector({parameters}) -> vec{read}<{self.type}> {{", *indented(lines), "}"])
-            )
+            first = text.syntax.position("strip", f"{f'(x + {phase})' if phase else 'x'} / {read}")
+            kind = text.syntax.vector(self.type, read)
+            positions = dict.fromkeys(self.of_x, "i32")
+            texts.append(text.function("load_x_vector", positions, kind, [first, f"return {buffer.name}[{place}];"]))
             declared.add(buffer.name)
             if read == 2:
                 text.pairs.add(buffer.name)
@@ -414,44 +414,13 @@ class _Accessors:
 
 
 def convolution_kernel(builder: KernelBuilder, group: Group, found: Convolution, tiling: Tiling, name: str) -> Kernel:
-    target = builder.target
+    dialect, sizes = builder.target.dialect, found.sizes
     accessors = _Accessors(builder, group, found)
-    functions = accessors.functions()
-    loads, templates = builder.searches_in(
-        names_used([statement for function in functions for statement in body_of(function)])
-    )
+    text = _PrinterOfPairs(builder.target) if dialect == "wgsl" else printer(builder.target)
     written = [builder.stored[node].buffer for node in group.members]
-    buffers = buffers_of(builder, [*loads, *functions], written)
-    text = _PrinterOfPairs(target) if target.dialect == "wgsl" else printer(target)
-    text.use(buffers, cuttable=False)
+    kernel = TemplateKernel(builder, text, accessors.functions(), written)
     flags, in_vectors = accessors.in_vectors(text, tiling.vector) if tiling.vector > 1 else (Vectors(), [])
-    texts = [*texts_of(text, loads), *(text.filled(each) for each in templates), *texts_of(text, functions)]
-    texts += in_vectors
-    sizes = found.sizes
-    groups, group_size = convolution.grid(sizes, tiling)
+    template = partial(convolution.text, dialect, accessors.type, sizes, tiling, flags)
     work = 2.0 * builder.program.specs[found.node].size * sizes.channels * sizes.window[0] * sizes.window[1]
-    numbers = ["first_group"] if work > LONG_WORK else []
-    numbers += [f"offset_{buffer.name}" for buffer in buffers if buffer.has_offset]
-    source = convolution.text(
-        target.dialect,
-        accessors.type,
-        sizes,
-        tiling,
-        flags,
-        declarations=declarations(text, numbers),
-        functions="\n\n".join(part for part in (text.library_texts(), *texts) if part),
-        name=name,
-        parameters=text.parameters(numbers),
-        pass_=text.handed_on,
-        group=text.group_line(groups, numbers),
-    )
-    return Kernel(
-        name=name,
-        source=source,
-        bindings=text.bindings(),
-        groups=groups,
-        group_size=group_size,
-        numbers=tuple(numbers),
-        flops=work,
-        bytes_moved=builder.work_of(group.members)[1],
-    )
+    grid = convolution.grid(sizes, tiling)
+    return kernel.filled(name, template, grid, in_vectors=in_vectors, work=work, nodes=group.members)

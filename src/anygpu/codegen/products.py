@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+import functools
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
 
-from anygpu.codegen.accessors import Put, VectorAccessor, buffers_of, load_function, store_function, texts_of
+from anygpu.codegen.accessors import Put, VectorAccessor, load_function, store_function
 from anygpu.codegen.dialects import printer
 from anygpu.codegen.dialects.printer import Printer
 from anygpu.codegen.dialects.wgsl import WGSLPrinter
@@ -15,7 +15,7 @@ from anygpu.codegen.elementwise import narrowed
 from anygpu.codegen.grouping import Group, from_order
 from anygpu.codegen.index import Index, flat, unflat, variable
 from anygpu.codegen.kernel import Kernel
-from anygpu.codegen.kernel_builder import KernelBuilder, body_of, leave_beyond, store
+from anygpu.codegen.kernel_builder import KernelBuilder, leave_beyond, store
 from anygpu.codegen.kernel_ir import (
     Apply,
     Assign,
@@ -30,17 +30,14 @@ from anygpu.codegen.kernel_ir import (
     Statement,
     Store,
     Variable,
-    names_used,
 )
 from anygpu.codegen.lower import Lowering, Value, contract_positions
+from anygpu.codegen.template_kernel import TemplateKernel
 from anygpu.codegen.templates import matmul
 from anygpu.codegen.templates.matmul import Sizes, Tiling, Vectors
 from anygpu.codegen.types import STORED, compute_type
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.primitives import Contract, free_axes, product
-
-#: More operations than this, and a driver may have to cut the kernel into several dispatches.
-LONG_WORK = 1e9
 
 
 class Product(NamedTuple):
@@ -159,7 +156,7 @@ class _Accessors:
         place = flat(positions, self.builder.program.specs[found.node].shape)
         put_total(self.builder, self.group, lowering, place, total)
 
-    @cached_property
+    @functools.cached_property
     def vectors(self) -> Vectors:
         """The vector accessors that can be made, tried with the narrowest vectors."""
         text = printer(self.builder.target)
@@ -248,16 +245,10 @@ class _Accessors:
 def _product_kernel(
     builder: KernelBuilder, accessors: _Accessors, tiling: Tiling, name: str, partial: Buffer | None
 ) -> Kernel:
-    target, found = builder.target, accessors.found
-    functions = accessors.scalar_functions(partial)
-    loads, templates = builder.searches_in(
-        names_used([statement for function in functions for statement in body_of(function)])
-    )
+    found, text = accessors.found, printer(builder.target)
     written = [builder.stored[node].buffer for node in accessors.group.members]
     written += [partial.name] if partial is not None else []
-    buffers = buffers_of(builder, [*loads, *functions], written)
-    text = printer(target)
-    text.use(buffers, cuttable=False)
+    kernel = TemplateKernel(builder, text, accessors.scalar_functions(partial), written)
     flags = accessors.vectors if tiling.vector > 1 else Vectors()
     accessors.in_vectors.clear()
     if isinstance(text, WGSLPrinter):
@@ -265,40 +256,11 @@ def _product_kernel(
     in_vectors = accessors.vector_texts(text, tiling, partial) if tiling.vector > 1 else []
     if isinstance(text, WGSLPrinter):
         text.declare_in_vectors(accessors.in_vectors)
-    texts = [*texts_of(text, loads), *(text.filled(each) for each in templates), *texts_of(text, functions)]
-    texts += in_vectors
-    groups, group_size = matmul.grid(found.sizes, tiling)
+    type = compute_type(builder.program.specs[found.node].dtype)
+    template = functools.partial(matmul.text, builder.target.dialect, type, found.sizes, tiling, flags)
     work = 2.0 * found.sizes.batch * found.sizes.m * found.sizes.n * found.sizes.k
-    numbers = ["first_group"] if work > LONG_WORK else []
-    numbers += [f"offset_{buffer.name}" for buffer in buffers if buffer.has_offset]
-    source = matmul.text(
-        target.dialect,
-        compute_type(builder.program.specs[found.node].dtype),
-        found.sizes,
-        tiling,
-        flags,
-        declarations=declarations(text, numbers),
-        functions="\n\n".join(part for part in (text.library_texts(), *texts) if part),
-        name=name,
-        parameters=text.parameters(numbers),
-        pass_=text.handed_on,
-        group=text.group_line(groups, numbers),
-    )
-    return Kernel(
-        name=name,
-        source=source,
-        bindings=text.bindings(),
-        groups=groups,
-        group_size=group_size,
-        numbers=tuple(numbers),
-        flops=work,
-        bytes_moved=builder.work_of(accessors.group.members)[1],
-    )
-
-
-def declarations(text: Printer, numbers: Sequence[str]) -> str:
-    """A total is rounded once for each product that is added, which is also what a BLAS does."""
-    return text.declarations(numbers).replace("FP_CONTRACT OFF", "FP_CONTRACT ON")
+    grid, nodes = matmul.grid(found.sizes, tiling), accessors.group.members
+    return kernel.filled(name, template, grid, in_vectors=in_vectors, work=work, nodes=nodes)
 
 
 def _sum_of_parts(

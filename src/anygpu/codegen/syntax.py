@@ -14,7 +14,7 @@ from anygpu.codegen.target import ComputeType, Dialect
 INDENT = "    "
 
 # fmt: off
-#: What both dialects have, in WGSL and in OpenCL C.
+#: The spelling of each construct in WGSL and in OpenCL C.
 _TABLE: dict[str, tuple[str, str]] = {
     "lane": ("i32(lane_index)", "(int)get_local_id(0)"),
     "barrier": ("workgroupBarrier();", "barrier(CLK_LOCAL_MEM_FENCE);"),
