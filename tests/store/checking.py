@@ -82,7 +82,7 @@ class Checks:
 
     def settle(self) -> None:
         """Until nothing is on its way."""
-        self.store._fetcher.wait()
+        self.store._prefetcher.wait()
 
     # -- names and holders
 
@@ -124,7 +124,7 @@ class Checks:
         handle: Any = buffer.handle if isinstance(buffer, TrackedBuffer) else buffer
         # A child process takes its time to answer: what did not change is looked at now and then.
         if thorough or not self.counting or self._seen.get(content.key) != id(handle):
-            found.append(("the device", np.asarray(content.place.worker.download(handle))))
+            found.append(("the device", np.asarray(content.device_handle.worker.download(handle))))
             self._seen[content.key] = id(handle)
         return found
 

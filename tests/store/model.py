@@ -51,7 +51,7 @@ class Model:
         known = self.tensors[key] = Known(key, values.copy(), owner)
         return known
 
-    def may_put(self, key: Key, values: Values, owner: str) -> bool:
+    def check_owner(self, key: Key, values: Values, owner: str) -> bool:
         known = self.tensors.get(key)
         if known is None:
             return True

@@ -154,7 +154,7 @@ class Machine:
         return rng.choice(there) if there else None
 
     def put_under(self, key: Key, source: Any, values: Values, owner: str, **options: Any) -> Any:
-        allowed = self.model.may_put(key, values, owner)
+        allowed = self.model.check_owner(key, values, owner)
         old = self.model.tensors.get(key)
         tensor = self.tensor(old) if old is not None else None
         # What is put is in use while it is compared with others.
@@ -522,7 +522,7 @@ class Machine:
         old = self.tensor(self.model.tensors[key]) if key in self.model.tensors else None
         found = self.attempt(
             lambda: self.store.open(path, [key[1]], owner=owner, namespace=target),
-            None if self.model.may_put(key, wanted, owner) else NameTaken,
+            None if self.model.check_owner(key, wanted, owner) else NameTaken,
             need=wanted.nbytes,
         )
         if found is not _FAILED:
@@ -535,8 +535,8 @@ class Machine:
         told = rng.choice((None, None, tensor_files.content_hash(values), tensor_files.content_hash(values + values)))
         old = self.store.get(key[1], namespace=key[0]) if key in self.model.tensors else None
         found = self.attempt(
-            lambda: self.store._put_host(key[1], source, owner=owner, namespace=key[0], told=told),
-            None if self.model.may_put(key, wanted, owner) else NameTaken,
+            lambda: self.store._put_host(key[1], source, owner=owner, namespace=key[0], claimed_hash=told),
+            None if self.model.check_owner(key, wanted, owner) else NameTaken,
             need=wanted.nbytes,
             on_host=wanted.nbytes if source.kind == "memory" else 0,
         )

@@ -26,13 +26,13 @@ def test_type_shape_and_sign_matter_and_order_in_memory_does_not(make_store: Mak
 def test_a_hash_that_somebody_tells_is_not_believed(make_store: MakeStore) -> None:
     store = make_store(device="opencl")
     told = content_hash(some(1))
-    liar = store._put_host("liar", HostBytes(some(2), "file"), told=told)
-    honest = store._put_host("honest", HostBytes(some(1), "file"), told=told)
+    liar = store._put_host("liar", HostBytes(some(2), "file"), claimed_hash=told)
+    honest = store._put_host("honest", HostBytes(some(1), "file"), claimed_hash=told)
     store.put("again", some(1))
     assert np.array_equal(honest.host(), some(1))
     assert np.array_equal(liar.host(), some(2))
     before = store.statistics().contents
-    twin = store._put_host("twin", HostBytes(some(1), "file"), told=told)
+    twin = store._put_host("twin", HostBytes(some(1), "file"), claimed_hash=told)
     assert np.array_equal(twin.host(), some(1))
     assert store.statistics().contents == before
 

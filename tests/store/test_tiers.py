@@ -222,13 +222,13 @@ def test_what_usually_follows_is_fetched(make_store: MakeStore, monkeypatch: pyt
     for _ in range(6):
         for number, tensor in enumerate(tensors):
             assert np.array_equal(np.asarray(tensor + 1), some(number) + 1)
-            store._fetcher.wait()
+            store._prefetcher.wait()
     assert store.statistics().fetched_ahead > 10
 
 
 @pytest.mark.parametrize(("with_it", "without"), [(1.0, 2.0), (2.0, 1.0)])
 def test_fetching_ahead_is_kept_up_only_where_it_helps(with_it: float, without: float) -> None:
-    worth = prefetching.Worth()
+    worth = prefetching.PrefetchTrial()
     now = 0.0
     tried: list[bool] = []
     for _ in range(20 * 16):

@@ -152,7 +152,7 @@ def run(device: str, seconds: float, *, threads: int = 4, mode: Any = "balanced"
     for each in workers:
         if each.failure is not None:
             raise each.failure
-    store._fetcher.wait()
+    store._prefetcher.wait()
     now = store.statistics()
     left = (now.leases, now.device_bytes <= 6 * SIZE, now.host_bytes <= 10 * SIZE)
     for each in workers:

@@ -55,26 +55,26 @@ class Content:
 
     __slots__ = (
         "__weakref__",
-        "ahead",
         "backing",
+        "claimed_hash",
         "closed",
         "copy",
+        "device_handle",
         "digest",
         "fingerprint",
         "host",
         "key",
         "moving",
-        "place",
+        "prefetched",
         "spec",
         "tensors",
-        "told",
         "used",
         "value",
     )
 
     def __init__(self, place: DeviceHandle, spec: Spec) -> None:
         self.key = next(_numbers)
-        self.place = place
+        self.device_handle = place
         self.spec = spec
         #: One and the same for as long as there is the content; its buffer comes and goes.
         self.value = Value.on(place, None, spec)
@@ -87,7 +87,7 @@ class Content:
         self.copy.values = None
         #: As it was computed, and as somebody else says that it is.
         self.digest: str | None = None
-        self.told: str | None = None
+        self.claimed_hash: str | None = None
         self.fingerprint: bytes | None = None
         self.used = 0
         #: Entries that have it.
@@ -96,7 +96,7 @@ class Content:
         #: Whether a thread brings it to the device just now.
         self.moving = False
         #: Whether it was brought before somebody asked.
-        self.ahead = False
+        self.prefetched = False
 
     @property
     def nbytes(self) -> int:
@@ -121,7 +121,7 @@ class Content:
 
     @property
     def shares_host(self) -> bool:
-        return shares_host(self.place)
+        return shares_host(self.device_handle)
 
     @property
     def tracked(self) -> TrackedBuffer | None:
@@ -148,20 +148,20 @@ class Content:
             raise RuntimeError("a content of a store is nowhere")  # the store never lets the last copy go
         if self.shares_host:
             return self._adopt(source)
-        self.value.buffer, copied = uploaded(self.place, source.values, self.copy)
+        self.value.buffer, copied = uploaded(self.device_handle, source.values, self.copy)
         return copied
 
     def _adopt(self, source: HostBytes) -> int:
         """The device works in the host's memory: what lies there is an array as it is, and needs no second copy."""
         values = exportable(source.values)
-        buffer = self.place.adopt(values)
-        seen = self.place.download(buffer)
+        buffer = self.device_handle.adopt(values)
+        seen = self.device_handle.download(buffer)
         self.value.buffer = buffer
         if self.host is not None:
             self.host = None
         return 0 if np.may_share_memory(seen, values) else self.nbytes
 
-    def put_in_order(self) -> int:
+    def make_contiguous(self) -> int:
         """Have elements one after the other, as views of a tensor count on it. How many bytes were copied for that.
 
         NumPy and torch leave the result of a program in other orders too, or one number for many elements.
@@ -169,13 +169,13 @@ class Content:
         self.value.ordered = True
         if not self.shares_host:
             return 0
-        values = self.place.download(self.value.buffer)
+        values = self.device_handle.download(self.value.buffer)
         if values.flags.c_contiguous:
             return 0
-        self.value.buffer = self.place.adopt(np.ascontiguousarray(values))
+        self.value.buffer = self.device_handle.adopt(np.ascontiguousarray(values))
         return self.nbytes
 
-    def leave(self) -> None:
+    def leave_device(self) -> None:
         """From the device. There is another copy."""
         kept = self.tracked
         if kept is not None:
@@ -197,7 +197,7 @@ class Content:
 
     # -- copies on the host
 
-    def keep_on_host(self) -> int:
+    def copy_to_host(self) -> int:
         """Have a copy in memory. How many bytes were copied to the host."""
         if self.host is not None:
             return 0
@@ -225,7 +225,7 @@ class Content:
             kept.lineage.remember(self.copy)
             kept.lineage.cut()
 
-    def rely_on_nothing(self, why: str) -> None:
+    def forgo_copies(self, why: str) -> None:
         """The array on the device is all there is, and no copy for a loss is wanted."""
         self.copy.why = why
         self.copy.values = None
@@ -244,13 +244,13 @@ class Content:
         source = self.host or self.backing
         if source is not None:
             return source.values, 0
-        values = self.place.download(self.value.buffer)
-        return values, 0 if shares_host(self.place) else self.nbytes
+        values = self.device_handle.download(self.value.buffer)
+        return values, 0 if shares_host(self.device_handle) else self.nbytes
 
     def close(self) -> None:
         """Nobody needs it any more."""
         self.closed = True
-        self.value = Value.on(self.place, None, self.spec)  # whoever has the old one goes on with it
+        self.value = Value.on(self.device_handle, None, self.spec)  # whoever has the old one goes on with it
         for source in (self.host, self.backing):
             if source is not None:
                 source.close()

@@ -54,10 +54,10 @@ class Deduplication:
     def _value_there(content: Content) -> Value | None:
         return content.value if content.on_device and not content.moving else None
 
-    def as_told(self, values: HostArray, spec: Spec, told: str) -> Content | None:
-        """A content of which the same hash is told, or computed, if its bytes are these."""
+    def with_claimed_hash(self, values: HostArray, spec: Spec, claimed_hash: str) -> Content | None:
+        """A content with the same claimed or computed hash, if its bytes are equal."""
         with self._guard:
-            known = self._tiers.by_digest.get(told) or self._tiers.by_told.get(told)
+            known = self._tiers.by_digest.get(claimed_hash) or self._tiers.by_claimed_hash.get(claimed_hash)
             if known is None or known.spec != spec:
                 return None
             theirs = known.read()[0] if known.copied else None

@@ -5,32 +5,58 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar
 
 from anygpu.store.contents import HostBytes
-from anygpu.store.namespaces import Path
-from anygpu.store.tensor import Tensor
+from anygpu.store.keys import Path
 from anygpu.tensor_files.folders import TensorFolder, open_folder
 from anygpu.tensor_files.safetensors import TensorFile, open_file
 from anygpu.tensor_files.saving import Saved, save
 
-if TYPE_CHECKING:
-    from anygpu.store.store import Store
+
+class Owned(Protocol):
+    """A tensor."""
+
+    @property
+    def owner(self) -> str: ...
+
+
+T = TypeVar("T", bound=Owned, covariant=True)
+
+
+class NamedTensors(Protocol[T]):
+    """What opening and saving files need of a store."""
+
+    def names(self, namespace: Path | None = None) -> list[str]: ...
+
+    def get(self, name: str, *, namespace: Path = "") -> T: ...
+
+    def release(self, name: str, *, holder: str | None = None, namespace: Path = "") -> None: ...
+
+    def _put_host(
+        self,
+        name: str,
+        source: HostBytes,
+        *,
+        owner: str = "main",
+        namespace: Path = "",
+        claimed_hash: str | None = None,
+    ) -> T: ...
 
 
 def open_into(
-    store: Store,
+    store: NamedTensors[T],
     path: str | os.PathLike[str],
     names: Iterable[str] | None,
     *,
     owner: str | None,
     namespace: Path,
     outside_links: bool,
-) -> dict[str, Tensor]:
+) -> dict[str, T]:
     """All of them, or none if one cannot be had."""
     source: TensorFile | TensorFolder
     source = open_folder(path, outside_links=outside_links) if FilePath(path).is_dir() else open_file(path)
-    found: dict[str, Tensor] = {}
+    found: dict[str, T] = {}
     with source:
         try:
             for name in source.names if names is None else names:
@@ -42,18 +68,22 @@ def open_into(
     return found
 
 
-def _opened(store: Store, source: TensorFile | TensorFolder, name: str, owner: str, namespace: Path) -> Tensor:
+def _opened(store: NamedTensors[T], source: TensorFile | TensorFolder, name: str, owner: str, namespace: Path) -> T:
     values = source.values(name)
     # What NumPy has no type for was converted, and is no memory of the file's any more.
     in_file = source.spec(name).nbytes == source.stretch(name).nbytes
-    told = source.hash(name)
+    claimed_hash = source.hash(name)
     return store._put_host(
-        name, HostBytes(values, "file" if in_file else "memory"), owner=owner, namespace=namespace, told=told
+        name,
+        HostBytes(values, "file" if in_file else "memory"),
+        owner=owner,
+        namespace=namespace,
+        claimed_hash=claimed_hash,
     )
 
 
 def save_from(
-    store: Store,
+    store: NamedTensors[T],
     path: str | os.PathLike[str],
     names: Sequence[str] | None,
     *,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from anygpu._typing import HostArray
 from anygpu.array.core.array import Array
@@ -13,22 +14,20 @@ from anygpu.store import values
 from anygpu.store.contents import Content, HostBytes
 from anygpu.store.deduplication import Deduplication
 from anygpu.store.deferred_lock import DeferredLock
-from anygpu.store.names import Key, Names
+from anygpu.store.entry import Entry
+from anygpu.store.keys import Key
+from anygpu.store.names import Names
 from anygpu.store.report import Counters
-from anygpu.store.tensor import Entry, Tensor
 from anygpu.store.tiers import Tiers
 from anygpu.tensor_files.tensor_metadata import content_hash
 
-if TYPE_CHECKING:
-    from anygpu.store.store import Store
 
-
-class Putting:
+class Insertion:
     """The way into a store."""
 
     def __init__(
         self,
-        store: Store,
+        new_entry: Callable[[Key, str, Content], Entry],
         place: DeviceHandle,
         names: Names,
         tiers: Tiers,
@@ -36,38 +35,46 @@ class Putting:
         guard: DeferredLock,
         counters: Counters,
     ) -> None:
-        self._store = store
+        self._new_entry = new_entry
         self._place = place
         self._names = names
         self._tiers = tiers
-        self._equals = equals
+        self._deduplication = equals
         self._guard = guard
         self._counters = counters
 
-    def put(self, key: Key, array: Any, owner: str, *, hashing: bool) -> Tensor:
+    def put(self, key: Key, array: Any, owner: str, *, hashing: bool) -> Entry:
+        """Enter an array or anything that NumPy takes."""
         self._check_name(key, owner)
-        if isinstance(array, Tensor) and array._entry.store is self._store:
-            with self._guard:
-                return self._enter(key, owner, self._names.known(array._entry).content)
         if isinstance(array, Array) and array._place is self._place:
             return self._put_resident(key, owner, array, hashing)
         return self._put_values(key, owner, *values.values_of(array), hashing)
 
-    def put_host(self, key: Key, source: HostBytes, owner: str, *, told: str | None, hashing: bool) -> Tensor:
+    def put_again(self, key: Key, known: Entry, owner: str) -> Entry:
+        """Enter the content of another entry of the same store under a second name."""
+        with self._guard:
+            self._names.check_owner(key, owner)
+            return self._enter(key, owner, self._names.known(known).content)
+
+    def put_host(self, key: Key, source: HostBytes, owner: str, *, claimed_hash: str | None, hashing: bool) -> Entry:
         """Keep what a file or shared memory has. It is brought to the device when it is first used.
 
-        `told` is the hash that somebody says it has, as `anygpu.tensor_files` makes them. It is not believed: where it
-        is that of another tensor, the bytes decide whether they become one.
+        `claimed_hash` is the hash that the file or another process states, as `anygpu.tensor_files` makes them. It is
+        not trusted: if another tensor has it, the bytes decide whether they become one.
         """
         self._check_name(key, owner)
         spec = Spec(source.values.shape, dtype_name(source.values.dtype))
-        known = self._equals.as_told(source.values, spec, told) if hashing and told is not None else None
+        known = (
+            self._deduplication.with_claimed_hash(source.values, spec, claimed_hash)
+            if hashing and claimed_hash is not None
+            else None
+        )
         with self._guard:
             if known is not None and known.tensors:
                 source.close()
                 return self._enter(key, owner, known)
             content = Content(self._place, spec)
-            content.told = told
+            content.claimed_hash = claimed_hash
             if source.kind == "memory":
                 self._tiers.make_host_room(spec.nbytes)
                 content.host = source
@@ -79,13 +86,13 @@ class Putting:
     def _check_name(self, key: Key, owner: str) -> None:
         """Before anything is computed or copied for it."""
         with self._guard:
-            self._names.may_put(key, owner)
+            self._names.check_owner(key, owner)
 
-    def _put_resident(self, key: Key, owner: str, array: Array, hashing: bool) -> Tensor:
+    def _put_resident(self, key: Key, owner: str, array: Array, hashing: bool) -> Entry:
         value, copied = values.resident_value(array, self._place)
-        known, fingerprint = self._equals.with_buffer_of(value), None
+        known, fingerprint = self._deduplication.with_buffer_of(value), None
         if known is None and hashing:
-            known, fingerprint = self._equals.on_device(value)
+            known, fingerprint = self._deduplication.on_device(value)
         with self._guard:
             self._counters.copied("on_device", copied)
             if known is not None and known.tensors:
@@ -95,7 +102,7 @@ class Putting:
             content.fingerprint = fingerprint
             return self._enter(key, owner, content)
 
-    def _put_values(self, key: Key, owner: str, values: HostArray, from_device: int, hashing: bool) -> Tensor:
+    def _put_values(self, key: Key, owner: str, values: HostArray, from_device: int, hashing: bool) -> Entry:
         spec = Spec(values.shape, dtype_name(values.dtype))
         digest = content_hash(values) if hashing else None
         with self._guard:
@@ -112,21 +119,21 @@ class Putting:
 
     # -- with the lock held
 
-    def _enter(self, key: Key, owner: str, content: Content) -> Tensor:
+    def _enter(self, key: Key, owner: str, content: Content) -> Entry:
         """Give the content a name, or the name a content."""
-        entry = self._names.may_put(key, owner)
+        entry = self._names.check_owner(key, owner)
         if entry is not None and entry.spec != content.spec:
-            self._names.make_way(entry, owner)
+            self._names.remove_for(entry, owner)
             entry = None
         if entry is None:
-            entry = self._names.entries[key] = Entry(self._store, key, owner, content)
+            entry = self._names.entries[key] = self._new_entry(key, owner, content)
             self._tiers.link(content, entry)
-            return entry.tensor
+            return entry
         if (entry.pins or entry.leases) and not content.on_device:
             self._bring_instead(entry, content)
-            self._names.may_put(key, owner)
+            self._names.check_owner(key, owner)
         self._names.replace(entry, content)
-        return entry.tensor
+        return entry
 
     def _bring_instead(self, entry: Entry, content: Content) -> None:
         """What is to be on the device is there also with another content, which nobody lets go of meanwhile."""

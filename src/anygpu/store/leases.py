@@ -10,8 +10,7 @@ from anygpu.errors import NotHeld
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from anygpu.store.store import Store
-    from anygpu.store.tensor import Entry, Tensor
+    from anygpu.store.tensor import Tensor
 
 #: A name, or an object whose reference goes when it does.
 Holder = Any
@@ -25,12 +24,13 @@ def label_of(holder: Holder) -> str:
 class Lease:
     """A tensor that stays where it is until this is released, by `with`, by `release()`, or when nobody has it."""
 
-    def __init__(self, store: Store, entry: Entry, holder: str) -> None:
-        self._tensor = entry.tensor
+    def __init__(self, tensor: Tensor, holder: str) -> None:
+        self._tensor = tensor
         self.holder = holder
-        self.name = entry.name
+        self.name = tensor.name
+        entry = tensor._entry
         #: Calls at most once, however it comes about. The finalizer may run anywhere, so it only leaves a note.
-        self._end = weakref.finalize(self, store._lease_is_over, entry, holder)
+        self._end = weakref.finalize(self, entry.store._lease_is_over, entry, holder)
         self._end.atexit = False
 
     @property
@@ -47,8 +47,8 @@ class Lease:
         """Raises `NotHeld` when it was released before."""
         if self._end.detach() is None:
             raise NotHeld(self.name, self.holder)
-        store, entry = self._tensor._entry.store, self._tensor._entry
-        store._lease_is_over(entry, self.holder)
+        entry = self._tensor._entry
+        entry.store._lease_is_over(entry, self.holder)
 
     def __enter__(self) -> Tensor:
         return self.tensor

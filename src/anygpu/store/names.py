@@ -7,11 +7,9 @@ import weakref
 
 from anygpu.errors import NameTaken, StoreClosed, UnknownTensor
 from anygpu.store.contents import Content
-from anygpu.store.tensor import Entry
+from anygpu.store.entry import Entry
+from anygpu.store.keys import Key
 from anygpu.store.tiers import Tiers
-
-#: The namespace, and the name last.
-Key = tuple[str, ...]
 
 
 class Names:
@@ -39,7 +37,7 @@ class Names:
     def known(self, entry: Entry) -> Entry:
         """The entry, unless it was released by all who had it."""
         self.check_open()
-        if entry.gone:
+        if entry.released:
             raise self._unknown(entry.key)
         return entry
 
@@ -51,7 +49,7 @@ class Names:
 
     # -- contents under names
 
-    def may_put(self, key: Key, owner: str) -> Entry | None:
+    def check_owner(self, key: Key, owner: str) -> Entry | None:
         """The entry that has the name now. Raises `NameTaken` if it is somebody else's."""
         self.check_open()
         entry = self.entries.get(key)
@@ -62,7 +60,7 @@ class Names:
 
     def replaced(self, key: Key, owner: str) -> Content | None:
         """What goes when something else is put under the name: its room is free."""
-        entry = self.may_put(key, owner)
+        entry = self.check_owner(key, owner)
         return entry.content if entry is not None and len(entry.content.tensors) == 1 else None
 
     def replace(self, entry: Entry, content: Content) -> None:
@@ -77,7 +75,7 @@ class Names:
         if entry.tensor._shared is not None:
             entry.tensor._shared.version += 1
 
-    def make_way(self, entry: Entry, owner: str) -> None:
+    def remove_for(self, entry: Entry, owner: str) -> None:
         """For a tensor of another shape or type under the same name, which nobody else may be using."""
         others = sorted({*entry.holders, *entry.leases} - {owner}) or sorted(entry.leases)
         if others:
@@ -96,14 +94,14 @@ class Names:
         self.free_if_unheld(entry)
 
     def free_if_unheld(self, entry: Entry) -> None:
-        if entry.is_held or entry.gone:
+        if entry.is_held or entry.released:
             return
-        entry.gone = True
+        entry.released = True
         if entry.is_viewed:
             if entry.content.on_device:
-                entry.last = entry.content.value
+                entry.last_value = entry.content.value
             elif entry.content.copied:
-                entry.left = entry.content.read()[0]
+                entry.last_host_values = entry.content.read()[0]
             self._orphans.append(weakref.ref(entry))
         self.forget_orphans()
         self.entries.pop(entry.key, None)
@@ -117,7 +115,7 @@ class Names:
             if entry is not None and entry.is_viewed:
                 left.append(each)
             elif entry is not None:
-                entry.last = entry.left = None
+                entry.last_value = entry.last_host_values = None
         self._orphans = left
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Names inside of names: a namespace is any string, or several, and is never taken apart at some character."""
+"""A store as one model sees it, with names of its own."""
 
 from __future__ import annotations
 
@@ -9,25 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy.typing as npt
 
 from anygpu.array.core.array import Array
-from anygpu.errors import InvalidOption
+from anygpu.store.keys import Path, key_of
 from anygpu.store.leases import Holder, Lease
-from anygpu.store.tensor import Copying, Tensor
+from anygpu.store.tensor import Tensor
+from anygpu.store.views import Copying
 
 if TYPE_CHECKING:
     from anygpu.store.store import Store
     from anygpu.tensor_files.saving import Saved
-
-#: One namespace, or several, each inside of the one before; "" is none.
-Path = str | tuple[str, ...]
-
-
-def key_of(namespace: Path, name: str) -> tuple[str, ...]:
-    """The namespace, and the name last."""
-    path = namespace if isinstance(namespace, tuple) else (namespace,) if namespace else ()
-    for each in (*path, name):
-        if not isinstance(each, str):
-            raise InvalidOption(f"names and namespaces of tensors are strings; got {each!r}.")
-    return (*path, name)
 
 
 class Namespace:

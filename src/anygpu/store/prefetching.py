@@ -11,16 +11,12 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from weakref import ref
+from collections.abc import Callable, Sequence
+from weakref import WeakMethod
 
 from anygpu.errors import AnyGPUError
 from anygpu.interrupts import whole
-
-if TYPE_CHECKING:
-    from anygpu.store.store import Store
-    from anygpu.store.tensor import Entry
+from anygpu.store.entry import Entry
 
 #: How often one tensor has to follow another before that is believed.
 _SEEN = 2
@@ -32,7 +28,7 @@ _TRIALS = 2
 _VERDICT_LASTS = 64
 
 
-class Worth:
+class PrefetchTrial:
     """Whether to fetch ahead: both ways are tried in turn, and the faster one is used for a while."""
 
     def __init__(self) -> None:
@@ -66,15 +62,16 @@ class Worth:
             each.clear()
 
 
-class Fetcher:
+class Prefetcher:
     """Brings tensors, in the order in which they were asked for."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = ref(store)
+    def __init__(self, bring: Callable[[Entry], None]) -> None:
+        """`bring` is a method of the store, which is held weakly."""
+        self._bring = WeakMethod(bring)
         self._last: Entry | None = None
         #: For each tensor the one that followed it last, and how many times in a row.
         self._next: dict[tuple[str, ...], tuple[Entry, int]] = {}
-        self._worth = Worth()
+        self._worth = PrefetchTrial()
         self._over = False
         self.forked()
 
@@ -103,7 +100,7 @@ class Fetcher:
             while (self._wanted or self._busy) and self._thread is not None:
                 self._changed.wait()
 
-    def saw(self, entry: Entry, *, came_back: bool) -> None:
+    def observe(self, entry: Entry, *, came_back: bool) -> None:
         """It was used now; `came_back` when it is one of those that come and go."""
         last, self._last = self._last, entry
         if came_back:
@@ -116,7 +113,7 @@ class Fetcher:
         if following is None or following[1] < _SEEN or not self._worth.ahead:
             return
         follower = following[0]
-        if not follower.gone and not follower.content.on_device and not follower.content.moving:
+        if not follower.released and not follower.content.on_device and not follower.content.moving:
             self.fetch([follower])
 
     @whole
@@ -144,9 +141,9 @@ class Fetcher:
                     return
                 entry = self._wanted.popleft()
                 self._busy = True
-            store = self._store()
-            if store is not None:
+            bring = self._bring()
+            if bring is not None:
                 # What does not fit, or is gone by now, is brought by whoever uses it, who is told why it cannot be.
                 with contextlib.suppress(AnyGPUError):
-                    store._fetch(entry)
-            del store, entry
+                    bring(entry)
+            del bring, entry

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anygpu.store.entry import Entry
 from anygpu.store.report import Counters, Owned, Statistics
-from anygpu.store.tensor import Entry
 from anygpu.store.tiers import Tiers
 
 
-def figures(name: str, entries: Sequence[Entry], tiers: Tiers, counters: Counters) -> Statistics:
+def statistics_of(name: str, entries: Sequence[Entry], tiers: Tiers, counters: Counters) -> Statistics:
     contents = list(tiers)
     total = sum(entry.spec.nbytes for entry in entries)
     by_tier = tiers.bytes_by_tier()

@@ -24,17 +24,20 @@ from anygpu.store.contents import Content, HostBytes
 from anygpu.store.deduplication import Deduplication
 from anygpu.store.deferred_lock import DeferredLock
 from anygpu.store.disk import Folder
-from anygpu.store.insert import Putting
+from anygpu.store.entry import Entry
+from anygpu.store.insert import Insertion
+from anygpu.store.keys import Key, Path, key_of
 from anygpu.store.leases import Holder, Lease, label_of
-from anygpu.store.names import Key, Names
-from anygpu.store.namespaces import Namespace, Path, key_of
+from anygpu.store.names import Names
+from anygpu.store.namespaces import Namespace
 from anygpu.store.policy import Mode
-from anygpu.store.prefetching import Fetcher
+from anygpu.store.prefetching import Prefetcher
 from anygpu.store.report import CopyKind, Counters, Report, Statistics
 from anygpu.store.sharing import SharedNames
-from anygpu.store.statistics import figures
-from anygpu.store.tensor import Copying, Entry, Tensor
+from anygpu.store.statistics import statistics_of
+from anygpu.store.tensor import Tensor, tensor_of
 from anygpu.store.tiers import Tiers
+from anygpu.store.views import Copying
 from anygpu.units import bytes_from
 
 if TYPE_CHECKING:
@@ -82,10 +85,12 @@ class Store:
         folder = Folder(disk) if disk else None
         self._tiers = Tiers(self.name, place, budgets, mode, folder, self._guard, self._counters)
         self._names = Names(self.name, self._tiers)
-        self._equals = Deduplication(self._tiers, self._guard)
-        self._putting = Putting(self, place, self._names, self._tiers, self._equals, self._guard, self._counters)
-        self._fetcher = Fetcher(self)
-        self._outside = SharedNames(self.name) if shared else None
+        self._deduplication = Deduplication(self._tiers, self._guard)
+        self._insertion = Insertion(
+            self._new_entry, place, self._names, self._tiers, self._deduplication, self._guard, self._counters
+        )
+        self._prefetcher = Prefetcher(self._prefetch)
+        self._shared_names = SharedNames(self.name) if shared else None
         _stores.add(self)
 
     @property
@@ -122,21 +127,33 @@ class Store:
 
     @whole
     def _put(self, name: str, array: Any, owner: str, namespace: Path, hashing: bool) -> Tensor:
-        tensor = self._putting.put(self._key(namespace, name), array, owner, hashing=hashing)
-        if self._outside is not None:
+        key = self._key(namespace, name)
+        if isinstance(array, Tensor) and array._entry.store is self:
+            entry = self._insertion.put_again(key, array._entry, owner)
+        else:
+            entry = self._insertion.put(key, array, owner, hashing=hashing)
+        if self._shared_names is not None:
             try:
-                self._publish(tensor._entry)
+                self._publish(entry)
             except BaseException:
                 self.release(name, holder=owner, namespace=namespace)
                 raise
-        return tensor
+        return tensor_of(entry)
 
     @whole
     def _put_host(
-        self, name: str, source: HostBytes, *, owner: str = "main", namespace: Path = "", told: str | None = None
+        self,
+        name: str,
+        source: HostBytes,
+        *,
+        owner: str = "main",
+        namespace: Path = "",
+        claimed_hash: str | None = None,
     ) -> Tensor:
-        """What is on the host already, and stays there until it is used."""
-        return self._putting.put_host(key_of(namespace, name), source, owner, told=told, hashing=self._hash)
+        """Enter values that are on the host, and stay there until they are used."""
+        key = key_of(namespace, name)
+        entry = self._insertion.put_host(key, source, owner, claimed_hash=claimed_hash, hashing=self._hash)
+        return tensor_of(entry)
 
     def open(
         self,
@@ -177,7 +194,7 @@ class Store:
         """The tensor of that name; everybody gets the same one. Raises `UnknownTensor` with names that are like it."""
         key = self._key(namespace, name)
         with self._reading():
-            return self._names.find(key).tensor
+            return tensor_of(self._names.find(key))
 
     def namespace(self, namespace: Path) -> Namespace:
         """The same store, with names of their own."""
@@ -193,7 +210,7 @@ class Store:
         with self._reading():
             self._names.check_open()
             own = list(self._names.entries)
-        return own if self._outside is None else list(dict.fromkeys((*own, *self._outside.keys())))
+        return own if self._shared_names is None else list(dict.fromkeys((*own, *self._shared_names.keys())))
 
     def __contains__(self, name: object) -> bool:
         return (name if isinstance(name, tuple) else (name,)) in self.keys()
@@ -203,7 +220,7 @@ class Store:
 
     def __iter__(self) -> Iterator[Tensor]:
         with self._reading():
-            return iter([entry.tensor for entry in self._names.entries.values()])
+            return iter([tensor_of(entry) for entry in self._names.entries.values()])
 
     # -- who holds them
 
@@ -228,7 +245,7 @@ class Store:
                     entry.holders.add(label)
                     if not isinstance(holder, str):
                         weakref.finalize(holder, _holder_is_gone, weakref.ref(self), entry, label).atexit = False
-            return entry.tensor
+            return tensor_of(entry)
 
     @whole
     def lease(self, name: str, *, holder: Holder = "main", namespace: Path = "") -> Lease:
@@ -238,7 +255,7 @@ class Store:
         with self._guard:
             entry = self._names.find(key)
             entry.leases[label] = entry.leases.get(label, 0) + 1
-            lease = Lease(self, entry, label)
+            lease = Lease(tensor_of(entry), label)
             try:
                 self._bring(entry)
             except BaseException:
@@ -257,8 +274,8 @@ class Store:
                 raise NotHeld(name, label)
             entry.holders.remove(label)
             self._names.free_if_unheld(entry)
-        if entry.gone and self._outside is not None:
-            self._outside.withdraw(entry.key)
+        if entry.released and self._shared_names is not None:
+            self._shared_names.withdraw(entry.key)
 
     @whole
     def pin(self, name: str, *, namespace: Path = "") -> Tensor:
@@ -272,7 +289,7 @@ class Store:
             except BaseException:
                 entry.pins -= 1
                 raise
-            return entry.tensor
+            return tensor_of(entry)
 
     @whole
     def unpin(self, name: str, *, namespace: Path = "") -> None:
@@ -312,11 +329,11 @@ class Store:
             entry = self._names.find(key)
             if where == "device":
                 self._bring(entry)
-            elif self._outside is None:
-                self._tiers.copy_to_host(self._still(entry))
-        if where == "host" and self._outside is not None:
+            elif self._shared_names is None:
+                self._tiers.copy_to_host(self._settled_content(entry))
+        if where == "host" and self._shared_names is not None:
             self._publish(entry)
-        return entry.tensor
+        return tensor_of(entry)
 
     @whole
     def prefetch(self, names: str | Sequence[str], *, namespace: Path = "", wait: bool = False) -> None:
@@ -327,9 +344,9 @@ class Store:
         keys = [self._key(namespace, name) for name in ([names] if isinstance(names, str) else names)]
         with self._guard:
             entries = [self._names.find(key) for key in keys]
-        self._fetcher.fetch(entries)
+        self._prefetcher.fetch(entries)
         if wait:
-            self._fetcher.wait()
+            self._prefetcher.wait()
 
     @whole
     def optimise(self) -> Report:
@@ -337,7 +354,7 @@ class Store:
         self._names.check_open()
         with self._guard:
             before = self._tiers.bytes_by_tier()
-        merged, merged_moves = self._equals.merge() if self._hash else ([], [])
+        merged, merged_moves = self._deduplication.merge() if self._hash else ([], [])
         with self._guard:
             self._names.check_open()
             moved, dropped = self._tiers.tidy()
@@ -356,19 +373,19 @@ class Store:
         """What there is now, where it is, and what was copied."""
         with self._guard:
             self._names.forget_orphans()
-            return figures(self.name, list(self._names.entries.values()), self._tiers, self._counters)
+            return statistics_of(self.name, list(self._names.entries.values()), self._tiers, self._counters)
 
     # -- its end
 
     @whole
     def close(self) -> None:
         """Let go of every tensor. May be called twice; leases that are left end with it."""
-        self._fetcher.close()
+        self._prefetcher.close()
         with self._guard:
             self._names.close()
             self._tiers.close()
-        if self._outside is not None:
-            self._outside.close()
+        if self._shared_names is not None:
+            self._shared_names.close()
 
     @property
     def closed(self) -> bool:
@@ -391,37 +408,36 @@ class Store:
 
     def _value_of(self, entry: Entry) -> Value:
         with self._reading():
-            there = None if entry.gone or self._names.closed else self._tiers.value_there(entry.content)
+            there = None if entry.released or self._names.closed else self._tiers.value_there(entry.content)
         if there is not None:
-            self._fetcher.saw(entry, came_back=False)
+            self._prefetcher.observe(entry, came_back=False)
             return there
         return self._brought(entry)
 
     @whole
     def _brought(self, entry: Entry) -> Value:
         with self._guard:
-            if entry.gone and not self._names.closed and entry.is_viewed:
+            if entry.released and not self._names.closed and entry.is_viewed:
                 last = self._last_value(entry)
                 if last is not None:
                     return last
             self._names.known(entry)
             returns = self._counters.returns
-            ahead = entry.content.ahead
+            ahead = entry.content.prefetched
             self._bring(entry)
             value = entry.content.value
             came_back = ahead or self._counters.returns > returns
-        self._fetcher.saw(entry, came_back=came_back)
+        self._prefetcher.observe(entry, came_back=came_back)
         return value
 
     def _last_value(self, entry: Entry) -> Value | None:
         """For a view that has to look again at a tensor that is gone."""
-        if entry.last is None and entry.left is not None:
-            entry.last = self._tiers.left_over(entry.left, entry.spec)
-            entry.left = None
-        return entry.last
+        if entry.last_value is None and entry.last_host_values is not None:
+            entry.last_value = self._tiers.upload_orphan(entry.last_host_values, entry.spec)
+            entry.last_host_values = None
+        return entry.last_value
 
-    def _fetch(self, entry: Entry) -> None:
-        """Ahead of its use."""
+    def _prefetch(self, entry: Entry) -> None:
         with self._guard:
             self._names.known(entry)
             self._tiers.bring(entry.content, ahead=True)
@@ -429,7 +445,7 @@ class Store:
     @whole
     def _on_host(self, entry: Entry) -> HostArray:
         with self._guard:
-            content = self._still(entry)
+            content = self._settled_content(entry)
             self._tiers.touch(content)
             values = self._tiers.values_of(content)
         shown = values.view()
@@ -452,10 +468,10 @@ class Store:
         with self._reading():
             self._counters.copied(kind, nbytes)
 
-    def _looked_at(self, entry: Entry, view: Value) -> None:
+    def _add_view(self, entry: Entry, view: Value) -> None:
         with self._reading():
-            if not entry.gone:
-                self._tiers.looked_at(entry.content, view)
+            if not entry.released:
+                self._tiers.add_view(entry.content, view)
 
     def _holders(self, entry: Entry) -> tuple[str, ...]:
         with self._reading():
@@ -470,7 +486,10 @@ class Store:
             uninterrupted(self._guard.settle)
         return self._guard.lock
 
-    # -- with the lock held
+    # -- the caller holds the lock
+
+    def _new_entry(self, key: Key, owner: str, content: Content) -> Entry:
+        return Entry(self, key, owner, content, Tensor)
 
     def _bring(self, entry: Entry) -> None:
         """To the device. While that is under way others may write to it, or release it."""
@@ -481,7 +500,7 @@ class Store:
             if entry.content is content:
                 return
 
-    def _still(self, entry: Entry) -> Content:
+    def _settled_content(self, entry: Entry) -> Content:
         """Its content, when that is not on its way any more."""
         while self._names.known(entry).content.moving:
             self._guard.wait()
@@ -492,30 +511,30 @@ class Store:
     def _key(self, namespace: Path, name: str) -> Key:
         """The name; what others have published under it since is here after this."""
         key = key_of(namespace, name)
-        if self._outside is not None:
+        if self._shared_names is not None:
             with self._reading():
                 self._names.check_open()
                 here = key in self._names.entries
-            found = self._outside.news(key, here=here)
+            found = self._shared_names.news(key, here=here)
             if found is not None:
                 source = HostBytes(found.values, "shared")
-                self._put_host(name, source, owner=found.owner, namespace=namespace, told=found.hash or None)
+                self._put_host(name, source, owner=found.owner, namespace=namespace, claimed_hash=found.hash or None)
         return key
 
     def _publish(self, entry: Entry) -> None:
         """Let others find what it is now. A tensor of the device crosses through the host, which is counted."""
-        if self._outside is None:
+        if self._shared_names is None:
             return
         with self._guard:
-            content = self._still(entry)
-            if content.backing is not None and content.backing.kind == "shared" and self._outside.has(entry.key):
+            content = self._settled_content(entry)
+            if content.backing is not None and content.backing.kind == "shared" and self._shared_names.has(entry.key):
                 return
             values = self._tiers.values_of(content)
-            told = content.digest or content.told or ""
-        source = self._outside.publish(entry.key, values, owner=entry.owner, hash=told)
+            claimed_hash = content.digest or content.claimed_hash or ""
+        source = self._shared_names.publish(entry.key, values, owner=entry.owner, hash=claimed_hash)
         with self._guard:
             if content.tensors:
-                self._tiers.back(content, source)
+                self._tiers.set_backing(content, source)
 
 
 def _holder_is_gone(store: weakref.ref[Store], entry: Entry, label: str) -> None:
@@ -541,7 +560,7 @@ def _bytes(name: str, wanted: int | str | None) -> int | None:
 def _forked() -> None:
     for store in list(_stores):
         store._guard.anew()
-        store._fetcher.forked()
+        store._prefetcher.forked()
 
 
 if hasattr(os, "register_at_fork"):

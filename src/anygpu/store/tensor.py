@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,73 +12,19 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.device import ArrayDevice, to_numpy_dtype
 from anygpu.array.core.expression import Value
 from anygpu.program.primitives import Spec
-from anygpu.residency.references import is_shared
+from anygpu.store.entry import Entry
 from anygpu.store.report import Tier
+from anygpu.store.views import Copying, view_of
 
 if TYPE_CHECKING:
-    from anygpu.store.contents import Content
     from anygpu.store.store import Store
 
-Copying = Literal["allow", "never"]
 
-
-class Entry:
-    """One name in a store: who holds it, and what its content is now. Its store's lock guards it."""
-
-    __slots__ = (
-        "__weakref__",
-        "content",
-        "gone",
-        "holders",
-        "key",
-        "last",
-        "leases",
-        "left",
-        "owner",
-        "pins",
-        "spec",
-        "store",
-        "tensor",
-        "version",
-    )
-
-    def __init__(self, store: Store, key: tuple[str, ...], owner: str, content: Content) -> None:
-        self.store = store
-        #: The namespace, and the name last.
-        self.key = key
-        self.owner = owner
-        self.content = content
-        self.spec = content.spec
-        #: Each has one reference.
-        self.holders: set[str] = {owner}
-        #: By holder, how many.
-        self.leases: dict[str, int] = {}
-        self.pins = 0
-        #: Counts writes.
-        self.version = 0
-        #: Whether the name was released by all who had it.
-        self.gone = False
-        #: After that, for views that are left: what they look at.
-        self.last: Value | None = None
-        #: The same on the host, if it was not on the device then.
-        self.left: HostArray | None = None
-        self.tensor = Tensor(self)
-
-    @property
-    def name(self) -> str:
-        return self.key[-1]
-
-    @property
-    def is_viewed(self) -> bool:
-        """Whether there are views of the tensor, which have its memory."""
-        return self.tensor._shared is not None and is_shared(self.tensor, "_shared")
-
-    @property
-    def is_held(self) -> bool:
-        return bool(self.holders or self.leases)
-
-    def __repr__(self) -> str:
-        return f"<entry {self.key}>"
+def tensor_of(entry: Entry) -> Tensor:
+    """The tensor that was created with the entry."""
+    tensor = entry.tensor
+    assert isinstance(tensor, Tensor)
+    return tensor
 
 
 class Tensor(Array):
@@ -135,7 +81,7 @@ class Tensor(Array):
 
     @property
     def _place(self) -> ArrayDevice:
-        return self._entry.content.place
+        return self._entry.content.device_handle
 
     @property
     def name(self) -> str:
@@ -147,7 +93,7 @@ class Tensor(Array):
 
     @property
     def store(self) -> Store:
-        return self._entry.store
+        return cast("Store", self._entry.store)
 
     @property
     def owner(self) -> str:
@@ -196,9 +142,7 @@ class Tensor(Array):
 
         With `copy="never"` no byte is copied, or `CopyNeeded` says why one would have to be.
         """
-        from anygpu.store.views import view_of
-
-        return view_of(self, index, shape=shape, dtype=dtype, device=device, copy=copy)
+        return view_of(self, self._entry, index, shape=shape, dtype=dtype, device=device, copy=copy)
 
     if TYPE_CHECKING:
         # In place an array stays itself.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from anygpu._typing import HostArray
@@ -18,11 +18,9 @@ from anygpu.store import policy
 from anygpu.store.contents import Content, HostBytes, uploaded
 from anygpu.store.deferred_lock import DeferredLock
 from anygpu.store.disk import Folder
+from anygpu.store.entry import Entry
 from anygpu.store.policy import Budgets, Item, Mode, Move, NoRoom
 from anygpu.store.report import Counters, Dropped, Moved, Tier
-
-if TYPE_CHECKING:
-    from anygpu.store.tensor import Entry
 
 _ticks = itertools.count(1)
 
@@ -46,7 +44,7 @@ class Tiers:
         self.mode = mode
         self.contents: dict[int, Content] = {}
         self.by_digest: dict[str, Content] = {}
-        self.by_told: dict[str, Content] = {}
+        self.by_claimed_hash: dict[str, Content] = {}
         self._folder = folder
         self._guard = guard
         self._counters = counters
@@ -69,8 +67,8 @@ class Tiers:
             content.tracked.lineage.name = f"the tensor {entry.name!r} of the store {self.store}"
         if content.digest is not None:
             self.by_digest.setdefault(content.digest, content)
-        if content.told is not None:
-            self.by_told.setdefault(content.told, content)
+        if content.claimed_hash is not None:
+            self.by_claimed_hash.setdefault(content.claimed_hash, content)
         self._note_peak()
 
     def unlink(self, content: Content, entry: Entry) -> None:
@@ -81,8 +79,8 @@ class Tiers:
         self.contents.pop(content.key, None)
         if content.digest is not None and self.by_digest.get(content.digest) is content:
             del self.by_digest[content.digest]
-        if content.told is not None and self.by_told.get(content.told) is content:
-            del self.by_told[content.told]
+        if content.claimed_hash is not None and self.by_claimed_hash.get(content.claimed_hash) is content:
+            del self.by_claimed_hash[content.claimed_hash]
         if content.moving:
             return  # who brings it closes it
         if content.on_device:
@@ -113,7 +111,7 @@ class Tiers:
         self._settle_copies(content)
         return content
 
-    def left_over(self, values: HostArray, spec: Spec) -> Value:
+    def upload_orphan(self, values: HostArray, spec: Spec) -> Value:
         """On the device for the views of a tensor that is gone. It is not the store's, and only counted."""
         value = Value.on(self.place, uploaded(self.place, values)[0], spec)
         self._counters.copied("to_device", spec.nbytes)
@@ -124,7 +122,7 @@ class Tiers:
         """A new content of what is on the device already."""
         content = Content(self.place, value.spec)
         content.value = value
-        self._counters.copied("on_device", content.put_in_order())
+        self._counters.copied("on_device", content.make_contiguous())
         self._settle_copies(content)
         return content
 
@@ -137,9 +135,9 @@ class Tiers:
             except OverBudget:
                 return  # it can still be copied when it leaves
         elif self.mode == "memory":
-            content.rely_on_nothing(self._why_alone())
+            content.forgo_copies(self._no_copy_reason())
 
-    def _why_alone(self) -> str:
+    def _no_copy_reason(self) -> str:
         return f'the store {self.store} keeps one copy of each tensor (mode="memory")'
 
     def bring(self, content: Content, *, ahead: bool = False) -> None:
@@ -163,18 +161,18 @@ class Tiers:
                     content.close()
             self._counters.copied("to_device", copied)
             self._counters.returns += 1
-            content.ahead = ahead
+            content.prefetched = ahead
             if not policy.keeps_host_copy(self.mode) and content.host is not None:
                 self._drop_host(content)
             self._note_peak()
-        elif content.ahead and not ahead:
-            content.ahead = False
+        elif content.prefetched and not ahead:
+            content.prefetched = False
             self._counters.fetched_ahead += 1
         self.touch(content)
 
     def value_there(self, content: Content) -> Value | None:
         """What is on the device and has not just been brought there, so that nothing has to be done."""
-        if content.moving or content.closed or content.ahead or not content.on_device:
+        if content.moving or content.closed or content.prefetched or not content.on_device:
             return None
         self.touch(content)
         return content.value
@@ -195,7 +193,7 @@ class Tiers:
         except NoRoom as error:
             raise self._over_budget(error, nbytes) from None
         for move in moves:
-            self._carry_out(move)
+            self._apply(move)
 
     def make_host_room(self, nbytes: int) -> None:
         if self.budgets.host is None:
@@ -205,7 +203,7 @@ class Tiers:
         except NoRoom as error:
             raise self._over_budget(error, nbytes) from None
         for move in moves:
-            self._carry_out(move)
+            self._apply(move)
 
     def _over_budget(self, error: NoRoom, nbytes: int) -> OverBudget:
         if error.tier == "device":
@@ -257,7 +255,7 @@ class Tiers:
         again = {key for reference, key, _ in self._lingering if id(reference()) in buffers}
         return sum({key: nbytes for _, key, nbytes in self._lingering if key not in again}.values())
 
-    def looked_at(self, content: Content, view: Value) -> None:
+    def add_view(self, content: Content, view: Value) -> None:
         """There is a view of the content, which keeps its memory as long as it is there."""
         self._aliases = [each for each in self._aliases if _is_there(each[0]())]
         if view.buffer is not None and view.buffer is not content.value.buffer:
@@ -291,9 +289,9 @@ class Tiers:
             self._guard.wait()
         if content.host is None and not (content.shares_host and content.on_device):
             self.make_host_room(content.nbytes)
-            self._counters.copied("to_host", content.keep_on_host())
+            self._counters.copied("to_host", content.copy_to_host())
 
-    def back(self, content: Content, source: HostBytes) -> None:
+    def set_backing(self, content: Content, source: HostBytes) -> None:
         """Somebody else keeps the bytes from now on, so that the store's own copies are not needed."""
         if content.backing is not None:
             content.backing.close()
@@ -302,7 +300,7 @@ class Tiers:
             self._drop_host(content)
         content.remember()
         if content.shares_host and content.on_device and content.is_idle():
-            content.leave()  # it comes back as an array of that very memory
+            content.leave_device()  # it comes back as an array of that very memory
 
     def _drop_host(self, content: Content) -> None:
         host = content.host
@@ -311,7 +309,7 @@ class Tiers:
         if kept is None or kept.handle is None or content.backing is not None or host is None:
             return
         if self.mode == "memory":
-            content.rely_on_nothing(self._why_alone())
+            content.forgo_copies(self._no_copy_reason())
         elif isinstance(self.place, RecoverableDevice):
             # It is not the store's any more, and counts with all other copies for the case of a loss.
             self.place.keep_copy(kept, host.values)
@@ -327,7 +325,7 @@ class Tiers:
             content = self.contents[move.key]
             names = tuple(entry.name for entry in content.tensors)
             before = self.tiers_of(content)
-            self._carry_out(move)
+            self._apply(move)
             after = self.tiers_of(content)
             gone = [tier for tier in before if tier not in after]
             new = [tier for tier in after if tier not in before]
@@ -338,11 +336,11 @@ class Tiers:
                     dropped.append(Dropped(names, content.nbytes, tier))
         return moved, dropped
 
-    def _carry_out(self, move: Move) -> None:
+    def _apply(self, move: Move) -> None:
         content = self.contents[move.key]
         match move.step:
             case "to_host":
-                self._counters.copied("to_host", content.keep_on_host())
+                self._counters.copied("to_host", content.copy_to_host())
                 self._leave(content)
             case "to_disk":
                 self._to_disk(content)
@@ -357,7 +355,7 @@ class Tiers:
 
     def _leave(self, content: Content) -> None:
         content.remember()
-        content.leave()
+        content.leave_device()
         self._counters.evictions += 1
 
     def _to_disk(self, content: Content) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,26 +15,30 @@ from anygpu.array.core.views import attach
 from anygpu.engines.catalogue import traits_of
 from anygpu.errors import CopyNeeded, InvalidOption
 from anygpu.program.primitives import Flip, Primitive, Reshape, Slice, Spec, product
+from anygpu.store.entry import Entry
 
-if TYPE_CHECKING:
-    from anygpu.store.tensor import Copying, Tensor
+Copying = Literal["allow", "never"]
 
 
-def view_of(tensor: Tensor, index: Any, *, shape: Any, dtype: Any, device: object | None, copy: Copying) -> Array:
+def view_of(
+    tensor: Array, entry: Entry, index: Any, *, shape: Any, dtype: Any, device: object | None, copy: Copying
+) -> Array:
     """`Tensor.view`."""
     if copy not in ("allow", "never"):
         raise InvalidOption(f'copy is "allow" or "never"; got {copy!r}.')
-    store, name = tensor.store, tensor.name
+    store, name = entry.store, entry.name
     wanted_place = tensor._place if device is None else device_for(device)
-    wanted_dtype = tensor._spec.dtype if dtype is None else dtype_name(dtype)
-    path, picks = _path_of(tensor, index, shape)
-    spec = _spec_after(tensor._spec, path)
-    why = _why_not(tensor, path, picks, wanted_place is not tensor._place, wanted_dtype)
+    wanted_dtype = entry.spec.dtype if dtype is None else dtype_name(dtype)
+    path, picks = _path_of(entry.spec, index, shape)
+    spec = _spec_after(entry.spec, path)
+    engine = tensor.device.partition(":")[0]
+    why = _why_not(tensor.device, entry.spec, path, picks, wanted_place is not tensor._place, wanted_dtype)
     if copy == "never":
         if why is not None:
             raise CopyNeeded(name, why, spec.nbytes)
-        if tensor.tier != "device" and not tensor._entry.content.shares_host:
-            raise CopyNeeded(name, f"it is on {'the host' if tensor.tier == 'host' else 'disk'} now", tensor.nbytes)
+        if entry.content.tier != "device" and not entry.content.shares_host:
+            where = "the host" if entry.content.tier == "host" else "disk"
+            raise CopyNeeded(name, f"it is on {where} now", entry.spec.nbytes)
     result: Array = tensor
     if picks:
         result = tensor[index]
@@ -42,7 +46,7 @@ def view_of(tensor: Tensor, index: Any, *, shape: Any, dtype: Any, device: objec
             result = result.reshape(shape)
     else:
         value = tensor._stored
-        if _changes_nothing(tensor._spec, path):
+        if _changes_nothing(entry.spec, path):
             value = Value.on(tensor._place, value.buffer, value.spec)
         else:
             for op in path:
@@ -51,12 +55,12 @@ def view_of(tensor: Tensor, index: Any, *, shape: Any, dtype: Any, device: objec
     if why is None:
         value = result._value
         compute([value], tensor._place)  # nothing but an offset and a shape
-        store._looked_at(tensor._entry, value)
+        store._add_view(entry, value)
         return result
     compute([result._value], tensor._place)
-    if picks or _strided_copy(tensor, path):
+    if picks or why_copied(engine, entry.spec, path) is not None:
         store._count("on_device", result.nbytes)
-    if wanted_dtype != tensor._spec.dtype:
+    if wanted_dtype != entry.spec.dtype:
         result = result.astype(wanted_dtype).compute()
         store._count("on_device", result.nbytes)
     if wanted_place is not tensor._place:
@@ -66,19 +70,19 @@ def view_of(tensor: Tensor, index: Any, *, shape: Any, dtype: Any, device: objec
     return result
 
 
-def _path_of(tensor: Tensor, index: Any, shape: Any) -> tuple[tuple[Primitive, ...], bool]:
+def _path_of(spec: Spec, index: Any, shape: Any) -> tuple[tuple[Primitive, ...], bool]:
     """The steps to the view, and whether positions are picked one by one, which no view can."""
     path: tuple[Primitive, ...] = ()
     if index is not None:
-        basic = _parse(_Shaped(tensor.shape), index)  # type: ignore[arg-type]
+        basic = _parse(_Shaped(spec.shape), index)  # type: ignore[arg-type]
         if basic.picks:
             return (), True
         path = basic.path
     if shape is not None:
-        now = _spec_after(tensor._spec, path).shape
+        now = _spec_after(spec, path).shape
         path = (*path, Reshape(_full(now, shape)))
     if not path:
-        path = (Reshape(tensor.shape),)
+        path = (Reshape(spec.shape),)
     return path, False
 
 
@@ -106,19 +110,15 @@ def _spec_after(spec: Spec, path: tuple[Primitive, ...]) -> Spec:
     return spec
 
 
-def _why_not(tensor: Tensor, path: tuple[Primitive, ...], picks: bool, moves: bool, dtype: str) -> str | None:
+def _why_not(device: str, spec: Spec, path: tuple[Primitive, ...], picks: bool, moves: bool, dtype: str) -> str | None:
     """Why it has to be copied; `None` when it has not."""
     if picks:
         return "integer-array indexing gathers elements"
-    if dtype != tensor._spec.dtype:
-        return f"its elements are {tensor._spec.dtype}, and {dtype} was asked for"
+    if dtype != spec.dtype:
+        return f"its elements are {spec.dtype}, and {dtype} was asked for"
     if moves:
-        return f"it is on {tensor.device}, and another device was asked for"
-    return why_copied(tensor.device.partition(":")[0], tensor._spec, path)
-
-
-def _strided_copy(tensor: Tensor, path: tuple[Primitive, ...]) -> bool:
-    return why_copied(tensor.device.partition(":")[0], tensor._spec, path) is not None
+        return f"it is on {device}, and another device was asked for"
+    return why_copied(device.partition(":")[0], spec, path)
 
 
 def why_copied(engine: str, spec: Spec, path: tuple[Primitive, ...]) -> str | None:
