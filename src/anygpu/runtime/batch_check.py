@@ -1,4 +1,4 @@
-"""Launches of many calls are programs of their own: they too are compared with NumPy before they are used."""
+"""A launch of many calls is a program of its own, so it is compared with NumPy before it is used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anygpu.runtime.batches import Batch, Batches
 
 
 class LaunchCheck:
-    """One launch whose calls run on NumPy, one by one; when the last has, the device computes them all together."""
+    """Compares one launch: its calls run on NumPy one by one, and after the last the device computes them together."""
 
     def __init__(
         self, planner: Planner, state: CallSite, function: Callable[..., Any], batches: Batches, batch: Batch
@@ -36,7 +36,7 @@ class LaunchCheck:
         self._lock = threading.Lock()
 
     def witness(self, number: int, value: Any, succeeded: bool) -> None:
-        """What one of the calls returned on NumPy, before its caller has it; or that it failed."""
+        """Record the value that one call returned on NumPy, before its caller gets it; or that the call failed."""
         if succeeded:
             leaves, structure = flatten(self._batch.traced.without_arguments(value))
             value = unflatten(structure, [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves])

@@ -1,6 +1,6 @@
-"""Waiting calls of one kind as one launch: their arguments stacked, the program for many of them, its results split.
+"""Batches: waiting calls of one kind as one launch, with stacked arguments and split results.
 
-An input that is the same for all calls is passed once. Which inputs are stacked is a part of the compiled program, so
+An input that all calls share is passed once. The choice of stacked inputs is part of the compiled program, so only a
 few such variants are kept.
 """
 
@@ -36,37 +36,37 @@ from anygpu.receipts import Phases
 from anygpu.runtime.stacking import Marks, alike, as_given, covers, differing, rows_of, split, stack
 from anygpu.workers.worker import Ran, Worker
 
-#: Variants of a program that are kept. The last one stacks everything that has ever differed, and so fits all calls.
+#: Variants of a program that are kept. The last one stacks every input that has ever differed, and so fits all calls.
 MOST_VARIANTS = 3
-#: An input of at most so many bytes is stacked although all calls share it, if that spares another variant.
+#: A shared input of at most this many bytes is stacked if that avoids another variant.
 _SMALL = 4 << 10
-#: What stacking and splitting take before they have been measured: for each call, and by bytes.
+#: Assumed cost of stacking and splitting before it was measured: seconds per call, and bytes per second.
 _PER_CALL, _BYTES_PER_SECOND = 2e-6, 4e9
-#: What turned out to be too many bytes may be none later: with each launch that succeeds a little more is tried.
+#: After an allocation failed, the byte limit grows by this factor with every launch that succeeds.
 _GROWING = 1.02
-#: A comparison that has not come to an end after so many launches that might have been is begun again.
+#: A comparison that has not finished after this many skipped launches is started again.
 _PATIENCE = 256
 
 #: Whether a launch may be used.
 Standing = Literal["agreed", "compare", "wait"]
 
-#: After so many launches in a row that failed, calls run one by one for a while, for longer each time.
+#: After _FAILURES failed launches in a row, calls run one by one, for longer each time up to _LONGEST_REST.
 _FAILURES, _LONGEST_REST = 3, 1 << 12
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batch:
-    """A launch that was planned, with what it needs of its calls: they are the first `taken` of those that wait."""
+    """A planned launch of the first `taken` waiting calls."""
 
     plan: BatchPlan
     device: str
-    #: For many calls.
+    #: The program for `size` calls.
     program: Program
-    #: The function that it is of.
+    #: The traced function.
     traced: Traced
-    #: What the program takes for each call.
+    #: The program's inputs, one row per call.
     rows: Sequence[CallInputs]
-    #: Where what it takes is remembered.
+    #: The statistics that it updates.
     table: _OnDevice
 
     @property
@@ -89,13 +89,13 @@ class Batch:
 
 
 class Batched(NamedTuple):
-    """What came out of a launch."""
+    """The results of a launch."""
 
-    #: What each call returns, in their order.
+    #: The return values, in the order of the calls.
     values: list[Any]
-    #: Of the whole launch, stacking (in `write`), splitting (in `read`) and compiling included; without its results.
+    #: The whole launch, including stacking (in `write`), splitting (in `read`) and compiling; without its results.
     ran: Ran
-    #: A call's share of it: seconds and bytes by the number of calls. Kernels and memory are those of the launch.
+    #: One call's share: seconds and bytes divided by the calls. Kernels and memory are those of the launch.
     share: Ran
     #: Whether no result has a NaN or an infinity.
     finite: bool
@@ -120,14 +120,14 @@ class _Variant:
 
 class _Predicted(NamedTuple):
     calibration: Calibration
-    #: Of a launch, with stacking and splitting.
+    #: Seconds of a launch, with stacking and splitting.
     seconds: float
     compiling: float
     peak_bytes: int
 
 
 class _OnDevice:
-    """What is known of one variant on one device."""
+    """Statistics of one variant on one device."""
 
     def __init__(self, variant: _Variant) -> None:
         self.variant = variant
@@ -135,24 +135,24 @@ class _OnDevice:
         self.missed = Missed()
         #: By size, the generation of the worker that has compiled it.
         self.ready: dict[int, int] = {}
-        #: Whether the device lacks something that it does not lack for one call.
+        #: Whether the device does not support the batched program, although it supports a single call.
         self.lacks = False
-        #: Launches in a row that failed, and how often it is not asked for therefore.
+        #: Failed launches in a row, and requests to skip because of them.
         self.failures = 0
         self.resting = 0
         #: By size: the generation of the worker whose launches agreed with NumPy, launches since then, and samples.
         self.agreed: dict[int, int] = {}
         self.unchecked: dict[int, int] = {}
         self.samples: dict[int, int] = {}
-        #: Sizes that are being compared, with how often they were asked for meanwhile.
+        #: Sizes under comparison, with the launches that were skipped meanwhile.
         self.comparing: dict[int, int] = {}
         self._predicted: dict[int, _Predicted] = {}
-        #: When calls were last told to run one by one for want of a program: its size, what each misses by that, and
-        #: how many had run so before.
+        #: The last time that calls ran one by one because the program was not compiled: its size, the seconds lost
+        #: per call, and the calls that had run alone before.
         self._telling: tuple[int, float, int] | None = None
 
     def miss(self, weighed: Weighed, calls_alone: int) -> None:
-        """What is done now is not the best, because that is not compiled."""
+        """Account for the time lost because the best size is not compiled."""
         if weighed.wanted is None:
             return
         if weighed.plan is not None:
@@ -161,14 +161,14 @@ class _OnDevice:
             self._telling = (weighed.wanted, weighed.missed, calls_alone)
 
     def count(self, calls_alone: int) -> None:
-        """So many have run one by one by now."""
+        """Account for the calls that have run one by one since the last `miss`."""
         if self._telling is not None:
             wanted, missed, before = self._telling
             self.missed.add(wanted, missed * max(0, calls_alone - before))
             self._telling = None
 
     def predicted(self, planner: Planner, device: Device, size: int) -> _Predicted:
-        """What the calibration says."""
+        """The prediction of the calibration."""
         calibration = planner.calibration(device)
         known = self._predicted.get(size)
         if known is None or known.calibration is not calibration:
@@ -184,7 +184,7 @@ class _OnDevice:
         return known
 
     def is_lacking(self, program: Program, worker: Worker) -> bool:
-        """Whether the device lacks something of it that it does not lack for one call."""
+        """Whether the device does not support the program, although it supports a single call."""
         self.lacks = bool(worker.supports(program)) and not worker.supports(self.variant.single)
         return self.lacks
 
@@ -205,25 +205,25 @@ class _OnDevice:
             self.resting = min(1 << (4 + self.failures), _LONGEST_REST)
 
     def compiling(self, size: int) -> float:
-        """As it was predicted, by what predictions were wrong."""
+        """The predicted compile time, corrected by earlier errors."""
         return self.times.compiling(self._predicted[size].compiling) if size in self._predicted else math.inf
 
     def bytes_of(self, size: int) -> int:
-        """As they were predicted."""
+        """The predicted peak memory."""
         return self._predicted[size].peak_bytes if size in self._predicted else 0
 
 
 class Batches:
-    """The launches of one kind of calls, on whichever devices. Several threads may use it at once.
+    """The launches of one kind of calls, on all devices. Thread-safe.
 
-    Calls with anygpu's own arrays are not batched: those are on a device already, where stacking them would be a
-    program of its own; nor are calls that a device can only do in pieces.
+    Calls with anygpu arrays are not batched: these are on a device already, where stacking them would be a program of
+    its own. Nor are calls that a device can only run in pieces.
     """
 
     def __init__(self, state: CallSite) -> None:
-        # Weak, so that whoever keeps batches by their state forgets both together.
+        # Weak, because a `WeakKeyDictionary` keeps batches by their call site.
         self._state = weakref.ref(state)
-        #: Held around everything that is remembered; never while something runs.
+        #: Guards the statistics; never held while a program runs.
         self._lock = threading.Lock()
         self._forget(state.traced)
 
@@ -231,7 +231,7 @@ class Batches:
         self._traced = traced
         self._variants: list[_Variant] = []
         self._tables: dict[tuple[str, Marks], _OnDevice] = {}
-        #: For each device the bytes that turned out to be too many.
+        #: By device, the bytes at which an allocation failed.
         self._too_many: dict[str, int] = {}
 
     # -- planning
@@ -246,11 +246,10 @@ class Batches:
         *,
         room: int | None = None,
     ) -> Batch | None:
-        """The launch to make now on that device, if so many calls wait; `None` when they should run one by one.
+        """The launch to make now on that device, given `waiting` calls; `None` if they should run one by one.
 
-        `calls` are those that come first, in order; the launch takes the first of them. A call that does not fit with
-        the others ends it, and so runs alone in the end, where its error is its own. `room` are the bytes that the
-        launch may use, if that is less than what is usable there.
+        `calls` are the first of them, in order. A call that does not fit with the others ends the launch, and so runs
+        alone in the end, where its error is its own. `room` bounds the bytes of the launch further than the device.
         """
         state = self._state()
         if state is None:
@@ -270,7 +269,7 @@ class Batches:
         with planner.lock:
             known, calls_alone = state.chooser.estimate(device), state.chooser.calls
         single = known if known is not None else facts.seconds
-        # What disturbed the calls that were measured, or the calibration, is in both sides of the comparison then.
+        # This way a disturbance of the measurements, or of the calibration, is on both sides of the comparison.
         factor = single / facts.plain.seconds if facts.plain is not None and facts.plain.seconds > 0 else 1.0
         with self._lock:
             if traced is not self._traced:
@@ -278,11 +277,11 @@ class Batches:
             usable = _least(room, usable_bytes(found), self._too_many.get(device))
             offer = _Offer(planner, found, single, factor, usable, latency, calls_alone)
             batch = self._look(traced, waiting, calls, offer)
-        # Asking the worker may take as long as it is busy.
+        # The worker may be busy, so the lock is not held here.
         return batch if batch is not None and _is_supported(batch, planner, state.options) else None
 
     def _look(self, traced: Traced, waiting: int, calls: Sequence[Call], offer: _Offer) -> Batch | None:
-        # A few calls tell whether it is worth looking at all of them.
+        # A sample of the calls decides whether to look at all of them.
         last = min(len(calls), SIZES[-1]) - 1
         sample = alike(traced.program, rows_of(traced, (calls[0], calls[1], calls[last])))
         if len(sample) < 2:
@@ -294,7 +293,7 @@ class Batches:
         rows = alike(traced.program, rows_of(traced, calls[: plan.taken]))
         marks = differing(traced.program, rows)
         if len(rows) < plan.taken or not covers(table.variant.marks, marks):
-            # The others are not like those few.
+            # The others differ from the sample.
             table = self._table(traced, offer.device.id, marks)
             plan = _weigh(table, len(rows), offer)
             if plan is None:
@@ -302,7 +301,7 @@ class Batches:
         return Batch(plan, offer.device.id, table.variant.program(plan.size), traced, rows[: plan.taken], table)
 
     def _table(self, traced: Traced, device: str, needed: Marks) -> _OnDevice:
-        """Of the variant for calls that differ in these inputs, or of another one that fits them nearly as well."""
+        """The statistics of the variant for these inputs, or of another that fits nearly as well."""
         variant = self._variant(traced.program, needed)
         key = (device, variant.marks)
         if key not in self._tables:
@@ -321,7 +320,7 @@ class Batches:
         if len(variants) == MOST_VARIANTS:
             gone = variants.pop()
             self._tables = {key: table for key, table in self._tables.items() if table.variant is not gone}
-        # The last one that may be made is for everything that has ever differed.
+        # The last variant is for every input that has ever differed.
         has_union = any(each.marks == union for each in variants)
         variants.append(_Variant(program, needed if len(variants) + 1 < MOST_VARIANTS or has_union else union))
         return variants[-1]
@@ -331,7 +330,7 @@ class Batches:
     def stands(self, batch: Batch, generation: int, home: float | None) -> Standing:
         """Whether a launch may be used, has to be compared with NumPy first, or is being compared.
 
-        `home` is what one of its calls takes on NumPy.
+        `home` is the time of one call on NumPy.
         """
         table, size = batch.table, batch.size
         with self._lock:
@@ -351,7 +350,7 @@ class Batches:
             return "compare"
 
     def agreed(self, batch: Batch, generation: int) -> None:
-        """Every call of such a launch gave what it gives on NumPy."""
+        """Every call of such a launch agreed with NumPy."""
         table, size = batch.table, batch.size
         with self._lock:
             table.comparing.pop(size, None)
@@ -360,14 +359,14 @@ class Batches:
             table.unchecked[size] = 0
 
     def disagreed(self, batch: Batch) -> None:
-        """It could not be compared, or was wrong: calls run one by one for a while."""
+        """The launch could not be compared, or was wrong: calls run one by one for a while."""
         with self._lock:
             batch.table.comparing.pop(batch.size, None)
             batch.table.agreed.pop(batch.size, None)
             batch.table.resting = _LONGEST_REST
 
     def given(self, batch: Batch) -> list[Any]:
-        """What the launch takes: stacked, or the same for all calls."""
+        """The arguments of the launch: stacked, or shared by all calls."""
         marks = batch.table.variant.marks
         return [
             stack(column, spec, batch.size) if mark else as_given(column[0], spec)
@@ -384,7 +383,7 @@ class Batches:
     # -- running
 
     def run(self, batch: Batch, worker: Worker, timeout: float | None = None) -> Batched:
-        """Run it and wait. What it raises may be because of one of its calls: then they are to run one by one."""
+        """Run the launch and wait. An error may be due to a single call, so the caller runs them one by one."""
         clock = time.perf_counter
         begin = clock()
         try:
@@ -417,7 +416,7 @@ class Batches:
         return Batched(values, whole, _share(whole, batch.taken), is_finite(ran.results))
 
     def _compile(self, table: _OnDevice, size: int, program: Program, worker: Worker) -> None:
-        """Unless that worker has it. Sizes of its kernels are not looked for: calls are waiting."""
+        """Compile unless that worker has done so. Kernels are not tuned, because calls are waiting."""
         if table.ready.get(size) == worker.generation:
             return
         begin = time.perf_counter()
@@ -428,17 +427,17 @@ class Batches:
 
 
 class _Offer(NamedTuple):
-    """What a device could do, and under which conditions."""
+    """A device and the conditions of a launch on it."""
 
     planner: Planner
     device: Device
-    #: Seconds of a call alone.
+    #: Seconds of a single call.
     single: float
-    #: By what the prediction for one call is wrong.
+    #: The error of the prediction for one call, as a factor.
     factor: float
     room: int | None
     latency: float
-    #: How many calls have run one by one so far.
+    #: Calls that have run one by one so far.
     calls_alone: int
 
 
@@ -475,7 +474,7 @@ def _weigh(table: _OnDevice, waiting: int, offer: _Offer) -> BatchPlan | None:
 
 
 def _is_supported(batch: Batch, planner: Planner, options: Options) -> bool:
-    """Whether the device does all of it that it does of one call."""
+    """Whether the device supports the batched program as it supports a single call."""
     table = batch.table
     return batch.size in table.ready or not table.is_lacking(batch.program, planner.worker(batch.device, options))
 

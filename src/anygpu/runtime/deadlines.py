@@ -1,4 +1,4 @@
-"""One thread that knows whose time is over next."""
+"""Deadlines: one thread that expires items in time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: Entries of tasks that are done are thrown out when there are so many more than of live ones.
+#: Finished entries that may accumulate beyond the live ones before the heap is rebuilt.
 _SLACK = 1024
 
 
 class Deadlines(Generic[T]):
-    """Calls `expire(item)` for each item whose time comes before it is forgotten. The thread starts with the first."""
+    """Calls `expire(item)` for each item at its deadline, unless it was forgotten. The thread starts with the first."""
 
     def __init__(self, expire: Callable[[T], None], clock: Callable[[], float], name: str) -> None:
         self._expire = expire
@@ -43,7 +43,7 @@ class Deadlines(Generic[T]):
                 self._changed.notify()
 
     def forget(self, number: int) -> None:
-        """It is done. Its entry stays until there are many such."""
+        """The item has finished. Its heap entry stays until there are many such."""
         self._live.pop(number, None)
         if len(self._heap) > 2 * len(self._live) + _SLACK:
             with self._changed:

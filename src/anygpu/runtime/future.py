@@ -1,4 +1,4 @@
-"""What `submit` returns: the result of a task, some day."""
+"""The future that `submit` returns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, ref
 from anygpu.receipts import Receipt
 from anygpu.runtime.waiting import Waiters, Waiting
 
-#: Tasks that were awaited and are done are told to their loop so many at a time, so that it can do other things.
+#: Finished tasks that an event loop is told about in one turn, so that it can do other things in between.
 _AT_A_TIME = 32
 
 _log = logging.getLogger(__name__)
@@ -31,10 +31,10 @@ def _call_back(function: Callable[[Any], object], future: Future) -> None:
 
 
 class _Lock(_thread.RLock):  # type: ignore[misc]
-    """Instead of a `threading.Condition`, whose `with` can be interrupted between taking its lock and having it."""
+    """Replaces a `threading.Condition`, whose `with` can be interrupted between acquiring its lock and entering."""
 
     def notify_all(self) -> None:
-        """Those who wait are called back instead."""
+        """Does nothing: waiters are called back instead."""
 
     def wait(self, timeout: float | None = None) -> bool:
         return False
@@ -53,18 +53,18 @@ class Future(concurrent.futures.Future[Any]):
         self._cancel_task = cancel
         self._tell_awaited = awaited
         self._waiters = Waiters(self)
-        #: Whether a thread that runs tasks waits for it.
+        #: Whether a lane thread waits for it.
         self._is_awaited = False
-        #: For one that was submitted in a loop: somebody holds the loop up to wait for it.
+        #: For a task submitted in an event loop: called when a thread blocks the loop to wait for it.
         self._hurry: Callable[[], None] | None = None
         self._receipt: Receipt | Callable[[], Receipt] | None = None
 
     @property
     def receipt(self) -> Receipt | None:
-        """What happened; `None` as long as the task is not done, and when it has failed."""
+        """The receipt; `None` until the task is done, and if it failed."""
         made = self._receipt
         if callable(made):
-            # Making one takes longer than a small task, so it is made when somebody wants to see it.
+            # Creating a receipt takes longer than a small task, so it is created on demand.
             made = self._receipt = made()
         return made
 
@@ -81,10 +81,10 @@ class Future(concurrent.futures.Future[Any]):
         return super().exception(0)
 
     def _wait(self, timeout: float | None) -> None:
-        """Until it is done; raises `TimeoutError` when that takes longer."""
+        """Wait until it is done; raises `TimeoutError` after `timeout` seconds."""
         if self.done():
             return
-        # A lock of C and nothing else, so that Ctrl-C leaves nothing behind that a lane's thread would wait for.
+        # A plain C lock, so that Ctrl-C leaves nothing behind that a lane thread would wait for.
         sleeper = threading.Lock()
         sleeper.acquire()
 
@@ -103,12 +103,12 @@ class Future(concurrent.futures.Future[Any]):
                 self._done_callbacks.remove(wake)  # type: ignore[attr-defined]
 
     def wait(self) -> None:
-        """Until it is done, whatever its end is."""
+        """Wait until it is done, in whichever way."""
         with contextlib.suppress(concurrent.futures.CancelledError):
             self.exception()
 
     def _awaited(self, *, soon: bool = False) -> None:
-        """The thread of a lane is about to wait for it."""
+        """A lane thread is about to wait for it."""
         self._is_awaited = True
         if self._tell_awaited is not None:
             self._tell_awaited(self, soon)
@@ -118,7 +118,7 @@ class Future(concurrent.futures.Future[Any]):
         return self._cancel_task(self)
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """As ever. What it raises is logged, also what would end a thread: others wait for the device's."""
+        """As in `concurrent.futures`, but every exception of the callback is logged: it must not end a lane thread."""
         super().add_done_callback(partial(_call_back, fn))
 
     def cancelled(self) -> bool:
@@ -164,7 +164,7 @@ class _Mailbox:
             try:
                 if loop is not None:
                     loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:  # the loop is closed, and nobody waits in it
+            except RuntimeError:  # the loop is closed
                 self._waiters.clear()
 
     def _deliver(self) -> None:

@@ -1,4 +1,4 @@
-"""How a runtime is: what runs where, what waits, who has had how much, and what was lost. Plain values."""
+"""The health of a runtime as plain values: running and waiting tasks, tenants, and losses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anygpu.units import readable_bytes, readable_seconds
 #: late: something that runs there takes much longer than it was predicted to.
 Condition = Literal["idle", "busy", "late"]
 
-#: A task is late when it takes so many times what was predicted, and longer than this.
+#: A task is late when it exceeds the prediction by this factor, and this many seconds.
 _LATE_FACTOR, _LATE_SECONDS = 10.0, 1.0
 
 
@@ -45,12 +45,12 @@ class TenantHealth(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     waiting: int
     bytes: int
-    #: Of device time that it has used.
+    #: Device seconds that it has used.
     seconds: float
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How a runtime is, at one moment."""
+    """A snapshot of a runtime."""
 
     #: Whether it takes tasks, and no device is late.
     ok: bool

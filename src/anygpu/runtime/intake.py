@@ -1,9 +1,9 @@
 """Tasks on their way into the queue, from callers that must not wait for the queue's lock.
 
-Lanes hold that lock for microseconds, but on a busy machine a thread that holds it may be kept waiting for its turn,
-and its callers would wait with it. So who finds the lock taken leaves the task here, and a thread of its own, or the
-next lane that looks for work, lets it in. What comes from an event loop is not even looked at before the loop has had
-its turn: a thousand tasks that are submitted at once hold it up for what a thousand futures take, and no longer.
+Lanes hold that lock for microseconds, but on a busy machine the thread that holds it may be descheduled, and callers
+would wait with it. So a caller that finds the lock taken leaves the task here, and the intake thread, or the next lane
+that looks for work, admits it. A task from an event loop is not processed before the loop has had its turn: a thousand
+submissions at once block the loop only for as long as creating a thousand futures takes.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from anygpu.runtime.jobs import Job
 
 _log = logging.getLogger(__name__)
 
-#: A loop that has not had its turn after so many seconds is not waited for.
+#: Seconds to wait for the turn of an event loop.
 _TURN = 0.05
 
 
-#: When to look at what is here: at once, when the loop has had its turn, or never again.
+#: When the intake thread looks: at once, after the loop's turn, or never again.
 _Ring = Literal["now", "in a moment", "over"]
 
 
 class Submission(msgspec.Struct):
-    """A task that nobody has looked at yet."""
+    """A submitted task that was not processed yet."""
 
     future: Any
     function: Any
     arguments: tuple[Any, ...]
     given: TaskOptions
     submitted: float
-    #: Who collects receipts where it was submitted.
+    #: The receipt lists that were active where it was submitted.
     receipt_sinks: tuple[list[Receipt], ...]
     #: The user's own line where it was submitted.
     line: tuple[str, int]
@@ -71,18 +71,18 @@ class Intake:
         self._ring("now")
 
     def put_soon(self, submission: Submission, loop: asyncio.AbstractEventLoop) -> None:
-        """Never waits, and nothing is done before the loop has had its turn."""
+        """Never waits, and does nothing before the loop has had its turn."""
         self._items.append(submission)
         loop.call_soon(self._bell.put, "now")
         self._ring("in a moment")
 
     def call(self, tell: Callable[[], None]) -> None:
-        """Let our thread tell something, from one that must not wait. In the order in which they came."""
+        """Run a callback on the intake thread, for a caller that must not wait. Callbacks run in order."""
         self._calls.append(tell)
         self._ring("now")
 
     def hurry(self) -> None:
-        """Somebody holds the loop up to wait for what is here."""
+        """A thread blocks the loop to wait for a task that is here: process it now."""
         self._bell.put("now")
 
     def _ring(self, when: _Ring) -> None:
@@ -98,12 +98,12 @@ class Intake:
                 self._thread = thread
 
     def take(self) -> Iterator[Job | Submission]:
-        """Everything that is here; called with the queue's lock held."""
+        """All tasks that are here. The caller must hold the queue's lock."""
         while self._items:
             yield self._items.popleft()
 
     def close(self) -> None:
-        """Let the thread end, and wait for that."""
+        """End the thread and wait for it."""
         thread = self._thread
         if thread is not None:
             self._bell.put("over")
@@ -111,7 +111,7 @@ class Intake:
                 thread.join(5)
 
     def end(self) -> None:
-        """Let the thread end, without waiting for it."""
+        """End the thread without waiting for it."""
         if self._thread is not None:
             self._bell.put("over")
 
@@ -120,7 +120,7 @@ class Intake:
             if not self._items and not self._calls:
                 continue
             if ring == "in a moment":
-                # Not for long: the loop may be held up by somebody who waits for this very task, or be closed.
+                # Not for long: the loop may be blocked by a thread that waits for this very task, or be closed.
                 until = time.monotonic() + _TURN
                 with contextlib.suppress(queue.Empty):
                     while ring == "in a moment":

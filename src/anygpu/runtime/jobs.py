@@ -73,40 +73,40 @@ class Job:
         self.call = call
         self.future = future
         self.life = life
-        #: Jobs of one kind can become one launch. One that nobody will see again, or that must be alone, is its own.
+        #: Jobs of one kind can become one launch. A job that must run alone is its own kind.
         self.kind: Hashable = call.state if call.cacheable and modes is None else self
         self.priority = priority
         self.tenant = tenant
         self.submitted = submitted
-        #: When its time is over.
+        #: Its deadline on the monotonic clock.
         self.until = until
         self.nan = nan
         self.idempotent = idempotent
-        #: Of its arguments, and of its results where they are known.
+        #: Bytes of its arguments, and of its results where they are known.
         self.nbytes = nbytes
-        #: Who collects receipts where it was submitted.
+        #: The receipt lists that were active where it was submitted.
         self.receipt_sinks = receipt_sinks
         #: The user's own line where it was submitted.
         self.line = line
-        #: NumPy's floating-point modes where it was submitted, if they were not as usual.
+        #: NumPy's floating-point modes where it was submitted, unless they were the defaults.
         self.modes = modes
-        #: Told what it returned, before its caller is, and whether it succeeded.
+        #: Called with its return value and whether it succeeded, before its caller gets it.
         self.witness: Callable[[Any, bool], None] | None = None
-        #: Seconds that were spent on recording it and looking at devices before it waited for one.
+        #: Seconds spent on tracing it and evaluating devices before it was queued.
         self.planning = 0.0
-        #: The lane that it waits for, and the seconds that it is expected to take there.
+        #: The lane that it waits for, and the predicted seconds there.
         self.lane = ""
         self.seconds = 0.0
         self.started = 0.0
-        #: Whether a lane has taken it out of the queue, and has not come to it yet.
+        #: Whether a lane has taken it from the queue and not started it yet.
         self.taken = False
-        #: Whether it has begun anywhere.
+        #: Whether it has ever started.
         self.begun = False
-        #: What it counts for in the lane's memory while it runs.
+        #: The bytes charged to its lane while it runs.
         self.held_bytes = 0
-        #: Where it runs, or would if it ran now.
+        #: Where it runs, or would run now.
         self.choice: Choice | None = None
-        #: Where it has to run, after a failure.
+        #: Where it must run after a failure.
         self.forced: Choice | None = None
         self.attempts: tuple[Attempt, ...] = ()
 
@@ -115,11 +115,11 @@ class Job:
         return self.call.state.task
 
     def alone(self) -> None:
-        """From now on it is in no batch."""
+        """Keep it out of batches from now on."""
         self.kind = self
 
     def check(self, value: Any) -> None:
-        """Raises `NotANumber` for a result that its caller does not want."""
+        """Raises `NotANumber` for a NaN in the result, if the caller asked for that."""
         if self.nan == "allow":
             return
         for leaf in flatten(value)[0]:

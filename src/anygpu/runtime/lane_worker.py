@@ -1,4 +1,4 @@
-"""What the thread of a lane does with its tasks: runs them, alone or together, mends what breaks, and delivers."""
+"""The work of a lane thread: run tasks alone or in batches, retry failures, and deliver results."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from anygpu.workers.worker import Ran
 
 _log = logging.getLogger(__name__)
 
-#: Tasks of a kind that are taken one by one after a batch was not worth it, although so many waited.
+#: After a batch of more than _MANY tasks was not worth it, _PASSED_OVER tasks of the kind run one by one.
 _PASSED_OVER, _MANY = 64, 16
 _ALL_FREE: Mapping[str, float] = {}
 _NOTHING: AbstractContextManager[Any] = contextlib.nullcontext()
 _AT_HOME = Choice("numpy", "baseline", "")
 _STARTED_AT_HOME = Started("numpy", 0)
-#: The thread that knows whose time is over kills a worker; if it does not come to it, the worker does it itself.
+#: The deadline thread kills a worker in time; after this many more seconds the worker's own timeout applies.
 _LATER = 0.5
 
 
 class Host(Protocol):
-    """The runtime, as far as serving tells it something."""
+    """The scheduler, as the lane worker reports to it."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]: ...
@@ -65,11 +65,11 @@ class Host(Protocol):
 
 
 class Stopped(Exception):
-    """Raised between pieces, in a task that nobody wants any more."""
+    """Raised between pieces of a task that was cancelled or has expired."""
 
 
 class LaneWorker:
-    """Everything that is done with tasks on the threads of lanes."""
+    """Runs tasks on the lane threads."""
 
     def __init__(self, planner: Planner, routing: Routing, host: Host) -> None:
         self._planner = planner
@@ -77,12 +77,12 @@ class LaneWorker:
         self._host = host
 
     def can_stop(self, job: Job) -> bool:
-        """Whether it runs in pieces, so that it can be stopped between them."""
+        """Whether the task runs in pieces, between which it can be stopped."""
         facts = job.call.state.predictions.get(job.choice.candidate) if job.choice is not None else None
         return facts is not None and isinstance(facts.way, Chunked)
 
     def kill(self, job: Job) -> None:
-        """End the worker that is busy with it."""
+        """Kill the worker that runs the task."""
         if job.choice is None:
             return
         facts = job.call.state.predictions.get(job.choice.candidate)
@@ -97,7 +97,7 @@ class LaneWorker:
                 self._plan(job)
             del job
         elif lane.name == "numpy" or len(jobs) == 1:
-            # Some of them go back to the queue if one of them waits for other tasks.
+            # Some of them return to the queue if one of them waits for other tasks.
             for job in jobs:
                 with self._host.lock:
                     wanted, job.taken = job.taken, False
@@ -108,7 +108,7 @@ class LaneWorker:
             self._in_batches(lane, jobs)
 
     def give_up(self, jobs: Sequence[Job], error: BaseException) -> None:
-        """Something went wrong that nobody has thought of. Raises nothing: the lane has to go on."""
+        """Fail the jobs after an unexpected error. Raises nothing: the lane has to go on."""
         for job in jobs:
             try:
                 if not job.future.done():
@@ -124,20 +124,20 @@ class LaneWorker:
                 _log.exception("a task could not be closed")
 
     def _plan(self, job: Job) -> None:
-        """Record the function and look at the devices, before it waits for one of them."""
+        """Trace the function and evaluate the devices, before the task is queued for one of them."""
         attribute_to_line(job.line)
         begin = self._planner.clock()
         try:
             trace_and_predict(job.call, PhaseTimer(self._planner.clock))
             job.planning += self._planner.clock() - begin
-        except BaseException as error:  # noqa: BLE001 - the caller's own errors, or that there is no such device
+        except BaseException as error:  # noqa: BLE001 - the user's own errors, or an unavailable device
             self._fail(job, error)
             del job
         else:
             self._put_back_learned(job)
 
     def _put_back_learned(self, job: Job) -> None:
-        """It waits for where it should run by what is known now."""
+        """Queue it again, for the device that is best by what is known now."""
         with self._host.lock:
             self._routing.forget(job.call.state)
             if not job.call.cacheable:
@@ -145,7 +145,7 @@ class LaneWorker:
             self._host.put_back(job)
 
     def _start(self, state: CallSite, name: str, *, alone: bool = True) -> Started:
-        """What those who begin there now are told."""
+        """The event for tasks that start there now."""
         if name == "numpy":
             return _STARTED_AT_HOME
         places, lane = self._planner.places, lane_of(name)
@@ -153,7 +153,7 @@ class LaneWorker:
         return Started(name, places.generation(lane) or 0, alone=alone, killable=alone and home == "process")
 
     def _begin(self, job: Job, choice: Choice, start: Started) -> bool:
-        """It runs now, unless its caller has left it since it was taken."""
+        """Mark the task as running, unless it was cancelled or has expired since it was taken."""
         with self._host.lock:
             if job.life.task.status != "queued":
                 self._host.left(job)
@@ -163,7 +163,7 @@ class LaneWorker:
             job.choice = choice
             job.life.tell(start)
             if not job.begun:
-                # With the lock held: from now on its time may be over, and then its future is done.
+                # Under the lock: from now on the task may expire, which completes its future.
                 job.begun = True
                 if not job.future.running():
                     job.future.set_running_or_notify_cancel()
@@ -188,13 +188,13 @@ class LaneWorker:
             with timer.phase("plan"):
                 planner.add_seconds(state.flush_timings())
                 if job.forced is None:
-                    # What surrounds the function may have changed since another such task has run.
+                    # Captured values may have changed since another such task has run.
                     trace_and_predict(call, timer)
                     if choice is None or not _is_candidate(call.state, choice):
                         choice = choose(call, _ALL_FREE)
             assert choice is not None, "a task that is taken by a device was meant for it"
             if lane_of(choice.candidate) != lane.name:
-                # Now that it was recorded, it is known to be faster elsewhere.
+                # Now that it was traced, another device is known to be faster.
                 self._put_back_learned(job)
                 return
             if not self._begin(job, choice, self._start(state, choice.candidate)):
@@ -210,15 +210,15 @@ class LaneWorker:
                 self._mend(job, choice.candidate, error.with_traceback(None), spent)
         except Stopped:
             self._fail(job, concurrent.futures.CancelledError())
-        except BaseException as error:  # noqa: BLE001 - the user's own error goes to whoever waits for the result
+        except BaseException as error:  # noqa: BLE001 - the user's own error is raised where the result is awaited
             self._fail(job, error)
-            # The error's traceback has this frame, and the task has the error: only the collector would free them.
+            # The error's traceback holds this frame, and the task holds the error: only the collector would free them.
             del job, call
         else:
             self._deliver(job, value, receipt, planner.clock() - begin)
 
     def _opaque(self, job: Job) -> None:
-        """The function is called here, with that library's own arrays."""
+        """Call the function here, with that library's own arrays."""
         engine = job.call.state.options.engine
         assert engine is not None
         waited = max(0.0, time.monotonic() - job.submitted)
@@ -238,7 +238,7 @@ class LaneWorker:
         self._deliver(job, value, receipt, self._planner.clock() - begin)
 
     def _quietly(self, job: Job) -> None:
-        """A call at home of which nothing is to be learned, as `Offloaded` makes it."""
+        """Run a settled call on NumPy without planning, as `Offloaded` does."""
         state, call, clock = job.call.state, job.call, self._planner.clock
         begin = clock()
         try:
@@ -267,7 +267,7 @@ class LaneWorker:
             call.between = lambda: _stop_if_unwanted(job)
 
     def _is_over(self, job: Job) -> bool:
-        """Whether its caller has been told already that it is cancelled, or late, before it had begun."""
+        """Whether the task was cancelled or expired before it started."""
         with self._host.lock:
             over = job.life.task.status in FINAL
             if over:
@@ -296,7 +296,7 @@ class LaneWorker:
             job.alone()
             job.forced = next_choice(job.call, job.life.task, following.device, name, failure)
             self._host.put_back(job, spent.total)
-        elif not isinstance(following, Fail):  # nobody waits for it any more, and the device is free
+        elif not isinstance(following, Fail):  # the task was abandoned, and the device is free again
             self._host.settle(job, spent.total, succeeded=False)
             self._host.closed(job)
 
@@ -312,7 +312,7 @@ class LaneWorker:
             device = choice.candidate
             planned = None
             if len(rest) > 1:
-                # If the device is gone, whoever runs there alone is told so, and that is mended.
+                # If the device is gone, the single run reports that, and is retried.
                 with contextlib.suppress(AnyGPUError):
                     planned = batches.plan(len(rest), calls, device, self._planner, self._routing.max_latency)
             if planned is not None:
@@ -326,7 +326,7 @@ class LaneWorker:
                 alone, *rest = rest
                 if len(rest) > _MANY:
                     batches.passed_over = _PASSED_OVER
-                for job in rest:  # another lane may have them
+                for job in rest:  # another lane may take them
                     self._host.put_back(job)
                 self._alone(lane, alone)
                 return
@@ -336,7 +336,7 @@ class LaneWorker:
     def _standing(self, planned: Batch, batches: KindOfBatches, state: CallSite) -> Standing:
         """Whether the launch may be used now."""
         if state.trust.flags and is_shown(state.trust.flags, "", state.trust.heard):
-            # NumPy has to warn, one call after the other.
+            # NumPy has to warn, call by call.
             return "wait"
         if not state.chooser.checked:
             return "agreed"
@@ -347,11 +347,11 @@ class LaneWorker:
         return "wait"
 
     def _compare(self, jobs: Sequence[Job], planned: Batch, batches: KindOfBatches) -> None:
-        """The calls run on NumPy, one by one; what they return is compared with what the launch gives."""
+        """Run the calls on NumPy one by one, and compare their values with those of the launch."""
         call = jobs[0].call
         try:
             check = LaunchCheck(self._planner, call.state, call.function, batches, planned)
-        except Exception:  # noqa: BLE001 - what cannot be copied cannot be compared
+        except Exception:  # noqa: BLE001 - arguments that cannot be copied cannot be compared
             batches.disagreed(planned)
             check = None
         why = f"a launch of {len(jobs)} calls on {planned.device} is compared with NumPy before it is used."
@@ -362,17 +362,17 @@ class LaneWorker:
             self._host.put_back(job)
 
     def _together(self, jobs: Sequence[Job], planned: Batch, choice: Choice, batches: KindOfBatches) -> None:
-        """One launch for all of them. If it fails nobody knows whose fault it was, so each goes on by itself."""
+        """Run one launch for all jobs. If it fails, any of them may be the cause, so each is retried alone."""
         planner = self._planner
         begun = time.monotonic()
         begin = planner.clock()
-        # One that its caller has left since is computed all the same, and thrown away.
+        # A job that was cancelled since is computed all the same, and its result dropped.
         start = self._start(jobs[0].call.state, choice.candidate, alone=False)
         with self._host.lock:
             running = [job for job in jobs if self._begin(job, choice, start)]
         if not running:
             return
-        # It is killed when the last of them would be late.
+        # The worker is killed when the last of them has expired.
         untils = [job.until for job in running]
         latest = max((until for until in untils if until is not None), default=None)
         timeout = None if latest is None or None in untils else max(1e-3, latest - begun) + _LATER
@@ -384,7 +384,7 @@ class LaneWorker:
             if isinstance(error, AnyGPUError):
                 failure = error.with_traceback(None)
             else:
-                # Of one of them, such as an index that is out of bounds. Nobody knows whose: each shows it alone.
+                # An error of one job, such as an index out of bounds: each is retried alone to find out.
                 reason = one_line(text_of(error))
                 message = f"{choice.candidate} cannot run these calls in one launch."
                 failure = Unsupported("one launch", choice.candidate, instead=reason, message=message)
@@ -415,7 +415,7 @@ class LaneWorker:
                 begun_with.discard(id(job))
                 self._again_on_numpy(job, choice.candidate)
         with self._host.lock:
-            # All at once: who submits meanwhile does not wait for it.
+            # All under one lock: concurrent submissions do not wait for it.
             for job, value in zip(jobs, values, strict=True):
                 if id(job) in begun_with and self._settled(job, value, each):
                     told.append((job, value))
@@ -424,7 +424,7 @@ class LaneWorker:
             self._tell(job, value, note.receipt)
 
     def _as_numpy_has_them(self, jobs: Sequence[Job], planned: Batch, made: Batched) -> tuple[list[Any], list[Job]]:
-        """The values in memory as NumPy would have them, and the calls of which NumPy might warn."""
+        """The values in the memory order that NumPy gives them, and the jobs for which NumPy might warn."""
         state = jobs[0].call.state
         trust, automatic = state.trust, state.chooser.baseline is not None
         values: list[Any] = []
@@ -440,18 +440,18 @@ class LaneWorker:
         return values, again
 
     def _is_heard(self, job: Job) -> bool:
-        """For a device that was asked for: NumPy has warned, and the device's result stays."""
+        """Let NumPy warn for a device that the caller asked for; the device's result stays."""
         if job.call.state.chooser.baseline is not None:
             return False
         attribute_to_line(job.line)
         try:
             hear_numpy(job.call)
-        except BaseException:  # noqa: BLE001 - raised again where the task is told
+        except BaseException:  # noqa: BLE001 - raised again by the second run
             return False
         return True
 
     def _again_on_numpy(self, job: Job, device: str) -> None:
-        """It ran in a launch, and only NumPy can say what its user has to hear."""
+        """Run the job again on NumPy, which may have to warn."""
         attribute_to_line(job.line)
         begin = self._planner.clock()
         timer = PhaseTimer(self._planner.clock)
@@ -474,7 +474,7 @@ class LaneWorker:
             self._tell(job, value, receipt)
 
     def _settled(self, job: Job, value: Any, seconds: float) -> bool:
-        """The device is done with it; whether its caller wants the value."""
+        """Record that the device has finished; returns whether to deliver the value."""
         if job.witness is not None:
             job.witness(value, True)
             job.witness = None
@@ -488,7 +488,7 @@ class LaneWorker:
             self._host.settle(job, seconds, succeeded=True)
         if any(isinstance(action, Deliver) for action in actions):
             return True
-        # A result that came after its caller was told that it is late, or cancelled, goes nowhere.
+        # A result that arrives after its task expired or was cancelled is dropped.
         if any(isinstance(action, Fail) for action in actions):
             job.future.set_exception(concurrent.futures.CancelledError())
         self._host.closed(job)
@@ -504,9 +504,9 @@ class LaneWorker:
         self._host.closed(job)
 
     def _fail(self, job: Job, error: BaseException, seconds: float | None = None) -> None:
-        """The user's own error, or one that nothing can be done about: raised unchanged where the result is wanted.
+        """Fail the job with an error that is raised unchanged where the result is awaited.
 
-        `seconds` is what it had of the device, else since it was taken.
+        `seconds` is the device time used, by default the time since the job was taken.
         """
         if job.witness is not None:
             job.witness(None, False)
@@ -531,7 +531,7 @@ def _stop_if_unwanted(job: Job) -> None:
 
 
 class _Launch(NamedTuple):
-    """What the calls of one launch have in common; nothing of their arguments and results."""
+    """The facts that the calls of one launch share, without arguments and results."""
 
     task: str
     choice: Choice
@@ -543,7 +543,7 @@ class _Launch(NamedTuple):
 
 
 class _BatchNote(NamedTuple):
-    """A call's share of the launch that it was in, until somebody wants to see the receipt."""
+    """A call's share of its launch, from which a receipt is made on demand."""
 
     launch: _Launch
     waited: float
@@ -569,5 +569,5 @@ class _BatchNote(NamedTuple):
 
 
 def _is_candidate(state: CallSite, choice: Choice) -> bool:
-    """Whether it may still go there, after it was recorded again."""
+    """Whether the choice is still valid after the function was traced again."""
     return choice.candidate == "numpy" or choice.candidate in state.chooser.tracks

@@ -1,4 +1,4 @@
-"""Lanes: the threads that take tasks from the queue, those of one device on one lane, and run them there."""
+"""Lanes: one per device, with the threads that take tasks from the queue and run them there."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 
 from anygpu.runtime.jobs import Job
 
-#: A lane with nothing to do looks again so often while tasks wait for other lanes: one of those may be stuck.
+#: Seconds after which an idle lane looks again while tasks wait for other lanes: one of those may be stuck.
 LOOK_AGAIN = 0.05
 
 
-#: For less, no other thread is woken: they would only be in each other's way.
+#: For a backlog shorter than this many seconds no other thread is woken.
 _MOMENT = 2e-3
 
-#: Not a device: the lane on which functions are recorded whose caller has ruled NumPy out.
+#: Not a device: the lane that traces functions whose caller has excluded NumPy.
 PLANNING = "planning"
 
 
 class Lane:
-    """One device and the threads that use it. All of this is read and written with the runtime's lock held."""
+    """One device and the threads that use it. The scheduler's lock guards all of it."""
 
     def __init__(self, name: str, width: int, lock: Any, work: Callable[[Lane], None]) -> None:
         self.name = name
-        #: Threads at most: one for a device, some for NumPy.
+        #: Maximum number of threads: one for a device, several for NumPy.
         self.width = width
         self.wakened = threading.Condition(lock)
         self.idle = 0
-        #: Of those, the ones that do not look again until they are woken.
+        #: Idle threads that sleep until they are woken.
         self.asleep = 0
-        #: What runs, with the moment it began.
+        #: By thread, the running jobs and their start time.
         self.running: dict[int, tuple[list[Job], float]] = {}
-        #: Predicted seconds of what waits for this lane.
+        #: Predicted seconds of the tasks that wait for this lane.
         self.backlog = 0.0
-        #: Bytes that what runs is predicted to need.
+        #: Predicted bytes of the running tasks.
         self.used_bytes = 0
         self.done = 0
         self.failed = 0
@@ -42,14 +42,14 @@ class Lane:
         self.ended = False
         self.threads: list[threading.Thread] = []
         self._work = work
-        #: Threads that wait for other tasks, and those that were started in their place.
+        #: Threads that wait for other tasks, and the threads started in their place.
         self.blocked = 0
         self.spare: set[threading.Thread] = set()
-        #: Tasks in the queue for this lane that a thread of a lane waits for, the first first.
+        #: Queued tasks of this lane that a lane thread waits for, in order.
         self.awaited: dict[Job, None] = {}
 
     def wake(self, now: float | None = None) -> None:
-        """There is something to take. Nobody is woken for it if somebody who is at work will take it in a moment."""
+        """Wake a thread for a new task, unless a running one will be free within `_MOMENT`."""
         if now is not None and self.backlog < _MOMENT and self._soon_free(now):
             return
         if self.idle:
@@ -67,7 +67,7 @@ class Lane:
         return len(self.running) - self.blocked
 
     def _soon_free(self, now: float) -> bool:
-        """Whether one is at work on what has always been short; should it be stuck, another one looks again soon."""
+        """Whether a running thread will finish a short task shortly; if it hangs, an idle one looks again soon."""
         if self.idle <= self.asleep:
             return False
         return any(
@@ -76,7 +76,7 @@ class Lane:
         )
 
     def wait(self, *, look_again: bool) -> None:
-        """For something to take."""
+        """Wait for a task."""
         if look_again or self.running:
             self.wakened.wait(LOOK_AGAIN)
         else:
@@ -85,20 +85,20 @@ class Lane:
             self.asleep -= 1
 
     def rouse(self) -> None:
-        """Tasks wait for another lane, which has no time: let one thread look again and again."""
+        """Tasks wait for another lane, which is busy: let one thread of this lane poll the queue."""
         if not self.threads:
             self.wake()
         elif self.idle and self.asleep == self.idle:
             self.wakened.notify()
 
     def waiting(self, now: float) -> float:
-        """Seconds until a thread of this lane is free, as far as that can be told."""
+        """Estimated seconds until a thread of this lane is free."""
         if self.idle or self.active < self.width:
             return 0.0
         left = []
         for jobs, began in self.running.values():
             elapsed = now - began
             predicted = sum(job.seconds for job in jobs)
-            # What takes longer than predicted may take as long again.
+            # A task that exceeds its prediction may take as long again.
             left.append(max(predicted - elapsed, elapsed / 2))
         return min(left)

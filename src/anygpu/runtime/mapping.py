@@ -15,14 +15,14 @@ from anygpu.receipts import Receipt
 from anygpu.runtime.future import Future
 from anygpu.runtime.waiting import here
 
-#: Of the queue's limit, so that others can submit too.
+#: The share of the queue that one `map` may fill, so that others can submit too.
 _SHARE = 0.5
-#: While the tasks of others fill the queue, it is tried so often.
+#: Seconds between attempts to submit while the tasks of others fill the queue.
 _LOOK_AGAIN = 0.01
 
 
 class Outcome(NamedTuple):
-    """What became of one item: a value, or the error that it raised."""
+    """The outcome of one item: a value, or the error that it raised."""
 
     value: Any = None
     error: BaseException | None = None
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
 
 class Stop:
-    """What a `map` has submitted, and whether anybody still waits for it."""
+    """The pending futures of a `map`, and whether it was stopped."""
 
     def __init__(self) -> None:
         self.waiting: deque[Future | BaseException] = deque()
@@ -90,7 +90,7 @@ def map_over(
     with showing(progress, getattr(function, "__name__", "map"), total) as tell:
 
         def take() -> None:
-            # It stays there while it is waited for, to be cancelled with the others.
+            # It stays in the deque while it is waited for, so that `stop` cancels it too.
             first = waiting[0]
             outcomes.append(_outcome(first) if isinstance(first, Future) else Outcome(error=first))
             del waiting[0]
@@ -117,7 +117,10 @@ def _submitted(
     given: Mapping[str, Any],
     stop: Stop,
 ) -> Future | BaseException:
-    """A bad item must not fail the others. While others fill the queue, our own come out of it first."""
+    """The future of one item, or its error: a bad item must not fail the others.
+
+    While the queue is full, this waits for items of the same `map` first.
+    """
     while True:
         stop.check()
         try:
@@ -128,7 +131,7 @@ def _submitted(
                 pending.wait()
             elif isinstance(error, QueueFull):  # with tasks of others
                 if here.seat is not None:
-                    # Those may wait for the thread that this is: one of ours is always let in, and then waited for.
+                    # Those tasks may wait for this very thread, so one item is admitted beyond the limit.
                     return runtime.submit_beyond(function, *arguments, **given)
                 time.sleep(_LOOK_AGAIN)
             else:
@@ -138,7 +141,7 @@ def _submitted(
 
 
 def _outcome(future: Future) -> Outcome:
-    # What is raised here is meant for whoever waits, such as KeyboardInterrupt; what the task raised is returned.
+    # An exception raised here, such as KeyboardInterrupt, is the caller's; the task's own error is returned.
     try:
         error = future.exception()
     except concurrent.futures.CancelledError as cancelled:

@@ -1,4 +1,4 @@
-"""Where tasks should run, and how many of a kind together: questions that are asked with the queue's lock held."""
+"""Where tasks should run, and how many of a kind together. The caller must hold the queue's lock."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from anygpu.runtime.batches import Batches
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
 
-#: Assumed of a task of which nothing is known.
+#: Assumed seconds of a task that was never measured.
 _UNKNOWN_SECONDS = 1e-3
-#: Short functions are taken several at once, so that looking at the queue is not most of the work.
+#: Tasks shorter than this are taken up to _SHORT_ROW at once, so that the queue's overhead does not dominate.
 _SHORT_SECONDS, _SHORT_ROW = 2e-4, 16
-#: A lane takes at most what fills it for so many times the latency bound, and leaves the rest to others.
+#: A lane takes at most this many latency bounds' worth of tasks, and leaves the rest to others.
 _TURN = 4.0
-#: What was thought of one task holds for others of its kind that come in the same moment.
+#: Seconds that a route is reused for other tasks of its kind.
 _MOMENT = 2e-3
 
 
 class Route(NamedTuple):
-    """Where a task of some kind goes."""
+    """The lane for tasks of one kind."""
 
     lane: str
-    #: What it is expected to take there.
+    #: Predicted seconds there.
     seconds: float
     #: Why, if it was chosen.
     choice: Choice | None
-    #: Until when it holds for others of its kind.
+    #: The time until which other tasks of the kind reuse it.
     until: float
 
 
 class KindOfBatches(Batches):
-    """The batches of one kind of tasks, with what the queue has to know of them."""
+    """The batches of one kind of tasks, with figures for the queue."""
 
     def __init__(self, state: CallSite) -> None:
         super().__init__(state)
-        #: What one call in a batch takes.
+        #: Seconds per call in a batch.
         self.seconds_each: float | None = None
-        #: So many more are taken one by one before batches are thought of again.
+        #: Tasks to run unbatched before batching is reconsidered.
         self.passed_over = 0
 
 
 class Routing:
-    """Where tasks should run, going by what is known of their kinds."""
+    """Decides where tasks should run, by the history of their kinds."""
 
     def __init__(self, planner: Planner, *, batching: bool, max_latency: float) -> None:
         self.max_latency = max_latency
@@ -60,14 +60,14 @@ class Routing:
         self._batches: WeakKeyDictionary[CallSite, KindOfBatches] = WeakKeyDictionary()
 
     def recent_route(self, job: Job, now: float) -> Route | None:
-        """As for a task of its kind a moment ago, for which everything was thought about."""
+        """The cached route for this call site, if still fresh."""
         if job.forced is not None:
             return None
         known = self._routes.get(job.call.state)
         return known if known is not None and now < known.until else None
 
     def route(self, job: Job, waiting: Mapping[str, float], now: float = 0.0) -> Route:
-        """The lane whose thread should run it, going by predicted finish; `waiting` is how long each is busy."""
+        """The lane with the earliest predicted finish; `waiting` is how long each is busy."""
         state = job.call.state
         if job.forced is not None:
             name = job.forced.candidate
@@ -101,13 +101,13 @@ class Routing:
         return Route(lane_of(choice.candidate), self.seconds(state, choice.candidate), choice, 0.0)
 
     def others(self, job: Job, lane: Lane) -> list[str]:
-        """Lanes of other devices that are known to be able to run it: those that should look whether it still waits."""
+        """Lanes of other devices that have run it before, and so could take it while it waits."""
         tracks = list(job.call.state.chooser.tracks.items())
         names = [lane_of(name) for name, track in tracks if track.recent and not track.suspended]
         return [name for name in names if name != lane.name]
 
     def seconds(self, state: CallSite, candidate: str) -> float:
-        """What one more of its kind is expected to take there."""
+        """Predicted seconds of one more task of the kind there."""
         batches = self._batches.get(state) if candidate != "numpy" else None
         each = batches.seconds_each if batches is not None else None
         if each is not None:
@@ -115,14 +115,14 @@ class Routing:
         return state.chooser.estimate(candidate) or _UNKNOWN_SECONDS
 
     def bytes_needed(self, job: Job) -> int:
-        """What it is predicted to need at most while it runs; its arguments, as long as nothing else is known."""
+        """Predicted peak memory of the task; the size of its arguments without a prediction."""
         facts = job.call.state.predictions.get(job.choice.candidate if job.choice is not None else "numpy")
         if facts is None or facts.plain is None:
             return job.nbytes
         return facts.way.chunks.peak_bytes if isinstance(facts.way, Chunked) else facts.plain.peak_bytes
 
     def has_room(self, lane: Lane, job: Job) -> bool:
-        """Whether it fits beside what runs there now. What runs alone is cut into pieces if it must be."""
+        """Whether it fits beside the running tasks. A task that runs alone is split if necessary."""
         if not lane.running or lane.width == 1:
             return True
         device = self._planner.numpy
@@ -130,12 +130,12 @@ class Routing:
         return room is None or lane.used_bytes + self.bytes_needed(job) <= room
 
     def how_many(self, lane: Lane, job: Job, there: int) -> int:
-        """How many of its kind are taken at once, of those that are there."""
+        """How many of the `there` waiting tasks of its kind to take at once."""
         if there <= 1 or lane.name == PLANNING or job.forced is not None:
             return 1
         state = job.call.state
         if lane.name == "numpy":
-            # One is left for each other thread: tasks may wait for each other, however short they have been.
+            # One is left for each other thread: even short tasks may wait for each other.
             spare = there - lane.width + 1
             return max(1, min(spare, _SHORT_ROW)) if self.seconds(state, "numpy") < _SHORT_SECONDS else 1
         if not self._batching or state.has_anygpu_arrays or state.traced is None or job.choice is None:
@@ -148,7 +148,7 @@ class Routing:
             return 1
         each = batches.seconds_each
         if each is None:
-            # What a launch of many takes is not known: how many it is for is decided when they are looked at.
+            # The time of a batch is not known yet: its size is decided when the calls are looked at.
             alone = self.seconds(state, job.choice.candidate) > self.max_latency
             return 1 if alone else min(there, SIZES[-1])
         return max(1, min(there, SIZES[-1], int(_TURN * self.max_latency / each)))
@@ -160,10 +160,10 @@ class Routing:
         return found
 
     def forget(self, state: CallSite) -> None:
-        """More is known of such tasks now than a moment ago."""
+        """Drop the cached route, because more is known about such tasks now."""
         self._routes.pop(state, None)
 
 
 def lane_of(candidate: str) -> str:
-    """Of two devices, the one that is not the host."""
+    """The lane of a candidate; of two devices, the one that is not the host."""
     return candidate.rpartition("+")[2]

@@ -37,7 +37,7 @@ from anygpu.tasks.machine import Task
 from anygpu.tasks.queue import TaskQueue, check_priority
 from anygpu.tasks.tenants import Tenant
 
-#: A deadline beyond this is none.
+#: A longer deadline counts as none.
 _FOR_EVER = 1e8
 #: How long `close` waits for tasks that run.
 _PATIENCE = 10.0
@@ -92,7 +92,7 @@ class Runtime:
         return future
 
     def submit_beyond(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Future:
-        """As `submit`, for a task that must not be refused: another one, which runs, waits for it."""
+        """Like `submit`, beyond the queue's limit: a running task waits for this one."""
         future = Future(self._scheduler.cancel, self._scheduler.awaited)
         line = users_line()
         submission = Submission(
@@ -196,7 +196,7 @@ class Runtime:
     # -- what was asked for
 
     def _job(self, submission: Submission) -> Job:
-        """Checks everything that was asked for."""
+        """Validate the options and create the job."""
         given, arguments = submission.given.copy(), submission.arguments
         priority, tenant = given.pop("priority", 0), given.pop("tenant", "default")
         seconds, nan = given.pop("deadline", None), given.pop("nan", "allow")
@@ -229,7 +229,7 @@ class Runtime:
         )
 
     def _calls(self, function: Callable[..., Any], given: CallOptions) -> Calls:
-        """With everything that is known from the last time."""
+        """The calls of a function, with everything known from earlier ones."""
         own: Options | None = None
         if isinstance(function, Offloaded):
             if self._shares_planner and not given:
@@ -260,7 +260,7 @@ class Runtime:
 
 
 def _callers_line() -> tuple[str, int]:
-    """As `users_line`, and quicker where `submit` was called by the user."""
+    """Like `users_line`, but faster when the user called `submit` directly."""
     frame = sys._getframe(2)
     if frame.f_globals.get("__name__", "anygpu.").startswith("anygpu."):
         return users_line()
@@ -288,7 +288,7 @@ def _close_default() -> None:
 
 
 def _forked() -> None:
-    """In a process that was forked from ours there are none of its threads."""
+    """Called in a forked child, which has none of the threads."""
     global _default, _making
     _default, _making = None, threading.Lock()
 

@@ -1,4 +1,4 @@
-"""The scheduler: tasks that wait, the lanes that take them, and the ends that they come to."""
+"""The scheduler: waiting tasks, the lanes that run them, cancellation and deadlines."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from anygpu.tasks.queue import TaskQueue
 
 _log = logging.getLogger(__name__)
 
-#: What it takes to notice that a worker was killed.
+#: Seconds within which the death of a killed worker is noticed.
 _AFTER_A_KILL = 5.0
 
 
 class Scheduler:
-    """A queue, and the lanes that take from it. Many threads may submit; each device has a thread of its own."""
+    """A queue, and the lanes that take from it. Thread-safe; each device has a thread of its own."""
 
     def __init__(
         self, planner: Planner, queue: TaskQueue[Job], routing: Routing, make_job: Callable[[Submission], Job]
@@ -48,13 +48,13 @@ class Scheduler:
         self._deadlines: Deadlines[Job] = Deadlines(self._expire, time.monotonic, "anygpu-deadlines")
         self._intake = Intake(self._take_in)
         self._closed: str | None = None
-        #: Whether lanes take nothing any more.
+        #: Whether lanes have stopped taking tasks.
         self._ended = False
-        #: Callers who are being told that their time is over, while the device may be done at any moment.
+        #: Deadline errors being delivered, while the device may finish at any moment.
         self._telling = 0
         #: Device seconds of each tenant.
         self._used: dict[str, float] = {}
-        #: Tasks whose callers have not been told yet: those that wait, and those that run.
+        #: Waiting and running tasks, whose futures are not done.
         self._jobs: dict[Future, Job] = {}
         self._routing = routing
         self._lane_worker = LaneWorker(planner, routing, self)
@@ -63,12 +63,12 @@ class Scheduler:
     # -- tasks
 
     def put(self, submission: Submission, *, beyond: bool = False) -> None:
-        """Let it in, also `beyond` the queue's limit. Never waits for whoever is looking at the queue."""
+        """Admit a task, also `beyond` the queue's limit. Never waits for the queue's lock."""
         future = submission.future
         loop = asyncio._get_running_loop()
         if loop is not None:
-            # Everything that takes time is done on another thread, once the loop has nothing else to do: whoever
-            # awaits the future gets its errors there.
+            # Everything that takes time is done on another thread, after the loop's turn: errors are raised where the
+            # future is awaited.
             self._check_open()
             if not beyond:
                 self._queue.check_room(len(self._intake))
@@ -79,7 +79,7 @@ class Scheduler:
             return
         job = self._make_job(submission)
         if may_be_interrupted():
-            # One step, and what it leads to is done on other threads; only where it may be refused is that waited for.
+            # One atomic step; the rest is done on other threads. Only a task that may be refused is waited for.
             self._check_open()
             if beyond or self._queue.surely_takes(job, len(self._intake)):
                 self._intake.put(job)
@@ -148,7 +148,7 @@ class Scheduler:
             return self._settled.wait_for(self._is_idle, timeout)
 
     def close(self, timeout: float | None) -> None:
-        """As `Runtime.close`."""
+        """See `Runtime.close`."""
         uninterrupted(lambda: self._close(timeout))
 
     def _close(self, timeout: float | None) -> None:
@@ -192,7 +192,7 @@ class Scheduler:
         return not any(lane.running for lane in self._lanes.values())
 
     def stay_behind(self) -> None:
-        """In a process that was forked from ours: no thread came along, and nobody knows what they held."""
+        """Called in a forked child: it has no threads, and locks may be held for ever."""
         self.lock = threading.RLock()
         self._settled = threading.Condition(self.lock)
         self._closed, self._ended, self._telling = "of the process that this one was forked from", True, 0
@@ -215,7 +215,7 @@ class Scheduler:
         self._assign(job, job.submitted)
 
     def _let_in(self) -> None:
-        """What came while the lock was taken, or from a loop. It was accepted then, and is not refused as too much."""
+        """Admit tasks that arrived while the lock was taken, or from a loop. They were accepted: no limit applies."""
         for item in self._intake.take():
             if item.future.cancelled():
                 continue
@@ -234,11 +234,11 @@ class Scheduler:
                 job = self._make_job(item)
                 self._queue.check_quotas(job)
                 self._admit(job, again=True)
-            except BaseException as error:  # noqa: BLE001 - whatever is wrong with it, its caller is told
+            except BaseException as error:  # noqa: BLE001 - every error is the caller's
                 item.future.set_exception(error)
 
     def _assign(self, job: Job, now: float) -> None:
-        """Decide which lane a task waits for, going by predicted finish, and wake it."""
+        """Choose the lane with the earliest predicted finish, and wake it."""
         route = self._routing.recent_route(job, now)
         if route is None:
             route = self._routing.route(job, self._waiting(now), now)
@@ -273,7 +273,7 @@ class Scheduler:
         return waiting
 
     def _take(self, lane: Lane) -> list[Job]:
-        """What this lane runs next."""
+        """The tasks that this lane runs next."""
         if self._intake:
             self._let_in()
         if not len(self._queue):
@@ -298,13 +298,13 @@ class Scheduler:
             now, fits, most=lambda job, there: self._routing.how_many(lane, job, there), by=lane.name
         )
         if not jobs and lane.backlog > 0:
-            # Something waits for this very lane, behind more than were looked at.
+            # A task waits for this very lane, behind more heads than were tried.
             jobs = self._queue.take(
                 now, lambda job: job.lane == lane.name and self._routing.has_room(lane, job), look=None, by=lane.name
             )
         for job in jobs:
             if job.lane != lane.name:
-                # It was meant for another, and is done sooner here.
+                # It was meant for another lane, and finishes sooner here.
                 self._left_queue(job)
                 route = self._routing.route(job, waiting or {})
                 job.lane, job.seconds, job.choice = lane.name, route.seconds, route.choice
@@ -313,7 +313,7 @@ class Scheduler:
         return jobs
 
     def _taken(self, lane: Lane, job: Job, now: float) -> None:
-        """It is on the lane that it waited for."""
+        """Charge a task to the lane that has taken it."""
         self._left_queue(job)
         job.taken, job.started = True, now
         self._queue.charge(job.tenant, job.seconds)
@@ -340,7 +340,7 @@ class Scheduler:
                 lane.idle -= 1
                 lane.running[threading.get_ident()] = (jobs, time.monotonic())
                 if lane.width > 1 and len(self._queue):
-                    # Two tasks may have come before the first of them woke anybody, and that woke only one.
+                    # Two tasks may have arrived before the first of them woke a thread, and that woke only one.
                     lane.wake(time.monotonic())
                 self._help(lane)
             self._run(lane, jobs)
@@ -348,15 +348,15 @@ class Scheduler:
     def _run(self, lane: Lane, jobs: list[Job]) -> None:
         try:
             self._lane_worker.serve(lane, jobs)
-        except BaseException as error:  # noqa: BLE001 - a lane must not end with a task: others wait for it
+        except BaseException as error:  # noqa: BLE001 - a task must not end its lane
             self._lane_worker.give_up(jobs, error)
         finally:
             with self.lock:
                 del lane.running[threading.get_ident()]
-                if here.waits:  # such as an `as_completed` that nobody has come to the end of
+                if here.waits:  # such as an `as_completed` that was not exhausted
                     here.waits = 0
                     lane.blocked -= 1
-                # The traceback of an error that a future has leads to those who had this list.
+                # The traceback of an error that a future holds leads to frames with this list.
                 jobs.clear()
                 if self._closed is not None:
                     self._settled.notify_all()
@@ -365,14 +365,14 @@ class Scheduler:
         try:
             return self._take(lane)
         except Exception:  # noqa: BLE001
-            # A bug of ours must not cost a device its lane: it looks again in a moment.
+            # A bug must not cost a device its lane: it looks again in a moment.
             _log.exception("a lane could not take its next task")
             return []
 
     # -- tasks that wait for tasks
 
     def awaited(self, future: Future, soon: bool = False) -> None:
-        """A thread of a lane, of this or of another runtime, is about to wait for it."""
+        """A lane thread, of this or another runtime, is about to wait for the future."""
         if soon:
             self.call(partial(self.awaited, future))
             return
@@ -384,7 +384,7 @@ class Scheduler:
                 self._help(lane)
 
     def block(self, lane: Lane, thread: int) -> None:
-        """The thread waits for a future. What it has taken besides goes back to the queue: others may need it."""
+        """A lane thread waits for a future. Other tasks that it has taken return to the queue."""
         with self.lock:
             jobs: list[Job] = lane.running[thread][0] if thread in lane.running else []
             others = [job for job in jobs if job.taken]
@@ -397,7 +397,7 @@ class Scheduler:
             self.put_back(job)
 
     def call(self, tell: Callable[[], None]) -> None:
-        """From a thread that must not wait for the lock."""
+        """Run a callback later, for a thread that must not wait for the lock."""
         self._intake.call(tell)
 
     def unblock(self, lane: Lane) -> None:
@@ -405,10 +405,10 @@ class Scheduler:
             lane.blocked -= 1
 
     def _help(self, lane: Lane) -> None:
-        """Start a thread for what others wait for, in the place of one that is blocked. With the lock held."""
+        """Start spare threads for awaited tasks, in place of blocked ones. The caller must hold the lock."""
         while lane.awaited and lane.active < lane.width and not lane.ended:
             if lane.idle:
-                lane.wakened.notify()  # it looks here again when it has taken something
+                lane.wakened.notify()  # it calls this again after it has taken a task
                 return
             jobs = self._next_awaited(lane)
             if not jobs:
@@ -416,7 +416,7 @@ class Scheduler:
             thread = threading.Thread(
                 target=self._work_instead, args=(lane, jobs), name=f"anygpu-{lane.name}-spare", daemon=True
             )
-            # It is counted before it runs, so that no other one is started for the same place.
+            # It is counted before it runs, so that no second one is started in the same place.
             lane.spare.add(thread)
             thread.start()
             assert thread.ident is not None
@@ -425,7 +425,7 @@ class Scheduler:
     def _next_awaited(self, lane: Lane) -> list[Job]:
         for job in list(lane.awaited):
             if lane.active > 0 and not self._routing.has_room(lane, job):
-                continue  # there will be room when one of those that run is done
+                continue  # there will be memory when a running task ends
             if self._queue.take_this(job):
                 self._taken(lane, job, time.monotonic())
                 return [job]
@@ -433,9 +433,9 @@ class Scheduler:
         return []
 
     def _work_instead(self, lane: Lane, jobs: list[Job]) -> None:
-        """On a spare thread, which ends when nobody waits for anything in the queue."""
+        """The loop of a spare thread, which ends when no queued task is awaited."""
         here.seat = _LaneSeat(self, lane)
-        with self.lock:  # whoever has started it is done with that
+        with self.lock:  # until `_help` has registered this thread
             pass
         while jobs:
             self._run(lane, jobs)
@@ -446,7 +446,7 @@ class Scheduler:
                 else:
                     lane.spare.discard(threading.current_thread())
 
-    # -- what the lanes' work tells
+    # -- reports of the lane worker
 
     def _take_in(self) -> None:
         with self.lock:
@@ -455,12 +455,12 @@ class Scheduler:
                 self._settled.notify_all()
 
     def put_back(self, job: Job, seconds: float = 0.0) -> None:
-        """It waits again, at its old place; its tenant has had so much of the device for nothing."""
+        """Queue it again at its old position, and charge its tenant for the seconds used."""
         now = time.monotonic()
         with self.lock:
             self.left(job)
             self._queue.charge(job.tenant, seconds - job.seconds)
-            if job.life.task.status != "queued":  # cancelled, or late, while it was looked at
+            if job.life.task.status != "queued":  # cancelled or expired meanwhile
                 return
             if not self._ended:
                 self._queue.push(job, now, again=True)
@@ -469,7 +469,7 @@ class Scheduler:
         self.cancel(job.future)
 
     def settle(self, job: Job, seconds: float, *, succeeded: bool) -> None:
-        """The device is done with it."""
+        """Account for a task that the device has finished."""
         self._deadlines.forget(job.number)
         with self.lock:
             lane = self._lanes[job.lane]
@@ -484,15 +484,15 @@ class Scheduler:
             self._queue.finished(job)
 
     def left(self, job: Job) -> None:
-        """It is on its lane no more."""
+        """Return the task's memory to its lane."""
         lane = self._lanes[job.lane]
         lane.used_bytes -= job.held_bytes
         job.held_bytes = 0
 
     def closed(self, job: Job) -> None:
-        """Its caller has been told."""
+        """Forget a task whose future is done."""
         self._jobs.pop(job.future, None)
-        # Whoever closes it looks at the tasks that are left after having said so: one of both sees the other.
+        # `close` sets `_closed` before it looks at the open tasks, so one of the two sees the other.
         if self._closed is not None and not self._jobs:
             with self.lock:
                 self._settled.notify_all()
@@ -500,7 +500,7 @@ class Scheduler:
                 self._deadlines.end()
                 self._intake.end()
 
-    # -- ends that come from outside
+    # -- cancellation and deadlines
 
     def cancel(self, future: Future) -> bool:
         return uninterrupted(lambda: self._cancel(future))
@@ -508,7 +508,7 @@ class Scheduler:
     def _cancel(self, future: Future) -> bool:
         with self.lock:
             job = self._jobs.get(future)
-            if job is None and not future.done():  # on its way into the queue
+            if job is None and not future.done():  # still in the intake
                 if not concurrent.futures.Future.cancel(future):
                     return False
                 future.set_running_or_notify_cancel()
@@ -525,20 +525,20 @@ class Scheduler:
             self._deadlines.forget(job.number)
             if concurrent.futures.Future.cancel(future):
                 future.set_running_or_notify_cancel()
-            else:  # it has run before, and waits to be run again
+            else:  # it has run before, and waits for a retry
                 future.set_exception(concurrent.futures.CancelledError())
             self.closed(job)
         return True
 
     def _expire(self, job: Job) -> None:
-        """From the thread that knows whose time is over."""
+        """Called by the deadline thread."""
         with self.lock:
             waited = job.life.task.status == "queued"
             actions = job.life.tell(Expired())
             if waited and actions:
                 self._unqueue(job)
             if any(isinstance(action, Kill) for action in actions):
-                # With the lock held, so that its lane has not begun with another one.
+                # Under the lock, so that its lane has not started another task.
                 self._lane_worker.kill(job)
             refused = next((action for action in actions if isinstance(action, Fail)), None)
             if refused is None:
@@ -565,7 +565,7 @@ class Scheduler:
 
 
 class _LaneSeat:
-    """The thread of a lane, for `Waiting`."""
+    """A lane thread, for `Waiting`."""
 
     __slots__ = ("_lane", "_scheduler")
 
@@ -586,7 +586,7 @@ _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """In a process that was forked from ours there are none of its threads."""
+    """Called in a forked child, which has none of the threads."""
     for scheduler in list(_schedulers):
         scheduler.stay_behind()
 

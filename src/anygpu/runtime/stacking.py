@@ -1,7 +1,7 @@
-"""Arguments of calls side by side, stacked for one launch, and its results split again.
+"""Stacks the arguments of several calls for one launch, and splits its results.
 
-A row is what one call gives to the program, a column what all calls give to one of its inputs. Every caller gets
-results in memory of its own: a view would keep the whole launch alive.
+A row holds the inputs of one call, a column one input of all calls. Every caller gets results in memory of its own: a
+view would keep the whole launch alive.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from anygpu.placement.call import Call
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 
-#: For each input of the program whether each call has its own.
+#: For each input of the program, whether it is stacked.
 Marks = tuple[bool, ...]
 
-#: From so many bytes on, two arrays are looked at closely before they count as different: a shared matrix is worth it.
+#: From this many bytes on, arrays are compared by address before they count as different: a shared matrix matters.
 _LARGE = 16 << 10
 
 
 def rows_of(traced: Traced, calls: Sequence[Call]) -> list[CallInputs]:
-    """Up to the first call that has none: its numbers may be such that the function itself would raise."""
+    """The inputs of the calls, up to the first call without any: for its values the function itself might raise."""
     rows: list[CallInputs] = []
     inputs = traced.inputs
     for call in calls:
@@ -39,7 +39,7 @@ def rows_of(traced: Traced, calls: Sequence[Call]) -> list[CallInputs]:
 
 
 def alike(program: Program, rows: list[CallInputs]) -> list[CallInputs]:
-    """Up to the first call that does not fit, by its shape or because it has not the large array of the first two."""
+    """The rows up to the first that does not fit: by shape, or because it lacks the large array of the first two."""
     count = len(rows)
     if count < 2:
         return rows
@@ -58,7 +58,7 @@ def alike(program: Program, rows: list[CallInputs]) -> list[CallInputs]:
 
 
 def differing(program: Program, rows: Sequence[Sequence[Any]]) -> Marks:
-    """The inputs that are not the same for all."""
+    """Which inputs differ between the rows."""
     return tuple([_differs(spec, [row[position] for row in rows]) for position, spec in enumerate(program.inputs)])
 
 
@@ -67,13 +67,13 @@ def _differs(spec: Spec, column: Sequence[Any]) -> bool:
     if all(value is first for value in column):
         return False
     if not spec.shape:
-        # By their bits: 0 and -0 are equal, and one divided by them is not.
+        # By their bits: 0 and -0 are equal, but 1/0 and 1/-0 are not.
         return any(value.tobytes() != first.tobytes() for value in column)
     return spec.nbytes < _LARGE or not all(_is_same(value, first) for value in column)
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether it is the same memory, seen in the same way: `w.T` is another array each time that it is written."""
+    """Whether both are the same memory with the same strides: `w.T` is a new object each time."""
     if one is other:
         return True
     if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
@@ -90,12 +90,12 @@ def covers(marks: Marks, needed: Marks) -> bool:
 
 
 def stack(column: Sequence[Any], spec: Spec, size: int) -> HostArray:
-    """One array of them all. Padding is the first call again, which has nothing in it that is not there already."""
+    """One array of the column, padded with its first value."""
     dtype = to_numpy_dtype(spec.dtype)
     whole = [*column, *(column[0],) * (size - len(column))]
     if not spec.shape:
         return np.array(whole, dtype)
-    # In rows whatever the order of each, and without a step of Python's for each.
+    # Handles any memory order, without a Python step for each row.
     stacked: HostArray = np.empty((size * spec.shape[0], *spec.shape[1:]), dtype)
     np.concatenate(whole, out=stacked, casting="unsafe")
     return stacked.reshape(size, *spec.shape)
@@ -106,7 +106,7 @@ def as_given(value: Any, spec: Spec) -> HostArray:
 
 
 def split(traced: Traced, results: Sequence[HostArray], rows: Sequence[CallInputs]) -> list[Any]:
-    """What each of the calls returns."""
+    """The return value of each call."""
     count = len(rows)
     columns: list[list[Any]] = []
     for result in results:

@@ -1,9 +1,9 @@
-"""Tasks that wait for other tasks: while the thread of a lane is blocked, another one runs what it waits for.
+"""Tasks that wait for other tasks: while a lane thread is blocked, a spare thread runs the task that it waits for.
 
-A lane has few threads. If all of them waited for tasks in the queue, nobody would be left to run those. So the thread
-of a lane says when it begins to wait for a future, of whichever runtime, and when it goes on; what it waits for is run
-by a spare thread, at most one for each thread that is blocked. A spare thread takes only tasks that are waited for,
-never new ones from the queue: there are as many as tasks are nested deep, and not as many as there are tasks.
+A lane has few threads. If all of them waited for queued tasks, no thread would be left to run those. So a lane thread
+reports when it begins to wait for a future, of any runtime, and when it goes on; meanwhile a spare thread, at most one
+for each blocked thread, runs the awaited task. A spare thread takes awaited tasks only, never new ones: there are as
+many spare threads as tasks are nested deep, not as many as there are tasks.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from weakref import ref
 
 
 class Awaitable(Protocol):
-    """A future, as far as it is told that the thread of a lane waits for it."""
+    """A future that is told when a lane thread waits for it."""
 
     def _awaited(self, *, soon: bool = False) -> None: ...
 
 
 class Seat(Protocol):
-    """A thread of a lane, as its scheduler sees it. With `soon` nothing waits for the scheduler's lock."""
+    """A lane thread, as its scheduler sees it. With `soon` the call does not wait for the scheduler's lock."""
 
     def block(self, *, soon: bool = False) -> None:
-        """It waits for a future from now on."""
+        """The thread waits for a future from now on."""
 
     def unblock(self, *, soon: bool = False) -> None: ...
 
 
 class _Here(threading.local):
     seat: Seat | None = None
-    #: Futures that are waited for: more than one in an event loop, or in `concurrent.futures.wait`.
+    #: Futures that this thread waits for: several in an event loop, or in `concurrent.futures.wait`.
     waits = 0
 
 
@@ -39,7 +39,7 @@ here = _Here()
 
 
 def begin(future: Awaitable, *, soon: bool = False) -> None:
-    """This thread, which is that of a lane, is about to wait for it."""
+    """Report that this thread is about to wait for the future, if it is a lane thread."""
     seat = here.seat
     if seat is not None:
         future._awaited(soon=soon)
@@ -57,7 +57,7 @@ def end(*, soon: bool = False) -> None:
 
 
 class Waiting:
-    """Around everything that waits for a future on the thread of a lane; elsewhere it does nothing."""
+    """A context around waiting for a future; does nothing outside lane threads."""
 
     __slots__ = ("_future",)
 
@@ -74,7 +74,7 @@ class Waiting:
 
 
 class Waiters(list[Any]):
-    """Those who wait for a future by `concurrent.futures.wait` or `as_completed`: they hold its lock when they come."""
+    """The waiters of `concurrent.futures.wait` and `as_completed`, which hold the future's lock when they register."""
 
     __slots__ = ("_future",)
 
