@@ -1,7 +1,7 @@
-"""The bytes behind tensors: one `Content` for all tensors that are equal, with its copies on the device and the host.
+"""The bytes behind tensors: one `Content` for all equal tensors, with its copies on the device and the host.
 
-Nobody writes to a content. A write makes a new one for its tensor, so copies never disagree: those of the old content
-are stale, and go with it.
+A content is immutable. A write creates a new content for its tensor, so copies never disagree: those of the old content
+are dropped with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _numbers = itertools.count(1)
 
 
 class HostBytes:
-    """Who owns bytes that the host can read: ordinary memory, a file, or memory that processes share."""
+    """Bytes that the host can read, and their owner: ordinary memory, a file, or shared memory."""
 
     __slots__ = ("_close", "kind", "values")
 
@@ -39,8 +39,8 @@ class HostBytes:
         close: Callable[[], None] | None = None,
     ) -> None:
         self.values = values
-        #: memory: the store's own. disk: a file of the store's own, which goes with this. file, shared: somebody
-        #: else's, which cost the store nothing, and which nobody writes to while they are here.
+        #: memory: the store's own. disk: a file of the store's own, deleted with this object. file, shared: owned
+        #: elsewhere, free of cost for the store, and not written to while they are here.
         self.kind = kind
         self._close = close
 
@@ -51,7 +51,7 @@ class HostBytes:
 
 
 class Content:
-    """One content and where it is."""
+    """One content and its copies."""
 
     __slots__ = (
         "__weakref__",
@@ -76,26 +76,26 @@ class Content:
         self.key = next(_numbers)
         self.device_handle = place
         self.spec = spec
-        #: One and the same for as long as there is the content; its buffer comes and goes.
+        #: The same object for the life of the content; its buffer comes and goes.
         self.value = Value.on(place, None, spec)
         #: The store's own copy in memory.
         self.host: HostBytes | None = None
         #: A file or shared memory that has the same bytes.
         self.backing: HostBytes | None = None
-        #: What arrays on a device that can be lost are had again from: whatever the store has on the host.
+        #: The copy that an array on a recoverable device is restored from: the bytes that the store has on the host.
         self.copy = HostCopy(np.empty(0, np.uint8), 0, deque())
         self.copy.values = None
-        #: As it was computed, and as somebody else says that it is.
+        #: The hash as computed here, and as a file or another process claims it.
         self.digest: str | None = None
         self.claimed_hash: str | None = None
         self.fingerprint: bytes | None = None
         self.used = 0
-        #: Entries that have it.
+        #: The entries that share it.
         self.tensors: set[Any] = set()
         self.closed = False
-        #: Whether a thread brings it to the device just now.
+        #: Whether a thread is bringing it to the device.
         self.moving = False
-        #: Whether it was brought before somebody asked.
+        #: Whether it was prefetched, and not used since.
         self.prefetched = False
 
     @property
@@ -116,7 +116,7 @@ class Content:
 
     @property
     def copied(self) -> bool:
-        """Whether the bytes are somewhere beside the device."""
+        """Whether there is a copy outside the device."""
         return self.host is not None or self.backing is not None
 
     @property
@@ -130,15 +130,15 @@ class Content:
 
     @property
     def _recovery(self) -> HostArray | None:
-        """The copy that the device's place keeps by itself."""
+        """The copy that the recoverable device keeps by itself."""
         kept = self.tracked
         copy = kept.lineage.copy if kept is not None else None
         return copy.values if copy is not None and copy is not self.copy else None
 
-    # -- to the device and from it; the caller counts
+    # -- to the device and from it; the caller counts the bytes
 
     def bring(self) -> int:
-        """To the device. How many bytes were copied."""
+        """Bring it to the device; returns the bytes copied."""
         kept = self.tracked
         if kept is not None:
             kept.ensure_resident()
@@ -152,7 +152,7 @@ class Content:
         return copied
 
     def _adopt(self, source: HostBytes) -> int:
-        """The device works in the host's memory: what lies there is an array as it is, and needs no second copy."""
+        """Use host memory as the buffer, on a device that works in it; returns the bytes copied."""
         values = exportable(source.values)
         buffer = self.device_handle.adopt(values)
         seen = self.device_handle.download(buffer)
@@ -162,7 +162,7 @@ class Content:
         return 0 if np.may_share_memory(seen, values) else self.nbytes
 
     def make_contiguous(self) -> int:
-        """Have elements one after the other, as views of a tensor count on it. How many bytes were copied for that.
+        """Make the buffer contiguous, as views of a tensor require; returns the bytes copied.
 
         NumPy and torch leave the result of a program in other orders too, or one number for many elements.
         """
@@ -176,7 +176,7 @@ class Content:
         return self.nbytes
 
     def leave_device(self) -> None:
-        """From the device. There is another copy."""
+        """Remove it from the device. There must be another copy."""
         kept = self.tracked
         if kept is not None:
             kept.lineage.remember(self.copy)
@@ -185,7 +185,7 @@ class Content:
             self.value.buffer = None
 
     def is_idle(self) -> bool:
-        """Whether nobody else has the value, or what stands for it on the device."""
+        """Whether no array or call refers to the value, or to its buffer on the device."""
         if self.moving or is_shared(self, "value") or is_shared(self.value, "buffer"):
             return False
         buffer = self.value.buffer
@@ -198,7 +198,7 @@ class Content:
     # -- copies on the host
 
     def copy_to_host(self) -> int:
-        """Have a copy in memory. How many bytes were copied to the host."""
+        """Keep a copy in host memory; returns the bytes copied."""
         if self.host is not None:
             return 0
         values = self._recovery
@@ -206,7 +206,7 @@ class Content:
         if values is None:
             values, copied = self.read()
         if copied == 0 and self.tracked is None and self.on_device:
-            # The memory is the device's own, and goes on when the device's handle of it is gone.
+            # The memory is the device's own, and outlives the device's handle.
             values = values.view()
         self._host_is(values)
         return copied
@@ -216,7 +216,7 @@ class Content:
         self.remember()
 
     def remember(self) -> None:
-        """Let the array on the device be had again from what the store has."""
+        """Let the array on the device be restored from the copy that the store has."""
         source = self.host or self.backing
         self.copy.values = None if source is None else source.values
         self.copy.nbytes = 0 if source is None else source.values.nbytes
@@ -226,7 +226,7 @@ class Content:
             kept.lineage.cut()
 
     def forgo_copies(self, why: str) -> None:
-        """The array on the device is all there is, and no copy for a loss is wanted."""
+        """Accept that the array on the device is the only copy, and lost with it."""
         self.copy.why = why
         self.copy.values = None
         kept = self.tracked
@@ -240,7 +240,7 @@ class Content:
             host.close()
 
     def read(self) -> tuple[HostArray, int]:
-        """The values on the host, and how many bytes were copied there from the device."""
+        """The values on the host, and the bytes copied from the device."""
         source = self.host or self.backing
         if source is not None:
             return source.values, 0
@@ -248,9 +248,9 @@ class Content:
         return values, 0 if shares_host(self.device_handle) else self.nbytes
 
     def close(self) -> None:
-        """Nobody needs it any more."""
+        """Drop all copies: no entry has this content any more."""
         self.closed = True
-        self.value = Value.on(self.device_handle, None, self.spec)  # whoever has the old one goes on with it
+        self.value = Value.on(self.device_handle, None, self.spec)  # users of the old value go on with it
         for source in (self.host, self.backing):
             if source is not None:
                 source.close()
@@ -258,7 +258,7 @@ class Content:
 
 
 def shares_host(place: DeviceHandle) -> bool:
-    """Whether the device's memory is the host's, in this process, so that nothing is copied to the host."""
+    """Whether the device uses host memory in this process, so that nothing has to be copied to the host."""
     return place.facts.form == "host" and not isinstance(place, RecoverableDevice)
 
 
@@ -271,7 +271,7 @@ def is_on_device(value: Value) -> bool:
 
 
 def uploaded(place: DeviceHandle, values: HostArray, copy: HostCopy | None = None) -> tuple[Any, int]:
-    """A buffer of the values, and how many bytes were copied. With `copy` the values stay as they are for its sake."""
+    """A buffer of the values, and the bytes copied. With `copy` the buffer is restored from that one."""
     values = native_order(values)
     if isinstance(place, RecoverableDevice):
         return (place.upload(values) if copy is None else place.upload_with_copy(values, copy)), values.nbytes

@@ -1,4 +1,4 @@
-"""Contents that are equal become one: found when they are put, and again by `optimise()` after they were written to."""
+"""Merges equal contents: when they are put, and in `optimise()` after they were written to."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from anygpu.tensor_files.tensor_metadata import content_hash
 
 
 class Deduplication:
-    """Looks for equal contents. The lock is not held while the device computes."""
+    """Finds equal contents. The lock is not held while the device computes."""
 
     def __init__(self, tiers: Tiers, guard: DeferredLock) -> None:
         self._tiers = tiers
         self._guard = guard
 
     def with_buffer_of(self, value: Value) -> Content | None:
-        """The content that is this very memory: an array may be put twice, whatever is known of its values."""
+        """The content with the same buffer: an array may be put twice."""
         with self._guard:
             return next((each for each in self._tiers if each.value.buffer is value.buffer is not None), None)
 
     def on_device(self, value: Value, *, but: Content | None = None) -> tuple[Content | None, bytes | None]:
-        """A content on the device that is equal to this value there, and the value's fingerprint if it was needed."""
+        """A content on the device that is equal to this value, and the value's fingerprint if it was computed."""
         with self._guard:
             others = [each for each in self._tiers if each.spec == value.spec and each is not but]
             others = [each for each in others if self._value_there(each) is not None]
@@ -39,7 +39,7 @@ class Deduplication:
             if content.fingerprint is not None and content.fingerprint != mine:
                 continue
             with self._guard:
-                # One at a time: what is looked at cannot leave the device.
+                # One at a time: a content that is compared cannot leave the device.
                 there = self._value_there(content)
                 other = values.array_of(there) if there is not None else None
             if other is None:
@@ -68,7 +68,7 @@ class Deduplication:
         return known if content_hash(values) == known.digest else None
 
     def merge(self) -> tuple[list[str], list[Dropped]]:
-        """Contents that were never compared with equal ones, because they were written to since they were put."""
+        """Merge contents that were written to since they were put, and so were never compared."""
         names: list[str] = []
         dropped: list[Dropped] = []
         with self._guard:
@@ -78,7 +78,7 @@ class Deduplication:
             with self._guard:
                 if known is None or known is content or not known.tensors or not content.tensors:
                     continue
-                # What is on the device may have to stay there, so the other one goes.
+                # The content on the device may be in use there, so the other one is dropped.
                 stays, goes = (content, known) if content.on_device and not known.on_device else (known, content)
                 labels = tuple(entry.name for entry in goes.tensors)
                 tiers = self._tiers.tiers_of(goes)

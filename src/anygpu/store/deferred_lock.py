@@ -1,4 +1,4 @@
-"""The one lock of a store, and notes from finalizers, which may run on any thread at any moment and so never wait."""
+"""The lock of a store, with deferred calls of finalizers, which run on any thread and so must never wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 
 from anygpu.interrupts import may_be_interrupted, soon
 
-#: Something to do once the lock is held.
+#: A call to make once the lock is held.
 Note = Callable[[], None]
 
 
@@ -25,7 +25,7 @@ class DeferredLock:
         self.anew()
 
     def anew(self) -> None:
-        """Also in a process that was forked, where nobody is left to let go of it."""
+        """Also called in a forked child, where no thread is left to release the lock."""
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
 
@@ -47,7 +47,7 @@ class DeferredLock:
         self._look_again()
 
     def note(self, note: Note) -> None:
-        """Do it now if nobody has the lock, and soon otherwise. Never waits."""
+        """Make the call now if the lock is free, else when it is released. Never waits."""
         self._notes.append(note)
         if not may_be_interrupted():
             self._look_again()
@@ -59,19 +59,19 @@ class DeferredLock:
         return bool(self._notes)
 
     def settle(self) -> None:
-        """Do what notes say. Waits for the lock."""
+        """Make the deferred calls. Waits for the lock."""
         with self:
             pass
 
     def wait(self) -> None:
-        """With the lock held: let go of it until something has changed."""
+        """Release the lock until `changed` is called. The caller must hold it."""
         self._changed.wait()
 
     def changed(self) -> None:
         self._changed.notify_all()
 
     def unlocked(self) -> _Unlocked:
-        """With the lock held: `with guard.unlocked():` does something slow without it."""
+        """A context that releases the lock for a slow step. The caller must hold it."""
         return _Unlocked(self.lock)
 
     def _settle(self) -> None:
@@ -79,7 +79,7 @@ class DeferredLock:
             self._notes.popleft()()
 
     def _look_again(self) -> None:
-        # A note may have come between the last look and letting go.
+        # A call may have been deferred between the last look and the release.
         while self._notes and self.lock.acquire(blocking=False):
             try:
                 self._settle()

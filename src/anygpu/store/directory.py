@@ -1,4 +1,4 @@
-"""What a shared store has: one record of all its tensors, which is read in full or refused."""
+"""The directory of a shared store: one record of all its tensors, read in full or refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     key: Annotated[Key, Meta(min_length=1)]
     owner: str
-    #: Of its content, as whoever published it has computed it; may be empty.
+    #: The hash of its content as the publishing process computed it; may be empty.
     hash: str
     dtype: DType
     shape: Annotated[tuple[_Count, ...], Meta(max_length=MOST_AXES)]

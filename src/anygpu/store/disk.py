@@ -1,4 +1,4 @@
-"""The lowest tier: one file for each content, in a folder of the store's own that goes with the store."""
+"""The lowest tier: one file per content, in a folder that is deleted with the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anygpu.store.contents import HostBytes
 
 
 class Folder:
-    """A private folder inside of the one that was given, or a temporary one. Nothing is made before it is needed."""
+    """A private folder inside the given one, or a temporary one, created when it is first needed."""
 
     def __init__(self, where: str | os.PathLike[str] | bool) -> None:
         if not isinstance(where, bool | str | os.PathLike):

@@ -33,7 +33,7 @@ class EntryStore(Protocol):
 
 
 class Entry:
-    """One name in a store: who holds it, and what its content is now. Its store's lock guards it."""
+    """One name in a store, with its holders and its current content. The store's lock guards it."""
 
     __slots__ = (
         "__weakref__",
@@ -61,18 +61,18 @@ class Entry:
         self.owner = owner
         self.content = content
         self.spec = content.spec
-        #: Each has one reference.
+        #: Holders of one reference each.
         self.holders: set[str] = {owner}
-        #: By holder, how many.
+        #: Leases by holder.
         self.leases: dict[str, int] = {}
         self.pins = 0
         #: Counts writes.
         self.version = 0
-        #: Whether the name was released by all who had it.
+        #: Whether the last reference was released.
         self.released = False
-        #: After that, for views that are left: what they look at.
+        #: After that, the value for views that are still in use.
         self.last_value: Value | None = None
-        #: The same on the host, if it was not on the device then.
+        #: The same on the host, if it was not on the device.
         self.last_host_values: HostArray | None = None
         self.tensor = tensor(self)
 
@@ -82,7 +82,7 @@ class Entry:
 
     @property
     def is_viewed(self) -> bool:
-        """Whether there are views of the tensor, which have its memory."""
+        """Whether views of the tensor are in use."""
         return self.tensor._shared is not None and is_shared(self.tensor, "_shared")
 
     @property

@@ -53,7 +53,7 @@ def open_into(
     namespace: Path,
     outside_links: bool,
 ) -> dict[str, T]:
-    """All of them, or none if one cannot be had."""
+    """Open all tensors, or none if one cannot be read."""
     source: TensorFile | TensorFolder
     source = open_folder(path, outside_links=outside_links) if FilePath(path).is_dir() else open_file(path)
     found: dict[str, T] = {}
@@ -70,7 +70,7 @@ def open_into(
 
 def _opened(store: NamedTensors[T], source: TensorFile | TensorFolder, name: str, owner: str, namespace: Path) -> T:
     values = source.values(name)
-    # What NumPy has no type for was converted, and is no memory of the file's any more.
+    # Types that NumPy lacks were converted, and so are not in the file's memory.
     in_file = source.spec(name).nbytes == source.stretch(name).nbytes
     claimed_hash = source.hash(name)
     return store._put_host(
@@ -91,7 +91,7 @@ def save_from(
     metadata: Mapping[str, str],
     shard_bytes: int | None,
 ) -> Saved:
-    """Each is read as it is when its turn comes; if one is gone by then, nothing is saved."""
+    """Each tensor is read when its turn comes; if one was released by then, nothing is saved."""
     wanted = store.names(namespace) if names is None else list(names)
     tensors = {name: store.get(name, namespace=namespace) for name in wanted}
     owners = {name: tensor.owner for name, tensor in tensors.items()}

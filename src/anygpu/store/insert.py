@@ -1,4 +1,4 @@
-"""How something gets a name in a store: compared with what is there, brought to the device, and entered."""
+"""Insertion into a store: find equal content, bring the values to the device, and enter them under a name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from anygpu.tensor_files.tensor_metadata import content_hash
 
 
 class Insertion:
-    """The way into a store."""
+    """Enters arrays and host values into a store."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Insertion:
             return self._enter(key, owner, self._names.known(known).content)
 
     def put_host(self, key: Key, source: HostBytes, owner: str, *, claimed_hash: str | None, hashing: bool) -> Entry:
-        """Keep what a file or shared memory has. It is brought to the device when it is first used.
+        """Enter bytes of a file or of shared memory. They are brought to the device when they are first used.
 
         `claimed_hash` is the hash that the file or another process states, as `anygpu.tensor_files` makes them. It is
         not trusted: if another tensor has it, the bytes decide whether they become one.
@@ -84,7 +84,7 @@ class Insertion:
             return self._enter(key, owner, content)
 
     def _check_name(self, key: Key, owner: str) -> None:
-        """Before anything is computed or copied for it."""
+        """Check the name before anything is computed or copied."""
         with self._guard:
             self._names.check_owner(key, owner)
 
@@ -113,14 +113,14 @@ class Insertion:
                 return self._enter(key, owner, known)
             content = self._tiers.upload(values, spec, but=self._names.replaced(key, owner))
             content.digest = digest
-            # Another thread may have put an equal one meanwhile.
+            # Another thread may have put equal content meanwhile.
             known = self._tiers.by_digest.get(digest) if digest is not None else None
             return self._enter(key, owner, content if known is None else known)
 
-    # -- with the lock held
+    # -- the caller must hold the lock
 
     def _enter(self, key: Key, owner: str, content: Content) -> Entry:
-        """Give the content a name, or the name a content."""
+        """Enter the content under the key, as a new entry or as the next version of the existing one."""
         entry = self._names.check_owner(key, owner)
         if entry is not None and entry.spec != content.spec:
             self._names.remove_for(entry, owner)
@@ -136,7 +136,7 @@ class Insertion:
         return entry
 
     def _bring_instead(self, entry: Entry, content: Content) -> None:
-        """What is to be on the device is there also with another content, which nobody lets go of meanwhile."""
+        """Bring a new content of a pinned or leased entry to the device before it replaces the old one."""
         self._tiers.link(content, entry)
         try:
             self._tiers.bring(content)

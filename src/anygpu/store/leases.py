@@ -1,4 +1,4 @@
-"""Who holds a tensor: names and objects, each with one reference, and leases, each released exactly once."""
+"""Holders of a tensor: names and objects with one reference each, and leases, each released exactly once."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
     from anygpu.store.tensor import Tensor
 
-#: A name, or an object whose reference goes when it does.
+#: A name, or an object whose reference is released when it is collected.
 Holder = Any
 
 
 def label_of(holder: Holder) -> str:
-    """What a holder is called in messages and statistics; two objects never have the same."""
+    """The name of a holder in messages and statistics, unique among living objects."""
     return holder if isinstance(holder, str) else f"{type(holder).__name__} at {id(holder):#x}"
 
 
 class Lease:
-    """A tensor that stays where it is until this is released, by `with`, by `release()`, or when nobody has it."""
+    """Keeps a tensor on the device until it is released: by `with`, by `release()`, or when it is collected."""
 
     def __init__(self, tensor: Tensor, holder: str) -> None:
         self._tensor = tensor
         self.holder = holder
         self.name = tensor.name
         entry = tensor._entry
-        #: Calls at most once, however it comes about. The finalizer may run anywhere, so it only leaves a note.
+        #: Runs at most once. The finalizer may run on any thread, so it only leaves a note.
         self._end = weakref.finalize(self, entry.store._lease_is_over, entry, holder)
         self._end.atexit = False
 

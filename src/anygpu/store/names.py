@@ -1,4 +1,4 @@
-"""The names of a store, and who holds what they stand for. The store's lock is held."""
+"""The names of a store and their holders. The caller must hold the store's lock."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from anygpu.store.tiers import Tiers
 
 
 class Names:
-    """Entries by name. One goes when nobody holds a reference or a lease of it any more."""
+    """Entries by name. An entry is removed with its last reference or lease."""
 
     def __init__(self, store: str, tiers: Tiers) -> None:
         self.store = store
         self.entries: dict[Key, Entry] = {}
         self.closed = False
         self._tiers = tiers
-        #: Tensors that were released, and have views.
+        #: Released tensors that still have views.
         self._orphans: list[weakref.ref[Entry]] = []
 
     def check_open(self) -> None:
@@ -35,7 +35,7 @@ class Names:
         return entry
 
     def known(self, entry: Entry) -> Entry:
-        """The entry, unless it was released by all who had it."""
+        """The entry; raises `UnknownTensor` if it was released."""
         self.check_open()
         if entry.released:
             raise self._unknown(entry.key)
@@ -50,7 +50,7 @@ class Names:
     # -- contents under names
 
     def check_owner(self, key: Key, owner: str) -> Entry | None:
-        """The entry that has the name now. Raises `NameTaken` if it is somebody else's."""
+        """The current entry of the name. Raises `NameTaken` if it has another owner."""
         self.check_open()
         entry = self.entries.get(key)
         if entry is not None and (entry.owner != owner or owner not in entry.holders):
@@ -59,12 +59,12 @@ class Names:
         return entry
 
     def replaced(self, key: Key, owner: str) -> Content | None:
-        """What goes when something else is put under the name: its room is free."""
+        """The content that is freed when another is put under the name."""
         entry = self.check_owner(key, owner)
         return entry.content if entry is not None and len(entry.content.tensors) == 1 else None
 
     def replace(self, entry: Entry, content: Content) -> None:
-        """Another content for the same tensor: its next version."""
+        """Make the content the next version of the tensor."""
         old = entry.content
         if old is content:
             return
@@ -76,7 +76,7 @@ class Names:
             entry.tensor._shared.version += 1
 
     def remove_for(self, entry: Entry, owner: str) -> None:
-        """For a tensor of another shape or type under the same name, which nobody else may be using."""
+        """Remove an entry for a tensor of another shape or type; raises `NameTaken` if the entry has other holders."""
         others = sorted({*entry.holders, *entry.leases} - {owner}) or sorted(entry.leases)
         if others:
             raise NameTaken(entry.name, others[0])
@@ -108,7 +108,7 @@ class Names:
         self._tiers.unlink(entry.content, entry)
 
     def forget_orphans(self) -> None:
-        """Those whose views are gone."""
+        """Forget released tensors whose views are gone."""
         left: list[weakref.ref[Entry]] = []
         for each in self._orphans:
             entry = each()

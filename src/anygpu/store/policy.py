@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 #: speed: stay on the device as long as there is room, with copies on the host, so that leaving costs nothing.
-#: memory: one copy only, wherever it is. balanced: copies that happen to exist are kept until somebody needs the room.
+#: memory: one copy only, wherever it is. balanced: copies that happen to exist are kept until the room is needed.
 Mode = Literal["speed", "memory", "balanced"]
 
 #: leave_device: the device's copy goes, there is another. to_host, to_disk: it is written there first, and then goes.
@@ -21,7 +21,7 @@ Step = Literal["leave_device", "to_host", "to_disk", "drop_host", "host_to_disk"
 
 
 class Item(msgspec.Struct):
-    """What has to be known of one content."""
+    """The facts about one content."""
 
     key: int
     nbytes: int
@@ -35,7 +35,7 @@ class Item(msgspec.Struct):
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True):
-    """The most bytes of each tier; `None` for as many as there are."""
+    """The byte limit of each tier; `None` for no limit."""
 
     device: int | None = None
     host: int | None = None
@@ -49,7 +49,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class NoRoom(Exception):
-    """What cannot leave takes the room that is needed. `tier` is the one that is full."""
+    """Contents that cannot leave occupy the room that is needed. `tier` is the full one."""
 
     def __init__(self, tier: Literal["device", "host"], missing: int) -> None:
         super().__init__(f"{missing} bytes are missing: {tier}")
@@ -72,12 +72,12 @@ def room_on_host(items: Iterable[Item], need: int, budgets: Budgets) -> list[Mov
 
 
 def keeps_host_copy(mode: Mode) -> bool:
-    """Whether what was brought to the device keeps the copy on the host that it came from."""
+    """Whether a content that was brought to the device keeps its host copy."""
     return mode != "memory"
 
 
 def makes_host_copy(mode: Mode) -> bool:
-    """Whether what is put on the device is copied to the host at once, so that it can leave for nothing later."""
+    """Whether a new content is copied to the host at once, so that it can leave the device at no cost later."""
     return mode == "speed"
 
 

@@ -1,8 +1,8 @@
-"""Tensors that are brought to the device before somebody asks for them, by a thread that ends when there are none.
+"""Prefetching: a thread brings tensors to the device before they are used, and ends when there are none.
 
-It also learns which tensor follows which: when one that was evicted usually comes next, it is brought while the device
-computes with the one before. Whether that helps depends on the device (on one that is made of the same cores as
-everything else it does not), so both ways are timed, and the better one is taken.
+It also learns which tensor follows which: an evicted tensor that usually comes next is brought while the device
+computes with the one before. Whether that helps depends on the device (not on one that shares the cores of the host),
+so both ways are timed, and the better one is used.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from anygpu.errors import AnyGPUError
 from anygpu.interrupts import whole
 from anygpu.store.entry import Entry
 
-#: How often one tensor has to follow another before that is believed.
+#: Times that one tensor has to follow another before it is prefetched.
 _SEEN = 2
-#: A thread without work waits so long for more.
+#: Seconds that an idle thread waits for more work.
 _IDLE_SECONDS = 2.0
-#: Uses of evicted tensors that are timed together, how often each way is tried, and how often that verdict is used.
+#: Uses of evicted tensors in one timed window, windows per way, and windows for which a verdict holds.
 _WINDOW = 16
 _TRIALS = 2
 _VERDICT_LASTS = 64
 
 
 class PrefetchTrial:
-    """Whether to fetch ahead: both ways are tried in turn, and the faster one is used for a while."""
+    """Decides whether to prefetch: both ways are timed in turn, and the faster one is used for a while."""
 
     def __init__(self) -> None:
         self._times: dict[bool, list[float]] = {True: [], False: []}
         self._began: float | None = None
         self._uses = 0
         self._windows_left = 0
-        #: What is done now.
+        #: The way in use.
         self.ahead = True
 
     def used(self, now: float) -> None:
-        """A tensor was used that is not on the device all the time."""
+        """Record the use of a tensor that was evicted before."""
         if self._began is None:
             self._began = now
         self._uses += 1
@@ -63,20 +63,20 @@ class PrefetchTrial:
 
 
 class Prefetcher:
-    """Brings tensors, in the order in which they were asked for."""
+    """Brings tensors to the device, in the order of requests."""
 
     def __init__(self, bring: Callable[[Entry], None]) -> None:
         """`bring` is a method of the store, which is held weakly."""
         self._bring = WeakMethod(bring)
         self._last: Entry | None = None
-        #: For each tensor the one that followed it last, and how many times in a row.
+        #: By tensor, the one that followed it last, and how many times in a row.
         self._next: dict[tuple[str, ...], tuple[Entry, int]] = {}
         self._worth = PrefetchTrial()
         self._over = False
         self.forked()
 
     def forked(self) -> None:
-        """Threads stay behind in the process that was forked from."""
+        """Also called in a forked child, which has no threads."""
         self._changed = threading.Condition()
         self._wanted: deque[Entry] = deque()
         self._busy = False
@@ -95,13 +95,13 @@ class Prefetcher:
 
     @whole
     def wait(self) -> None:
-        """Until everything that was asked for is there, or could not be brought."""
+        """Wait until all requests are done or have failed."""
         with self._changed:
             while (self._wanted or self._busy) and self._thread is not None:
                 self._changed.wait()
 
     def observe(self, entry: Entry, *, came_back: bool) -> None:
-        """It was used now; `came_back` when it is one of those that come and go."""
+        """Record a use of the tensor; `came_back` if it had been evicted."""
         last, self._last = self._last, entry
         if came_back:
             self._worth.used(time.perf_counter())
@@ -143,7 +143,7 @@ class Prefetcher:
                 self._busy = True
             bring = self._bring()
             if bring is not None:
-                # What does not fit, or is gone by now, is brought by whoever uses it, who is told why it cannot be.
+                # A tensor that does not fit, or was released, raises its error where it is used.
                 with contextlib.suppress(AnyGPUError):
                     bring(entry)
             del bring, entry

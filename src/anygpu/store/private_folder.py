@@ -1,4 +1,4 @@
-"""A folder that only this user can use, where processes find each other: checked files, one lock, and who is alive.
+"""A folder that only this user can use, where processes meet: checked files, one lock, and liveness.
 
 Whoever is alive holds a lock of the kernel's on a file of its own. The kernel lets go of it when the process ends, in
 whatever way, and exactly once. So nobody has to say goodbye, and nobody counts.
@@ -32,7 +32,7 @@ _NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, getattr(errno, "EDQUOT", er
 
 
 class _Sections(threading.local):
-    """What this thread has locked. A finaliser may run inside, and must not wait for its own thread."""
+    """The folders that this thread has locked. A finaliser may run inside, and must not wait for its own thread."""
 
     def __init__(self) -> None:
         self.inside = 0
@@ -51,10 +51,10 @@ def outside_of_locks(action: Callable[[], None]) -> None:
 
 
 class PrivateFolder:
-    """Everything below is reached through one descriptor, so that nobody can put another folder in its place."""
+    """All files are opened through one descriptor, so that no process can substitute another folder."""
 
     def __init__(self, path: Path) -> None:
-        """Make it, or open it. Raises FileNotFoundError if somebody removed it in between."""
+        """Create or open it. Raises FileNotFoundError if another process removed it in between."""
         self.path = path
         try:
             path.mkdir(mode=0o700)
@@ -85,7 +85,7 @@ class PrivateFolder:
         return os.listdir(self.descriptor)  # noqa: PTH208 (by descriptor)
 
     def open(self, name: str, *, writing: bool = False, create: bool = False, new: bool = False) -> int:
-        """A descriptor of a file that is nobody else's. Raises FileNotFoundError where there is none."""
+        """A descriptor of a file that this user owns. Raises FileNotFoundError if there is none."""
         flags = os.O_RDWR if writing else os.O_RDONLY
         flags |= (os.O_CREAT if create or new else 0) | (os.O_EXCL if new else 0)
         # A pipe in place of the file would let the opening wait for ever.
@@ -142,7 +142,7 @@ class PrivateFolder:
             os.unlink(name, dir_fd=self.descriptor)
 
     def held(self, name: str) -> bool:
-        """Whether any process holds the file. Only for who has locked the folder."""
+        """Whether any process holds the file. The caller must hold the folder lock."""
         try:
             descriptor = self.open(name)
         except (FileNotFoundError, StoreError):
@@ -153,7 +153,7 @@ class PrivateFolder:
             os.close(descriptor)
 
     def new_leftovers(self, names: list[str]) -> list[str]:
-        """Files that were being written when their process died. Only for who has locked the folder."""
+        """Files whose process died while writing them. The caller must hold the folder lock."""
         return [name for name in names if name.startswith(_NEW)]
 
     @contextlib.contextmanager
@@ -165,7 +165,7 @@ class PrivateFolder:
             yield
         finally:
             _sections.inside -= 1
-            # Unlocked by hand, for a process that was forked meanwhile has the descriptor too.
+            # Unlocked explicitly, because a process that was forked meanwhile has the descriptor too.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
             while _sections.afterwards and not _sections.inside:
@@ -191,10 +191,10 @@ class PrivateFolder:
             except BaseException:
                 os.close(descriptor)
                 raise
-            os.close(descriptor)  # the last user removed it while we waited; there may be another by now
+            os.close(descriptor)  # the last process removed it while we waited; there may be another by now
 
     def remove_all(self) -> None:
-        """The lock goes last: who comes in between makes a new one, and the folder stays for them."""
+        """Remove the folder, the lock last: a process that arrives in between makes a new lock and keeps the folder."""
         self.clear()
         self.remove(_LOCK)
         with contextlib.suppress(OSError):
@@ -225,7 +225,7 @@ def no_room(nbytes: int, descriptor: int) -> OutOfMemory:
 
 
 def hold(descriptor: int) -> None:
-    """Until every copy of the descriptor is closed, or its process has ended. Waits only for who is looking."""
+    """Hold the file until every copy of the descriptor is closed. Waits only for processes that check it."""
     fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 

@@ -1,4 +1,4 @@
-"""What a store has, what it copied, and what `optimise()` did: frozen figures."""
+"""Reports of a store: its statistics, and the effect of `optimise()`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from anygpu.units import readable_bytes
 
-#: Every way on which bytes are copied. From disk they come to the host or the device as they are needed.
+#: The kinds of copies. Bytes on disk are read into the host or the device as they are needed.
 CopyKind = Literal["to_device", "to_host", "on_device", "to_disk"]
 KINDS: tuple[CopyKind, ...] = ("to_device", "to_host", "on_device", "to_disk")
 
@@ -23,24 +23,24 @@ class Copied(msgspec.Struct, frozen=True):
 
 
 class Owned(msgspec.Struct, frozen=True):
-    """Of one owner's tensors. What several owners share is counted for each of them."""
+    """The tensors of one owner. Content that several owners share counts for each of them."""
 
     tensors: int = 0
     bytes: int = 0
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment of a store. Bytes of a tier are those of contents, each counted once."""
+    """A snapshot of a store. Bytes of a tier are those of its contents, each counted once."""
 
     name: str
     device: str
     mode: str
     tensors: int
-    #: Different ones: tensors of equal content share one.
+    #: Distinct contents: tensors of equal content share one.
     contents: int
-    #: What all tensors would take on one tier if nothing were shared.
+    #: The size of all tensors if nothing were shared.
     bytes: int
-    #: Of these, what is not there a second time because contents are equal.
+    #: The bytes saved by sharing equal contents.
     bytes_saved: int
     device_bytes: int
     host_bytes: int
@@ -48,7 +48,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int
     #: In files and shared memory of others, which cost the store nothing.
     elsewhere_bytes: int
-    #: On the device, of tensors that were released or overwritten while somebody still holds an array of them.
+    #: On the device, of tensors that were released or overwritten while an array of them is in use.
     lingering_bytes: int
     peak_device_bytes: int
     #: `None` when there is no budget.
@@ -60,7 +60,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     #: Contents that left the device, and that came back.
     evictions: int
     returns: int
-    #: Of those that came back, the ones that were fetched before somebody asked for them.
+    #: Of those that came back, the ones that were prefetched.
     fetched_ahead: int
     by_owner: dict[str, Owned]
 
@@ -79,7 +79,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
 class Moved(msgspec.Struct, frozen=True):
     """One content that changed its tier."""
 
-    #: Of the tensors that have it.
+    #: The names of the tensors that share it.
     names: tuple[str, ...]
     nbytes: int
     source: Tier
@@ -87,7 +87,7 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """One copy that went, while another stayed."""
+    """One copy that was dropped, while another stayed."""
 
     names: tuple[str, ...]
     nbytes: int
@@ -95,7 +95,7 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What `optimise()` did. For each tier, `before` + `gained` - `freed` is `after`."""
+    """The effect of `optimise()`. For each tier, `before` + `gained` - `freed` is `after`."""
 
     moved: tuple[Moved, ...] = ()
     dropped: tuple[Dropped, ...] = ()
@@ -136,7 +136,7 @@ _TIERS: tuple[Tier, ...] = ("device", "host", "disk")
 
 
 class Counters:
-    """What is counted as it happens. Its store's lock is held."""
+    """Running counters. The caller must hold the store's lock."""
 
     def __init__(self) -> None:
         self.copies: dict[CopyKind, list[int]] = {kind: [0, 0] for kind in KINDS}

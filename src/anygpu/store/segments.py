@@ -1,4 +1,4 @@
-"""Memory with a name, in a file of its own, that processes map: writable for who makes it, read-only for the rest.
+"""Named memory in a file that processes map: writable for its creator, read-only for the others.
 
 A mapping of Python's keeps a descriptor of its file, and the descriptor keeps the file held (see `private_folder`). So
 a segment is held by a process exactly as long as an array of it is there.
@@ -29,18 +29,18 @@ _PIECE = 64 << 20
 
 
 class Segment:
-    """Reserved memory to write into; nobody else sees it before it is published."""
+    """Reserved memory to write into; invisible to other processes until it is published."""
 
     def __init__(self, name: str, spec: Spec, memory: worker_memory.Segment) -> None:
         self.name = name
         self.spec = spec
         self._memory = memory
-        #: Written by whoever reserved it. Read-only once it is published.
+        #: Writable for the process that reserved it; read-only once it is published.
         self.values: HostArray = memory.array(spec)
         self.published = False
 
     def seal(self) -> None:
-        """Views that were taken of the values before can still write; nobody should have any."""
+        """Make the values read-only. Views that were taken before can still write."""
         self.published = True
         self.values.flags.writeable = False
         self._memory.close()
@@ -56,7 +56,7 @@ def layout(specs: Sequence[Spec]) -> tuple[list[int], int]:
 
 
 def create(folder: PrivateFolder) -> tuple[str, int]:
-    """An empty segment, held. Only for who has locked the folder: before it is held, it looks like a leftover."""
+    """An empty segment, held. The caller must hold the folder lock: until it is held, it looks like a leftover."""
     name = PREFIX + secrets.token_hex(16)
     descriptor = folder.open(name, writing=True, new=True)
     hold(descriptor)

@@ -2,7 +2,7 @@
 
 ::
 
-    shared = open_shared("models")                                     # in as many processes as like
+    shared = open_shared("models")                                     # in any number of processes
     shared.publish(("text", "weights"), values, owner="text-encoder")  # one copy, into shared memory
     found = shared.find(("text", "weights"))                           # elsewhere: no copy, nothing read yet
 
@@ -11,10 +11,10 @@ ordinary files in the folder for temporary ones, which the system keeps in memor
 none yet. In it are a lock, a directory of the tensors, one segment for each (or for many that were published together),
 and one file for each attached process.
 
-Whatever moment a process is killed in, nothing is lost or left. A segment is written before the directory has it,
-and the directory is replaced as a whole; a segment that the directory does not have and nobody holds is a leftover,
-which the next who looks removes. The last to close removes everything, and so does the next to open who finds that all
-others have died. Arrays stay valid all the while: the kernel keeps the memory as long as anybody has it mapped.
+A process may be killed at any moment without losing or leaking anything. A segment is written before the directory
+names it, and the directory is replaced atomically; a segment that the directory does not name and no process holds is
+a leftover, which the next process removes. The last process to close removes everything, and so does the next to open
+if all others have died. Arrays stay valid all the while: the kernel keeps memory as long as it is mapped.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def open_shared(name: str, *, within: Path | None = None) -> SharedTensors:
         raise Unsupported("shared stores", "Windows", instead=instead, message=message)
     path = _path(name, within)
     for _ in range(_TRIES):
-        # The last user may remove the folder between any two steps of ours. Then there is just none yet.
+        # The last process may remove the folder between any two steps. Then it is created again.
         with contextlib.suppress(FileNotFoundError):
             folder = PrivateFolder(path)
             try:
@@ -204,7 +204,7 @@ class SharedTensors:
                     key: twins[key][1] if key in twins else written.tensor(entry)
                     for key, entry in zip(arrays, entries, strict=True)
                 }
-            self._discard(written.name)  # somebody removed a twin: once more, with a copy of our own
+            self._discard(written.name)  # another process removed the equal tensor: try again, with a copy
 
     def reserve(self, shape: Sequence[int], dtype: DType | str) -> Segment:
         """Memory to write the values into directly; then `publish` it, or `discard` it."""
@@ -228,7 +228,7 @@ class SharedTensors:
             self._discard(segment.name)
 
     def remove(self, key: Key) -> None:
-        """Nobody finds it any more. Who has it keeps it, and its memory is free when the last of them lets go."""
+        """Remove a tensor. Processes that have mapped it keep it; its memory is freed with the last of them."""
         with self._using(), self._folder.locked():
             directory = self._directory()
             if key not in self._entries:
@@ -239,14 +239,14 @@ class SharedTensors:
             self._replace(directory, directory.without(frozenset([key])))
 
     def in_use(self, key: Key) -> bool:
-        """Whether any process has an array of it, or of what was published together with it. The dead have none."""
+        """Whether a living process has an array of it, or of a tensor that was published together with it."""
         with self._using(), self._folder.locked():
             self._directory()
             entry = self._entries.get(key)
             return entry is not None and self._folder.held(entry.segment)
 
     def changed(self) -> bool:
-        """Whether others have published or removed anything since this was asked last. Costs some microseconds."""
+        """Whether other processes have published or removed a tensor since the last call. Costs some microseconds."""
         with self._using():
             now = self._folder.changed_at(_DIRECTORY)
             told, self._told = self._told, now
@@ -266,7 +266,7 @@ class SharedTensors:
             )
 
     def close(self) -> None:
-        """Detach. The last one to do so removes the store; arrays that somebody has stay valid."""
+        """Detach. The last process removes the store; mapped arrays stay valid."""
         with self._mutex:
             self._leave()
 
@@ -294,21 +294,21 @@ class SharedTensors:
                 ) from error
 
     def _directory(self) -> Directory:
-        """As it is now. It is read again only if it has changed."""
+        """The current directory, read again only if it has changed."""
         if self._folder.changed_at(_DIRECTORY) != self._known_at:
             self._known_at, self._known = _read(self._folder)
             self._entries = self._known.by_key()
         return self._known
 
     def _replace(self, old: Directory, new: Directory) -> None:
-        """Only for who has locked the folder. What nobody can find any more goes after the directory, never before."""
+        """Replace the directory, and only then remove segments. The caller must hold the folder lock."""
         try:
             content = encode(new)
         except UnicodeEncodeError as error:
             raise InvalidOption("names, owners and hashes of shared tensors have to be valid Unicode.") from error
         before = self._folder.changed_at(_DIRECTORY)
         self._folder.replace(_DIRECTORY, content, new.generation)
-        if self._told == before:  # nobody else has changed anything meanwhile
+        if self._told == before:  # no other process has changed anything meanwhile
             self._told = new.generation
         for name in old.segments() - new.segments():
             self._folder.remove(name)
@@ -476,7 +476,7 @@ def _broken(folder: PrivateFolder, why: str) -> StoreError:
 
 
 def _tidy(folder: PrivateFolder) -> bool:
-    """Remove what the dead have left, and say whether anybody is alive. Only for who has locked the folder."""
+    """Remove leftovers of dead processes; returns whether any is alive. The caller must hold the folder lock."""
     names = folder.names()
     alive = False
     for name in names:
@@ -489,7 +489,7 @@ def _tidy(folder: PrivateFolder) -> bool:
         return False
     for name in folder.new_leftovers(names):
         folder.remove(name)
-    with contextlib.suppress(StoreError):  # a broken directory is for those to hear of who ask for a tensor
+    with contextlib.suppress(StoreError):  # a broken directory is reported when a tensor is looked up
         wanted = _read(folder)[1].segments()
         for name in names:
             if name.startswith(segments.PREFIX) and name not in wanted and not folder.held(name):
@@ -507,7 +507,7 @@ def _leave(folder: PrivateFolder, holder: str, descriptor: int, process: int) ->
 
 def _leave_now(folder: PrivateFolder, holder: str, descriptor: int) -> None:
     try:
-        with contextlib.suppress(OSError, StoreError), folder.locked():  # somebody may have removed it all
+        with contextlib.suppress(OSError, StoreError), folder.locked():  # another process may have removed it all
             os.close(descriptor)
             descriptor = -1
             folder.remove(holder)

@@ -1,4 +1,4 @@
-"""A store that other processes of this host attach to: what is put is in shared memory, and found by its name."""
+"""A store's connection to the store that processes of this host share."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from anygpu.store.shared_store import Found, open_shared
 
 
 class SharedNames:
-    """The side of one store: which of its tensors others can find, and which of theirs it has."""
+    """Tracks which tensors this store has published, and which it has found."""
 
     def __init__(self, name: str) -> None:
         self._shared = open_shared(name)
-        #: By name, the version that this store has: published here, or found.
+        #: By name, the version that this store has published or found.
         self._versions: dict[Key, int] = {}
         #: By name, the version that was published here last, until it is withdrawn.
         self._published: dict[Key, int] = {}
 
     def publish(self, key: Key, values: HostArray, *, owner: str, hash: str) -> HostBytes:
-        """The values in shared memory, where others find them from now on. One copy, unless they are there already."""
+        """Publish the values in shared memory. Copies them once, unless they are there already."""
         shared = self._shared.publish(key, values, owner=owner, hash=hash)
         found = self._shared.find(key)
-        # Another process may have published under the name in between: that is news, then.
+        # Another process may have published under the name in between, which `news` will report.
         if found is not None and np.may_share_memory(found.values, shared):
             self._versions[key] = self._published[key] = found.version
         return HostBytes(shared, "shared")
 
     def news(self, key: Key, *, here: bool) -> Found | None:
-        """What others have published under the name since this store has looked; `None` when there is nothing new.
+        """The tensor that others have published under the name since the last look; `None` if there is none.
 
         Everything is new to a store that has no tensor of that name, or none any more.
         """
@@ -51,7 +51,7 @@ class SharedNames:
         return key in self._versions
 
     def withdraw(self, key: Key) -> None:
-        """What was published here nobody finds any more; who has it keeps it."""
+        """Withdraw a publication of this store; processes that have mapped it keep it."""
         self._versions.pop(key, None)
         version = self._published.pop(key, None)
         found = self._shared.find(key) if version is not None else None

@@ -1,4 +1,4 @@
-"""The figures of a store, put together from what its parts know. The store's lock is held."""
+"""Collects the statistics of a store. The caller must hold the store's lock."""
 
 from __future__ import annotations
 

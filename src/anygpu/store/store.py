@@ -1,4 +1,4 @@
-"""`Store`: tensors by name, shared by everybody who holds them, on the device as long as there is room for them."""
+"""`Store`: named tensors, shared by their holders, on the device as long as there is room."""
 
 from __future__ import annotations
 
@@ -191,22 +191,22 @@ class Store:
         return save_from(self, path, names, namespace=namespace, metadata=metadata or {}, shard_bytes=shard_bytes)
 
     def get(self, name: str, *, namespace: Path = "") -> Tensor:
-        """The tensor of that name; everybody gets the same one. Raises `UnknownTensor` with names that are like it."""
+        """The tensor of that name, the same object for every caller. Raises `UnknownTensor` with similar names."""
         key = self._key(namespace, name)
         with self._reading():
             return tensor_of(self._names.find(key))
 
     def namespace(self, namespace: Path) -> Namespace:
-        """The same store, with names of their own."""
+        """The same store with a namespace of its own."""
         return Namespace(self, namespace)
 
     def names(self, namespace: Path | None = None) -> list[str]:
-        """Of one namespace; without one, of those that are in none."""
+        """The names in one namespace; without one, the names outside of all namespaces."""
         prefix = key_of(namespace or "", "")[:-1]
         return [key[-1] for key in self.keys() if key[:-1] == prefix]
 
     def keys(self) -> list[tuple[str, ...]]:
-        """Every tensor: its namespace, and its name last. In a shared store also those that only others have yet."""
+        """All keys: the namespace, and the name last. In a shared store this includes tensors of other processes."""
         with self._reading():
             self._names.check_open()
             own = list(self._names.entries)
@@ -222,7 +222,7 @@ class Store:
         with self._reading():
             return iter([tensor_of(entry) for entry in self._names.entries.values()])
 
-    # -- who holds them
+    # -- holders
 
     @whole
     def share(self, name: str, with_: Iterable[Holder], *, namespace: Path = "") -> Tensor:
@@ -235,7 +235,7 @@ class Store:
         holders = list(with_)
         for holder in holders:
             if not isinstance(holder, str):
-                weakref.ref(holder)  # raises for what nobody can tell when it is gone, before anybody holds anything
+                weakref.ref(holder)  # raises for an object without weak references, before anything has changed
         key = self._key(namespace, name)
         with self._guard:
             entry = self._names.find(key)
@@ -266,7 +266,7 @@ class Store:
 
     @whole
     def release(self, name: str, *, holder: Holder | None = None, namespace: Path = "") -> None:
-        """Give up one's reference: the owner's, if nobody is named. The last one takes the tensor with it."""
+        """Release a holder's reference, by default the owner's. The tensor is freed with its last reference."""
         with self._guard:
             entry = self._names.find(key_of(namespace, name))
             label = entry.owner if holder is None else label_of(holder)
@@ -370,16 +370,16 @@ class Store:
 
     @whole
     def statistics(self) -> Statistics:
-        """What there is now, where it is, and what was copied."""
+        """The tensors of each tier, and the bytes copied so far."""
         with self._guard:
             self._names.forget_orphans()
             return statistics_of(self.name, list(self._names.entries.values()), self._tiers, self._counters)
 
-    # -- its end
+    # -- closing
 
     @whole
     def close(self) -> None:
-        """Let go of every tensor. May be called twice; leases that are left end with it."""
+        """Release all tensors and leases. May be called twice."""
         self._prefetcher.close()
         with self._guard:
             self._names.close()
@@ -404,7 +404,7 @@ class Store:
         state = "closed" if self._names.closed else f"{len(self._names.entries)} tensors on {self.device}"
         return f"<store {self.name!r}, {state}>"
 
-    # -- what tensors ask for
+    # -- for tensors, views and leases
 
     def _value_of(self, entry: Entry) -> Value:
         with self._reading():
@@ -431,7 +431,7 @@ class Store:
         return value
 
     def _last_value(self, entry: Entry) -> Value | None:
-        """For a view that has to look again at a tensor that is gone."""
+        """The last value of a released tensor, for a view that is still in use."""
         if entry.last_value is None and entry.last_host_values is not None:
             entry.last_value = self._tiers.upload_orphan(entry.last_host_values, entry.spec)
             entry.last_host_values = None
@@ -454,7 +454,7 @@ class Store:
 
     @whole
     def _write(self, entry: Entry, new: Value) -> None:
-        """The entry's next version. It is computed now, and the old content goes unless others have it."""
+        """Make `new` the entry's next version. It is computed now; the old content is freed unless it is shared."""
         with self._guard:
             self._names.known(entry)
             old = entry.content
@@ -481,7 +481,7 @@ class Store:
         self._guard.note(lambda: self._names.end_lease(entry, holder))
 
     def _reading(self) -> threading.Lock:
-        """The lock, to look at one thing: wherever an interrupt comes, it is let go of, and nothing is half done."""
+        """The lock, for reading one thing: an interrupt releases it and leaves nothing half done."""
         if self._guard.has_notes:
             uninterrupted(self._guard.settle)
         return self._guard.lock
@@ -492,7 +492,7 @@ class Store:
         return Entry(self, key, owner, content, Tensor)
 
     def _bring(self, entry: Entry) -> None:
-        """To the device. While that is under way others may write to it, or release it."""
+        """Bring it to the device. Meanwhile other threads may write to it or release it."""
         while True:
             content = entry.content
             self._tiers.bring(content)
@@ -501,7 +501,7 @@ class Store:
                 return
 
     def _settled_content(self, entry: Entry) -> Content:
-        """Its content, when that is not on its way any more."""
+        """Its content, after waiting until that is not moving."""
         while self._names.known(entry).content.moving:
             self._guard.wait()
         return entry.content
@@ -509,7 +509,7 @@ class Store:
     # -- other processes
 
     def _key(self, namespace: Path, name: str) -> Key:
-        """The name; what others have published under it since is here after this."""
+        """The key of a name, after importing what other processes have published under it."""
         key = key_of(namespace, name)
         if self._shared_names is not None:
             with self._reading():
@@ -522,7 +522,7 @@ class Store:
         return key
 
     def _publish(self, entry: Entry) -> None:
-        """Let others find what it is now. A tensor of the device crosses through the host, which is counted."""
+        """Publish the current content to other processes. It crosses through the host, which is counted."""
         if self._shared_names is None:
             return
         with self._guard:
@@ -538,7 +538,7 @@ class Store:
 
 
 def _holder_is_gone(store: weakref.ref[Store], entry: Entry, label: str) -> None:
-    """A finalizer: it never waits."""
+    """The finalizer of a holder, which never waits."""
     found = store()
     if found is not None:
 

@@ -1,4 +1,4 @@
-"""The contents of a store on the device, on the host and on disk, and how they move. The store's lock is held."""
+"""The contents of a store on the device, the host and disk, and their moves. The caller must hold the store's lock."""
 
 from __future__ import annotations
 
@@ -48,14 +48,13 @@ class Tiers:
         self._folder = folder
         self._guard = guard
         self._counters = counters
-        #: Of contents that are on their way to the device.
+        #: Bytes of contents that are on their way to the device.
         self._coming = 0
-        #: Views of contents: their buffer, and which content it is.
+        #: Views of contents: their buffer, and the key of the content.
         self._aliases: list[tuple[ref[Any], int]] = []
-        #: What was released while somebody had an array or a view of it: that one's buffer, which content it was, and
-        #: how many bytes it has.
+        #: Contents that were released while an array or a view of them is in use: its buffer, the key and the size.
         self._lingering: list[tuple[ref[Any], int, int]] = []
-        #: When `tidy` looked last.
+        #: The time of the last `tidy`.
         self._looked = 0
 
     # -- which tensors have which content
@@ -72,7 +71,7 @@ class Tiers:
         self._note_peak()
 
     def unlink(self, content: Content, entry: Entry) -> None:
-        """The last one takes the content with it."""
+        """Remove an entry from a content. The content is closed with its last entry."""
         content.tensors.discard(entry)
         if content.tensors:
             return
@@ -82,7 +81,7 @@ class Tiers:
         if content.claimed_hash is not None and self.by_claimed_hash.get(content.claimed_hash) is content:
             del self.by_claimed_hash[content.claimed_hash]
         if content.moving:
-            return  # who brings it closes it
+            return  # `bring` closes it
         if content.on_device:
             aliases = [alias for alias, base in self._aliases if base == content.key]
             self._aliases = [each for each in self._aliases if each[1] != content.key]
@@ -98,7 +97,7 @@ class Tiers:
     # -- to the device
 
     def upload(self, values: HostArray, spec: Spec, *, but: Content | None = None) -> Content:
-        """A new content from values of the host, which may be anybody's."""
+        """A new content from host values, which may be the user's own memory."""
         self.make_room(spec.nbytes, but=but)
         content = Content(self.place, spec)
         self._coming += spec.nbytes
@@ -112,14 +111,14 @@ class Tiers:
         return content
 
     def upload_orphan(self, values: HostArray, spec: Spec) -> Value:
-        """On the device for the views of a tensor that is gone. It is not the store's, and only counted."""
+        """Upload the values of a released tensor for its views. The store counts them, but does not own them."""
         value = Value.on(self.place, uploaded(self.place, values)[0], spec)
         self._counters.copied("to_device", spec.nbytes)
         self._lingering.append((ref(value.buffer), -next(_ticks), spec.nbytes))
         return value
 
     def resident(self, value: Value) -> Content:
-        """A new content of what is on the device already."""
+        """A new content from a value that is on the device already."""
         content = Content(self.place, value.spec)
         content.value = value
         self._counters.copied("on_device", content.make_contiguous())
@@ -127,7 +126,7 @@ class Tiers:
         return content
 
     def _settle_copies(self, content: Content) -> None:
-        """As the mode has it, when a content is new on the device."""
+        """Make or forgo a host copy of a new content, as the mode says."""
         self.touch(content)
         if policy.makes_host_copy(self.mode) and not content.shares_host:
             try:
@@ -141,11 +140,11 @@ class Tiers:
         return f'the store {self.store} keeps one copy of each tensor (mode="memory")'
 
     def bring(self, content: Content, *, ahead: bool = False) -> None:
-        """To the device, if it is not there. The lock is not held while it is copied."""
+        """Bring it to the device, if it is not there. The lock is released while it is copied."""
         while content.moving:
             self._guard.wait()
         if content.closed:
-            return  # whoever had it has another one by now, or none
+            return  # its entries have another content by now
         if not content.on_device:
             self.make_room(content.nbytes, but=content, already=False)
             content.moving = True
@@ -171,14 +170,14 @@ class Tiers:
         self.touch(content)
 
     def value_there(self, content: Content) -> Value | None:
-        """What is on the device and has not just been brought there, so that nothing has to be done."""
+        """The value, if it is on the device and needs no bookkeeping; else `None`."""
         if content.moving or content.closed or content.prefetched or not content.on_device:
             return None
         self.touch(content)
         return content.value
 
     def make_room(self, nbytes: int, *, but: Content | None = None, already: bool = True) -> None:
-        """For so many more bytes on the device. Raises `OverBudget` if what cannot leave takes it all.
+        """Make room for `nbytes` more on the device. Raises `OverBudget` if too much is pinned or in use.
 
         `but` is not moved; with `already` it is about to go, so that its bytes count as free.
         """
@@ -210,7 +209,7 @@ class Tiers:
             return OverBudget(self.place.device, nbytes, self.budgets.device or 0)
         return OverBudget("the host", nbytes, self.budgets.host or 0)
 
-    # -- what is where
+    # -- locations
 
     def _items(self, but: Content | None = None) -> list[Item]:
         return [
@@ -250,13 +249,13 @@ class Tiers:
 
     def lingering_bytes(self) -> int:
         self._lingering = [each for each in self._lingering if _is_there(each[0]())]
-        # What is in the store again, or is there for several reasons, is counted once.
+        # A content that is in the store again, or lingers for several reasons, counts once.
         buffers = {id(content.value.buffer) for content in self.contents.values()}
         again = {key for reference, key, _ in self._lingering if id(reference()) in buffers}
         return sum({key: nbytes for _, key, nbytes in self._lingering if key not in again}.values())
 
     def add_view(self, content: Content, view: Value) -> None:
-        """There is a view of the content, which keeps its memory as long as it is there."""
+        """Register a view of the content, which keeps its memory alive."""
         self._aliases = [each for each in self._aliases if _is_there(each[0]())]
         if view.buffer is not None and view.buffer is not content.value.buffer:
             self._aliases.append((ref(view.buffer), content.key))
@@ -265,13 +264,13 @@ class Tiers:
         self._counters.peak_device_bytes = max(self._counters.peak_device_bytes, self._device_bytes())
 
     def _device_bytes(self) -> int:
-        """Without what is on its way."""
+        """Bytes on the device, without those on their way."""
         return sum(each.nbytes for each in self.contents.values() if each.on_device and not each.moving)
 
     # -- copies on the host
 
     def values_of(self, content: Content) -> HostArray:
-        """On the host. A copy that has to be made is kept, if the mode and the budget allow."""
+        """The values on the host. A copy is kept if the mode and the budget allow."""
         if content.copied or self.mode == "memory" or content.shares_host:
             values, copied = content.read()
             self._counters.copied("to_host", copied)
@@ -292,7 +291,7 @@ class Tiers:
             self._counters.copied("to_host", content.copy_to_host())
 
     def set_backing(self, content: Content, source: HostBytes) -> None:
-        """Somebody else keeps the bytes from now on, so that the store's own copies are not needed."""
+        """Rely on bytes that are owned elsewhere, and drop the store's own copies."""
         if content.backing is not None:
             content.backing.close()
         content.backing = source
@@ -300,7 +299,7 @@ class Tiers:
             self._drop_host(content)
         content.remember()
         if content.shares_host and content.on_device and content.is_idle():
-            content.leave_device()  # it comes back as an array of that very memory
+            content.leave_device()  # it returns as an array of that very memory
 
     def _drop_host(self, content: Content) -> None:
         host = content.host
@@ -311,13 +310,13 @@ class Tiers:
         if self.mode == "memory":
             content.forgo_copies(self._no_copy_reason())
         elif isinstance(self.place, RecoverableDevice):
-            # It is not the store's any more, and counts with all other copies for the case of a loss.
+            # The copy is the device's from now on, and counts towards the recovery budget.
             self.place.keep_copy(kept, host.values)
 
     # -- moves
 
     def tidy(self) -> tuple[list[Moved], list[Dropped]]:
-        """What `optimise()` moves and drops."""
+        """Perform the moves of `optimise()`."""
         since, self._looked = self._looked, next(_ticks)
         moved: list[Moved] = []
         dropped: list[Dropped] = []

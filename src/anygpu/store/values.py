@@ -1,4 +1,4 @@
-"""What a user puts into a store, as values on the host or as a buffer that is on the device already."""
+"""Converts what a user puts into a store: to host values, or to a buffer that is on the device already."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from anygpu.array.core.recording import dtype_name
 from anygpu.program.primitives import Permute, Reshape, Slice
 from anygpu.residency.handle import DeviceHandle
 
-#: They may give a view of what they are made of, which would keep all of that alive.
+#: Operations that may return a view of their input, which would keep all of that alive.
 _MAY_BE_VIEWS = (Reshape, Slice, Permute)
 
 
 def values_of(array: Any) -> tuple[HostArray, int]:
-    """On the host, and how many bytes came from a device for that. They may be the user's own memory."""
+    """The values on the host, and the bytes downloaded for that. They may be the user's own memory."""
     if isinstance(array, Array):
         values = np.asarray(array)
         return values, 0 if getattr(array._place, "device", "").partition(":")[0] == "numpy" else values.nbytes
@@ -32,17 +32,17 @@ def values_of(array: Any) -> tuple[HostArray, int]:
 
 
 def array_of(value: Value) -> Array:
-    """Another array of what is on the device."""
+    """A new array of the same buffer."""
     return Array(Value.on(value.place, value.buffer, value.spec))  # type: ignore[arg-type]
 
 
 def settle(value: Value, place: DeviceHandle) -> None:
-    """Have it computed on the place."""
+    """Compute the value on the device."""
     compute([value], place)
 
 
 def resident_value(array: Array, place: DeviceHandle) -> tuple[Value, int]:
-    """A value of the store's own with the array's buffer, and how many bytes had to be copied on the device for it."""
+    """A value of the store's own with the array's buffer, and the bytes copied on the device for it."""
     value = array._value
     is_view = array._view is not None or _is_made_of_views(value)
     compute([value], place)
@@ -50,7 +50,7 @@ def resident_value(array: Array, place: DeviceHandle) -> tuple[Value, int]:
         # Without elements it still is a part of its base.
         return Value.on(place, place.upload(np.empty(array.shape, array.dtype)), value.spec), 0
     if is_view:
-        # The memory of a view is that of its base: the store would keep, and count, something else than it has.
+        # The memory of a view is that of its base, which the store would keep alive but not count.
         value = copied_on_device(Array(value) if value.holder is None else array)._value
         compute([value], place)
         return Value.on(place, value.buffer, value.spec), value.spec.nbytes
@@ -58,14 +58,14 @@ def resident_value(array: Array, place: DeviceHandle) -> tuple[Value, int]:
 
 
 def copied_on_device(array: Array) -> Array:
-    """The same values in memory of their own. Whether to take them is an input, so that nothing is left out of it."""
+    """The same values in memory of their own. The condition is an input, so that the copy is not optimised away."""
     yes = as_array(np.ones(1, np.bool_), array._place)
     copied: Array = np.where(yes, array.reshape(-1), np.zeros((), array.dtype)).reshape(array.shape)  # type: ignore[assignment]
     return copied
 
 
 def _is_made_of_views(value: Value) -> bool:
-    """Whether nothing computes it: it is moved out of a buffer that is there."""
+    """Whether it is only moved out of an existing buffer."""
     seen = False
     while value.op is not None and isinstance(value.op, _MAY_BE_VIEWS):
         value, seen = value.inputs[0], True

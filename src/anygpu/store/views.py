@@ -1,4 +1,4 @@
-"""Views of tensors: which of them cost nothing on which engine, and why the others would be copies."""
+"""Views of tensors: which of them are free on which engine, and why the others are copies."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _path_of(spec: Spec, index: Any, shape: Any) -> tuple[tuple[Primitive, ...],
 
 
 class _Shaped:
-    """What an index is checked against."""
+    """The shape that an index is checked against."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -95,7 +95,7 @@ class _Shaped:
 
 
 def _full(now: tuple[int, ...], shape: Any) -> tuple[int, ...]:
-    """The shape with what -1 stands for."""
+    """The shape with -1 replaced."""
     wanted = (shape,) if isinstance(shape, int) else tuple(shape)
     known = product(tuple(each for each in wanted if each != -1))
     full = tuple(product(now) // known if each == -1 and known else each for each in wanted)
@@ -111,7 +111,7 @@ def _spec_after(spec: Spec, path: tuple[Primitive, ...]) -> Spec:
 
 
 def _why_not(device: str, spec: Spec, path: tuple[Primitive, ...], picks: bool, moves: bool, dtype: str) -> str | None:
-    """Why it has to be copied; `None` when it has not."""
+    """Why a copy is needed; `None` if it is not."""
     if picks:
         return "integer-array indexing gathers elements"
     if dtype != spec.dtype:
@@ -122,7 +122,7 @@ def _why_not(device: str, spec: Spec, path: tuple[Primitive, ...], picks: bool, 
 
 
 def why_copied(engine: str, spec: Spec, path: tuple[Primitive, ...]) -> str | None:
-    """Why an engine copies the elements that the path leads to; `None` where it gives another look at the same ones."""
+    """Why an engine copies the elements of the path; `None` if it returns a view."""
     if not _spec_after(spec, path).nbytes:
         return None
     match traits_of(engine).views:
