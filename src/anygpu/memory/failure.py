@@ -1,4 +1,4 @@
-"""A second try after memory could not be had, for those who can free some."""
+"""Retries failed allocations after a callback has freed memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from anygpu.errors import AllocationError, OutOfMemory
 from anygpu.memory.resource import Block, Resource
 
-#: After so many the memory is really gone, and the caller should know.
+#: Retries of one allocation before its error is raised.
 RETRIES = 2
 
-#: Called with the bytes that could not be had, and whether this is the last try; whether it has freed anything.
+#: Called with the bytes that could not be allocated, and whether this is the last try; returns whether it freed any.
 Free = Callable[[int, bool], bool]
 
 
@@ -33,7 +33,7 @@ class OnFailure:
         self._upstream = upstream
         self._free = free
         self._on = on
-        #: Threads that are freeing memory: when these need memory for it and get none, asking again would never end.
+        #: Threads that are freeing memory: a failed allocation of these must not be retried, or it would recurse.
         self._freeing: set[int] = set()
 
     @property
@@ -74,7 +74,7 @@ class OnFailure:
 
 
 def _without_frames(error: AllocationError) -> AllocationError:
-    """The error, and those that led to it, without what they keep alive."""
+    """Drop the tracebacks of the error and its causes, which keep arrays alive."""
     link: BaseException | None = error
     seen: set[int] = set()
     while link is not None and id(link) not in seen:

@@ -1,4 +1,4 @@
-"""Memory that is not touched again before the device is done with it."""
+"""Holds released memory back until the device has finished with it."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from anygpu.memory.resource import Block, Resource, not_ours
+from anygpu.memory.resource import Block, Resource, not_ours, release_all
 
 
 class Fence(Protocol):
-    """How far a device has come with its work. Submissions are counted from 1."""
+    """The progress of a device. Submissions are numbered from 1."""
 
     @property
     def submitted(self) -> int:
-        """The number of the last submission. Asked on any thread, at any moment; never waits."""
+        """The number of the last submission. Called on any thread; never waits."""
 
     @property
     def completed(self) -> int:
-        """The last submission that is known to be done, with all before it. Asked as `submitted` is."""
+        """The last submission that is known to be done, with all before it. Called on any thread; never waits."""
 
     def wait(self) -> None:
-        """Return when everything that was submitted is done. Only called by `allocate` and `reclaim`."""
+        """Wait until everything that was submitted is done. Only called by `allocate` and `reclaim`."""
 
 
 class Timeline:
-    """A fence for a device that can only be waited for: its engine says what it submits, and what it has seen done."""
+    """A fence for a device that can only be waited for: its engine reports submissions and completions."""
 
     def __init__(self, synchronize: Callable[[], object]) -> None:
         self._synchronize = synchronize
@@ -34,12 +34,12 @@ class Timeline:
         self.completed = 0
 
     def submit(self) -> int:
-        """Something is submitted now: its number."""
+        """Record a submission; returns its number."""
         self.submitted += 1
         return self.submitted
 
     def finish(self, number: int | None = None) -> None:
-        """That submission, or all, has been seen to be done: after a read that waited, for example."""
+        """Record that a submission, or all of them, is done: after a read that waited, for example."""
         self.completed = max(self.completed, self.submitted if number is None else number)
 
     def wait(self) -> None:
@@ -56,7 +56,7 @@ class Fenced:
     libraries that do not keep alive themselves what their queue still needs. When more than `hold_bytes` are held
     back, the next `allocate` waits for the device.
 
-    Whoever has recorded work and not yet submitted it keeps its blocks: `Fence.submitted` does not know of it.
+    Code that has recorded work and not submitted it yet must keep its blocks: `Fence.submitted` does not count it.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Fenced:
         self._lock = threading.Lock()
         self._live: dict[Block, int] = {}
         self._returned: deque[tuple[int, Block]] = deque()
-        #: In the order of release, each with the submission that it waits for.
+        #: Blocks in order of release, each with the submission that it waits for.
         self._held: deque[tuple[int, Block]] = deque()
         self._held_bytes = 0
         self._leaving: deque[Block] = deque()
@@ -87,7 +87,7 @@ class Fenced:
 
     @property
     def held_bytes(self) -> int:
-        """Released, and held back."""
+        """Released blocks that are held back."""
         with self._lock:
             self._take_in()
             held = self._held_bytes
@@ -129,14 +129,9 @@ class Fenced:
                     self._let_go()
             finally:
                 self._lock.release()
-        while self._leaving:
-            try:
-                block = self._leaving.popleft()
-            except IndexError:  # another thread was faster
-                return
-            self._upstream.release(block)
+        release_all(self._leaving, self._upstream)
 
-    # Everything below is called with the lock held.
+    # The caller of everything below must hold the lock.
 
     def _take_in(self) -> None:
         while self._returned:

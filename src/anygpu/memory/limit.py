@@ -1,4 +1,4 @@
-"""A budget in bytes: what we promised not to go beyond, however much the device has."""
+"""A budget in bytes, whatever the memory of the device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Limit:
         self._lock = threading.Lock()
         self._live: dict[Block, int] = {}
         self._used = 0
-        #: To be taken off `_used` by the next who looks.
+        #: Released bytes, subtracted from `_used` at the next look.
         self._returned: deque[int] = deque()
 
     @property
@@ -36,13 +36,13 @@ class Limit:
 
     @property
     def used(self) -> int:
-        """Bytes that are out, or on their way."""
+        """Bytes that are allocated, or being allocated."""
         with self._lock:
             return self._count(0)
 
     def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
         refuse_negative(nbytes)
-        # Counted before it is there, so that two threads cannot both have the last bytes.
+        # Counted before the allocation, so that two threads cannot both get the last bytes.
         self._reserve(nbytes, nbytes)
         try:
             block = self._upstream.allocate(nbytes, owner=owner)
@@ -63,7 +63,7 @@ class Limit:
         nbytes = self._live.pop(block, None)
         if nbytes is None:
             raise not_ours(block, self)
-        # Below first: the budget must not be free before the memory is on its way.
+        # The inner resource first: the budget must not be free before the memory is.
         try:
             self._upstream.release(block)
         finally:

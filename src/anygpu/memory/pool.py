@@ -1,4 +1,4 @@
-"""Blocks kept for the next one who asks, because making one costs more than most kernels do.
+"""Keeps released blocks for reuse, because an allocation costs more than most kernels.
 
 In the steady state a program gets *the very same blocks* at every call, so that what was bound to them (bind groups,
 kernel arguments) is still right. Therefore of several idle blocks of one size the one that was made first is taken, and
@@ -23,21 +23,21 @@ from functools import lru_cache, partial
 import msgspec
 
 from anygpu.errors import InvalidOption
-from anygpu.memory.resource import Block, Resource, not_ours, refuse_negative
+from anygpu.memory.resource import Block, Resource, not_ours, refuse_negative, release_all
 
-#: Whom the memory below a pool belongs to: the pool, since its blocks change hands without the resource below knowing.
+#: The owner of memory below a pool: the pool itself, since its blocks are reused without the resource below knowing.
 POOL = "pool"
 
 #: Between two powers of two there are four sizes, so that at most a fifth of a block is unused.
 _STEPS_LOG2 = 2
 
 SMALLEST = 256
-#: From here on a block is as large as was asked: a quarter more of that is memory that somebody misses.
+#: Larger blocks are not rounded up: a quarter of such a size is worth saving.
 EXACT_FROM = 64 << 20
 
 
 class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool at one moment. `hits` and `misses` count from its beginning."""
+    """A snapshot of a pool. `hits` and `misses` count from its creation."""
 
     live_blocks: int
     live_bytes: int
@@ -48,7 +48,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bucket_size(nbytes: int, *, smallest: int = SMALLEST, exact_from: int = EXACT_FROM) -> int:
-    """What a pool asks for when it is asked for `nbytes`: of four sizes between two powers of two the next."""
+    """`nbytes` rounded up to the next of four sizes between two powers of two."""
     refuse_negative(nbytes)
     if nbytes <= smallest:
         return smallest
@@ -61,7 +61,7 @@ def bucket_size(nbytes: int, *, smallest: int = SMALLEST, exact_from: int = EXAC
 class Pool:
     """Keeps up to `keep_bytes` of released blocks, each for `idle_seconds` at most.
 
-    Time is looked at when the pool is used: there is no timer. Whoever has nothing to do can call `expire`.
+    Expiry is checked when the pool is used, without a timer; idle code can call `expire`.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class Pool:
         self._size_of = lru_cache(4096)(partial(bucket_size, smallest=smallest, exact_from=exact_from))
         self._lock = threading.Lock()
         self._live: dict[Block, int] = {}
-        #: Came back, and nobody has put them on the shelf yet.
+        #: Released blocks that are not on the shelf yet.
         self._returned: deque[tuple[Block, int]] = deque()
-        #: Off the shelf, and on their way to the resource below.
+        #: Blocks off the shelf, to be released to the resource below.
         self._leaving: deque[Block] = deque()
         #: By number, in the order in which they became idle: the block, its size, and since when.
         self._idle: OrderedDict[int, tuple[Block, int, float]] = OrderedDict()
@@ -134,7 +134,7 @@ class Pool:
         self._settle()
 
     def trim(self, to_bytes: int = 0) -> int:
-        """Let go of what has been idle longest until no more than `to_bytes` are kept; how many bytes it was."""
+        """Release the blocks that were idle longest until at most `to_bytes` are kept; returns the bytes released."""
         with self._lock:
             self._put_on_shelf()
             before = self._idle_bytes
@@ -144,7 +144,7 @@ class Pool:
         return given
 
     def expire(self) -> None:
-        """Let go of what has been idle too long."""
+        """Release blocks that have been idle too long."""
         with self._lock:
             self._put_on_shelf()
             self._drop_expired()
@@ -169,21 +169,15 @@ class Pool:
         return snapshot
 
     def _settle(self) -> None:
-        """Do what a release left to do, unless somebody else is at it: then they do this too before they are done."""
+        """Finish deferred releases, unless another thread is doing so: then it does these too."""
         while self._returned and self._lock.acquire(False):
             try:
                 self._put_on_shelf()
             finally:
                 self._lock.release()
-        # Outside of the lock: what is below may call back, or take its time.
-        while self._leaving:
-            try:
-                block = self._leaving.popleft()
-            except IndexError:  # another thread was faster
-                return
-            self._upstream.release(block)
+        release_all(self._leaving, self._upstream)
 
-    # Everything below is called with the lock held.
+    # The caller of everything below must hold the lock.
 
     def _put_on_shelf(self) -> None:
         now = self._clock()
@@ -216,7 +210,7 @@ class Pool:
         self._next_expiry = self._idle_since(now) + self._idle_seconds
 
     def _idle_since(self, now: float) -> float:
-        """When the block became idle that has been so for the longest time."""
+        """The time since which the oldest idle block is idle."""
         return next(iter(self._idle.values()))[2] if self._idle else now
 
     def _drop_oldest(self) -> None:

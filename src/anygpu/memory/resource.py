@@ -5,7 +5,7 @@ pool, figures, a second try) is what it is wrapped in.
 
 Releases come from finalizers: on any thread, and in the middle of anything, even of `allocate` on the same thread.
 A lock taken there would wait for itself. So no resource waits in `release`: it strikes the block off a dictionary
-(one step that nothing can interrupt), puts it into a queue, and whoever has the lock, or takes it next, does the rest.
+(one step that nothing can interrupt), appends it to a queue, and the current or next holder of the lock does the rest.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Block:
 
     #: The library's own object.
     handle: Any
-    #: All of it: what was asked for, rounded up.
+    #: The whole size: what was requested, rounded up.
     nbytes: int
-    #: In the order in which blocks were made, in this process.
+    #: The order of creation in this process.
     number: int
 
     def __init__(self, handle: Any, nbytes: int) -> None:
@@ -44,13 +44,13 @@ class Block:
 
 
 class Resource(Protocol):
-    """Where blocks come from."""
+    """A source of blocks."""
 
     def allocate(self, nbytes: int, *, owner: str | None = None) -> Block:
-        """At least so many bytes, with anything in them; `owner` is whom `Stats` counts them for."""
+        """Allocate at least `nbytes`, uninitialised; `Stats` counts them for `owner`."""
 
     def release(self, block: Block) -> None:
-        """Give back what `allocate` of this resource returned, once. On any thread and at any moment; never waits.
+        """Release a block of this resource, once. Callable on any thread at any moment; never waits.
 
         Work that was submitted before may still be using the block; work that is submitted later must not.
         """
@@ -65,10 +65,10 @@ class Wrapping(Resource, Protocol):
 
 @runtime_checkable
 class Reclaiming(Protocol):
-    """A resource that holds memory which nobody uses."""
+    """A resource that caches unused memory."""
 
     def reclaim(self) -> int:
-        """Give all of that back, after waiting for the device where it must; how many bytes it was."""
+        """Free all cached memory, after waiting for the device where necessary; returns the bytes freed."""
 
 
 Wanted = TypeVar("Wanted")
@@ -88,9 +88,19 @@ def find(resource: Resource, kind: type[Wanted]) -> Wanted | None:
 
 
 def reclaim(resource: Resource) -> bool:
-    """Give back everything that is held without being used, layer by layer; whether there was anything."""
+    """Free all cached memory, layer by layer; returns whether there was any."""
     given = [layer.reclaim() for layer in layers(resource) if isinstance(layer, Reclaiming)]
     return any(given)
+
+
+def release_all(blocks: deque[Block], upstream: Resource) -> None:
+    """Release queued blocks to the resource below. Called without a lock: that resource may call back, or be slow."""
+    while blocks:
+        try:
+            block = blocks.popleft()
+        except IndexError:  # another thread was faster
+            return
+        upstream.release(block)
 
 
 def refuse_negative(nbytes: int) -> None:
@@ -99,7 +109,7 @@ def refuse_negative(nbytes: int) -> None:
 
 
 def not_ours(block: Block, resource: Resource) -> InvalidOption:
-    """What `release` raises for a block that is not out."""
+    """The error of `release` for a block that is not allocated."""
     return InvalidOption(
         f"{block!r} is not out from {type(resource).__name__}: it was released before, or came from another resource. "
         "Release each block once, where it was allocated."
@@ -135,7 +145,7 @@ class DeviceMemory:
 
     @property
     def live_blocks(self) -> int:
-        """How many the library has made and not been given back."""
+        """The number of blocks that the library has allocated and not freed."""
         return len(self._live) + len(self._returned)
 
     @property
@@ -163,7 +173,7 @@ class DeviceMemory:
         self._settle()
 
     def reclaim(self) -> int:
-        """Give the library the blocks that were released while the device was busy."""
+        """Free the blocks that were released while the device was busy."""
         with self._guard:
             return self._give_back()
 
@@ -187,7 +197,7 @@ class DeviceMemory:
             raise ours from error
 
     def _settle(self) -> None:
-        # Asked again after the lock is let go: a block that came in between would otherwise lie there.
+        # Checked again after the lock is released: a block that came in between would otherwise stay.
         while self._returned and self._guard.acquire(False):
             try:
                 self._give_back()

@@ -1,4 +1,4 @@
-"""How much memory is out, by whom, and how much it was at most."""
+"""Counts allocated memory by owner, and its peak."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ import msgspec
 
 from anygpu.memory.resource import Block, Resource, not_ours
 
-#: Whom a block belongs to when nobody said.
+#: The owner of a block without one.
 UNOWNED = "unowned"
 
-#: So many changes are written down before they are added up.
+#: Changes that are queued before they are added up.
 _ADD_UP_AT = 256
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What one owner has out."""
+    """The allocations of one owner."""
 
     blocks: int = 0
     bytes: int = 0
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one moment. Bytes are those of whole blocks."""
+    """A snapshot. Bytes are those of whole blocks."""
 
     blocks: int
     bytes: int
-    #: Since the beginning, or since `reset_peak`.
+    #: Since creation, or since `reset_peak`.
     peak_bytes: int
-    #: Ever given out.
+    #: All allocations so far.
     total_blocks: int
     total_bytes: int
-    #: Only owners who have something out.
+    #: Owners with allocations only.
     by_owner: dict[str, Held]
 
 
 class Stats:
-    """Counts what passes through it. Put it outermost to see owners; below a pool it sees what the device gives."""
+    """Counts allocations. As the outermost layer it sees owners; below a pool, the device's allocations."""
 
     def __init__(self, upstream: Resource) -> None:
         self._upstream = upstream
         self._lock = threading.Lock()
         self._live: dict[Block, str] = {}
-        #: Owners and bytes, negative for a release, as they happened: only whoever adds them up needs the lock.
+        #: Owners and bytes, negative for a release, in order. Only adding them up needs the lock.
         self._changes: deque[tuple[str, int]] = deque()
         self._bytes = 0
         self._peak_bytes = 0
@@ -71,7 +71,7 @@ class Stats:
         name = self._live.pop(block, None)
         if name is None:
             raise not_ours(block, self)
-        # Before the block is passed on: whoever gets it next must not count beside its last owner.
+        # Before the block is passed on: its next owner must not be counted beside the last one.
         self._changes.append((name, -block.nbytes))
         self._upstream.release(block)
 
@@ -88,7 +88,7 @@ class Stats:
             )
 
     def reset_peak(self) -> None:
-        """Let `peak_bytes` begin anew at what is out now."""
+        """Reset `peak_bytes` to the bytes allocated now."""
         with self._lock:
             self._add_up()
             self._peak_bytes = self._bytes
@@ -109,5 +109,5 @@ class Stats:
                     self._peak_bytes = self._bytes
             else:
                 held[0] -= 1
-        # Owners who have nothing left are forgotten: there may be a new one for every call.
+        # Owners without allocations are forgotten: there may be a new one for every call.
         self._by_owner = {owner: held for owner, held in self._by_owner.items() if held[0]}

@@ -1,4 +1,4 @@
-"""Three ways to treat a device's memory, each a composition of resources over the device's own.
+"""Three memory strategies, each a composition of resources over the device's own.
 
 All of them count by owner outermost, keep to a budget, and try again after giving back what is held unused.
 """
@@ -17,15 +17,15 @@ from anygpu.memory.pool import Pool
 from anygpu.memory.resource import Resource, reclaim
 from anygpu.memory.stats import Stats
 
-#: Called with the bytes that are missing: moves or drops arrays that can be had again; whether there were any.
+#: Called with the missing bytes: evicts arrays that can be restored; returns whether there were any.
 Evict = Callable[[int], bool]
 
-#: What a pool keeps idle when nobody says how much; an engine knows better from its device's memory.
+#: Default for the idle bytes of a pool; engines pass a value that fits their device.
 KEEP_BYTES = 256 << 20
 
 
 def eager(memory: Resource, *, device: str, budget: int | None = None, evict: Evict | None = None) -> Stats:
-    """Every block is made when it is asked for and freed when it is released: the least memory, and the slowest.
+    """Blocks are allocated and freed immediately: the least memory, and the slowest.
 
     For devices with little memory, and to find out whether a fault has to do with reuse.
     """
@@ -60,7 +60,7 @@ def pooled(
     idle_seconds: float = 60.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Stats:
-    """Blocks are kept for the next one who asks: the default. The budget bounds idle blocks as well."""
+    """Blocks are kept for reuse: the default. The budget bounds idle blocks as well."""
     limited = _within(memory, budget, device)
     return _finished(Pool(limited, keep_bytes=keep_bytes, idle_seconds=idle_seconds, clock=clock), evict)
 
@@ -71,7 +71,7 @@ def _within(memory: Resource, budget: int | None, device: str) -> Resource:
 
 def _finished(resource: Resource, evict: Evict | None) -> Stats:
     def free(nbytes: int, last: bool) -> bool:
-        """What costs nothing first; then arrays in dead cycles; then arrays that somebody would have to make again.
+        """Free cached blocks first, then arrays in dead cycles, then arrays that would have to be restored.
 
         One of them at the first try, if it helps; at the last one all of them.
         """
@@ -80,7 +80,7 @@ def _finished(resource: Resource, evict: Evict | None) -> Stats:
             freed |= collect()
         if evict is not None and (last or not freed):
             freed |= evict(nbytes)
-        # What was just released may lie in a pool, in blocks of another size.
+        # The released memory may be in a pool, in blocks of another size.
         reclaim(resource)
         return freed
 
