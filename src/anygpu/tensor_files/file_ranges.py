@@ -1,4 +1,4 @@
-"""Where the numbers of one array are in a file, for the two formats that keep them in one stretch: npy and safetensors.
+"""The range of one array in a file, for the two formats that store it contiguously: npy and safetensors.
 
 Both are read without running anything that a file says: npy files with pickled objects are refused, and the header of a
 safetensors file is checked in full before any of it is believed.
@@ -17,7 +17,7 @@ from anygpu.tensor_files.header import KIND_OF, Entry, Header, encoded_header, r
 
 
 class FileRange(NamedTuple):
-    """An array in a file: its numbers lie one after the other, as C or as Fortran lays them out."""
+    """A contiguous array in a file, in C or Fortran order."""
 
     path: Path
     offset: int
@@ -55,7 +55,7 @@ def in_safetensors(path: Path, name: str) -> FileRange:
 
 
 def stretch_in(header: Header, path: Path, name: str) -> FileRange:
-    """Of a tensor of a safetensors file whose header was read."""
+    """The range of a tensor in a safetensors file whose header was read."""
     entry = entry_in(header, path, name)
     if entry.numpy_dtype is None:
         raise InvalidOption(
@@ -73,7 +73,7 @@ def entry_in(header: Header, path: Path, name: str) -> Entry:
 
 
 def safetensors_header(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """What a file with this one tensor begins with."""
+    """The header of a file with this one tensor."""
     kind = KIND_OF.get(dtype.name)
     if kind is None:
         raise InvalidOption(f"safetensors files have no {dtype}; write a .npy file instead.")

@@ -1,4 +1,4 @@
-"""A model's folder: many safetensors files as one, by an index that says which tensor is where, or all that are there.
+"""A model's folder: many safetensors files as one, by an index of tensors, or simply all that are there.
 
 With an index, opening reads the index and opens the files, but reads none of their headers: a header is read and
 checked when the first of its tensors is asked for. The files are open from the beginning, so a folder that is saved
@@ -28,7 +28,7 @@ from anygpu.tensor_files.writing import is_part_of_a_save
 
 SUFFIX = ".safetensors"
 INDEX = "model.safetensors.index.json"
-#: In the metadata of an index: files of the save before, which are removed after the index has its name.
+#: In the metadata of an index: files of the previous save, which are removed after the index is in place.
 REPLACED = "anygpu.replaced"
 
 _ATTEMPTS = 10
@@ -37,9 +37,9 @@ _MAP = msgspec.json.Decoder(dict[str, str])
 
 
 class Index(NamedTuple):
-    #: From the name of a tensor to that of its file, which was checked to stay in the folder.
+    #: By tensor, the name of its file, which was checked to be in the folder.
     files: dict[str, str]
-    #: Files of the save before, which may still be there.
+    #: Files of the previous save, which may still exist.
     replaced: tuple[str, ...]
 
 
@@ -58,16 +58,16 @@ def open_folder(path: str | os.PathLike[str], *, outside_links: bool = False) ->
 
 
 class TensorFolder:
-    """The tensors of all files of a folder. `open_folder` makes these."""
+    """The tensors of all files of a folder. Created by `open_folder`."""
 
     def __init__(self, folder: Path, *, outside_links: bool = False) -> None:
         self.path = folder
         self._outside_links = outside_links
         self._lock = threading.Lock()
         self._closed = False
-        #: A file is open at first, and becomes tensors when one is asked for.
+        #: A file is opened first, and parsed when one of its tensors is used.
         self._files: dict[str, io.FileIO | TensorFile] = {}
-        #: And why some could not.
+        #: Errors of files that could not be parsed.
         self._broken: dict[str, str] = {}
         if (folder / INDEX).is_file():
             self._where = self._by_index()
@@ -85,7 +85,7 @@ class TensorFolder:
 
     @property
     def copied_bytes(self) -> int:
-        """As of a file, over all that were used."""
+        """The same as for a file, summed over the files that were used."""
         return sum(each.copied_bytes for each in self._files.values() if isinstance(each, TensorFile))
 
     def file(self, name: str) -> TensorFile:
@@ -125,7 +125,7 @@ class TensorFolder:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Of all files; where two say different things under one name, the later one's."""
+        """The metadata of all files; for equal keys, that of the later file."""
         found: dict[str, str] = {}
         with self._lock:
             for where in list(self._files):
@@ -133,7 +133,7 @@ class TensorFolder:
         return found
 
     def close(self) -> None:
-        """Let go of all files. Views that somebody still has keep theirs mapped until they are gone too."""
+        """Close all files. A file stays mapped while views of it exist."""
         with self._lock:
             self._closed = True
             for each in self._files.values():
@@ -179,7 +179,7 @@ class TensorFolder:
         return found
 
     def _by_index(self) -> dict[str, str]:
-        """A save meanwhile may have replaced the index and removed the files of the old one: then begin again."""
+        """Start again if a concurrent save has replaced the index and removed the files of the old one."""
         place = self.path / INDEX
         for attempt in range(_ATTEMPTS):
             self._require_inside(place)
@@ -205,7 +205,7 @@ class TensorFolder:
         found = sorted(
             each.name
             for each in self.path.iterdir()
-            # Parts of a save whose index was never written are nobody's model.
+            # Parts of a save whose index was never written do not belong to the model.
             if each.suffix == SUFFIX and not each.name.startswith(".") and not is_part_of_a_save(each.name)
         )
         if not found:
@@ -238,7 +238,7 @@ class TensorFolder:
 
 
 def read_index(path: Path, text: bytes) -> Index:
-    """Its names are checked: every file is in the folder, and none is a pickle."""
+    """Check the names in an index: every file is in the folder, and none is a pickle."""
     try:
         table = _TABLE.decode(text)
         files = _MAP.decode(table["weight_map"])
@@ -274,7 +274,7 @@ def stays_inside(name: str) -> bool:
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Also after all links were followed."""
+    """Check that the path stays in the folder after following links."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 

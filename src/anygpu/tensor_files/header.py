@@ -1,4 +1,4 @@
-"""What a safetensors file begins with: eight bytes of length, and a JSON table of its tensors.
+"""The header of a safetensors file: eight bytes of length, and a JSON table of its tensors.
 
 Nothing of a header is believed before all of it was checked: length, names, types, sizes, bounds, holes and overlaps. A
 file that passes can be mapped and looked at without further questions.
@@ -20,9 +20,9 @@ from anygpu.program.dtypes import ITEMSIZE, DType
 
 #: The package safetensors refuses longer headers too.
 LONGEST_HEADER = 100_000_000
-#: Of an array of NumPy.
+#: The maximum number of dimensions of a NumPy array.
 MOST_AXES = 64
-#: The numbers begin at a multiple of this, so that a map of the file has them where a processor likes them.
+#: The data begins at a multiple of this, so that it is aligned in a memory map.
 ALIGNMENT = 64
 #: The one key of the table that is not a tensor.
 METADATA = "__metadata__"
@@ -34,7 +34,7 @@ KINDS: dict[str, DType] = {
 }  # fmt: skip
 KIND_OF: dict[str, str] = {dtype: kind for kind, dtype in KINDS.items()}
 
-#: Bits of an element. The last rows are types of the format that nobody here computes with.
+#: Bits per element. The last rows are types of the format without a counterpart in anygpu.
 BITS: dict[str, int] = {
     **{kind: ITEMSIZE[dtype] * 8 for kind, dtype in KINDS.items()},
     **dict.fromkeys(("F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E5M2FNUZ", "F8_E4M3FNUZ"), 8),
@@ -50,7 +50,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tensor, in the words of the format; the offsets count from where the numbers begin."""
+    """One tensor in the terms of the format; offsets are relative to the beginning of the data."""
 
     dtype: str
     shape: tuple[_Count, ...]
@@ -75,7 +75,7 @@ _NUMPY = {kind: np.dtype(dtype).newbyteorder("<") for kind, dtype in KINDS.items
 class Header(NamedTuple):
     entries: dict[str, Entry]
     metadata: dict[str, str]
-    #: Where the numbers begin in the file.
+    #: The offset of the data in the file.
     begin: int
 
 
@@ -85,7 +85,7 @@ _METADATA = msgspec.json.Decoder(dict[str, str])
 
 
 def read_header(path: str, file: io.FileIO) -> Header:
-    """Of an open file, from its beginning."""
+    """Read the header of an open file."""
     size = os.fstat(file.fileno()).st_size
     first = _read(path, file, min(8, size))
     length = int.from_bytes(first, "little")
@@ -95,7 +95,7 @@ def read_header(path: str, file: io.FileIO) -> Header:
 
 
 def parse_header(path: str, text: bytes, size: int) -> Header:
-    """Of a file with this many bytes, whose header is `text`."""
+    """Parse the header `text` of a file of this size."""
     if text[:1] != b"{":
         raise InvalidTensorFile(path, "it is not a safetensors file: its header is not a table of tensors")
     try:
@@ -106,7 +106,7 @@ def parse_header(path: str, text: bytes, size: int) -> Header:
     told = table.pop(METADATA, None)
     metadata = {} if told is None else _metadata(path, told)
     entries = {name: _entry(path, name, raw) for name, raw in table.items()}
-    # Of two equal keys the decoder keeps one, and then there are more strings than what was kept accounts for.
+    # Of two equal keys the decoder keeps one, which shows by the number of strings in the text.
     expected = 5 * len(entries) + (0 if told is None else 1 + 2 * len(metadata))
     if strings_in(text) != expected:
         raise InvalidTensorFile(path, "its header has a name twice")
@@ -119,7 +119,7 @@ def parse_header(path: str, text: bytes, size: int) -> Header:
 
 
 def encoded_header(entries: Mapping[str, Entry], metadata: Mapping[str, str] | None = None) -> bytes:
-    """What a file with these tensors begins with, up to its numbers."""
+    """The header of a file with these tensors, up to the data."""
     table: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     table.update(entries)
     try:
@@ -136,7 +136,7 @@ def encoded_header(entries: Mapping[str, Entry], metadata: Mapping[str, str] | N
 
 
 def strings_in(text: bytes) -> int:
-    """How many strings a valid JSON text has, keys included: inside of one, a quote is always after a backslash."""
+    """The number of strings in a valid JSON text, keys included: inside a string, a quote follows a backslash."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"")
         return (text.count(b'"') - text.count(b'\\"')) // 2
@@ -144,7 +144,7 @@ def strings_in(text: bytes) -> int:
 
 
 def shown(name: str) -> str:
-    """A name as messages have it: a file can hold names of megabytes."""
+    """A name shortened for messages: a file can contain names of megabytes."""
     return repr(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!r}…"
 
 
@@ -180,7 +180,7 @@ def _entry(path: str, name: str, raw: msgspec.Raw) -> Entry:
 
 
 def _without_gaps(path: str, entries: Mapping[str, Entry]) -> int:
-    """Where the last tensor ends, when each begins where another ends."""
+    """The end of the last tensor, if the tensors are contiguous."""
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         start, stop = entry.data_offsets

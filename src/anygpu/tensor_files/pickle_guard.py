@@ -1,4 +1,4 @@
-"""Files that are refused by their name, because reading them would run whatever they say: pickles."""
+"""Refuses pickles by their name, because reading them would run arbitrary code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from anygpu.errors import InvalidTensorFile
 
-#: What torch and others name their pickles.
+#: Suffixes that torch and others use for pickles.
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 _NUMPYS = (".npy", ".npz")
 

@@ -47,7 +47,7 @@ def opened(path: Path) -> io.FileIO:
 
 
 class TensorFile:
-    """The tensors of one file. `open_file` makes these.
+    """The tensors of one file. Created by `open_file`.
 
     What `values` returns stays valid after `close`, and after the file was saved anew under the same name: it is of the
     file as it was. Nobody may shorten the file in place while it is open; the system ends processes for that.
@@ -71,17 +71,17 @@ class TensorFile:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the file says about itself; what anygpu wrote of each tensor is in `hash` and `owner`."""
+        """The metadata of the file, without anygpu's own: see `hash` and `owner`."""
         return users_own(self._header.metadata)
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that `values` has made anew, because NumPy has no bfloat16. Everything else is a view of the file."""
+        """Bytes that `values` has copied, because NumPy has no bfloat16. All other tensors are views of the file."""
         return self._copied
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors."""
+        """The size of all tensors."""
         return sum(entry.nbytes for entry in self._header.entries.values())
 
     def spec(self, name: str) -> Spec:
@@ -110,7 +110,7 @@ class TensorFile:
         return found
 
     def bits(self, name: str) -> HostArray:
-        """The same as unsigned integers of the same width: a view for every type of whole bytes, bfloat16 as well."""
+        """The same as unsigned integers of equal width: a view for every type of whole bytes, including bfloat16."""
         entry = self._entry(name)
         if BITS[entry.dtype] % 8:
             raise self._unknown(name, entry)
@@ -118,11 +118,11 @@ class TensorFile:
         return self._view(entry, np.dtype(f"<u{width}"))
 
     def stretch(self, name: str) -> FileRange:
-        """Where the tensor lies in the file, for readers that go through it piece by piece."""
+        """The range of the tensor in the file, for readers that read it piece by piece."""
         return stretch_in(self._header, self.path, name)
 
     def hash(self, name: str) -> str | None:
-        """Of its content as the file tells it, without looking; `None` when the file tells none."""
+        """The hash of the content as the file states it, unchecked; `None` if it states none."""
         self._entry(name)
         return self._header.metadata.get(HASH + name)
 
@@ -131,7 +131,7 @@ class TensorFile:
         return self._header.metadata.get(OWNER + name)
 
     def check(self, name: str) -> int | None:
-        """Read the tensor and compare it with its hash: the bytes that were compared, `None` when there is no hash."""
+        """Compare the tensor with its hash; returns the bytes compared, `None` if there is no hash."""
         entry = self._entry(name)
         told = self._header.metadata.get(HASH + name)
         if told is None or not is_known(told):
@@ -145,7 +145,7 @@ class TensorFile:
         return entry.nbytes
 
     def close(self) -> None:
-        """Let go of the file. Views that somebody still has keep it mapped until they are gone too."""
+        """Close the file. It stays mapped while views of it exist."""
         self._pages = None
 
     def __contains__(self, name: object) -> bool:

@@ -1,4 +1,4 @@
-"""Saves of tensors that are whole or did not happen: whoever opens the name sees the old file or the new one.
+"""Atomic saves of tensors: a reader sees the old file or the new one, never a part.
 
 One file is written beside its target and then takes its name. Several files are written under new names; the index,
 which is what makes them a model, takes its name last, and the files that it replaces are removed after that.
@@ -42,19 +42,19 @@ _SINGLE = "model.safetensors"
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """What a save has written."""
+    """The result of a save."""
 
     path: Path
     files: tuple[Path, ...]
-    #: Of the tensors, without headers.
+    #: The size of the tensors, without headers.
     nbytes: int
-    #: By the name of the tensor; empty when none were asked for.
+    #: Hashes by tensor; empty if they were not requested.
     hashes: dict[str, str]
 
 
 class _Tensor(NamedTuple):
     name: str
-    #: An array, or something that becomes one when its turn comes.
+    #: An array, or an object that is converted to one when it is written.
     given: Any
     kind: str
     shape: tuple[int, ...]
@@ -130,14 +130,14 @@ def _save_folder(
         write_all(index.file, memoryview(msgspec.json.format(text, indent=2)))
         index.take_name(folder / INDEX)
     finally:
-        # After a failure this removes the new files, after success the old ones: whatever the index does not name.
+        # After a failure this removes the new files, after success the old ones: those that the index does not name.
         index.abandon()
         _clear(folder)
     return Saved(path=folder, files=tuple(folder / name for name in names), nbytes=total, hashes=found)
 
 
 def _write(file: io.FileIO, tensors: Sequence[_Tensor], metadata: Mapping[str, str], hashes: bool) -> dict[str, str]:
-    """The numbers first, in one pass that also hashes them, then the header in the place that was left for it."""
+    """Write the data in one pass that also hashes it, then the header in the space left for it."""
     entries = _laid_out(tensors)
     found = {each.name: NO_HASH for each in tensors} if hashes else {}
     room = len(_header(tensors, entries, metadata, found))
@@ -169,8 +169,8 @@ def _header(
 
 
 def _laid_out(tensors: Sequence[_Tensor]) -> dict[str, Entry]:
-    """Where each goes. The format allows no holes, so what fills whole lines of the cache comes first: then all of it
-    begins at such a line, and the rest at least at a multiple of its element's size."""
+    """The offset of each tensor. The format allows no gaps, so tensors of whole cache lines come first: these are
+    aligned to a cache line, and the rest at least to the size of an element."""
     offsets: dict[str, tuple[int, int]] = {}
     end = 0
     for each in sorted(tensors, key=lambda each: -_alignment(each.nbytes)):
@@ -185,7 +185,7 @@ def _alignment(nbytes: int) -> int:
 
 
 def _groups(tensors: list[_Tensor], most: int) -> list[list[_Tensor]]:
-    """In their order, none larger than allowed unless by a single tensor."""
+    """Split into shards in order, none larger than allowed unless it has a single tensor."""
     groups: list[list[_Tensor]] = []
     size = 0
     for each in tensors:
@@ -198,7 +198,7 @@ def _groups(tensors: list[_Tensor], most: int) -> list[list[_Tensor]]:
 
 
 def _files_of(folder: Path) -> list[str]:
-    """What a new index replaces, apart from what can be told by its name."""
+    """The files that a new index replaces, apart from those recognised by name."""
     try:
         found = set(read_index(folder / INDEX, (folder / INDEX).read_bytes()).files.values())
         return sorted(name for name in found if token_of_part(name) is None)
@@ -210,15 +210,15 @@ def _files_of(folder: Path) -> list[str]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what no index names and nobody writes any more. Who still writes is found out before the index is read:
-    a save that ends in between is then in the index, or replaced already."""
+    """Remove files that no index names and no process is writing. Active writers are determined before the index is
+    read: a save that ends in between is then in the index, or replaced already."""
     parts = {name: token for name in os.listdir(folder) if (token := token_of_part(name))}  # noqa: PTH208 - only the names
     alive = clear_unfinished(folder)
     try:
         index = read_index(folder / INDEX, (folder / INDEX).read_bytes())
     except FileNotFoundError:
         index = None
-    except InvalidTensorFile:  # nobody can say what is needed
+    except InvalidTensorFile:  # the files that are needed are unknown
         return
     needed = set() if index is None else set(index.files.values())
     unneeded = {name for name, token in parts.items() if token not in alive}

@@ -1,4 +1,4 @@
-"""What anygpu writes down about each tensor of a file: its dtype, its owner and the hash of its content.
+"""The metadata that anygpu stores about each tensor of a file: its dtype, its owner and a hash of its content.
 
 The metadata of a safetensors file is a table of strings, so that is their form, and other readers have them as well::
 
@@ -21,7 +21,7 @@ from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption
 from anygpu.tensor_files.header import KIND_OF, Entry
 
-#: Keys that begin so are anygpu's own.
+#: The prefix of anygpu's own keys.
 OWN = "anygpu."
 DTYPE = "anygpu.dtype:"
 OWNER = "anygpu.owner:"
@@ -32,7 +32,7 @@ _PIECE = 8 << 20
 
 
 class Hashing:
-    """The hash of one tensor, whose bytes come piece by piece."""
+    """Hashes one tensor, piece by piece."""
 
     def __init__(self, entry: Entry) -> None:
         self._state = hashlib.blake2b(f"{entry}\n".encode(), digest_size=16)
@@ -44,17 +44,17 @@ class Hashing:
         return _ALGORITHM + self._state.hexdigest()
 
 
-#: As long as every hash, for a place that is kept free.
+#: A placeholder as long as every hash.
 NO_HASH = _ALGORITHM + "0" * 32
 
 
 def is_known(told: str) -> bool:
-    """Whether it is a hash as this version makes them; later ones may have others."""
+    """Whether it is a hash in the format of this version."""
     return told.startswith(_ALGORITHM)
 
 
 def content_hash(values: HostArray) -> str:
-    """Of an array, wherever it lies and in whatever order: equal for equal dtype, shape and bytes."""
+    """The hash of an array, in any memory order: equal for equal dtype, shape and bytes."""
     name = values.dtype.name
     # Stores also have what files have no word for, such as complex128.
     kind = name if values.dtype.kind == "c" and name not in KIND_OF else kind_of(values.dtype, "the array")
@@ -65,7 +65,7 @@ def content_hash(values: HostArray) -> str:
 
 
 def hash_of_bytes(entry: Entry, data: memoryview) -> str:
-    """Of a tensor as it lies in a file."""
+    """The hash of a tensor in a file."""
     hashing = Hashing(entry)
     for start in range(0, len(data), _PIECE):
         hashing.add(data[start : start + _PIECE])
@@ -91,7 +91,7 @@ def kind_of(dtype: np.dtype[Any], what: str) -> str:
 
 
 def pieces_of(values: HostArray) -> Iterator[memoryview]:
-    """The bytes of an array as the format has them: C order, little-endian. A piece is gone when the next comes."""
+    """The bytes of an array in the format's order: C, little-endian. A piece is valid until the next is requested."""
     if not values.size:
         return
     # Types that NumPy has from elsewhere, such as bfloat16, are only bits here.

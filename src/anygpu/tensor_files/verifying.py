@@ -1,4 +1,4 @@
-"""Whether the tensors of a file or a folder still are what was saved."""
+"""Verifies the tensors of a file or a folder by their hashes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anygpu.tensor_files.safetensors import open_file
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """All hashes that were there are right."""
+    """The result of a verification in which all hashes matched."""
 
     checked: int
     nbytes: int

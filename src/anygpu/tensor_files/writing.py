@@ -1,4 +1,4 @@
-"""Files that take their name only when they are whole, and the clearing away of those whose process died before.
+"""Atomic writes: a file gets its name when it is complete, and leftovers of dead processes are removed.
 
 A file is written beside its target under a name of its own, and locked while its process lives: whoever can lock such a
 file knows that nobody will finish it. The lock is the system's, which gives it back however a process ends.
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-if sys.platform != "win32":  # there a file that somebody has open cannot be removed, which is lock enough
+if sys.platform != "win32":  # there an open file cannot be removed, which is lock enough
     import fcntl
 
 _UNFINISHED = re.compile(r"\.anygpu-saving-([0-9a-f]{16})")
@@ -27,7 +27,7 @@ class Unfinished:
     """A file that is being written. `token` is in its name, and in those of other files that belong to it."""
 
     def __init__(self, folder: Path, *, like: os.stat_result | None) -> None:
-        """In this folder, to be as open to others as the file that it replaces."""
+        """A new file in the folder, with the permissions of the file that it replaces."""
         while True:
             self.token = secrets.token_hex(8)
             self.path = folder / f".anygpu-saving-{self.token}"
@@ -37,7 +37,7 @@ class Unfinished:
             self.file.close()
 
     def take_name(self, target: Path) -> None:
-        """It is whole: on the disk first, then under the name, then the name on the disk."""
+        """Complete the file: flush it, rename it, and flush the folder."""
         sync_file(self.file)
         if sys.platform == "win32":
             self.file.close()  # Windows renames no open file
@@ -51,9 +51,9 @@ class Unfinished:
         self.path.unlink(missing_ok=True)
 
     def _locked(self) -> bool:
-        """False when somebody took it for abandoned in the moment before it was locked."""
+        """Lock the file; `False` if another process removed it as a leftover just before."""
         if sys.platform != "win32":
-            with contextlib.suppress(OSError):  # a file system without locks: then nobody else can lock it either
+            with contextlib.suppress(OSError):  # a file system without locks: no other process can lock it either
                 fcntl.flock(self.file, fcntl.LOCK_EX)
         try:
             return os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
@@ -62,7 +62,7 @@ class Unfinished:
 
 
 def new_file(path: Path, like: os.stat_result | None) -> io.FileIO:
-    """For writing; `like` another file in who may read it, if there is one."""
+    """A file for writing, with the permissions of `like` if that exists."""
     mode = 0o666 if like is None else 0o600
     file = open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
     if like is not None and sys.platform != "win32":
@@ -76,7 +76,7 @@ def new_file(path: Path, like: os.stat_result | None) -> io.FileIO:
 
 
 def clear_unfinished(folder: Path) -> set[str]:
-    """Remove what dead processes began; the tokens of those who still write."""
+    """Remove files of dead processes; returns the tokens of active writers."""
     alive = set()
     for each in sorted(os.listdir(folder)):  # noqa: PTH208 - only the names
         if (match := _UNFINISHED.fullmatch(each)) and not _removed_as_dead(folder / each):
@@ -85,7 +85,7 @@ def clear_unfinished(folder: Path) -> set[str]:
 
 
 def part_name(token: str, number: int, count: int) -> str:
-    """Of one file of a save into several."""
+    """The name of one file of a sharded save."""
     return f"model-{token}-{number:05}-of-{count:05}.safetensors"
 
 
@@ -114,7 +114,7 @@ def sync_file(file: io.FileIO) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """So that a new name in it is there after a power cut as well."""
+    """Flush the folder, so that a new name survives a power failure."""
     if sys.platform != "win32":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
