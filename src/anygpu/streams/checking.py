@@ -1,4 +1,4 @@
-"""Chunks on a device, compared with NumPy's before any of them is used, and every so often afterwards."""
+"""Compares the chunks of a device with NumPy before it is trusted, and at intervals afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anygpu.program.graph import Program
 
 
 class ChunkCheck:
-    """Which devices agreed on chunks of which length."""
+    """Tracks which devices agreed with NumPy, by length of chunk."""
 
     def __init__(self, planner: Planner, function: Callable[..., Any], task: str, options: Options) -> None:
         self._planner = planner
@@ -26,7 +26,7 @@ class ChunkCheck:
         self._task = task
         self._check = options.check
         self._is_automatic = allows_numpy(options)
-        #: By device, generation and length: chunks since they were compared, and how often they were.
+        #: By device, generation and length: chunks since the last comparison, and the number of comparisons.
         self._agreed: dict[tuple[str, int, int], list[int]] = {}
 
     @property
@@ -35,7 +35,7 @@ class ChunkCheck:
         return self._is_automatic and code_of(self._function) in self._planner.pinned
 
     def is_due(self, device: str, generation: int, length: int, rates: tuple[float | None, float | None]) -> bool:
-        """Whether this chunk has to be computed on NumPy too. `rates` are what NumPy and the device take."""
+        """Whether this chunk has to be computed on NumPy too. `rates` are the times of NumPy and the device."""
         if self._check == "always":
             return True
         if self._check == "off" or not self._is_automatic:
@@ -59,7 +59,7 @@ class ChunkCheck:
         expected: Sequence[HostArray],
         results: Sequence[HostArray],
     ) -> str | None:
-        """`None` when the device is right, else why it gets no more chunks."""
+        """`None` if the device agrees, else the reason why it gets no more chunks."""
         inputs = [np.asarray(each) for each in given]
         found = judge(piece, inputs, tuple(expected), [np.asarray(each) for each in results], tuple)
         key = (device, generation, length)

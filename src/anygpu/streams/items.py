@@ -34,7 +34,7 @@ from anygpu.streams.sinks import Joined, Listed, Sink, ToFunction, sink_of
 from anygpu.streams.source import Source
 from anygpu.streams.sources import InMemory
 
-#: A function that nobody can look into is assumed to need so many times its arguments.
+#: A function that is not traced is assumed to need this many times the size of its arguments.
 _UNKNOWN_TEMPORARIES = 6
 
 
@@ -103,7 +103,7 @@ class Items:
             start, stop = begin, min(begin + size, length)
             begin = max(1, stop)
             with self._clock.reading():
-                # In memory of its own: nobody knows whether the function keeps it.
+                # In memory of its own, because the function may keep a reference to it.
                 parts = tuple(each.read(axis, start, stop, None) for each in sources)
             return parts, start, stop
 
@@ -112,7 +112,7 @@ class Items:
 
     def _sinks(self, sources: Sequence[Source]) -> list[Sink]:
         sinks = [sink_of(each) for each in (self._given if self._several else (self._given,))]
-        # What a function makes of a chunk may be longer or shorter than that, so nothing is done in place.
+        # The result of a chunk may be longer or shorter than the chunk, so nothing is done in place.
         check_apart(sinks, sources, [False] * len(sinks))
         return sinks
 

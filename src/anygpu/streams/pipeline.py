@@ -1,4 +1,4 @@
-"""Three stages at the same time: one thread reads, the caller's computes, one writes, with little between them.
+"""A pipeline of three stages: one thread reads, the caller computes, one thread writes, with short queues between.
 
 A stage that fails stops the others before their next piece, and its error is what the caller gets, unchanged.
 """
@@ -17,11 +17,11 @@ Item = TypeVar("Item")
 
 
 class Stopped(Exception):
-    """Another stage has failed, or the stream is over. Nobody outside sees it: it only ends a stage."""
+    """Ends a stage after another one has failed, or the stream is over. Not visible outside."""
 
 
 class Stages:
-    """What the stages share: whether they go on, and the first error of any of them."""
+    """The shared state of the stages: whether they go on, and the first error."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -37,7 +37,7 @@ class Stages:
 
 
 class Channel(Generic[Item]):
-    """Hands things from one stage to another, a few at most."""
+    """A bounded queue between two stages."""
 
     def __init__(self, stages: Stages, most: int, first: Iterable[Item] = ()) -> None:
         self._stages = stages
@@ -54,7 +54,7 @@ class Channel(Generic[Item]):
             self._stages.changed.notify_all()
 
     def take(self) -> Item:
-        """The next one; `Stopped` when there will be none."""
+        """The next item; raises `Stopped` if there will be none."""
         with self._stages.changed:
             self._stages.changed.wait_for(lambda: self._stages.over or self._items or self._closed)
             if self._stages.over or not self._items:
@@ -77,7 +77,7 @@ def overlap(
     write: Callable[[Done], None],
     between: int = 1,
 ) -> None:
-    """Until `read` has no more, with so many pieces at most between two stages.
+    """Run until `read` returns `None`, with at most `between` pieces queued between two stages.
 
     When this returns or raises, the two threads have ended.
     """
@@ -106,7 +106,7 @@ def overlap(
         results.close()
         threads[1].join()
     except Stopped:
-        pass  # the stage that stopped us has left its error
+        pass  # the stage that failed has recorded its error
     except BaseException as error:
         stages.stop(error)
         raise
@@ -127,7 +127,7 @@ def _started(stages: Stages, name: str, stage: Callable[[], None]) -> threading.
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
             stages.stop(error)
 
-    # What the caller has set for itself, such as who collects receipts, holds in its threads too.
+    # The caller's context variables, such as its receipt lists, apply in the threads too.
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name=f"anygpu-stream-{name}")
     thread.start()
     return thread

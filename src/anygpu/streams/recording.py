@@ -1,4 +1,4 @@
-"""From a function of whole arrays to a program that can be cut along one axis, without any of the arrays' values."""
+"""Traces a function of whole arrays into a program that can be split along one axis, without the arrays' values."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from anygpu.streams.source import span_of
 class Returned(NamedTuple):
     """An array that the function returns."""
 
-    #: Of the results of the program.
+    #: The index among the results of the program.
     number: int
     spec: Spec
-    #: The one that is cut; `None` when it is the same in every chunk.
+    #: The axis that is split; `None` if the array is the same in every chunk.
     axis: int | None
 
 
 class Stream(NamedTuple):
-    """A function of whole arrays, recorded, and how it is cut."""
+    """A traced function of whole arrays, and how it is split."""
 
     task: str
     function: Callable[..., Any]
     options: Options
     traced: Traced
-    #: `None` when there is nothing to cut: the axis has length 0 or 1.
+    #: `None` if there is nothing to split: the axis has length 0 or 1.
     way: Cut | None
     length: int
-    #: For each source the input of the program that it is; `None` for one that is not used.
+    #: For each source, its input of the program; `None` if it is not used.
     inputs: tuple[int | None, ...]
-    #: What the program takes; for sources there is a stand-in of the same shape.
+    #: The inputs of the program; for sources, a placeholder of the same shape.
     values: list[Any]
 
     @property
@@ -51,14 +51,14 @@ class Stream(NamedTuple):
 
     @property
     def axes(self) -> tuple[int | None, ...]:
-        """For each result the axis that is cut; `None` for one that is the same in every chunk."""
+        """For each result, the axis that is split; `None` if it is the same in every chunk."""
         return self.way.outputs if self.way is not None else (None,) * len(self.program.outputs)
 
     def piece(self, start: int, stop: int) -> Program:
         return self.program if self.way is None else cut(self.program, self.way, start, stop)
 
     def given(self, chunks: Sequence[HostArray], start: int, stop: int) -> list[Any]:
-        """What the program of a piece takes. Those that every piece takes whole are the same objects each time."""
+        """The inputs of the program of a piece. Inputs that every piece takes whole are the same objects each time."""
         given = list(self.values)
         for position, axis in enumerate(self.way.inputs if self.way is not None else ()):
             if axis is not None:
@@ -124,5 +124,5 @@ def recorded(
 
 
 def returned_by(traced: Traced) -> list[int | None]:
-    """For each leaf of what the function returns: which result of the program it is; `None` for what is none."""
+    """For each leaf of the return value, its index among the program's results; `None` if it is not a result."""
     return traced.results_returned

@@ -1,4 +1,4 @@
-"""What a stream reports: its result, how long each stage was busy, and on the way how far it is."""
+"""The report of a stream: its result, the time of each stage, and its progress."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from anygpu.streams.source import Source, shortened
 from anygpu.units import readable_bytes, readable_seconds
 
 Stage = Literal["reading", "computing", "writing"]
-#: Chunks of more bytes than this are no faster.
+#: Larger chunks are not faster.
 CHUNK_BYTES = 16 << 20
 #: Chunks on their way at once, of arguments and of results: one is worked on by each of two stages, one is between. If
 #: memory allows it there are more, so that a stage which is held up for a moment does not hold up the others.
 IN_FLIGHT, MOST_IN_FLIGHT = 3, 6
-#: Of the memory that is allowed: the rest is for what allocators round up, and for Python.
+#: The usable share of the memory limit: the rest is for allocator overhead and Python.
 USABLE = 0.8
-#: Chunks are not made smaller than this for what else the process takes.
+#: Chunks are not made smaller than this because of other memory of the process.
 LEAST_BYTES = 1 << 20
 #: Receipts say why.
 NOT_PREDICTED = "a stream as a whole is not predicted"
 
 
 class Seconds(msgspec.Struct, frozen=True, kw_only=True):
-    """How long each stage was busy. They work at the same time: together they are more than the total."""
+    """The busy time of each stage. Stages overlap, so their sum exceeds the total."""
 
     read: float
-    #: To the device and back, which the computing waits for.
+    #: Transfers to and from the device, which computing waits for.
     transfer: float
     compute: float
     write: float
@@ -40,19 +40,19 @@ class Seconds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Streamed(NamedTuple):
-    """What came out of a stream, and how it went."""
+    """The result of a stream, with its receipt and timings."""
 
     #: The array, the path or whatever the results went into; several if the function returns several.
     value: Any
     receipt: Receipt
     chunks: int
     seconds: Seconds
-    #: The most that was held at once: chunks on their way, and what computing needed for one of them.
+    #: Peak memory: the chunks in flight, and the memory for computing one of them.
     peak_bytes: int
 
     @property
     def slowest(self) -> Stage:
-        """The stage that the others waited for. Computing has its transfers with it."""
+        """The stage that the others waited for. Computing includes transfers."""
         return max(self._stages, key=lambda stage: self._stages[stage])
 
     @property
@@ -76,7 +76,7 @@ class Streamed(NamedTuple):
 
 
 class Clock:
-    """Adds up what the stages take."""
+    """Adds up the times of the stages."""
 
     def __init__(self) -> None:
         self.begin = time.perf_counter()
@@ -105,5 +105,5 @@ class Clock:
 
 
 def bytes_of_a_step(source: Source, axis: int) -> int:
-    """Of one element of the axis, with everything that it has along the others."""
+    """The bytes of one step along the axis."""
     return math.prod(shortened(source.shape, axis, 1)) * source.dtype.itemsize

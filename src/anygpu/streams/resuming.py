@@ -1,4 +1,4 @@
-"""What a stream leaves beside a file that it writes, so that another process can go on after it was killed."""
+"""The record beside a file that a stream writes, from which another process can resume it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _VERSION = 2
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What was being computed from what, and how far that is."""
+    """The identity of a stream, and how far it has come."""
 
     version: int = _VERSION
     #: The key of the program of the whole array.
     program: str
-    #: Of the arrays that the function uses beside its arguments.
+    #: A hash of the arrays that the function uses besides its arguments.
     surroundings: str
     axis: int
     sources: tuple[Identity, ...]
     #: Names of the files.
     sinks: tuple[str, ...]
-    #: Of the axis of the results that is cut, how much is in the files, and on the disk.
+    #: Steps along the split axis of the results that are in the files, and on the disk.
     done: int = 0
     length: int
-    #: From where to where each piece went, and a hash of its numbers in all the files.
+    #: The span of each piece, and a hash of its values in all files.
     pieces: tuple[tuple[int, int, str], ...] = ()
 
 
@@ -48,12 +48,12 @@ def digest_of(arrays: Sequence[Any]) -> str:
 
 
 def place_of(path: Path) -> Path:
-    """Where the record of a stream into this file is."""
+    """The path of the record of a stream into this file."""
     return path.with_name(f"{path.name}.partial.json")
 
 
 def begun(now: Record, partials: Sequence[Path], place: Path) -> Record:
-    """What an earlier stream has left; `now` when there was none. Raises when it was another one."""
+    """The record of an earlier stream; `now` if there is none. Raises if it was a different stream."""
     try:
         data = place.read_bytes()
     except FileNotFoundError:
@@ -74,7 +74,7 @@ def begun(now: Record, partials: Sequence[Path], place: Path) -> Record:
 
 
 def _adds_up(record: Record) -> bool:
-    """Whether its pieces follow each other from the beginning to where it says that it is."""
+    """Whether its pieces cover everything from the beginning to `done`."""
     end = 0
     for start, stop, _ in record.pieces:
         if start != end or stop < start:
@@ -84,7 +84,7 @@ def _adds_up(record: Record) -> bool:
 
 
 def write_record(record: Record, place: Path) -> None:
-    """All of it or nothing, whatever happens."""
+    """Write the record atomically."""
     new = place.with_name(f"{place.name}.new")
     with new.open("wb") as file:
         file.write(msgspec.json.encode(record))

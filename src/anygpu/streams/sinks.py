@@ -1,4 +1,4 @@
-"""Where the results of a stream go: each sink takes spans of one array, in order, from one thread.
+"""The sinks of a stream: each takes spans of one array, in order, from one thread.
 
 A file gets its whole size at once and is written with positioned writes under another name beside its own. It takes its
 name when everything is in it and on the disk, so whoever sees the name sees all of the data.
@@ -35,15 +35,15 @@ class Sink(Protocol):
     """Takes one array, span by span."""
 
     def begin(self, spec: Spec | None, axis: int | None, length: int) -> None:
-        """The array is of this shape, if it is known yet, and comes in spans of about this length of the axis."""
+        """Start an array of this shape, if it is known yet, that comes in spans of about this length."""
 
     def write(self, values: Any, start: int, stop: int) -> None: ...
 
     def finish(self) -> Any:
-        """Everything is written: what the caller gets for it."""
+        """Finish the array; returns the value for the caller."""
 
     def abandon(self) -> None:
-        """It will not be finished. May be called after `finish`, and then does nothing."""
+        """Discard an unfinished array. Does nothing after `finish`."""
 
 
 class Collected:
@@ -116,7 +116,7 @@ class Listed:
 
 
 class ToFunction:
-    """To a function of the caller's, which is told where the span is."""
+    """Into a function of the caller, which gets each span and its position."""
 
     def __init__(self, function: Callable[[Any, int, int], object]) -> None:
         self._function = function
@@ -133,7 +133,7 @@ class ToFunction:
 
 
 class ToArray:
-    """Into an array of the caller's; one that maps a file is written through that file, so that no pages of it stay."""
+    """Into an array of the caller; a memory map is written through its file, so that none of its pages stay."""
 
     def __init__(self, array: HostArray) -> None:
         if not array.flags.writeable:
@@ -186,7 +186,7 @@ class ToFile:
         self.path = path
         self._tensor = tensor
         self._resume = resume
-        # One that can be gone on with has a name that can be found again.
+        # The partial file of a resumable stream has a fixed name.
         self.partial = path.with_name(
             f"{path.name}.partial" if resume else f".{path.name}.{secrets.token_hex(4)}.partial"
         )
@@ -217,7 +217,7 @@ class ToFile:
         _write_all(file, memoryview(header), 0)
 
     def part_of_earlier(self, spec: Spec, axis: int | None, start: int, stop: int) -> HostArray | None:
-        """What an earlier stream has written there; `None` if the file is not as such a stream leaves it."""
+        """A span that an earlier stream has written; `None` if the file does not look like its partial file."""
         shape, dtype = spec.shape, to_numpy_dtype(spec.dtype)
         header = self._header(shape, dtype)
         file_range = FileRange(self.partial, len(header), shape, dtype)
@@ -259,7 +259,7 @@ class ToFile:
         write_span(self._file, self._file_range, self._axis, values, start, stop)
 
     def sync(self) -> None:
-        """What is written is on the disk."""
+        """Flush the written data to the disk."""
         if self._file is not None:
             (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(self._file.fileno())
 
@@ -372,7 +372,7 @@ def _of_path(text: str, *, resume: bool) -> Sink:
 
 
 def write_span(file: io.FileIO, file_range: FileRange, axis: int | None, values: Any, start: int, stop: int) -> None:
-    """The numbers of a span of the axis, or the whole array without one, to where they belong."""
+    """Write the values of a span of the axis, or the whole array without one, at their position."""
     given = np.ascontiguousarray(values, file_range.dtype)
     shape = file_range.shape
     axis, start, stop = (axis, start, stop) if axis is not None else (0, 0, shape[0] if shape else 1)
@@ -410,17 +410,17 @@ def _require_fit(what: str, shape: tuple[int, ...], dtype: np.dtype[Any], spec: 
 
 
 def _require_room(path: Path, nbytes: int) -> None:
-    """Better now than after hours."""
+    """Check the folder before the stream starts, not after hours."""
     free = shutil.disk_usage(path.parent).free
     if nbytes > free:
         raise OSError(errno.ENOSPC, f"the results need {nbytes:,} bytes, and the disk has {free:,} left", str(path))
 
 
 def _lock(file: io.FileIO, path: Path) -> None:
-    """Two streams that go on with the same file would spoil it."""
+    """Lock the file: two streams that resume the same file would corrupt it."""
     try:
         import fcntl
-    except ImportError:  # not on Windows, where nobody can open it twice for writing anyway once it is renamed
+    except ImportError:  # not on Windows, where a renamed file cannot be opened twice for writing anyway
         return
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,14 +11,14 @@ from anygpu._typing import HostArray
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a source was, so that a stream which goes on later can tell whether it still is the same."""
+    """The identity of a source, so that a resumed stream can tell whether it has changed."""
 
     path: str
     part: str
     shape: tuple[int, ...]
     dtype: str
     size: int
-    #: In nanoseconds; of the file, or of the last one that was changed where an array is many files.
+    #: The modification time in nanoseconds; of an array in many files, the latest.
     changed: int
     #: A hash of both ends of the file.
     ends: str = ""
@@ -36,17 +36,17 @@ class Source(Protocol):
 
     @property
     def in_memory(self) -> bool:
-        """Whether pieces are views of memory that is there anyway, so that none is needed for them."""
+        """Whether pieces are views of existing memory, so that they need no buffer."""
 
     @property
     def grain(self) -> tuple[int, ...] | None:
-        """The lengths of pieces that are read best, if there are such."""
+        """The preferred lengths of pieces, if there are any."""
 
     def read(self, axis: int, start: int, stop: int, into: HostArray | None) -> HostArray:
-        """A span of the axis; into this memory, of the right shape, if it is not there already."""
+        """Read a span of the axis, into the given memory unless the source is in memory."""
 
     def identity(self) -> Identity | None:
-        """`None` for what could change without anybody knowing."""
+        """`None` if changes of the source cannot be detected."""
 
     def close(self) -> None: ...
 

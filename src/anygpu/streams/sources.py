@@ -1,4 +1,4 @@
-"""Where the data of a stream comes from: each source is an array that is read a span of one axis at a time.
+"""The sources of a stream: each is an array that is read one span of an axis at a time.
 
 Files are read with positioned reads into memory that the stream owns, never through a memory map: the pages of a map
 would count as this process's memory, and nobody could say when they go.
@@ -27,10 +27,10 @@ _SAFETENSORS = ".safetensors"
 #: Bytes at the ends of a memory map that are compared with its file, to see whether it still is that file.
 _COMPARED = 64
 
-#: What lies between two pieces is read too if it is no more than this, which takes less time than another call.
+#: A gap of at most this many bytes between two pieces is read too, which is faster than another call.
 _SKIPPED = 16 << 10
 _SLAB = 1 << 20
-#: Bytes at both ends of a file that tell it from another one.
+#: Bytes at both ends of a file that identify it.
 _ENDS = 4096
 
 
@@ -81,7 +81,7 @@ class InFile:
         return values
 
     def _fill_from_slabs(self, wanted: HostArray, first: int, block: int) -> None:
-        """Many short pieces with little between them: read that as well."""
+        """Read many short pieces together with the small gaps between them."""
         rows = max(1, _SLAB // block)
         slab = np.empty((min(rows, len(wanted)), block), np.uint8)
         for number in range(0, len(wanted), rows):
@@ -217,7 +217,7 @@ def _is_zarr(given: Any) -> bool:
 
 
 def file_range_of(array: HostArray, *, writing: bool = False) -> FileRange | None:
-    """Where a memory map, or a part of one, is in its file; `None` when it is not all there, or not only there."""
+    """The range of a memory map, or of a part of one, in its file; `None` if the memory and the file may differ."""
     modes = ("r+", "w+") if writing else ("r", "r+", "w+")
     if not isinstance(array, np.memmap) or array.filename is None or array.mode not in modes or not array.size:
         return None
@@ -233,7 +233,7 @@ def file_range_of(array: HostArray, *, writing: bool = False) -> FileRange | Non
 
 
 def _is_that_file(array: HostArray, found: FileRange) -> bool:
-    """Another file may be under that name by now."""
+    """Whether the file under that name still is the one that was mapped."""
     flat = np.asarray(array).ravel(order="K").view(np.uint8)
     try:
         with found.path.open("rb") as file:

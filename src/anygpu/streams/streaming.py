@@ -51,11 +51,11 @@ from anygpu.streams.source import Source, shortened
 from anygpu.streams.sources import is_one_tensor, source_of
 from anygpu.units import bytes_from
 
-#: Without a limit of the caller's: the least of this, and of a share of what is free.
+#: The default memory limit: the lesser of this, and a share of the free memory.
 _MEMORY, _OF_FREE = 1 << 30, 0.25
-#: Of the memory that is allowed: when more than this is taken, no further device is opened to see how fast it is.
+#: Once libraries take more than this share of the limit, no further device is opened.
 _FOR_LIBRARIES = 0.4
-#: How often a stream that can be gone on with says how far it is.
+#: Seconds between two records of a resumable stream.
 _RECORD_SECONDS = 1.0
 
 
@@ -72,7 +72,7 @@ def stream(
     given: CallOptions | None = None,
     planner: Callable[[], Planner] = default,
 ) -> Streamed:
-    """As `anygpu.stream`; `given` are the options of `offload`."""
+    """See `anygpu.stream`; `given` are the options of `offload`."""
     function, wanted = _function_and_options(function, given or {})
     budget = _budget(memory)
     task = getattr(function, "__qualname__", None) or repr(function)
@@ -107,12 +107,12 @@ class _Chunk(NamedTuple):
     parts: list[HostArray]
     start: int
     stop: int
-    #: The memory that it is in, to be used again.
+    #: Its buffers, which are reused.
     buffers: list[HostArray]
 
 
 class _Run:
-    """A stream of a function that is recorded."""
+    """A stream of a traced function."""
 
     def __init__(self, work: Stream, sources: list[Source], axis: int, budget: int, planner: Planner) -> None:
         self._work = work
@@ -137,14 +137,14 @@ class _Run:
         self._longest_chunk = 0
 
     def _may_open(self) -> bool:
-        """Libraries that open a device take hundreds of megabytes. The first may, others while there is room."""
+        """Whether there is memory to open another device: libraries take hundreds of megabytes."""
         return resident_bytes(children=True) - self._with_children < self._budget * _FOR_LIBRARIES
 
-    # -- how long chunks are
+    # -- the length of chunks
 
     def _bytes_at(self, length: int, flying: int = IN_FLIGHT) -> int:
-        """With chunks of this length: all of them that are on their way, and what computing one takes."""
-        # A worker in a child has its own copy of arguments and results, in memory that it shares with us.
+        """Memory for chunks of this length: all in flight, and computing one."""
+        # A worker in a child has its own copy of arguments and results, in shared memory.
         shared = (self._rows_in + self._rows_out) * length
         return flying * (self._rows_in + self._rows_out) * length + shared + self._executor.bytes_for(length)
 
@@ -169,7 +169,7 @@ class _Run:
             raise OverBudget("the host", int(self._bytes_at(length) / USABLE), self._budget)
 
     def _shorten(self) -> None:
-        """After a chunk: what was learnt about memory."""
+        """Adapt the length of chunks to the memory that was used."""
         if self._work.way is None:
             return
         if self._executor.most is not None:
@@ -194,7 +194,7 @@ class _Run:
                 record = self._verified(begun(record, [each.partial for each in files], place), record, files)
             for each, array in zip(sinks, self._returned, strict=True):
                 each.begin(array.spec, array.axis, self._length)
-            # What the caller wants to have in memory is no part of what the stream holds.
+            # Results that the caller collects in memory do not count.
             self._resident += sum(
                 array.spec.nbytes
                 for each, array in zip(sinks, self._returned, strict=True)
@@ -276,7 +276,7 @@ class _Run:
         overlap(stages, read, compute, write, between=self._flying - 2)
 
     def _buffer(self, source: Source) -> HostArray:
-        """Of the longest chunk; those that are there anyway need none."""
+        """A buffer for the longest chunk; sources in memory need none."""
         if source.in_memory:
             return np.empty(0, np.uint8)
         return np.empty(bytes_of_a_step(source, self._axis) * self._length, np.uint8)
@@ -303,7 +303,7 @@ class _Run:
         return sinks
 
     def _verified(self, before: Record, now: Record, files: Sequence[ToFile]) -> Record:
-        """What an earlier stream has left, if that is in the files still; else it begins anew."""
+        """The earlier record, if its data is still in the files; else the new one."""
         for number, (start, stop, digest) in enumerate(before.pieces):
             there = [
                 file.part_of_earlier(array.spec, array.axis, start, stop)
@@ -333,7 +333,7 @@ class _Run:
 
     def _value(self, sink: Any, values: list[Any]) -> Any:
         if sink is None:
-            # The first of those that are the same: the others are copies, as the function's own would be.
+            # The first of equal results: the others are copies, as the function would return them.
             first = {array.number: value for array, value in reversed(list(zip(self._returned, values, strict=True)))}
             return self._work.traced.rebuild([first[number] for number in range(len(first))])
         return tuple(values) if isinstance(sink, tuple | list) else values[0]
@@ -372,13 +372,13 @@ class _Run:
 
 
 def _phases(ran: Phases, traced: float, planned: float, total: float) -> Phases:
-    """Of the whole stream as its caller waited for it; what is hidden behind the computing is not in it."""
+    """The phases of the whole stream as its caller waited for it, without overlapped work."""
     named = planned + ran.compile + ran.queue + ran.write + ran.run + ran.read
     return msgspec.structs.replace(ran, trace=traced, plan=planned, other=max(0.0, total - named))
 
 
 def _along(sources: Sequence[Source], axis: int) -> tuple[int, int]:
-    """The axis from 0, and its length, which all sources must have."""
+    """The non-negative axis, and its length, which all sources must share."""
     dimensions = min(len(each.shape) for each in sources)
     if not -dimensions <= axis < dimensions:
         raise InvalidOption(f"there is no axis {axis} in a source of shape {min((s.shape for s in sources), key=len)}.")

@@ -31,7 +31,7 @@ def opened(path: Path) -> Any:
 
 
 def created(path: Path, spec: Spec, dtype: np.dtype[Any], axis: int | None, length: int) -> Any:
-    """A new array in a folder, cut along the axis as it will be written; what was there is replaced."""
+    """A new array in a folder, chunked along the axis as it will be written; an old one is replaced."""
     shape = list(spec.shape)
     chunks = [max(1, each) for each in shape]
     if axis is not None:
@@ -40,7 +40,7 @@ def created(path: Path, spec: Spec, dtype: np.dtype[Any], axis: int | None, leng
 
 
 def folder_of(target: Any) -> str:
-    """Where it is, as one text: of an array, or of the folder in which one is to be made."""
+    """The location of an array, or of the folder for a new one, as a string."""
     place = str(target if isinstance(target, Path) else target.store_path)
     return place if "://" in place and not place.startswith("file://") else str(_folder(place).resolve())
 
@@ -75,7 +75,7 @@ class InZarr:
         described = [each for each in (folder / "zarr.json", folder / ".zarray") if each.is_file()]
         if not described:
             return None
-        # What is in chunks is in files of their own.
+        # Chunks are files of their own.
         stats = [each.stat() for each in folder.rglob("*") if each.is_file()]
         return Identity(
             path=str(folder.resolve()),
