@@ -48,7 +48,7 @@ _GROWING = 1.02
 _PATIENCE = 256
 
 #: Whether a launch may be used.
-Standing = Literal["agreed", "compare", "wait"]
+CheckStatus = Literal["agreed", "compare", "wait"]
 
 #: After _FAILURES failed launches in a row, calls run one by one, for longer each time up to _LONGEST_REST.
 _FAILURES, _LONGEST_REST = 3, 1 << 12
@@ -67,7 +67,7 @@ class Batch:
     #: The program's inputs, one row per call.
     rows: Sequence[CallInputs]
     #: The statistics that it updates.
-    table: _OnDevice
+    table: _VariantHistory
 
     @property
     def size(self) -> int:
@@ -126,7 +126,7 @@ class _Predicted(NamedTuple):
     peak_bytes: int
 
 
-class _OnDevice:
+class _VariantHistory:
     """Statistics of one variant on one device."""
 
     def __init__(self, variant: _Variant) -> None:
@@ -230,7 +230,7 @@ class Batches:
     def _forget(self, traced: Traced | None) -> None:
         self._traced = traced
         self._variants: list[_Variant] = []
-        self._tables: dict[tuple[str, Marks], _OnDevice] = {}
+        self._tables: dict[tuple[str, Marks], _VariantHistory] = {}
         #: By device, the bytes at which an allocation failed.
         self._too_many: dict[str, int] = {}
 
@@ -275,12 +275,12 @@ class Batches:
             if traced is not self._traced:
                 self._forget(traced)
             usable = _least(room, usable_bytes(found), self._too_many.get(device))
-            offer = _Offer(planner, found, single, factor, usable, latency, calls_alone)
+            offer = _Conditions(planner, found, single, factor, usable, latency, calls_alone)
             batch = self._look(traced, waiting, calls, offer)
         # The worker may be busy, so the lock is not held here.
         return batch if batch is not None and _is_supported(batch, planner, state.options) else None
 
-    def _look(self, traced: Traced, waiting: int, calls: Sequence[Call], offer: _Offer) -> Batch | None:
+    def _look(self, traced: Traced, waiting: int, calls: Sequence[Call], offer: _Conditions) -> Batch | None:
         # A sample of the calls decides whether to look at all of them.
         last = min(len(calls), SIZES[-1]) - 1
         sample = alike(traced.program, rows_of(traced, (calls[0], calls[1], calls[last])))
@@ -300,12 +300,12 @@ class Batches:
                 return None
         return Batch(plan, offer.device.id, table.variant.program(plan.size), traced, rows[: plan.taken], table)
 
-    def _table(self, traced: Traced, device: str, needed: Marks) -> _OnDevice:
+    def _table(self, traced: Traced, device: str, needed: Marks) -> _VariantHistory:
         """The statistics of the variant for these inputs, or of another that fits nearly as well."""
         variant = self._variant(traced.program, needed)
         key = (device, variant.marks)
         if key not in self._tables:
-            self._tables[key] = _OnDevice(variant)
+            self._tables[key] = _VariantHistory(variant)
         return self._tables[key]
 
     def _variant(self, program: Program, needed: Marks) -> _Variant:
@@ -327,7 +327,7 @@ class Batches:
 
     # -- agreement
 
-    def stands(self, batch: Batch, generation: int, home: float | None) -> Standing:
+    def check_status(self, batch: Batch, generation: int, home: float | None) -> CheckStatus:
         """Whether a launch may be used, has to be compared with NumPy first, or is being compared.
 
         `home` is the time of one call on NumPy.
@@ -415,7 +415,7 @@ class Batches:
                 self._too_many[batch.device] = int(self._too_many[batch.device] * _GROWING) + 1
         return Batched(values, whole, _share(whole, batch.taken), is_finite(ran.results))
 
-    def _compile(self, table: _OnDevice, size: int, program: Program, worker: Worker) -> None:
+    def _compile(self, table: _VariantHistory, size: int, program: Program, worker: Worker) -> None:
         """Compile unless that worker has done so. Kernels are not tuned, because calls are waiting."""
         if table.ready.get(size) == worker.generation:
             return
@@ -426,7 +426,7 @@ class Batches:
             table.ready_for(size, worker.generation, time.perf_counter() - begin)
 
 
-class _Offer(NamedTuple):
+class _Conditions(NamedTuple):
     """A device and the conditions of a launch on it."""
 
     planner: Planner
@@ -441,7 +441,7 @@ class _Offer(NamedTuple):
     calls_alone: int
 
 
-def _weigh(table: _OnDevice, waiting: int, offer: _Offer) -> BatchPlan | None:
+def _weigh(table: _VariantHistory, waiting: int, offer: _Conditions) -> BatchPlan | None:
     if table.resting > 0:
         table.resting -= 1
         return None

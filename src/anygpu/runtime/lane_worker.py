@@ -29,7 +29,7 @@ from anygpu.placement.strategies import Chunked
 from anygpu.plan.choosing import Choice
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
 from anygpu.runtime.batch_check import LaunchCheck
-from anygpu.runtime.batches import Batch, Batched, Standing
+from anygpu.runtime.batches import Batch, Batched, CheckStatus
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
 from anygpu.runtime.routing import KindOfBatches, Routing, lane_of
@@ -49,19 +49,19 @@ _STARTED_AT_HOME = Started("numpy", 0)
 _LATER = 0.5
 
 
-class Host(Protocol):
+class TaskHost(Protocol):
     """The scheduler, as the lane worker reports to it."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]: ...
 
-    def left(self, job: Job) -> None: ...
+    def free_memory(self, job: Job) -> None: ...
 
     def put_back(self, job: Job, seconds: float = 0.0) -> None: ...
 
     def settle(self, job: Job, seconds: float, *, succeeded: bool) -> None: ...
 
-    def closed(self, job: Job) -> None: ...
+    def forget(self, job: Job) -> None: ...
 
 
 class Stopped(Exception):
@@ -71,7 +71,7 @@ class Stopped(Exception):
 class LaneWorker:
     """Runs tasks on the lane threads."""
 
-    def __init__(self, planner: Planner, routing: Routing, host: Host) -> None:
+    def __init__(self, planner: Planner, routing: Routing, host: TaskHost) -> None:
         self._planner = planner
         self._routing = routing
         self._host = host
@@ -102,10 +102,10 @@ class LaneWorker:
                 with self._host.lock:
                     wanted, job.taken = job.taken, False
                 if wanted:
-                    self._alone(lane, job)
+                    self._run_alone(lane, job)
             del job
         else:
-            self._in_batches(lane, jobs)
+            self._run_batches(lane, jobs)
 
     def give_up(self, jobs: Sequence[Job], error: BaseException) -> None:
         """Fail the jobs after an unexpected error. Raises nothing: the lane has to go on."""
@@ -119,7 +119,7 @@ class LaneWorker:
                 if not job.future.done() and job.life.task.status in FINAL:
                     job.future.set_exception(error)
                 if job.future.done():
-                    self._host.closed(job)
+                    self._host.forget(job)
             except BaseException:  # noqa: BLE001
                 _log.exception("a task could not be closed")
 
@@ -134,9 +134,9 @@ class LaneWorker:
             self._fail(job, error)
             del job
         else:
-            self._put_back_learned(job)
+            self._requeue(job)
 
-    def _put_back_learned(self, job: Job) -> None:
+    def _requeue(self, job: Job) -> None:
         """Queue it again, for the device that is best by what is known now."""
         with self._host.lock:
             self._routing.forget(job.call.state)
@@ -156,7 +156,7 @@ class LaneWorker:
         """Mark the task as running, unless it was cancelled or has expired since it was taken."""
         with self._host.lock:
             if job.life.task.status != "queued":
-                self._host.left(job)
+                self._host.free_memory(job)
                 return False
             if not job.life.task.devices:
                 job.life.task = task_for(job.call, choice.candidate, idempotent=job.idempotent)
@@ -169,11 +169,11 @@ class LaneWorker:
                     job.future.set_running_or_notify_cancel()
         return True
 
-    def _alone(self, lane: Lane, job: Job) -> None:
+    def _run_alone(self, lane: Lane, job: Job) -> None:
         call, state, planner = job.call, job.call.state, self._planner
         if lane.name == "numpy" and state.skip_planning > 0 and job.forced is None:
             if self._begin(job, _AT_HOME, _STARTED_AT_HOME):
-                self._quietly(job)
+                self._run_settled(job)
             del job, call  # as below
             return
         timer = PhaseTimer(planner.clock)
@@ -183,7 +183,7 @@ class LaneWorker:
         choice = job.forced or job.choice
         try:
             if state.options.engine is not None:
-                self._opaque(job)
+                self._run_opaque(job)
                 return
             with timer.phase("plan"):
                 planner.add_seconds(state.flush_timings())
@@ -195,7 +195,7 @@ class LaneWorker:
             assert choice is not None, "a task that is taken by a device was meant for it"
             if lane_of(choice.candidate) != lane.name:
                 # Now that it was traced, another device is known to be faster.
-                self._put_back_learned(job)
+                self._requeue(job)
                 return
             if not self._begin(job, choice, self._start(state, choice.candidate)):
                 return
@@ -207,7 +207,7 @@ class LaneWorker:
                 self._fail(job, error)
             else:
                 spent = Phases(other=planner.clock() - begin)
-                self._mend(job, choice.candidate, error.with_traceback(None), spent)
+                self._handle_failure(job, choice.candidate, error.with_traceback(None), spent)
         except Stopped:
             self._fail(job, concurrent.futures.CancelledError())
         except BaseException as error:  # noqa: BLE001 - the user's own error is raised where the result is awaited
@@ -217,7 +217,7 @@ class LaneWorker:
         else:
             self._deliver(job, value, receipt, planner.clock() - begin)
 
-    def _opaque(self, job: Job) -> None:
+    def _run_opaque(self, job: Job) -> None:
         """Call the function here, with that library's own arrays."""
         engine = job.call.state.options.engine
         assert engine is not None
@@ -230,14 +230,14 @@ class LaneWorker:
         except AnyGPUError as error:
             if fault_of(error) == "user":
                 raise
-            self._mend(job, engine, error.with_traceback(None), Phases(other=self._planner.clock() - begin))
+            self._handle_failure(job, engine, error.with_traceback(None), Phases(other=self._planner.clock() - begin))
             return
         phases = msgspec.structs.replace(receipt.phases, queue=waited)
         attempts = (*job.attempts, Attempt(device=receipt.device, phases=phases))
         receipt = msgspec.structs.replace(receipt, phases=phases, attempts=attempts)
         self._deliver(job, value, receipt, self._planner.clock() - begin)
 
-    def _quietly(self, job: Job) -> None:
+    def _run_settled(self, job: Job) -> None:
         """Run a settled call on NumPy without planning, as `Offloaded` does."""
         state, call, clock = job.call.state, job.call, self._planner.clock
         begin = clock()
@@ -266,16 +266,16 @@ class LaneWorker:
         if self.can_stop(job):
             call.between = lambda: _stop_if_unwanted(job)
 
-    def _is_over(self, job: Job) -> bool:
+    def _has_ended(self, job: Job) -> bool:
         """Whether the task was cancelled or expired before it started."""
         with self._host.lock:
             over = job.life.task.status in FINAL
             if over:
-                self._host.left(job)
+                self._host.free_memory(job)
         return over
 
-    def _mend(self, job: Job, name: str, failure: AnyGPUError, spent: Phases) -> None:
-        if self._is_over(job):
+    def _handle_failure(self, job: Job, name: str, failure: AnyGPUError, spent: Phases) -> None:
+        if self._has_ended(job):
             return
         attribute_to_line(job.line)
         job.attempts += (Attempt(device=name, phases=spent, error=type(failure).__name__, message=text_of(failure)),)
@@ -288,7 +288,7 @@ class LaneWorker:
                 job.future.set_exception(concurrent.futures.CancelledError())
             else:
                 job.future.set_exception(refusal(job.call, job.life.task, why, failure))
-            self._host.closed(job)
+            self._host.forget(job)
 
         overdue = job.until is not None and time.monotonic() >= job.until
         following = handle_failure(job.call, job.life, name, failure, overdue=overdue, refused=refused)
@@ -298,11 +298,11 @@ class LaneWorker:
             self._host.put_back(job, spent.total)
         elif not isinstance(following, Fail):  # the task was abandoned, and the device is free again
             self._host.settle(job, spent.total, succeeded=False)
-            self._host.closed(job)
+            self._host.forget(job)
 
     # -- several in one launch
 
-    def _in_batches(self, lane: Lane, jobs: Sequence[Job]) -> None:
+    def _run_batches(self, lane: Lane, jobs: Sequence[Job]) -> None:
         first = jobs[0]
         batches, choice = self._routing.batches_of(first.call.state), first.choice
         assert choice is not None, "a task that is taken by a device was meant for it"
@@ -316,10 +316,10 @@ class LaneWorker:
                 with contextlib.suppress(AnyGPUError):
                     planned = batches.plan(len(rest), calls, device, self._planner, self._routing.max_latency)
             if planned is not None:
-                standing = self._standing(planned, batches, first.call.state)
+                standing = self._check_status(planned, batches, first.call.state)
                 if standing == "compare":
                     taken, rest = rest[: planned.taken], rest[planned.taken :]
-                    self._compare(taken, planned, batches)
+                    self._start_comparison(taken, planned, batches)
                     continue
                 planned = planned if standing == "agreed" else None
             if planned is None:
@@ -328,12 +328,12 @@ class LaneWorker:
                     batches.passed_over = _PASSED_OVER
                 for job in rest:  # another lane may take them
                     self._host.put_back(job)
-                self._alone(lane, alone)
+                self._run_alone(lane, alone)
                 return
             taken, rest = rest[: planned.taken], rest[planned.taken :]
-            self._together(taken, planned, choice, batches)
+            self._run_batch(taken, planned, choice, batches)
 
-    def _standing(self, planned: Batch, batches: KindOfBatches, state: CallSite) -> Standing:
+    def _check_status(self, planned: Batch, batches: KindOfBatches, state: CallSite) -> CheckStatus:
         """Whether the launch may be used now."""
         if state.trust.flags and is_shown(state.trust.flags, "", state.trust.heard):
             # NumPy has to warn, call by call.
@@ -343,10 +343,10 @@ class LaneWorker:
         with contextlib.suppress(AnyGPUError):
             worker = self._planner.worker(planned.device, state.options)
             home = state.chooser.estimate("numpy") if state.chooser.baseline == "numpy" else None
-            return batches.stands(planned, worker.generation, home)
+            return batches.check_status(planned, worker.generation, home)
         return "wait"
 
-    def _compare(self, jobs: Sequence[Job], planned: Batch, batches: KindOfBatches) -> None:
+    def _start_comparison(self, jobs: Sequence[Job], planned: Batch, batches: KindOfBatches) -> None:
         """Run the calls on NumPy one by one, and compare their values with those of the launch."""
         call = jobs[0].call
         try:
@@ -361,7 +361,7 @@ class LaneWorker:
             job.forced = Choice("numpy", "sample", why)
             self._host.put_back(job)
 
-    def _together(self, jobs: Sequence[Job], planned: Batch, choice: Choice, batches: KindOfBatches) -> None:
+    def _run_batch(self, jobs: Sequence[Job], planned: Batch, choice: Choice, batches: KindOfBatches) -> None:
         """Run one launch for all jobs. If it fails, any of them may be the cause, so each is retried alone."""
         planner = self._planner
         begun = time.monotonic()
@@ -390,7 +390,7 @@ class LaneWorker:
                 failure = Unsupported("one launch", choice.candidate, instead=reason, message=message)
             spent = Phases(other=(planner.clock() - begin) / len(running))
             for job in running:
-                self._mend(job, choice.candidate, failure, spent)
+                self._handle_failure(job, choice.candidate, failure, spent)
             return
         took = planner.clock() - begin
         each = took / len(jobs)
@@ -409,21 +409,21 @@ class LaneWorker:
         )
         begun_with = set(map(id, running))
         told: list[tuple[Job, Any]] = []
-        values, again = self._as_numpy_has_them(jobs, planned, made)
+        values, again = self._in_numpy_order(jobs, planned, made)
         for job in again:
-            if id(job) in begun_with and not self._is_heard(job):
+            if id(job) in begun_with and not self._numpy_has_warned(job):
                 begun_with.discard(id(job))
-                self._again_on_numpy(job, choice.candidate)
+                self._rerun_on_numpy(job, choice.candidate)
         with self._host.lock:
             # All under one lock: concurrent submissions do not wait for it.
             for job, value in zip(jobs, values, strict=True):
-                if id(job) in begun_with and self._settled(job, value, each):
+                if id(job) in begun_with and self._finish(job, value, each):
                     told.append((job, value))
         for job, value in told:
-            note = _BatchNote(launch, begun - job.submitted, job.attempts)
-            self._tell(job, value, note.receipt)
+            note = _BatchShare(launch, begun - job.submitted, job.attempts)
+            self._resolve(job, value, note.receipt)
 
-    def _as_numpy_has_them(self, jobs: Sequence[Job], planned: Batch, made: Batched) -> tuple[list[Any], list[Job]]:
+    def _in_numpy_order(self, jobs: Sequence[Job], planned: Batch, made: Batched) -> tuple[list[Any], list[Job]]:
         """The values in the memory order that NumPy gives them, and the jobs for which NumPy might warn."""
         state = jobs[0].call.state
         trust, automatic = state.trust, state.chooser.baseline is not None
@@ -439,7 +439,7 @@ class LaneWorker:
             values.append(trust.in_order(planned.traced, inputs, value))
         return values, again
 
-    def _is_heard(self, job: Job) -> bool:
+    def _numpy_has_warned(self, job: Job) -> bool:
         """Let NumPy warn for a device that the caller asked for; the device's result stays."""
         if job.call.state.chooser.baseline is not None:
             return False
@@ -450,7 +450,7 @@ class LaneWorker:
             return False
         return True
 
-    def _again_on_numpy(self, job: Job, device: str) -> None:
+    def _rerun_on_numpy(self, job: Job, device: str) -> None:
         """Run the job again on NumPy, which may have to warn."""
         attribute_to_line(job.line)
         begin = self._planner.clock()
@@ -470,10 +470,10 @@ class LaneWorker:
     # -- ends
 
     def _deliver(self, job: Job, value: Any, receipt: Any, seconds: float) -> None:
-        if self._settled(job, value, seconds):
-            self._tell(job, value, receipt)
+        if self._finish(job, value, seconds):
+            self._resolve(job, value, receipt)
 
-    def _settled(self, job: Job, value: Any, seconds: float) -> bool:
+    def _finish(self, job: Job, value: Any, seconds: float) -> bool:
         """Record that the device has finished; returns whether to deliver the value."""
         if job.witness is not None:
             job.witness(value, True)
@@ -491,17 +491,17 @@ class LaneWorker:
         # A result that arrives after its task expired or was cancelled is dropped.
         if any(isinstance(action, Fail) for action in actions):
             job.future.set_exception(concurrent.futures.CancelledError())
-        self._host.closed(job)
+        self._host.forget(job)
         return False
 
-    def _tell(self, job: Job, value: Any, receipt: Any) -> None:
+    def _resolve(self, job: Job, value: Any, receipt: Any) -> None:
         job.future._receipt = receipt
         if job.receipt_sinks:
             made = receipt() if callable(receipt) else receipt
             for collected in job.receipt_sinks:
                 collected.append(made)
         job.future.set_result(value)
-        self._host.closed(job)
+        self._host.forget(job)
 
     def _fail(self, job: Job, error: BaseException, seconds: float | None = None) -> None:
         """Fail the job with an error that is raised unchanged where the result is awaited.
@@ -511,7 +511,7 @@ class LaneWorker:
         if job.witness is not None:
             job.witness(None, False)
             job.witness = None
-        if self._is_over(job):
+        if self._has_ended(job):
             return
         with self._host.lock:
             if job.life.task.status == "queued":
@@ -521,7 +521,7 @@ class LaneWorker:
         self._host.settle(job, time.monotonic() - job.started if seconds is None else seconds, succeeded=False)
         if any(isinstance(action, Fail) for action in actions):
             job.future.set_exception(error)
-        self._host.closed(job)
+        self._host.forget(job)
 
 
 def _stop_if_unwanted(job: Job) -> None:
@@ -542,7 +542,7 @@ class _Launch(NamedTuple):
     program: str
 
 
-class _BatchNote(NamedTuple):
+class _BatchShare(NamedTuple):
     """A call's share of its launch, from which a receipt is made on demand."""
 
     launch: _Launch

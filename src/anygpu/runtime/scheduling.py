@@ -46,7 +46,7 @@ class Scheduler:
         self._queue = queue
         self._lanes: dict[str, Lane] = {}
         self._deadlines: Deadlines[Job] = Deadlines(self._expire, time.monotonic, "anygpu-deadlines")
-        self._intake = Intake(self._take_in)
+        self._intake = Intake(self._admit_pending)
         self._closed: str | None = None
         #: Whether lanes have stopped taking tasks.
         self._ended = False
@@ -75,7 +75,7 @@ class Scheduler:
             future._hurry = self._intake.hurry
             self._intake.put_soon(submission, loop)
             if self._ended:  # closed meanwhile
-                self._take_in()
+                self._admit_pending()
             return
         job = self._make_job(submission)
         if may_be_interrupted():
@@ -102,7 +102,7 @@ class Scheduler:
 
     def _put_now(self, job: Job, *, again: bool) -> None:
         with self.lock:
-            self._let_in()
+            self._admit_intake()
             self._check_open()
             self._admit(job, again=again)
 
@@ -123,7 +123,7 @@ class Scheduler:
     def health(self) -> Health:
         """What runs where, what waits, and what was lost; plain values."""
         if self._intake:
-            uninterrupted(self._take_in)
+            uninterrupted(self._admit_pending)
         with self.lock:
             return health_of(
                 self._lanes.values(),
@@ -144,7 +144,7 @@ class Scheduler:
         with self.lock:
             if self._closed is None:
                 self._closed = "being drained"
-            self._let_in()
+            self._admit_intake()
             return self._settled.wait_for(self._is_idle, timeout)
 
     def close(self, timeout: float | None) -> None:
@@ -154,7 +154,7 @@ class Scheduler:
     def _close(self, timeout: float | None) -> None:
         with self.lock:
             self._closed = self._closed if self._ended else "closed"
-            self._let_in()
+            self._admit_intake()
         self._cancel_waiting()
         with self.lock:
             over = self._settled.wait_for(self._is_idle, timeout)
@@ -171,7 +171,7 @@ class Scheduler:
             if stuck:
                 over = self._settled.wait_for(self._is_idle, _AFTER_A_KILL)
         # What came in the last moment, or back to the queue, is not taken any more.
-        self._take_in()
+        self._admit_pending()
         self._cancel_waiting()
         if over:
             self._deadlines.close()
@@ -198,7 +198,7 @@ class Scheduler:
         self._closed, self._ended, self._telling = "of the process that this one was forked from", True, 0
         self._lanes, self._jobs = {}, {}
         self._deadlines = Deadlines(self._expire, time.monotonic, "anygpu-deadlines")
-        self._intake = Intake(self._take_in)
+        self._intake = Intake(self._admit_pending)
 
     # -- lanes. With the lock held
 
@@ -214,7 +214,7 @@ class Scheduler:
             self._deadlines.add(job.number, job, job.until)
         self._assign(job, job.submitted)
 
-    def _let_in(self) -> None:
+    def _admit_intake(self) -> None:
         """Admit tasks that arrived while the lock was taken, or from a loop. They were accepted: no limit applies."""
         for item in self._intake.take():
             if item.future.cancelled():
@@ -247,7 +247,7 @@ class Scheduler:
         lane.backlog += seconds
         if job.future._is_awaited:
             lane.awaited[job] = None
-            self._help(lane)
+            self._start_spares(lane)
         lane.wake(now)
         if not lane.idle and job.forced is None:
             for name in self._routing.others(job, lane):
@@ -275,7 +275,7 @@ class Scheduler:
     def _take(self, lane: Lane) -> list[Job]:
         """The tasks that this lane runs next."""
         if self._intake:
-            self._let_in()
+            self._admit_intake()
         if not len(self._queue):
             return []
         now = time.monotonic()
@@ -342,7 +342,7 @@ class Scheduler:
                 if lane.width > 1 and len(self._queue):
                     # Two tasks may have arrived before the first of them woke a thread, and that woke only one.
                     lane.wake(time.monotonic())
-                self._help(lane)
+                self._start_spares(lane)
             self._run(lane, jobs)
 
     def _run(self, lane: Lane, jobs: list[Job]) -> None:
@@ -381,7 +381,7 @@ class Scheduler:
             if job is not None and job.lane and job.life.task.status == "queued" and not job.taken:
                 lane = self._lanes[job.lane]
                 lane.awaited[job] = None
-                self._help(lane)
+                self._start_spares(lane)
 
     def block(self, lane: Lane, thread: int) -> None:
         """A lane thread waits for a future. Other tasks that it has taken return to the queue."""
@@ -392,7 +392,7 @@ class Scheduler:
                 jobs.remove(job)
                 job.taken = False
             lane.blocked += 1
-            self._help(lane)
+            self._start_spares(lane)
         for job in others:
             self.put_back(job)
 
@@ -404,7 +404,7 @@ class Scheduler:
         with self.lock:
             lane.blocked -= 1
 
-    def _help(self, lane: Lane) -> None:
+    def _start_spares(self, lane: Lane) -> None:
         """Start spare threads for awaited tasks, in place of blocked ones. The caller must hold the lock."""
         while lane.awaited and lane.active < lane.width and not lane.ended:
             if lane.idle:
@@ -414,7 +414,7 @@ class Scheduler:
             if not jobs:
                 return
             thread = threading.Thread(
-                target=self._work_instead, args=(lane, jobs), name=f"anygpu-{lane.name}-spare", daemon=True
+                target=self._work_as_spare, args=(lane, jobs), name=f"anygpu-{lane.name}-spare", daemon=True
             )
             # It is counted before it runs, so that no second one is started in the same place.
             lane.spare.add(thread)
@@ -432,10 +432,10 @@ class Scheduler:
             del lane.awaited[job]
         return []
 
-    def _work_instead(self, lane: Lane, jobs: list[Job]) -> None:
+    def _work_as_spare(self, lane: Lane, jobs: list[Job]) -> None:
         """The loop of a spare thread, which ends when no queued task is awaited."""
         here.seat = _LaneSeat(self, lane)
-        with self.lock:  # until `_help` has registered this thread
+        with self.lock:  # until `_start_spares` has registered this thread
             pass
         while jobs:
             self._run(lane, jobs)
@@ -448,9 +448,9 @@ class Scheduler:
 
     # -- reports of the lane worker
 
-    def _take_in(self) -> None:
+    def _admit_pending(self) -> None:
         with self.lock:
-            self._let_in()
+            self._admit_intake()
             if self._closed is not None:
                 self._settled.notify_all()
 
@@ -458,7 +458,7 @@ class Scheduler:
         """Queue it again at its old position, and charge its tenant for the seconds used."""
         now = time.monotonic()
         with self.lock:
-            self.left(job)
+            self.free_memory(job)
             self._queue.charge(job.tenant, seconds - job.seconds)
             if job.life.task.status != "queued":  # cancelled or expired meanwhile
                 return
@@ -473,7 +473,7 @@ class Scheduler:
         self._deadlines.forget(job.number)
         with self.lock:
             lane = self._lanes[job.lane]
-            self.left(job)
+            self.free_memory(job)
             lane.busy_seconds += seconds
             if succeeded:
                 lane.done += 1
@@ -483,13 +483,13 @@ class Scheduler:
             self._used[job.tenant] = self._used.get(job.tenant, 0.0) + seconds
             self._queue.finished(job)
 
-    def left(self, job: Job) -> None:
+    def free_memory(self, job: Job) -> None:
         """Return the task's memory to its lane."""
         lane = self._lanes[job.lane]
         lane.used_bytes -= job.held_bytes
         job.held_bytes = 0
 
-    def closed(self, job: Job) -> None:
+    def forget(self, job: Job) -> None:
         """Forget a task whose future is done."""
         self._jobs.pop(job.future, None)
         # `close` sets `_closed` before it looks at the open tasks, so one of the two sees the other.
@@ -527,7 +527,7 @@ class Scheduler:
                 future.set_running_or_notify_cancel()
             else:  # it has run before, and waits for a retry
                 future.set_exception(concurrent.futures.CancelledError())
-            self.closed(job)
+            self.forget(job)
         return True
 
     def _expire(self, job: Job) -> None:
