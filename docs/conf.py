@@ -40,8 +40,10 @@ html_sidebars = {
     "tutorial/first-look": [],
     "tutorial/offload": [],
     "tutorial/many-tasks": [],
+    "tutorial/share-one-encoder": [],
     "tutorial/arrays": [],
     "tutorial/programs": [],
+    "benchmarks": [],
     "requirements": [],
     "how-we-release": [],
 }
