@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.trace.tracing import record
-from anygpu.engines.compiling import CompilingEngine
+from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.workers.thread import ThreadWorker
 from benchmarks.report import Figure, arguments, publish

@@ -11,7 +11,7 @@ import numpy as np
 import anygpu as ag
 from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
-from anygpu.engines.compiling import CompilingEngine
+from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.residency.registry import registry
 from benchmarks.handwritten.workloads import Workload
 

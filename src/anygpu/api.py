@@ -45,18 +45,18 @@ def devices(
     `DeviceUnavailable` says why, device by device. Results are cached until a driver or a library changes;
     `refresh=True` probes again.
     """
-    from anygpu.workers.discovery import look
+    from anygpu.workers.discovery import discover
 
     preference = prefer(on, min_memory=min_memory, max_load=max_load, power=power)
-    inventory = look(refresh=refresh, timeout=timeout)
+    inventory = discover(refresh=refresh, timeout=timeout)
     return list(require(inventory.devices, preference, inventory.unavailable))
 
 
 def doctor(*, deep: bool = False, timeout: float = PROBE_SECONDS) -> Diagnosis:
     """Explain why a GPU is not used: probe everything again, and name the command that fixes each problem."""
-    from anygpu.workers.discovery import examine
+    from anygpu.workers.discovery import diagnose_machine
 
-    return examine(deep=deep, timeout=timeout)
+    return diagnose_machine(deep=deep, timeout=timeout)
 
 
 @overload

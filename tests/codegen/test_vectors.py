@@ -14,7 +14,7 @@ from anygpu.array.trace.tracing import record
 from anygpu.codegen.kernel import Schedule
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
-from anygpu.engines.compiling import CompilingEngine
+from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.engines.numpy import lowering
 from anygpu.engines.opencl.engine import OpenCLEngine
 from anygpu.engines.webgpu.engine import WebGPUEngine

@@ -13,7 +13,7 @@ from anygpu import nn
 from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
 from anygpu.codegen.schedule import schedule
-from anygpu.engines.compiling import Executable
+from anygpu.engines.compiling_engine import CompiledProgram
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Broadcast, Spec
@@ -90,7 +90,7 @@ def test_in_the_memory_of_a_group(opened: Running, causal: bool) -> None:
         program = program_of(op, arrays)
         plan = schedule(program, target)
         assert "tile_k" in plan.kernels[0].source
-        executable = Executable(opened.session, program, plan, tuple(False for _ in arrays), overwrites=True)
+        executable = CompiledProgram(opened.session, program, plan, tuple(False for _ in arrays), overwrites=True)
         (found,) = opened.engine.execute(executable, [opened.up(each) for each in arrays])
         np.testing.assert_allclose(opened.down(found), attended(op, *arrays), rtol=1e-5, atol=1e-5)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from anygpu._typing import HostArray
-from anygpu.engines.compiling import DeviceArray
+from anygpu.engines.compiling_engine import DeviceArray
 from anygpu.errors import DeviceLost, InvalidOption
 from anygpu.program.graph import Recorder
 from anygpu.program.primitives import Gather, Spec

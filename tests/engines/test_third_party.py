@@ -24,7 +24,7 @@ from anygpu.placement.planner import Planner
 from anygpu.plan.calibration import assumed
 from anygpu.residency.registry import registry
 from anygpu.testing import check_engine_probe, fake_device
-from anygpu.workers.opening import home_of, open_worker
+from anygpu.workers.open import isolation_of, open_worker
 from anygpu.workers.thread import ThreadWorker
 from tests.support.toy_engine import ToyEngine
 from tests.support.toy_engine_traits import TRAITS
@@ -98,9 +98,9 @@ def test_it_is_probed_in_a_child() -> None:
 
 
 def test_workers_live_where_it_says(device: Device) -> None:
-    assert home_of(entry()) == "thread"
+    assert isolation_of(entry()) == "thread"
     assert isinstance(registry.find("toy").worker, ThreadWorker)
-    assert home_of(entry(), "process") == "process"
+    assert isolation_of(entry(), "process") == "process"
 
 
 def test_a_worker_counts_reads_the_clock_and_keeps_a_budget(device: Device) -> None:

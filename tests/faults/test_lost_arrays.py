@@ -24,7 +24,7 @@ from anygpu.residency import lineage
 from anygpu.residency.lineage import Evicted, TrackedBuffer
 from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.residency.registry import DeviceRegistry
-from anygpu.workers.opening import MEMORY
+from anygpu.workers.open import MEMORY
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Argument, Ran
 

@@ -29,7 +29,7 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts import Phases
 from anygpu.testing import ManualClock
-from anygpu.workers.opening import open_worker
+from anygpu.workers.open import open_worker
 from anygpu.workers.worker import Ran, Worker
 
 DEVICE = Device(
@@ -110,7 +110,7 @@ def seconds_on(speed: Calibration, program: Program) -> float:
 class SimpleWorker:
     """Stands for a device of known speed: every call takes exactly its time, on a clock of its own."""
 
-    home: Isolation = "thread"
+    isolation: Isolation = "thread"
     generation = 1
     alive = True
     ended = None
@@ -323,8 +323,8 @@ class TestKept:
 
     def test_not_for_another_home(self, monkeypatch: pytest.MonkeyPatch) -> None:
         remember(truth(), DEVICE)
-        assert recalled(DEVICE, home="process") == truth(), "where it lives by default"
-        assert recalled(DEVICE, home="thread") is None
+        assert recalled(DEVICE, isolation="process") == truth(), "where it lives by default"
+        assert recalled(DEVICE, isolation="thread") is None
         monkeypatch.setenv("ANYGPU_ISOLATION", "thread")
         assert recalled(DEVICE) is None
 

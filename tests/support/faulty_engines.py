@@ -27,7 +27,7 @@ from tests.support.fault_schedule import Ended, Kind, Schedule
 
 if TYPE_CHECKING:
     from anygpu._typing import HostArray
-    from anygpu.engines.compiling import DeviceArray, Executable, Session
+    from anygpu.engines.compiling_engine import CompiledProgram, DeviceArray, Session
     from anygpu.engines.driver import Block, Driver
     from anygpu.engines.protocol import Memory
     from anygpu.hardware.device import Device
@@ -110,7 +110,7 @@ def _with_faults(base: Any) -> Any:
         # -- the course of a run: compile, reset_peak, upload of each argument, execute, download of each result,
         # peak_bytes
 
-        def compile(self, program: Program, device: Device) -> Executable:
+        def compile(self, program: Program, device: Device) -> CompiledProgram:
             self._program = program
             return super().compile(program, device)  # type: ignore[no-any-return]
 
@@ -123,11 +123,11 @@ def _with_faults(base: Any) -> Any:
                 self._lose(device)
             return super().upload(values, device)  # type: ignore[no-any-return]
 
-        def execute(self, executable: Executable, buffers: Sequence[DeviceArray]) -> list[DeviceArray]:
+        def execute(self, executable: CompiledProgram, buffers: Sequence[DeviceArray]) -> list[DeviceArray]:
             run = super().execute
             return self._through(executable, lambda: run(executable, buffers))  # type: ignore[no-any-return]
 
-        def execute_timed(self, executable: Executable, buffers: Sequence[DeviceArray]) -> Any:
+        def execute_timed(self, executable: CompiledProgram, buffers: Sequence[DeviceArray]) -> Any:
             run = super().execute_timed
             return self._through(executable, lambda: run(executable, buffers))
 
@@ -190,7 +190,7 @@ def _with_faults(base: Any) -> Any:
                 rows["kind"][row] = kind
             return row
 
-        def _through(self, executable: Executable, run: Callable[[], Any]) -> Any:
+        def _through(self, executable: CompiledProgram, run: Callable[[], Any]) -> Any:
             self._begin(None)
             kind = self._kind
             marked = self._marked(executable.program)

@@ -9,7 +9,7 @@ import numpy as np
 import pyopencl as cl
 
 from anygpu._typing import HostArray
-from anygpu.engines.compiling import CompilingEngine
+from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.engines.opencl import errors
 from anygpu.engines.opencl.device import open_device
 from anygpu.engines.opencl.driver import OpenCLDriver

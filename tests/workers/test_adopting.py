@@ -13,7 +13,7 @@ from anygpu.residency import registry as places_module
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing import FakeEngine, check_worker
 from anygpu.workers.child_process import Child
-from anygpu.workers.opening import open_worker
+from anygpu.workers.open import open_worker
 from anygpu.workers.probe_runner import run_probes
 from anygpu.workers.probe_state import ProbeDeadlines
 from anygpu.workers.process import ProcessWorker

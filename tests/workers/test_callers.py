@@ -25,10 +25,10 @@ print("main", __name__)
 x = ag.asarray(np.arange(50_000, dtype=np.float32), device="opencl")
 print("sum", np.asarray(x + 1).sum(dtype=np.int64))
 from anygpu.residency.registry import registry
-print("home", registry.find("opencl").worker.home, registry.find("opencl").worker.process_id != os.getpid())
+print("isolation", registry.find("opencl").worker.isolation, registry.find("opencl").worker.process_id != os.getpid())
 """
 
-WANTED = ["main __main__", f"sum {sum(range(1, 50_001))}", "home process True"]
+WANTED = ["main __main__", f"sum {sum(range(1, 50_001))}", "isolation process True"]
 
 
 def run(*command: str, given: str = "", folder: Path | None = None) -> list[str]:

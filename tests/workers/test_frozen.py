@@ -33,7 +33,7 @@ values = np.linspace(1, 0, 1000, dtype=np.float32)
 computed = np.asarray(ag.sort(ag.sin(ag.asarray(values, device="webgpu"))))
 
 from anygpu.engines.catalogue import catalogue
-from anygpu.workers.opening import open_worker
+from anygpu.workers.open import open_worker
 
 [entry] = [entry for entry in catalogue() if entry.name == "webgpu"]
 [device] = [device for device in devices if device.id == "webgpu:0"]

@@ -1,4 +1,4 @@
-"""Workers in both homes on every engine: the same suite, and what each home adds to it."""
+"""Workers in threads and in children on every engine: the same suite, and what each isolation adds to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anygpu.program.primitives import Input
 from anygpu.receipts import DriverWork
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing import FakeEngine, check_worker, fake_device
-from anygpu.workers.opening import default_budget, home_of, open_worker
+from anygpu.workers.open import default_budget, isolation_of, open_worker
 from anygpu.workers.thread import ThreadWorker
 from tests.workers.programs import chain, doubled
 
@@ -38,35 +38,37 @@ def devices() -> dict[str, Device]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("home", ["thread", "process"])
-def test_conformance(engine: str, home: Isolation, devices: dict[str, Device]) -> None:
-    worker = open_worker(entry_of(engine), devices[engine], isolation=home)
-    assert worker.home == home
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_conformance(engine: str, isolation: Isolation, devices: dict[str, Device]) -> None:
+    worker = open_worker(entry_of(engine), devices[engine], isolation=isolation)
+    assert worker.isolation == isolation
     check_worker(worker)
 
 
-@pytest.mark.parametrize("home", ["thread", "process"])
-def test_an_engine_of_somebody_elses(home: Isolation) -> None:
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_an_engine_of_somebody_elses(isolation: Isolation) -> None:
     engine = FakeEngine("other", [fake_device("other:0")])
-    check_worker(open_worker(engine.entry(), fake_device("other:0"), isolation=home, generation=3))
+    check_worker(open_worker(engine.entry(), fake_device("other:0"), isolation=isolation, generation=3))
 
 
 def test_where_workers_live_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANYGPU_ISOLATION", raising=False)
-    homes = {name: home_of(entry_of(name)) for name in ENGINES}
-    assert homes == {"numpy": "thread", "torch": "thread", "jax": "thread", "webgpu": "process", "opencl": "process"}
-    assert home_of(entry_of("webgpu"), "thread") == "thread"
+    found = {name: isolation_of(entry_of(name)) for name in ENGINES}
+    assert found == {"numpy": "thread", "torch": "thread", "jax": "thread", "webgpu": "process", "opencl": "process"}
+    assert isolation_of(entry_of("webgpu"), "thread") == "thread"
     monkeypatch.setenv("ANYGPU_ISOLATION", "process")
-    assert home_of(entry_of("numpy")) == "process"
+    assert isolation_of(entry_of("numpy")) == "process"
     monkeypatch.setenv("ANYGPU_ISOLATION", "elsewhere")
     with pytest.raises(InvalidOption, match="ANYGPU_ISOLATION"):
-        home_of(entry_of("numpy"))
+        isolation_of(entry_of("numpy"))
 
 
-@pytest.mark.parametrize("home", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("engine", ["webgpu", "opencl"])
-def test_a_budget_bounds_the_memory_of_the_device(engine: str, home: Isolation, devices: dict[str, Device]) -> None:
-    worker = open_worker(entry_of(engine), devices[engine], isolation=home, budget=1 << 20)
+def test_a_budget_bounds_the_memory_of_the_device(
+    engine: str, isolation: Isolation, devices: dict[str, Device]
+) -> None:
+    worker = open_worker(entry_of(engine), devices[engine], isolation=isolation, budget=1 << 20)
     x = np.ones(50_000, np.float32)
     ran = worker.run(chain(x.size), [x])
     assert ran.peak_bytes is not None
@@ -91,12 +93,12 @@ def test_the_budget_comes_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> No
         default_budget()
 
 
-@pytest.mark.parametrize("home", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("engine", ["webgpu", "opencl"])
 def test_the_steady_state_allocates_and_compiles_nothing(
-    engine: str, home: Isolation, devices: dict[str, Device]
+    engine: str, isolation: Isolation, devices: dict[str, Device]
 ) -> None:
-    worker = open_worker(entry_of(engine), devices[engine], isolation=home)
+    worker = open_worker(entry_of(engine), devices[engine], isolation=isolation)
     x = np.ones(2000, np.float32)
     for _ in range(3):
         worker.run(chain(x.size), [x])

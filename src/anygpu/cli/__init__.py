@@ -15,7 +15,7 @@ from anygpu.cli.calibrate import calibrate
 from anygpu.cli.explain import explain
 from anygpu.cli.report import report
 from anygpu.cli.show import show_diagnosis, show_inventory
-from anygpu.workers.discovery import look
+from anygpu.workers.discovery import discover
 
 app = typer.Typer(
     help="List compute devices, and diagnose the ones that do not work.",
@@ -46,7 +46,7 @@ def devices(
 ) -> None:
     """List every compute device, each verified by a real computation."""
     with _patience("Looking for devices"):
-        inventory = look(deep=deep, timeout=timeout)
+        inventory = discover(deep=deep, timeout=timeout)
     if json:
         _print_json(inventory.to_json())
     else:

@@ -69,11 +69,11 @@ def calibrate(
 
     Exits with 1 when a device could not be measured.
     """
-    from anygpu.workers.discovery import look
+    from anygpu.workers.discovery import discover
 
     patience = Console(stderr=True)
     with patience.status("Looking for devices …"):
-        inventory = look(timeout=timeout)
+        inventory = discover(timeout=timeout)
     chosen = require(inventory.devices, prefer(devices or None), inventory.unavailable)
     found: dict[str, Calibration] = {}
     failures: dict[str, str] = {}
@@ -100,14 +100,14 @@ def calibrate(
 
 def _measured(device: Device, seconds: float) -> Calibration:
     from anygpu.engines.catalogue import catalogue
-    from anygpu.workers.opening import open_worker
+    from anygpu.workers.open import open_worker
 
     (entry,) = (each for each in catalogue() if each.name == device.engine)
     begin = time.perf_counter()
     worker = open_worker(entry, device)
     try:
         result = calibration.calibrate(worker, seconds=seconds, opening=time.perf_counter() - begin)
-        calibration.remember(result, device, home=worker.home)
+        calibration.remember(result, device, isolation=worker.isolation)
     finally:
         worker.close()
     return result

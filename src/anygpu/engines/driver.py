@@ -1,7 +1,7 @@
 """What the engines that compile need of a library: one open device that holds memory and runs kernels.
 
-Everything above this seam (`anygpu.engines.compiling`) is the same for WebGPU and OpenCL; everything that knows the
-library is below it, in one folder for each.
+Everything above this seam (`anygpu.engines.compiling_engine`) is the same for WebGPU and OpenCL; everything that knows
+the library is below it, in one folder for each.
 """
 
 from __future__ import annotations

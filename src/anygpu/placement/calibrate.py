@@ -16,7 +16,7 @@ from anygpu.engines.traits import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.plan.calibration import Calibration
-from anygpu.workers.opening import home_of
+from anygpu.workers.open import isolation_of
 from anygpu.workers.worker import Worker
 
 #: What a device may take, unless somebody says otherwise.
@@ -63,18 +63,18 @@ def calibrate(
     return fit(worker.device, bench.measurements, opening=opening)
 
 
-def recalled(device: Device, *, home: Isolation | None = None) -> Calibration | None:
+def recalled(device: Device, *, isolation: Isolation | None = None) -> Calibration | None:
     """What was measured before, if nothing has changed that might change it.
 
-    `home` is that of the worker; `None` is where it lives if nobody says otherwise.
+    `isolation` is that of the worker; `None` is where it lives if nobody says otherwise.
     """
-    found = _kept(device).record(_KIND, _key(device, home), Calibration)
+    found = _kept(device).record(_KIND, _key(device, isolation), Calibration)
     return found if found is not None and found.device == device.id and found.is_plausible else None
 
 
-def remember(calibration: Calibration, device: Device, *, home: Isolation | None = None) -> None:
+def remember(calibration: Calibration, device: Device, *, isolation: Isolation | None = None) -> None:
     """For `recalled`, in this process and in others. A folder that cannot be written is no reason to fail."""
-    _kept(device).put_record(_KIND, _key(device, home), calibration)
+    _kept(device).put_record(_KIND, _key(device, isolation), calibration)
 
 
 def calibration_folder() -> Path:
@@ -87,12 +87,12 @@ def _kept(device: Device) -> DiskCache:
     return DiskCache(calibration_folder(), stamp_of(device, entry.versions if entry is not None else ()))
 
 
-def _key(device: Device, home: Isolation | None) -> bytes:
+def _key(device: Device, isolation: Isolation | None) -> bytes:
     """Beside what a stamp has: two cards of one model may sit in different slots, and workers in different homes."""
     entry = _entry(device)
-    if home is None and entry is not None:
-        home = home_of(entry)
-    return msgspec.msgpack.encode((_VERSION, device.id, _cores(), home))
+    if isolation is None and entry is not None:
+        isolation = isolation_of(entry)
+    return msgspec.msgpack.encode((_VERSION, device.id, _cores(), isolation))
 
 
 def _entry(device: Device) -> EngineEntry | None:

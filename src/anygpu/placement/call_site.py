@@ -29,7 +29,7 @@ from anygpu.program.costs import OperationClass, program_cost
 from anygpu.program.graph import Program
 from anygpu.receipts import HostOperation
 from anygpu.units import readable_bytes, readable_seconds
-from anygpu.workers.opening import default_budget
+from anygpu.workers.open import default_budget
 
 #: Of a device's free memory: the rest is for what others do there, and for what allocators round up.
 _USABLE = 0.8

@@ -18,7 +18,7 @@ from anygpu.placement.trust import Sample, peculiarity, sample_of
 from anygpu.placement.values import as_arguments
 from anygpu.plan.choosing import DOUBT, DeviceChooser
 from anygpu.units import readable_seconds
-from anygpu.workers.opening import default_budget
+from anygpu.workers.open import default_budget
 
 #: Runs of a trial: the first compiles and fills caches, the best of the others counts.
 _RUNS = 3

@@ -171,7 +171,7 @@ class Planner:
 
         A child starts beside the caller; a library that is imported here holds the caller up.
         """
-        if self.is_open(device.id) or self.places.home(device.id) == "process":
+        if self.is_open(device.id) or self.places.default_isolation(device.id) == "process":
             return True
         return self.seconds >= self.calibration(device).open
 
@@ -220,7 +220,7 @@ class Planner:
         """Devices are busy with finding out, in the background."""
         with self.lock:
             self._trials.update(devices)
-        here = any(self.places.home(device) == "thread" for device in devices)
+        here = any(self.places.default_isolation(device) == "thread" for device in devices)
         try:
             with self.background.must_finish() if here else contextlib.nullcontext():
                 yield

@@ -22,7 +22,7 @@ from anygpu.residency.handle import DeviceHandle
 from anygpu.residency.lineage import Evicted, HostCopyCache, Loss
 from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.workers.child_process import Child
-from anygpu.workers.opening import home_of, open_worker
+from anygpu.workers.open import isolation_of, open_worker
 from anygpu.workers.worker import Worker
 
 __all__ = ["DeviceHandle", "DeviceRegistry", "registry"]
@@ -101,7 +101,7 @@ class DeviceRegistry:
         for entry in candidates:
             if not is_installed(entry):
                 raise MissingExtra(entry.requires or entry.name, entry.extra or entry.name)
-            if home_of(entry, isolation) == "process":
+            if isolation_of(entry, isolation) == "process":
                 isolated.append(entry)
             else:
                 found += self._list(entry)
@@ -112,33 +112,33 @@ class DeviceRegistry:
         return self._handle_for(best, isolation)
 
     def _handle_for(self, device: Device, isolation: Isolation | None) -> DeviceHandle:
-        home = home_of(_entry_of(device.id), isolation)
+        where = isolation_of(_entry_of(device.id), isolation)
         with self._lock:
-            key = (device.id, home)
+            key = (device.id, where)
             if key not in self._handles:
-                find = partial(self._open, device, home)
+                find = partial(self._open, device, where)
                 self._handles[key] = (
-                    RecoverableDevice(device, find, self._copies) if home == "process" else DeviceHandle(device, find)
+                    RecoverableDevice(device, find, self._copies) if where == "process" else DeviceHandle(device, find)
                 )
             return self._handles[key]
 
     def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
         """The open worker of a device. A dead worker is replaced by its next generation."""
         entry = _entry_of(device_id)
-        home = home_of(entry, isolation)
-        known = self._workers.get((device_id, home))
+        where = isolation_of(entry, isolation)
+        known = self._workers.get((device_id, where))
         if known is not None and known.alive:
             return known
-        found = self._list(entry) if home == "thread" and entry.name not in self._probed else self._probe([entry])
+        found = self._list(entry) if where == "thread" and entry.name not in self._probed else self._probe([entry])
         for item in found:
             if item.id == device_id and isinstance(item, Device):
-                return self._open(item, home)
+                return self._open(item, where)
         reasons = [item.reason for item in found if isinstance(item, Unavailable)]
         raise DeviceUnavailable(f'on="{device_id}"', reasons, device=device_id)
 
-    def home(self, device_id: str) -> Isolation:
+    def default_isolation(self, device_id: str) -> Isolation:
         """The default isolation of a worker of the device."""
-        return home_of(_entry_of(device_id))
+        return isolation_of(_entry_of(device_id))
 
     def generation(self, device_id: str) -> int | None:
         """The generation of the open worker of the device; `None` if there is none."""
@@ -156,8 +156,8 @@ class DeviceRegistry:
         """Whether a worker of the device is open, in a thread or in a child."""
         return any(name == device_id and worker.alive for (name, _), worker in list(self._workers.items()))
 
-    def _open(self, device: Device, home: Isolation) -> Worker:
-        key = (device.id, home)
+    def _open(self, device: Device, where: Isolation) -> Worker:
+        key = (device.id, where)
         with self._lock:
             opening = self._opening[key]
         with opening:
@@ -169,10 +169,10 @@ class DeviceRegistry:
             if known is not None:
                 self._record_loss(key, known)
             with self._lock:
-                adopted = self._adoptable.pop(device.engine, None) if home == "process" else None
+                adopted = self._adoptable.pop(device.engine, None) if where == "process" else None
             self._generations[key] += 1
             entry = self._entry_to_open(device)
-            worker = open_worker(entry, device, isolation=home, generation=self._generations[key], adopted=adopted)
+            worker = open_worker(entry, device, isolation=where, generation=self._generations[key], adopted=adopted)
             self._workers[key] = worker
             return worker
 
@@ -245,10 +245,10 @@ class DeviceRegistry:
         return [item for entry in entries for item in self._probed[entry.name]]
 
     def _probe_new(self, entries: Sequence[EngineEntry]) -> None:
-        from anygpu.workers.discovery import look
+        from anygpu.workers.discovery import discover
 
-        adopt: dict[str, Child | None] = {e.name: None for e in entries if home_of(e) == "process"}
-        inventory = look(timeout=LOOK_SECONDS, entries=entries, with_cards=False, adopt=adopt)
+        adopt: dict[str, Child | None] = {e.name: None for e in entries if isolation_of(e) == "process"}
+        inventory = discover(timeout=LOOK_SECONDS, entries=entries, with_cards=False, adopt=adopt)
         found: dict[str, list[Device | Unavailable]] = {entry.name: [] for entry in entries}
         items: list[Device | Unavailable] = [*inventory.devices, *inventory.unavailable]
         for item in items:

@@ -149,7 +149,7 @@ class LaneWorker:
         if name == "numpy":
             return _STARTED_AT_HOME
         places, lane = self._planner.places, lane_of(name)
-        home = state.options.isolation or places.home(lane)
+        home = state.options.isolation or places.default_isolation(lane)
         return Started(name, places.generation(lane) or 0, alone=alone, killable=alone and home == "process")
 
     def _begin(self, job: Job, choice: Choice, start: Started) -> bool:

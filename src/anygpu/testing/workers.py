@@ -50,7 +50,7 @@ def _check_facts(worker: Worker) -> None:
     _expect(worker.alive, "a worker that was just opened is alive")
     _expect(worker.ended is None, "a worker that is alive has not ended")
     _expect(worker.generation >= 1, "generations begin with 1")
-    _expect(worker.home in ("thread", "process"), f"{worker.home!r} is not a home")
+    _expect(worker.isolation in ("thread", "process"), f"{worker.isolation!r} is not an isolation")
     memory = worker.memory()
     for name in ("total", "free"):
         known = getattr(memory, name) is not None or bool(memory.unknown.get(name))

@@ -18,7 +18,7 @@ from anygpu.workers.probe_runner import CARDS, run_probes
 from anygpu.workers.probe_state import ProbeDeadlines
 
 
-def look(
+def discover(
     *,
     refresh: bool = False,
     deep: bool = False,
@@ -60,7 +60,7 @@ def look(
     )
 
 
-def examine(*, timeout: float, deep: bool = False) -> Diagnosis:
+def diagnose_machine(*, timeout: float, deep: bool = False) -> Diagnosis:
     """Probe everything anew, and say what is wrong with it."""
     evidence = evidence_of_this_machine.gather()
-    return diagnose(look(refresh=True, deep=deep, timeout=timeout, evidence=evidence), evidence)
+    return diagnose(discover(refresh=True, deep=deep, timeout=timeout, evidence=evidence), evidence)

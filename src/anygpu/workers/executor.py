@@ -1,4 +1,4 @@
-"""A program executed on a device of this process, with what it took: the part that both homes of a worker share."""
+"""Executes programs on a device of this process, and measures that: for workers in threads and in children alike."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class ProcessWorker:
         return self._device
 
     @property
-    def home(self) -> Isolation:
+    def isolation(self) -> Isolation:
         return "process"
 
     @property

@@ -60,7 +60,7 @@ class ThreadWorker:
         return self._executor.engine
 
     @property
-    def home(self) -> Isolation:
+    def isolation(self) -> Isolation:
         return "thread"
 
     @property

@@ -74,7 +74,7 @@ class Worker(Protocol):
     def device(self) -> Device: ...
 
     @property
-    def home(self) -> Isolation: ...
+    def isolation(self) -> Isolation: ...
 
     @property
     def generation(self) -> int:
@@ -106,7 +106,7 @@ class Worker(Protocol):
         """Run and wait. With `keep` the results stay on the device, as handles.
 
         What the device lacks runs on the host, node by node, and is listed in the result. When the time is over the
-        worker is killed, where its home allows that, and `DeviceHung` is raised. Without `wait`, results that are kept
+        worker is killed, where it is a process, and `DeviceHung` is raised. Without `wait`, results that are kept
         may still be in the making on return; then `phases.run` is the time it took to start them. With `timed` the
         device's own clock is read where it has one, which costs some engines one more submission.
         """

@@ -9,7 +9,7 @@ import numpy as np
 import wgpu
 
 from anygpu._typing import HostArray
-from anygpu.engines.compiling import CompilingEngine
+from anygpu.engines.compiling_engine import CompilingEngine
 from anygpu.engines.protocol import Memory, failed, verified
 from anygpu.engines.webgpu.device import destroy, open_device
 from anygpu.engines.webgpu.driver import WebGPUDriver

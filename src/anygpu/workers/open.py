@@ -1,4 +1,4 @@
-"""Opens the worker of a device, in the home that suits its engine or that was asked for."""
+"""Opens the worker of a device, in a thread or in a child process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ISOLATION = "ANYGPU_ISOLATION"
 MEMORY = "ANYGPU_MEMORY"
 
 
-def home_of(entry: EngineEntry, isolation: Isolation | None = None) -> Isolation:
+def isolation_of(entry: EngineEntry, isolation: Isolation | None = None) -> Isolation:
     """Where a worker of that engine lives: as asked, as the variable says, or as suits the engine."""
     wanted = isolation or os.environ.get(ISOLATION) or entry.traits.isolation
-    for home in get_args(Isolation):
-        if wanted == home:
-            return home  # type: ignore[no-any-return]
+    for known in get_args(Isolation):
+        if wanted == known:
+            return known  # type: ignore[no-any-return]
     source = "isolation=" if isolation else f"the variable {ISOLATION}"
     raise InvalidOption(f'{source} is "thread" or "process"; got {wanted!r}.')
 
@@ -49,7 +49,7 @@ def open_worker(
 ) -> Worker:
     """The device, open. `adopted` is the child that verified it, which becomes its worker if it is to live in one."""
     budget = default_budget() if budget is None else budget
-    if home_of(entry, isolation) == "process":
+    if isolation_of(entry, isolation) == "process":
         from anygpu.workers.process import ProcessWorker
 
         if adopted is not None and adopted.link is not None and adopted.process.poll() is None:

@@ -102,7 +102,7 @@ class _Step(NamedTuple):
     starts: tuple[Start, ...]
 
 
-class Executable:
+class CompiledProgram:
     """A schedule whose kernels are built, and whose constants are on the device."""
 
     def __init__(
@@ -137,7 +137,7 @@ class Session:
         self.lock = threading.Lock()
         self._engine = engine
         #: What became of each program: a refusal of the compiler is remembered like anything else.
-        self._executables: LRUCache[Executable | CannotCompile] = LRUCache()
+        self._executables: LRUCache[CompiledProgram | CannotCompile] = LRUCache()
         self._lacks: LRUCache[list[Lack]] = LRUCache()
         self.kept = DiskCache(cache_folder() / "kernels", stamp_of(device, engine.libraries))
         self._root = DeviceMemory(driver.allocate, driver.release, classify=self._translated, guard=self.lock)
@@ -224,13 +224,13 @@ class Session:
     def lacks(self, program: Program) -> list[Lack]:
         return self._lacks.get(program.key, lambda: why_not(program, self.target, self.device.id))
 
-    def compiled(self, program: Program, offsets: tuple[bool, ...] = ()) -> Executable:
+    def compiled(self, program: Program, offsets: tuple[bool, ...] = ()) -> CompiledProgram:
         made = self._executables.get((program.key, offsets), lambda: self._compiled(program, offsets))
         if isinstance(made, CannotCompile):
             raise made.with_traceback(None)
         return made
 
-    def _compiled(self, program: Program, offsets: tuple[bool, ...]) -> Executable | CannotCompile:
+    def _compiled(self, program: Program, offsets: tuple[bool, ...]) -> CompiledProgram | CannotCompile:
         """What a device's compiler refuses, and what code generation trips over, another device may do."""
         try:
             return self._compile(program, offsets)
@@ -244,7 +244,7 @@ class Session:
                 raise
             return CannotCompile(self.device.id, f"{type(error).__name__}: {error}")
 
-    def _compile(self, program: Program, offsets: tuple[bool, ...]) -> Executable:
+    def _compile(self, program: Program, offsets: tuple[bool, ...]) -> CompiledProgram:
         # What is constant is computed here: compilers take liberties with constants that NumPy does not.
         simple = simplified(with_references(program, self.target.dialect), _evaluated)
         facts = IndexFacts(simple)
@@ -269,7 +269,7 @@ class Session:
         self._refuse_what_never_fits(plan)
         chosen = self._tuner.choose(plan, again, budget())
         plan = again(chosen) if chosen else plan
-        return Executable(self, program, plan, offsets, overwrites=self._overwrites(plan))
+        return CompiledProgram(self, program, plan, offsets, overwrites=self._overwrites(plan))
 
     def _overwrites(self, plan: Schedule) -> bool:
         """Whether results show nothing of what was in memory before: found out once for a device and its driver.
@@ -312,7 +312,9 @@ class Session:
         self._trials.used(kernel)
         return built
 
-    def run(self, executable: Executable, arrays: Sequence[DeviceArray], *, timed: bool = False) -> list[DeviceArray]:
+    def run(
+        self, executable: CompiledProgram, arrays: Sequence[DeviceArray], *, timed: bool = False
+    ) -> list[DeviceArray]:
         offsets = tuple(array.offset % self.driver.alignment != 0 for array in arrays)
         if any(offsets) and executable.offsets != offsets:
             executable = self.compiled(executable.program, offsets)
@@ -357,7 +359,7 @@ class Session:
 
     def _commands(
         self,
-        executable: Executable,
+        executable: CompiledProgram,
         whole: Sequence[tuple[BlockRef | None, int]],
         arrays: Sequence[DeviceArray],
         status: BlockRef | None,
@@ -476,7 +478,7 @@ class CompilingEngine:
     def supports(self, program: Program, device: Device) -> list[Lack]:
         return self.session(device).lacks(program)
 
-    def compile(self, program: Program, device: Device) -> Executable:
+    def compile(self, program: Program, device: Device) -> CompiledProgram:
         return self.session(device).compiled(program)
 
     def upload(self, values: HostArray, device: Device) -> DeviceArray:
@@ -496,11 +498,11 @@ class CompilingEngine:
             raise InvalidOption("values can only be read into a contiguous array.")
         buffer.session.downloaded_into(buffer, target.reshape(-1).view(np.uint8))
 
-    def execute(self, executable: Executable, buffers: Sequence[DeviceArray]) -> list[DeviceArray]:
+    def execute(self, executable: CompiledProgram, buffers: Sequence[DeviceArray]) -> list[DeviceArray]:
         return executable.session.run(executable, buffers)
 
     def execute_timed(
-        self, executable: Executable, buffers: Sequence[DeviceArray]
+        self, executable: CompiledProgram, buffers: Sequence[DeviceArray]
     ) -> tuple[list[DeviceArray], float | None]:
         """The results, and the seconds by the device's own clock; `None` where it has none. Waits for the device."""
         session = executable.session
