@@ -53,11 +53,14 @@ print(json.dumps({
 """
 
 #: Both kinds of application from one analysis, which takes most of the time. An application of this size needs none of
-#: what is excluded (pyopencl asks for pytest, and cffi for setuptools), and is not compressed.
+#: what is excluded (pyopencl asks for pytest, cffi for setuptools, rich for IPython), and is not compressed.
 SPECIFICATION = """
 analysis = Analysis(
     ["application.py"],
-    excludes=["pyopencl", "pytools", "setuptools", "distutils", "rendercanvas", "yaml", "charset_normalizer"],
+    excludes=[
+        "pyopencl", "pytools", "setuptools", "distutils", "rendercanvas", "yaml", "charset_normalizer",
+        "IPython", "ipykernel", "ipywidgets", "pygments", "markdown_it", "pytest", "_pytest", "pip",
+    ],
 )
 modules = PYZ(analysis.pure)
 start = EXE(modules, analysis.scripts, exclude_binaries=True, name="folder")

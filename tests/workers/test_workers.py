@@ -114,6 +114,7 @@ def test_the_steady_state_allocates_and_compiles_nothing(
     worker.close()
 
 
+@pytest.mark.serial  # they are tried for a second
 @pytest.mark.parametrize("engine", ["webgpu", "opencl"])
 def test_trials_of_kernels_are_no_part_of_what_a_call_did(
     engine: str, devices: dict[str, Device], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
