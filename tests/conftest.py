@@ -38,7 +38,7 @@ def patience() -> None:
     registry.LOOK_SECONDS = 180.0
 
 
-#: Files that take longest; several processes are done at about the same time if they begin with these.
+#: Files that take longest: processes that begin with these are done at about the same time.
 LONGEST = (
     "tests/semantics/test_corpus.py",
     "tests/engines/test_programs.py",
@@ -47,11 +47,29 @@ LONGEST = (
     "tests/engines/test_sizes.py",
 )
 
+#: Folders of which many tests wait for processes that have to answer in time: each runs as if it were marked `serial`
+#: until it has been shown to pass beside others, again and again.
+ALONE = (
+    "tests/benchmarks/",
+    "tests/cli/",
+    "tests/docs/",
+    "tests/examples/",
+    "tests/faults/",
+    "tests/hardware/",
+    "tests/integration/",
+    "tests/kernels/",
+    "tests/residency/",
+    "tests/runtime/",
+    "tests/streams/",
+)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several processes, files that take longest come first, and what runs alone comes last."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         first = {name: number for number, name in enumerate(LONGEST)}
-        items.sort(key=lambda item: first.get(item.nodeid.partition("::")[0], len(LONGEST)))
+        names = {item: item.nodeid.partition("::")[0] for item in items}
+        items.sort(key=lambda item: (names[item].startswith(ALONE), first.get(names[item], len(LONGEST))))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -61,7 +79,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     import fcntl
 
-    alone = item.get_closest_marker("serial") is not None
+    alone = item.get_closest_marker("serial") is not None or item.nodeid.startswith(ALONE)
     # The workers have the folder from the process that started them.
     folder = Path(os.environ["ANYGPU_CACHE_DIR"])
     with (folder / "tests-turn").open("w") as turn, (folder / "tests-running").open("w") as running:
@@ -69,4 +87,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         fcntl.flock(turn, fcntl.LOCK_EX)
         fcntl.flock(running, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(turn, fcntl.LOCK_UN)
-        return (yield)
+        try:
+            return (yield)
+        finally:
+            # Not only by closing: a process that was forked off meanwhile has it open, too.
+            fcntl.flock(running, fcntl.LOCK_UN)

@@ -41,6 +41,7 @@ def check_that_nothing_stays(make_and_use: Callable[[int], Any], count: int = MA
         for _ in range(5):
             for number in range(_FULL):
                 make_and_use(number)
+            default().settle(60)  # a look at the devices of the machine may be under way
             gc.collect()
             now = tracemalloc.get_traced_memory()[0]
             grown.append(now - before)
