@@ -485,7 +485,7 @@ def arbitrary(primitive: type[Primitive], rng: random.Random) -> Primitive:
             values.append(tuple(possible_spec(rng).shape for _ in range(rng.choice((0, 1, 1, 2)))))
         elif name in ("data", "reference"):
             values.append(rng.randbytes(rng.randrange(20)))
-        elif name in ("axis", "batch", "part", "length", "size", "step", "result"):
+        elif each.type is int:
             values.append(rng.choice(INTEGERS[: rng.choice((4, 16))]))
         else:
             choices = INTEGERS[: rng.choice((3, 5, 16))]
