@@ -79,5 +79,5 @@ def test_after_the_end_nothing_is_started(device: Device) -> None:
         children = trials.processes()
     assert trials.processes() == []
     assert not any(psutil.pid_exists(each) for each in children)
-    with pytest.raises(DeviceUnavailable, match="about to end"):
+    with pytest.raises(DeviceUnavailable, match="shutting down"):
         results(trials, device)

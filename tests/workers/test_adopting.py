@@ -8,8 +8,7 @@ import numpy as np
 import psutil
 import pytest
 
-from anygpu.engines.catalogue import catalogue
-from anygpu.residency import registry as places_module
+from anygpu.engines import catalogue
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing import FakeEngine, check_worker
 from anygpu.workers.child_process import Child
@@ -85,7 +84,7 @@ def test_a_child_that_nobody_claims_is_sent_away(tmp_path: Path, monkeypatch: py
 
 def test_a_dead_worker_is_replaced_by_its_next_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = FakeEngine("other").entry()
-    monkeypatch.setattr(places_module, "catalogue", lambda: (*catalogue(), entry))
+    monkeypatch.setattr(catalogue, "_of_other_packages", lambda: (entry,))
     places = DeviceRegistry()
     place = places.find("other")
     x = np.ones(3, np.float32)

@@ -146,7 +146,7 @@ def test_a_device_that_is_not_there_any_more_cannot_be_opened() -> None:
     entry = FakeEngine("some", [fake_device("some:0", name="Another")]).entry()
     with pytest.raises(DeviceUnavailable, match="it is Another now"):
         ProcessWorker.start(entry, fake_device("some:0"))
-    with pytest.raises(DeviceUnavailable, match="not there any more"):
+    with pytest.raises(DeviceUnavailable, match="it is gone"):
         ProcessWorker.start(entry, fake_device("some:7"))
 
 

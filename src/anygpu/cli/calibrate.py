@@ -99,12 +99,11 @@ def calibrate(
 
 
 def _measured(device: Device, seconds: float) -> Calibration:
-    from anygpu.engines.catalogue import catalogue
+    from anygpu.engines.catalogue import entry_of
     from anygpu.workers.open import open_worker
 
-    (entry,) = (each for each in catalogue() if each.name == device.engine)
     begin = time.perf_counter()
-    worker = open_worker(entry, device)
+    worker = open_worker(entry_of(device.id), device)
     try:
         result = calibration.calibrate(worker, seconds=seconds, opening=time.perf_counter() - begin)
         calibration.remember(result, device, isolation=worker.isolation)

@@ -13,7 +13,7 @@ import msgspec
 
 from anygpu.engines.protocol import Engine
 from anygpu.engines.traits import DISCRETE, INTEGRATED, AssumedRates, EngineTraits
-from anygpu.errors import InvalidOption, MissingExtra
+from anygpu.errors import DeviceUnavailable, InvalidOption, MissingExtra
 from anygpu.hardware.device import Form
 
 ENTRY_POINT_GROUP = "anygpu.engines"
@@ -126,6 +126,15 @@ def catalogue() -> tuple[EngineEntry, ...]:
 def every_engine() -> tuple[EngineEntry, ...]:
     """Those that `catalogue` chooses from."""
     return BUILT_IN + _of_other_packages()
+
+
+def entry_of(device_id: str) -> EngineEntry:
+    """The entry of the engine that the device belongs to. Raises `DeviceUnavailable` where the catalogue has none."""
+    name = device_id.partition(":")[0]
+    for entry in catalogue():
+        if entry.name == name:
+            return entry
+    raise DeviceUnavailable(f'on="{device_id}"', [f"there is no engine {name}."], device=device_id)
 
 
 def traits_of(engine: str) -> EngineTraits:

@@ -31,6 +31,7 @@ from anygpu.engines.indices import IndexFacts
 from anygpu.engines.kernel_timing import KernelTimer
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy.lowering import evaluate_constant
+from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack
 from anygpu.engines.tuner import Tuner, budget
 from anygpu.engines.unsupported import why_not
@@ -136,8 +137,7 @@ class Session:
         self.device = device
         self.lock = threading.Lock()
         self._engine = engine
-        #: What became of each program: a refusal of the compiler is remembered like anything else.
-        self._executables: LRUCache[CompiledProgram | CannotCompile] = LRUCache()
+        self._executables: ProgramCache[CompiledProgram] = ProgramCache()
         self._lacks: LRUCache[list[Lack]] = LRUCache()
         self.kept = DiskCache(cache_folder() / "kernels", stamp_of(device, engine.libraries))
         self._root = DeviceMemory(driver.allocate, driver.release, classify=self._translated, guard=self.lock)
@@ -225,10 +225,7 @@ class Session:
         return self._lacks.get(program.key, lambda: why_not(program, self.target, self.device.id))
 
     def compiled(self, program: Program, offsets: tuple[bool, ...] = ()) -> CompiledProgram:
-        made = self._executables.get((program.key, offsets), lambda: self._compiled(program, offsets))
-        if isinstance(made, CannotCompile):
-            raise made.with_traceback(None)
-        return made
+        return self._executables.get((program.key, offsets), lambda: self._compiled(program, offsets))
 
     def _compiled(self, program: Program, offsets: tuple[bool, ...]) -> CompiledProgram | CannotCompile:
         """What a device's compiler refuses, and what code generation trips over, another device may do."""
@@ -242,7 +239,7 @@ class Session:
         except Exception as error:
             if self._translated(error) is not None:
                 raise
-            return CannotCompile(self.device.id, f"{type(error).__name__}: {error}")
+            return refused(self.device, error)
 
     def _compile(self, program: Program, offsets: tuple[bool, ...]) -> CompiledProgram:
         # What is constant is computed here: compilers take liberties with constants that NumPy does not.

@@ -14,7 +14,7 @@ from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array
 from anygpu.array.core.structure import flatten
 from anygpu.cache_folder import cache_folder
-from anygpu.engines.catalogue import catalogue, every_engine
+from anygpu.engines.catalogue import catalogue, entry_of, every_engine
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.errors import (
     AllocationError,
@@ -31,7 +31,7 @@ from anygpu.kernels.arguments import Given
 from anygpu.kernels.comparing import Tolerance, first_difference
 from anygpu.kernels.launching import Launch, Launcher, encoded, of_another_number, of_another_type
 from anygpu.kernels.samples import Range, samples
-from anygpu.kernels.sandbox import Sandboxes, entry_of
+from anygpu.kernels.sandbox import Sandboxes
 from anygpu.kernels.shapes import call_like
 from anygpu.program.ops.custom import SPOKEN, Custom, Language, Parameter
 from anygpu.program.primitives import Spec
@@ -206,4 +206,4 @@ def compare(
 
 
 def _kept(device: Device) -> DiskCache:
-    return DiskCache(cache_folder() / "kernels", stamp_of(device, entry_of(device).versions))
+    return DiskCache(cache_folder() / "kernels", stamp_of(device, entry_of(device.id).versions))

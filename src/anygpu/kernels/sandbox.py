@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from anygpu._typing import HostArray
-from anygpu.engines.catalogue import EngineEntry, catalogue
+from anygpu.engines.catalogue import entry_of
 from anygpu.engines.protocol import Lack
 from anygpu.errors import DeadlineExceeded, DeviceHung, DeviceLost, DevicePoisoned, DeviceUnavailable, InvalidKernel
 from anygpu.hardware.device import Device
@@ -159,7 +159,7 @@ class Sandboxes:
         if slot.worker is not None and slot.worker.alive:
             return slot.worker
         self._let_go(slot)
-        slot.worker = open_worker(entry_of(device), device, isolation="process")
+        slot.worker = open_worker(entry_of(device.id), device, isolation="process")
         slot.fresh = True
         # Compilers load a great deal when they are first used: that is not a kernel's fault, and not of its time.
         slot.worker.prepare(_SMALL)
@@ -206,13 +206,6 @@ def trials_of_its_own(idle: float = IDLE_SECONDS) -> Iterator[Sandboxes]:
         yield found
     finally:
         found._end()
-
-
-def entry_of(device: Device) -> EngineEntry:
-    for entry in catalogue():
-        if entry.name == device.engine:
-            return entry
-    raise DeviceUnavailable(f'on="{device.id}"', [f"there is no engine {device.engine}."], device=device.id)
 
 
 def _end(worker: Worker, late: threading.Event) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 
 from anygpu.array.core.device import set_device_finder
 from anygpu.array.functions.types import set_devices
-from anygpu.engines.catalogue import EngineEntry, catalogue, is_installed, load
+from anygpu.engines.catalogue import EngineEntry, catalogue, entry_of, is_installed, load
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.engines.traits import Isolation
 from anygpu.errors import DeviceLost, DeviceUnavailable, MissingExtra
@@ -112,7 +112,7 @@ class DeviceRegistry:
         return self._handle_for(best, isolation)
 
     def _handle_for(self, device: Device, isolation: Isolation | None) -> DeviceHandle:
-        where = isolation_of(_entry_of(device.id), isolation)
+        where = isolation_of(entry_of(device.id), isolation)
         with self._lock:
             key = (device.id, where)
             if key not in self._handles:
@@ -124,7 +124,7 @@ class DeviceRegistry:
 
     def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
         """The open worker of a device. A dead worker is replaced by its next generation."""
-        entry = _entry_of(device_id)
+        entry = entry_of(device_id)
         where = isolation_of(entry, isolation)
         known = self._workers.get((device_id, where))
         if known is not None and known.alive:
@@ -138,7 +138,7 @@ class DeviceRegistry:
 
     def default_isolation(self, device_id: str) -> Isolation:
         """The default isolation of a worker of the device."""
-        return isolation_of(_entry_of(device_id))
+        return isolation_of(entry_of(device_id))
 
     def generation(self, device_id: str) -> int | None:
         """The generation of the open worker of the device; `None` if there is none."""
@@ -178,7 +178,7 @@ class DeviceRegistry:
 
     def _entry_to_open(self, device: Device) -> EngineEntry:
         """The entry that a worker loads; tests substitute another engine."""
-        return _entry_of(device.id)
+        return entry_of(device.id)
 
     def _record_loss(self, key: tuple[str, Isolation], worker: Worker) -> None:
         """Record what becomes of the arrays of a dead worker, before it is replaced."""
@@ -326,14 +326,6 @@ class DeviceRegistry:
         """At exit no worker is opened again, even if a thread still uses arrays."""
         self._ended = True
         self.close()
-
-
-def _entry_of(device_id: str) -> EngineEntry:
-    name = device_id.partition(":")[0]
-    for entry in catalogue():
-        if entry.name == name:
-            return entry
-    raise DeviceUnavailable(f'on="{device_id}"', [f"there is no engine {name}."], device=device_id)
 
 
 def _may_have(entry: EngineEntry, wanted: str) -> bool:

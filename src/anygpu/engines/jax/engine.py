@@ -19,6 +19,7 @@ from anygpu._typing import HostArray
 from anygpu.engines.jax import lowering
 from anygpu.engines.jax.lowering import Executable
 from anygpu.engines.lru import LRUCache
+from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.errors import AnyGPUError, CannotCompile, OutOfMemory
 from anygpu.hardware import host
@@ -47,8 +48,7 @@ class JaxEngine:
 
     def __init__(self) -> None:
         self._found: dict[str, Any] = {}
-        #: What became of each program: a refusal is remembered like anything else.
-        self._executables: LRUCache[Executable | CannotCompile] = LRUCache()
+        self._executables: ProgramCache[Executable] = ProgramCache()
         self._lacks: LRUCache[list[Lack]] = LRUCache()
 
     def discover(self) -> list[Device | Unavailable]:
@@ -90,12 +90,9 @@ class JaxEngine:
                 # Tracing is jax's own code, and what it cannot do it says by errors of many kinds; none is the user's.
                 if isinstance(error, AnyGPUError) or self.classify(error, device) is not None:
                     raise
-                return _refused(device, error)
+                return refused(device, error)
 
-        made = self._executables.get((program.key, device.id), compiled)
-        if isinstance(made, CannotCompile):
-            raise made.with_traceback(None)
-        return made
+        return self._executables.get((program.key, device.id), compiled)
 
     def upload(self, values: HostArray, device: Device) -> jax.Array:
         # jax may keep the memory that it is given, so it gets a copy that nobody else knows.
@@ -112,9 +109,9 @@ class JaxEngine:
         except (RuntimeError, TypeError) as error:
             if self.classify(error, executable.device) is not None:
                 raise
-            refused = _refused(executable.device, error)
+            refusal = refused(executable.device, error)
         # Outside of the block, so that the library's error does not keep the run's arrays.
-        raise refused
+        raise refusal
 
     def native(self, buffer: jax.Array) -> jax.Array:
         return buffer
@@ -165,10 +162,6 @@ class JaxEngine:
         self._executables.clear()
         self._lacks.clear()
         self._found.clear()
-
-
-def _refused(device: Device, error: Exception) -> CannotCompile:
-    return CannotCompile(device.id, f"{type(error).__name__}: {error}")
 
 
 def _devices_on(platform: str) -> list[Any]:

@@ -11,6 +11,7 @@ import torch
 from anygpu._typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.lru import LRUCache
+from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.engines.torch import lowering
 from anygpu.engines.torch.lowering import Executable
@@ -41,8 +42,7 @@ class TorchEngine:
     name: ClassVar[str] = "torch"
 
     def __init__(self) -> None:
-        #: What became of each program: a refusal is remembered like anything else.
-        self._executables: LRUCache[Executable | CannotCompile] = LRUCache()
+        self._executables: ProgramCache[Executable] = ProgramCache()
         self._lacks: LRUCache[list[Lack]] = LRUCache()
 
     def discover(self) -> list[Device | Unavailable]:
@@ -83,12 +83,9 @@ class TorchEngine:
             except _REFUSALS as error:
                 if self.classify(error, device) is not None:
                     raise
-                return _refused(device, error)
+                return refused(device, error)
 
-        made = self._executables.get((program.key, device.id), compiled)
-        if isinstance(made, CannotCompile):
-            raise made.with_traceback(None)
-        return made
+        return self._executables.get((program.key, device.id), compiled)
 
     def upload(self, values: HostArray, device: Device) -> torch.Tensor:
         # A copy whose memory nobody else knows: on the CPU that is all there is to do.
@@ -110,9 +107,9 @@ class TorchEngine:
         except _REFUSALS as error:
             if self.classify(error, executable.device) is not None:
                 raise
-            refused = _refused(executable.device, error)
+            refusal = refused(executable.device, error)
         # Outside of the block, so that the library's error does not keep the run's arrays.
-        raise refused
+        raise refusal
 
     def native(self, buffer: torch.Tensor) -> torch.Tensor:
         # In a broadcast many elements share one place in memory, which most consumers of DLPack do not expect.
@@ -157,10 +154,6 @@ class TorchEngine:
     def close(self) -> None:
         self._executables.clear()
         self._lacks.clear()
-
-
-def _refused(device: Device, error: Exception) -> CannotCompile:
-    return CannotCompile(device.id, f"{type(error).__name__}: {error}")
 
 
 def _runs_backwards(array: Any) -> bool:
