@@ -61,6 +61,14 @@ def pages() -> list[str]:
     return [str(page.relative_to(ROOT)) for page in [*own, *site]]
 
 
+def pages_that_run() -> list[str]:
+    return [page for page in pages() if any(is_run(block) for block in blocks(page))]
+
+
+def is_run(block: Block) -> bool:
+    return block.language in RUNNABLE and block.not_run is None
+
+
 def engines(page: str) -> str:
     named = _ENGINES.search((ROOT / page).read_text(encoding="utf-8"))
     return named[1] if named else "numpy,webgpu,opencl"

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.docs.blocks import ROOT, RUNNABLE, Block, blocks, engines
+from tests.docs.blocks import ROOT, Block, blocks, engines, is_run
 
 _CHECKER = doctest.OutputChecker()
 _OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -34,6 +34,20 @@ class Differs(Exception):
     """What a block printed is not what the page shows."""
 
 
+def check_page(page: str) -> None:
+    """Runs a page in a process of its own, because what it sets and opens must not reach another page."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.docs.page_runner", page],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout
+
+
 def run_page(page: str) -> list[str]:
     """The failures, each as a text that names the block."""
     failures = []
@@ -41,7 +55,7 @@ def run_page(page: str) -> list[str]:
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     for block in blocks(page):
-        if block.language not in RUNNABLE or block.not_run is not None:
+        if not is_run(block):
             continue
         try:
             run_block(block, main.__dict__)
