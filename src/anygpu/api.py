@@ -178,16 +178,16 @@ def explain(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[
 
 def last_receipt() -> Receipt | None:
     """The receipt of the last call of an offloaded function, or of `run`, in this thread or asyncio task."""
-    from anygpu.placement import receipt_log
+    from anygpu import receipts
 
-    return receipt_log.last_receipt()
+    return receipts.last_receipt()
 
 
 def collect_receipts() -> AbstractContextManager[list[Receipt]]:
     """`with collect_receipts() as collected:` collects the receipt of every call inside the block, in order."""
-    from anygpu.placement import receipt_log
+    from anygpu import receipts
 
-    return receipt_log.collect_receipts()
+    return receipts.collect_receipts()
 
 
 def freeze_support() -> None:

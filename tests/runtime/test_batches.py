@@ -22,7 +22,7 @@ from anygpu.placement.call_site import CallSite
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
-from anygpu.placement.values import as_arguments
+from anygpu.placement.strategies import as_arguments
 from anygpu.plan.batching import SIZES, WINDOW
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry

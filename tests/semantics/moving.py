@@ -21,7 +21,7 @@ from unittest import mock
 import numpy as np
 
 import anygpu as ag
-from anygpu.placement import execute, explore, place_call
+from anygpu.placement import explore, place_call
 from anygpu.placement.call import Call
 from anygpu.placement.check import learn_flags
 from anygpu.placement.planner import default
@@ -76,7 +76,7 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
         mock.patch.object(DeviceChooser, "choose", lambda chooser, waiting=None: placement.choose(chooser, waiting)),
         mock.patch.object(DeviceChooser, "to_try", return_value=None),
         mock.patch.object(Trust, "agreed", return_value=True),
-        mock.patch.object(execute, "explore", _learn),
+        mock.patch.object(place_call, "explore", _learn),
         mock.patch.object(place_call, "_seconds_for_recording", return_value=None),
     ):
         yield placement

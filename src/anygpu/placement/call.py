@@ -2,20 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import contextlib
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from anygpu.array.trace.traced import CallInputs, NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
-from anygpu.placement.call_site import CallSite
-from anygpu.placement.call_sites import Known
+from anygpu.hardware.selection import matches_name
+from anygpu.placement.call_site import CallSite, NewCallSite
 from anygpu.placement.executing import Executing
-from anygpu.placement.planner import Planner
-from anygpu.placement.signature import signature
-from anygpu.placement.values import anygpu_arrays_in
+from anygpu.placement.options import Options
+from anygpu.placement.planner import Planner, allows_numpy
+from anygpu.placement.signature import LIFTED, signature, without
+from anygpu.placement.values import anygpu_arrays_in, majority_device
 
 #: A function that needs another program more often than this stays on NumPy.
 MOST_RECORDINGS = 12
+
+
+#: Kinds of arguments that are remembered for one function, and such that are new.
+_MOST_STATES, _MOST_NEW = 1024, 256
+#: Functions that are remembered although nobody has decorated them.
+_MOST_FUNCTIONS = 256
+
+
+class Known:
+    """What is known of the calls of one function with some options."""
+
+    __slots__ = ("lifted", "new", "options", "states")
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        #: Types of numbers whose values are no part of a key.
+        self.lifted = LIFTED
+        #: By key, the latest last. Those of which only the time of a call is known are apart: arguments that are new
+        #: with every call do not drive out what was learnt of others.
+        self.states: OrderedDict[Hashable, CallSite] = OrderedDict()
+        self.new: dict[Hashable, NewCallSite] = {}
+
+    def on_value_dependence(self, types: frozenset[type]) -> None:
+        """What the function computes depends on the values of such numbers: they are part of a key from now on."""
+        self.lifted = without(self.lifted, types)
+
+    def remember(self, key: Hashable, state: CallSite) -> None:
+        self.new.pop(key, None)
+        self.states[key] = state
+        if len(self.states) > _MOST_STATES:
+            self.states.popitem(last=False)
+
+    def used(self, key: Hashable) -> None:
+        """Not the next to be forgotten."""
+        with contextlib.suppress(KeyError):  # forgotten since, by another thread
+            self.states.move_to_end(key)
+
+    def remember_new(self, key: Hashable, early: NewCallSite) -> None:
+        if len(self.new) >= _MOST_NEW:
+            self.new.clear()  # which costs less than to look for the oldest one
+        self.new[key] = early
+
+
+class KnownFunctions:
+    """What is known of functions that were passed without being decorated, by their key and by what was asked for.
+
+    There is no lock: each step is one operation of a dict, and a process may be forked at any moment.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, Known] = OrderedDict()
+
+    def find(self, key: Hashable) -> Known | None:
+        found = self._known.get(key)
+        if found is not None:
+            with contextlib.suppress(KeyError):  # forgotten since, by another thread
+                self._known.move_to_end(key)
+        return found
+
+    def remember(self, key: Hashable, known: Known) -> Known:
+        """The same, or what another thread has remembered since."""
+        known = self._known.setdefault(key, known)
+        if len(self._known) > _MOST_FUNCTIONS:
+            self._known.popitem(last=False)
+        return known
+
+    def forget(self) -> None:
+        self._known.clear()
 
 
 class Call:
@@ -122,3 +194,48 @@ class Call:
     def consider(self) -> None:
         with self.planner.lock:
             self.state.consider(self.planner, resident=self.resident() if self.state.has_anygpu_arrays else None)
+
+    def rebuild(self, traced: Traced, results: Sequence[Any], given: Given) -> Any:
+        """What the function returns, made of what its program gave for this call."""
+        return traced.rebuild(results, given)
+
+
+def call_of(
+    function: Callable[..., Any],
+    known: Known,
+    planner: Planner,
+    key: Hashable,
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+) -> Call:
+    """The call with its call site, which is made if it is the first of its kind; `key` is its signature."""
+    state = known.states.get(key)
+    if state is None:
+        ours = majority_device(arguments, keywords)
+        baseline = _baseline(planner, known.options, ours)
+        state = CallSite(name_of(function), known.options, baseline, has_anygpu_arrays=ours is not None)
+        new = known.new.get(key)
+        if new is not None:
+            planner.add_seconds(new.report_to(state.chooser))
+        known.remember(key, state)
+    else:
+        known.used(key)
+    return Call(planner, function, state, arguments, keywords, known=known, key=key)
+
+
+def name_of(function: Any) -> str:
+    """What receipts and messages call it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return str(name)
+
+
+def _baseline(planner: Planner, options: Options, ours: str | None) -> str | None:
+    """Where the arguments are, if calls may run there; `ours` has most of anygpu's own arrays."""
+    if ours is None or ours == "numpy":
+        return "numpy" if allows_numpy(options) else None
+    on = options.preference.on
+    device = planner.machine().device(ours) if on else None
+    allowed = not on or (device is not None and any(matches_name(device, name) for name in on))
+    return ours if allowed else None

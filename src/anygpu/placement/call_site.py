@@ -9,16 +9,15 @@ from anygpu.array.trace.traced import Traced
 from anygpu.engines.catalogue import traits_of
 from anygpu.engines.tuner import budget as tuning_budget
 from anygpu.errors import DeviceLost, DeviceUnavailable, InvalidOption
-from anygpu.hardware.device import Device
+from anygpu.hardware.device import Device, DeviceKind
 from anygpu.hardware.selection import matches_name, require, select
 from anygpu.placement.executing import Executing
-from anygpu.placement.floating_point import may_warn
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice, SplitAcrossDevices, Strategy
-from anygpu.placement.trust import Trust
+from anygpu.placement.trust import Trust, may_warn
 from anygpu.placement.values import narrowing, on_numpy
-from anygpu.plan.choosing import RECORDING, DeviceChooser
+from anygpu.plan.choosing import RECORDING, Choice, DeviceChooser
 from anygpu.plan.chunking import Chunks, chunks_for, corrected
 from anygpu.plan.chunking import Refused as Uncuttable
 from anygpu.plan.corrections import kind_of
@@ -27,7 +26,7 @@ from anygpu.plan.predicting import Expected, predict
 from anygpu.plan.splitting import split
 from anygpu.program.costs import OperationClass, program_cost
 from anygpu.program.graph import Program
-from anygpu.receipts import HostOperation
+from anygpu.receipts import HostNote, HostOperation
 from anygpu.units import readable_bytes, readable_seconds
 from anygpu.workers.open import default_budget
 
@@ -54,25 +53,21 @@ class Prediction(NamedTuple):
     calibrated: bool
     #: `None` where it was not asked, because the device is not open.
     lacks: str | None
+    #: Of the device, or of the second of two.
+    kind: DeviceKind
 
 
 #: A first call with arguments this large is recorded before it runs: then it need not run at home if that is hopeless.
 LARGE = 1 << 20
 
-#: Thinking about a call takes some 50 µs. Calls that take less than the first are left alone for long; of those that
+#: Calls that may run without planning when there is nothing to find out.
+MOST_SKIPPED = 64
+#: While something is going on in the background, a look for its end costs about this, and may cost a twentieth.
+LOOK = 6e-5 * 20
+
+#: Planning a call takes some 50 µs. Calls that take less than the first are left alone for long; of those that
 #: take less than the second, the first five are.
 _SHORT, _MIDDLING = 2e-5, 2e-4
-
-
-class HostNote(NamedTuple):
-    """What receipts say of calls that run on the host without planning.
-
-    It is replaced and never changed: a receipt that is made later says what was so at the time of its call.
-    """
-
-    task: str
-    reason: str
-    predicted: float | None
 
 
 def note_of_new(task: str) -> HostNote:
@@ -297,7 +292,7 @@ class CallSite:
             once = predict(program, calibration, compiled=False).phases.compile
             once += 0.0 if planner.is_open(device.id) else calibration.open
             once += tuning_budget() if traits_of(device.engine).tunes else 0.0
-        return Prediction(way, plain, seconds, once, calibration.source == "measured", lack)
+        return Prediction(way, plain, seconds, once, calibration.source == "measured", lack, device.kind)
 
     def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
         return chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))
@@ -325,16 +320,61 @@ class CallSite:
             )
             if found is not None:
                 way = SplitAcrossDevices((home, name), found)
-                splits[way.name] = Prediction(way, None, found.seconds, facts.once, True, None)
+                splits[way.name] = Prediction(way, None, found.seconds, facts.once, True, None, device.kind)
         with planner.lock:
             # A new table: callers may be reading the old one.
             self.predictions = self.predictions | splits
             self._tell_chooser()
 
+    # -- the chooser: the caller of each of these holds the planner's lock
+
+    def choose(self, busy: Mapping[str, float], waiting: Mapping[str, float] | None = None) -> Choice:
+        """Where the next call goes: `busy` are the seconds until devices are free, `waiting` those of candidates."""
+        return self.chooser.choose((self.waiting(busy) if busy else busy) if waiting is None else waiting)
+
+    def estimate(self, name: str) -> float | None:
+        return self.chooser.estimate(name)
+
+    def measured(self, name: str, seconds: float, peak_bytes: int | None = None) -> None:
+        """A call ran there, took so long and needed so much memory."""
+        self.chooser.measured(name, seconds)
+        if peak_bytes is not None:
+            self._learn_chunk_memory(name, peak_bytes)
+
+    def begin_sample(self, name: str) -> None:
+        """The next call on NumPy is compared with what the candidate computes."""
+        self.chooser.begin_sample(name)
+
+    def distrust(self, name: str) -> None:
+        """What agreed with NumPy is not what would run now."""
+        self.chooser.distrust(name)
+
+    def next_trial(self) -> str | None:
+        """What should be tried in the background now. If nothing should, calls on the host may skip planning."""
+        chooser = self.chooser
+        name = chooser.to_try()
+        if name is None and chooser.baseline == "numpy" and chooser.current == "numpy":
+            self.rest(self.calls_in(LOOK) if chooser.trying else chooser.next_look - chooser.calls)
+        return name
+
+    def has_something_to_explore(self) -> bool:
+        """Whether anything is to be started in the background after a call on a device."""
+        return not (self.traced is not None and self.evaluated and self.calibrated) or self.next_trial() is not None
+
+    def rest(self, calls: int) -> None:
+        """There is nothing to find out for so many calls: they skip planning, if they run on the host anyway."""
+        choice = self.chooser.choose()
+        if self.chooser.baseline == "numpy" and choice.candidate == "numpy" and choice.checks is None:
+            self.skip_planning_for(min(calls, MOST_SKIPPED), choice.sentence)
+
+    def calls_in(self, seconds: float) -> int:
+        """How many calls on the baseline fit into so many seconds."""
+        baseline = self.chooser.baseline
+        each = self.chooser.estimate(baseline) if baseline is not None else None
+        return min(MOST_SKIPPED, int(seconds / each)) if each else 0
+
     def waiting(self, busy: Mapping[str, float]) -> dict[str, float]:
         """For each candidate, how long its devices are busy. NumPy runs in the caller's own thread, so it never is."""
-        if not busy:
-            return {}
         return {
             name: max(busy.get(device, 0.0) for device in facts.way.devices if device != "numpy")
             for name, facts in self.predictions.items()
@@ -385,10 +425,10 @@ class CallSite:
         """Calls run there in chunks from now on. It is a new table: other threads may be reading the old one."""
         self.predictions = self.predictions | {name: self.predictions[name]._replace(way=Chunked(name, chunks))}
 
-    def learn_chunk_memory(self, name: str, peak_bytes: int | None) -> None:
-        """What a call in chunks needed, to cut the next one better. The caller holds the planner's lock."""
+    def _learn_chunk_memory(self, name: str, peak_bytes: int) -> None:
+        """What a call in chunks needed, to cut the next one better."""
         way = self.predictions[name].way if name in self.predictions else None
-        if isinstance(way, Chunked) and peak_bytes is not None:
+        if isinstance(way, Chunked):
             old = self._chunk_corrections.get(name, 1.0)
             new = corrected(old, way.chunks.peak_bytes, peak_bytes)
             self._chunk_corrections[name] = new

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from anygpu.agreement.analysis import Flag, flags_of
 from anygpu.agreement.comparison import Difference, Judgement, judge
 from anygpu.array.core.structure import flatten
 from anygpu.engines.numpy import lowering
+from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.floating_point import is_finite, may_warn
 from anygpu.placement.mismatches import Mismatch, keep, mismatch, tell
 from anygpu.placement.planner import Planner
-from anygpu.placement.trust import Sample, code_of
+from anygpu.placement.strategies import as_arguments
+from anygpu.placement.trust import Filters, Sample, code_of, is_finite, may_warn, sample_of
 from anygpu.program.graph import Program
 
 
@@ -105,3 +107,38 @@ def judge_returned(
         judgement = compared(sample, results)
         if judgement.difference is not None:
             pin(planner, state, device, function, sample, judgement.difference, before_use=False)
+
+
+def hear_numpy(call: Call) -> None:
+    """For a device that was asked for: NumPy warns or raises as it always does, and the device's result stays."""
+    value = call.state.run_on_host(call.function, call.arguments, call.keywords)
+    call.state.trust.heard = Filters.now()
+    learn_from(call, value)
+
+
+def learn_from(call: Call, value: Any) -> None:
+    """What NumPy warned of in a call that has just run there, found out in the background."""
+    state = call.state
+    given = call.given()
+    if state.traced is None or given is None:
+        return
+    sample = sample_of(state.traced, as_arguments(given, state.traced.program, None), value, ours=False)
+    call.planner.background.submit(partial(learn_flags, state, sample))
+
+
+def check_now(call: Call, name: str, results: Sequence[Any], given: Sequence[Any]) -> str | None:
+    """Compare this very result with NumPy's. Why NumPy's has to be returned, or `None`."""
+    state = call.state
+    assert state.traced is not None
+    arrays = [np.asarray(each) for each in given]
+    expected = None if state.has_anygpu_arrays else state.run_on_host(call.function, call.arguments, call.keywords)
+    sample = Sample(state.traced, arrays, state.traced.without_arguments(expected), state.has_anygpu_arrays)
+    judgement = compared(sample, results)
+    if judgement.verdict == "agree":
+        return None
+    if judgement.difference is None:
+        return f"{name} cannot be compared with NumPy here: {judgement.why}."
+    found = pin(call.planner, state, name, call.function, sample, judgement.difference, before_use=True)
+    if state.options.fallback == "raise" and state.chooser.baseline is None:
+        raise found.warning()
+    return found.reason

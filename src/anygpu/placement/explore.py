@@ -10,13 +10,12 @@ import numpy as np
 
 from anygpu.errors import AnyGPUError, name_of, text_of
 from anygpu.placement.call import Call
-from anygpu.placement.call_site import COPIED_PER_SECOND, CallSite, lacking
+from anygpu.placement.call_site import COPIED_PER_SECOND, LOOK, MOST_SKIPPED, CallSite, lacking
 from anygpu.placement.check import compared, learn_flags, pin
 from anygpu.placement.planner import Planner
-from anygpu.placement.strategies import execute
+from anygpu.placement.strategies import as_arguments, execute
 from anygpu.placement.trust import Sample, peculiarity, sample_of
-from anygpu.placement.values import as_arguments
-from anygpu.plan.choosing import DOUBT, DeviceChooser
+from anygpu.plan.choosing import DOUBT
 from anygpu.units import readable_seconds
 from anygpu.workers.open import default_budget
 
@@ -24,12 +23,10 @@ from anygpu.workers.open import default_budget
 _RUNS = 3
 #: A trial that takes longer than this is not repeated.
 _LONG = 0.5
-#: For so many calls nothing is asked when there is nothing to ask, and when the function is shorter than any device.
-_QUIET, _VERY_QUIET = 64, 1024
+#: Calls without planning of a function that is shorter than any device answers.
+_MANY = 1024
 #: Calibrating keeps so much on the device. Under a smaller budget it would take the room of the calls that go on.
 _CALIBRATION_BYTES = 256 << 20
-#: While something is going on in the background, a look for its end costs about this, and may cost a twentieth.
-_LOOK = 6e-5 * 20
 
 
 def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None:
@@ -40,10 +37,10 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
     planner, state, chooser = call.planner, call.state, call.state.chooser
     if state.traced is None or not state.evaluated:
         planner.wake()
-        _stay_quiet(call)
+        _skip_planning(call)
         return
     if value is not None and not _is_ordinary(call, value):
-        _stay_quiet(call)
+        _skip_planning(call)
         return
     if checks is not None and value is not None:
         sample = _sample(call, value)
@@ -53,13 +50,12 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
         if state.begin_calibrating():
             planner.background.submit(partial(_calibrate, planner, state))
         if chooser.baseline == "numpy":
-            state.skip_planning_for(_calls_in(chooser, _LOOK), "other devices are being evaluated in the background.")
+            state.skip_planning_for(state.calls_in(LOOK), "other devices are being evaluated in the background.")
         return
     with planner.lock:
-        name = chooser.to_try()
-        if name is None:
-            _be_quiet_at_home(state, _calls_in(chooser, _LOOK) if chooser.trying else chooser.next_look - chooser.calls)
-            return
+        name = state.next_trial()
+    if name is None:
+        return
     _start_trial(call, name, value)
 
 
@@ -88,7 +84,7 @@ def _start_trial(call: Call, name: str, value: Any) -> None:
     machine = planner.machine()
     if not all(planner.opening_is_worth_it(found) for each in devices if (found := machine.device(each))):
         with planner.lock:
-            _be_quiet_at_home(state, _QUIET // 4)
+            state.rest(MOST_SKIPPED // 4)
         return
     bytes_in = sum(spec.nbytes for spec in state.program.inputs)
     bytes_out = sum(spec.nbytes for spec in state.program.results)
@@ -97,7 +93,7 @@ def _start_trial(call: Call, name: str, value: Any) -> None:
         cost += planner.reading(chooser.baseline, bytes_in)
     if chooser.baseline is not None and not chooser.affords(cost):
         with planner.lock:
-            _be_quiet_at_home(state, chooser.calls_until_affordable(cost))
+            state.rest(chooser.calls_until_affordable(cost))
         return
     begin = planner.clock()
     sample = _sample(call, value)
@@ -116,14 +112,7 @@ def _sample(call: Call, value: Any) -> Sample:
     return sample_of(traced, inputs, value, ours=call.state.has_anygpu_arrays or value is None)
 
 
-def _be_quiet_at_home(state: CallSite, calls: int) -> None:
-    """Nothing has to be asked for so many calls, if they go home anyway."""
-    choice = state.chooser.choose()
-    if state.chooser.baseline == "numpy" and choice.candidate == "numpy" and choice.checks is None:
-        state.skip_planning_for(min(calls, _QUIET), choice.sentence)
-
-
-def _stay_quiet(call: Call) -> None:
+def _skip_planning(call: Call) -> None:
     """How many calls may go by before recording could be affordable, or devices be known; and why they stay."""
     state, chooser, planner = call.state, call.state.chooser, call.planner
     if chooser.baseline != "numpy" or (state.has_anygpu_arrays and state.traced is None):
@@ -135,11 +124,11 @@ def _stay_quiet(call: Call) -> None:
         or state.not_recorded is not None
         or (chooser.estimate("numpy") or 0.0) <= planner.floor
     ):
-        state.skip_planning_for(_VERY_QUIET, why)
+        state.skip_planning_for(_MANY, why)
     elif not planner.awake and (state.traced is not None or not planner.ready_to_record):
-        state.skip_planning_for(_calls_in(chooser, max(_LOOK, planner.until_worth_looking)), why)
+        state.skip_planning_for(state.calls_in(max(LOOK, planner.until_worth_looking)), why)
     elif state.traced is None and not chooser.affords(state.recording):
-        state.skip_planning_for(min(_QUIET, chooser.calls_until_affordable(state.recording)), why)
+        state.skip_planning_for(min(MOST_SKIPPED, chooser.calls_until_affordable(state.recording)), why)
 
 
 def why_not_elsewhere(planner: Planner, state: CallSite) -> str:
@@ -153,12 +142,6 @@ def why_not_elsewhere(planner: Planner, state: CallSite) -> str:
     if not planner.awake:
         return f"calls take {takes} there, and no other devices are known yet."
     return f"calls take {takes} there, too little yet to be worth tracing."
-
-
-def _calls_in(chooser: DeviceChooser, seconds: float) -> int:
-    """How many calls at home fit into so many seconds."""
-    each = chooser.estimate(chooser.baseline) if chooser.baseline is not None else None
-    return min(_QUIET, int(seconds / each)) if each else 0
 
 
 def _calibrate(planner: Planner, state: CallSite) -> None:
@@ -222,7 +205,7 @@ def _try_out(planner: Planner, state: CallSite, function: Callable[..., Any], na
             return
         learn_flags(state, sample)
         with planner.lock:
-            state.trust.agree(program.key, facts.way, workers)
+            state.trust.agree(program.key, name, facts.way, [worker.generation for worker in workers])
             chooser.tried(name, best)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:

@@ -14,20 +14,17 @@ import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.errors import InvalidOption
-from anygpu.hardware.selection import matches_name
-from anygpu.placement.call import Call
+from anygpu.placement.call import Call, Known, KnownFunctions, call_of, name_of
 from anygpu.placement.call_site import LARGE, CallSite, NewCallSite, note_of_new
-from anygpu.placement.call_sites import Known, KnownFunctions
 from anygpu.placement.executing import enter, leave
-from anygpu.placement.opaque import explain_opaque, place_opaque
+from anygpu.placement.opaque import explain_opaque
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.place_call import explain, place
 from anygpu.placement.planner import Planner, allows_numpy, default
-from anygpu.placement.receipt_log import last, listeners, publish
 from anygpu.placement.signature import BUILTIN, function_key, signature, way_of
-from anygpu.placement.values import largest_of, majority_device
+from anygpu.placement.values import largest_of
 from anygpu.plan.plan import Plan
-from anygpu.receipts import Receipt
+from anygpu.receipts import Receipt, last, listeners, publish
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,50 +65,13 @@ class Calls:
         call = self.call(arguments, keywords)
         return explain(call) if self._known.options.engine is None else explain_opaque(call)
 
-    def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any], key: Hashable | None = None) -> Call:
-        """The call, to be placed; `key` is its signature, where that is known already."""
-        known, planner = self._known, self._find_planner()
-        if key is None:
-            key = signature(arguments, keywords, known.lifted)
-        state = known.states.get(key)
-        if state is None:
-            state = self._state(planner, arguments, keywords)
-            early = known.new.get(key)
-            if early is not None:
-                planner.add_seconds(early.report_to(state.chooser))
-            known.remember(key, state)
-        else:
-            known.used(key)
-        return Call(planner, self._function, state, arguments, keywords, known=known, key=key)
-
-    def _state(self, planner: Planner, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> CallSite:
-        options, ours = self._known.options, majority_device(arguments, keywords)
-        return CallSite(
-            _name_of(self._function), options, _home(planner, options, ours), has_anygpu_arrays=ours is not None
-        )
+    def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
+        """The call, to be placed."""
+        key = signature(arguments, keywords, self._known.lifted)
+        return call_of(self._function, self._known, self._find_planner(), key, arguments, keywords)
 
     def _place(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
-        call = self.call(arguments, keywords, key)
-        if self._known.options.engine is not None:
-            return place_opaque(call)
-        return place(call)
-
-
-def _name_of(function: Any) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return str(name)
-
-
-def _home(planner: Planner, options: Options, ours: str | None) -> str | None:
-    """Where the arguments are, if calls may run there."""
-    if ours is None or ours == "numpy":
-        return "numpy" if allows_numpy(options) else None
-    on = options.preference.on
-    device = planner.machine().device(ours) if on else None
-    allowed = not on or (device is not None and any(matches_name(device, name) for name in on))
-    return ours if allowed else None
+        return place(self._function, self._known, self._find_planner, key, arguments, keywords)
 
 
 class Offloaded(Calls, Generic[P, R]):
@@ -130,7 +90,7 @@ class Offloaded(Calls, Generic[P, R]):
     def __init__(self, function: Callable[P, R], options: Options, planner: Callable[[], Planner]) -> None:
         check_function(function)
         super().__init__(function, Known(options), planner)
-        self._task = _name_of(function)
+        self._task = name_of(function)
         self._note_of_new = note_of_new(self._task)
         functools.update_wrapper(self, function)
         #: Whether the function becomes a method when it is an attribute of a class.
@@ -293,7 +253,7 @@ def check_function(function: Any) -> None:
         called = called.func if isinstance(called, functools.partial) else called.__func__
     if not isinstance(called, types.FunctionType):
         called = type(called).__call__
-    name = _name_of(function)
+    name = name_of(function)
     if inspect.iscoroutinefunction(called):
         raise InvalidOption(
             f"{name} is an async function, which anygpu cannot run: offload the function that computes, and call it "

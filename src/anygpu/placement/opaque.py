@@ -14,9 +14,8 @@ from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.selection import select
 from anygpu.placement.call import Call
 from anygpu.placement.executing import Executing
-from anygpu.placement.receipt_log import publish
 from anygpu.plan.plan import Plan, Refused
-from anygpu.receipts import Attempt, PhaseTimer, Receipt
+from anygpu.receipts import Attempt, PhaseTimer, Receipt, publish
 from anygpu.workers.thread import ThreadWorker
 
 _NOT_LOOKED_INTO = "the function is an opaque task, which is not inspected"

@@ -1,24 +1,36 @@
-"""One call: record it if that is worth it, choose where it runs, run it there, write the receipt, and learn."""
+"""One call, from its arguments to its receipt: record it if that is worth it, choose, run, and learn.
+
+Data goes one way: the arguments make a `Call`; its `CallSite` says where it runs; `strategies.execute` gives it to the
+workers; what they return is told to the call site, and becomes the receipt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from anygpu.array.core.array import Array
+from anygpu.array.core.expression import Value
 from anygpu.errors import AnyGPUError, DeviceUnavailable, NotRecordable, Unsupported, text_of
-from anygpu.fallback_warnings import warn_fallback
-from anygpu.placement.call import Call
+from anygpu.fallback_warnings import ran_on_host, warn_fallback
+from anygpu.hardware.device import DeviceKind
+from anygpu.placement.call import Call, Known, call_of
 from anygpu.placement.call_site import LARGE, CallSite, no_device
-from anygpu.placement.execute import run_at
-from anygpu.placement.explore import why_not_elsewhere
-from anygpu.placement.receipt_log import publish
+from anygpu.placement.check import check_now, hear_numpy, judge_returned
+from anygpu.placement.executing import Executing
+from anygpu.placement.explore import explore, why_not_elsewhere
+from anygpu.placement.opaque import place_opaque
+from anygpu.placement.planner import Planner
 from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
-from anygpu.placement.trust import code_of
-from anygpu.placement.values import largest_of
+from anygpu.placement.strategies import SingleDevice, as_arguments, execute
+from anygpu.placement.trust import Filters, code_of, is_finite, is_shown, loud, modes_now, sample_of, warns
+from anygpu.placement.values import anygpu_arrays_in, largest_of, to_anygpu
 from anygpu.plan.choosing import Choice
 from anygpu.plan.plan import Plan
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
+from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt, publish
 from anygpu.tasks.machine import Requeue, Started
+from anygpu.workers.worker import Ran
 
 #: As `LARGE`, while nobody has looked at the machine yet, and recording may have to load its modules first.
 _VERY_LARGE = 1 << 24
@@ -42,18 +54,29 @@ def explain(call: Call) -> Plan:
         return state.plan(choice.sentence, choice.candidate)
 
 
-def place(call: Call) -> tuple[Any, Receipt]:
-    """The value, and what happened."""
-    timer = PhaseTimer(call.planner.clock)
+def place(
+    function: Callable[..., Any],
+    known: Known,
+    find_planner: Callable[[], Planner],
+    key: Hashable,
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+) -> tuple[Any, Receipt]:
+    """The value, and what happened. `key` is the signature of the call."""
+    planner = find_planner()
+    call = call_of(function, known, planner, key, arguments, keywords)
+    if known.options.engine is not None:
+        return place_opaque(call)
+    timer = PhaseTimer(planner.clock)
     warning = call.state.take_warning()
     if warning is not None:
         raise warning
     with timer.phase("plan"):
-        call.planner.add_seconds(call.state.flush_timings())
+        planner.add_seconds(call.state.flush_timings())
         trace_and_predict(call, timer)
         choice = choose(call)
         if choice.checks is not None:
-            call.state.chooser.begin_sample(choice.checks)
+            call.state.begin_sample(choice.checks)
     outcome = _run_with_retries(call, choice, timer)
     publish(outcome[1])
     return outcome
@@ -146,16 +169,16 @@ def _settle_for_numpy(state: CallSite, why: AnyGPUError, sentence: str | None = 
 
 def choose(call: Call, waiting: Mapping[str, float] | None = None) -> Choice:
     """Where it should run now; `waiting` are the seconds that devices are busy, else it is as the planner knows."""
-    state = call.state
+    state, planner = call.state, call.planner
     if state.fallback_reason is not None:
         return Choice("numpy", "only", f"nothing else can run it: {state.fallback_reason}")
-    with call.planner.lock:
-        pinned = call.planner.pinned.get(code_of(call.function)) if call.planner.pinned else None
+    with planner.lock:
+        pinned = planner.pinned.get(code_of(call.function)) if planner.pinned else None
         if pinned is not None and state.chooser.pinned is None:
             state.pin(pinned)
-        choice = state.chooser.choose(state.waiting(call.planner.waiting()) if waiting is None else waiting)
+        choice = state.choose(planner.waiting(), waiting)
     if choice.candidate == "numpy" and choice.kind == "baseline" and state.traced is None and state.chooser.calls:
-        return choice._replace(sentence=why_not_elsewhere(call.planner, state))
+        return choice._replace(sentence=why_not_elsewhere(planner, state))
     return choice
 
 
@@ -186,3 +209,294 @@ def _run_with_retries(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[An
         if not isinstance(following, Requeue):
             raise refusal(call, life.task, following, failure)
         choice = next_choice(call, life.task, following.device, name, failure)
+
+
+def run_untraced(
+    call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()
+) -> tuple[Any, Receipt]:
+    """The user's own function on the user's own arrays. What it raises is the user's business."""
+    state, planner = call.state, call.planner
+    predicted = state.estimate("numpy")
+    with timer.phase("run"):
+        value = state.run_on_host(call.function, call.arguments, call.keywords)
+    if state.chooser.baseline == "numpy":
+        with timer.phase("plan"):
+            took = timer.seconds("run")
+            with planner.lock:
+                state.measured("numpy", took)
+                planner.add_seconds(took)
+            state.trust.heard = Filters.now()
+            if call.cacheable:
+                explore(call, value, checks=choice.checks)
+    return value, numpy_receipt(state.task, choice.sentence, timer.finish(), predicted, attempts)
+
+
+def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()) -> tuple[Any, Receipt]:
+    """The value, and what happened; `attempts` are those that failed before."""
+    name = choice.candidate
+    if name == "numpy" and (call.state.traced is not None or not call.state.has_anygpu_arrays):
+        return run_untraced(call, choice, timer, attempts)
+    try:
+        return on_device(call, name, choice, timer, attempts)
+    except AnyGPUError:
+        raise
+    except Exception as error:
+        # The program's own error, such as a position outside of its axis.
+        if call.state.chooser.baseline != "numpy" or call.state.has_anygpu_arrays:
+            raise
+        kind = type(error).__name__
+    return _on_baseline_instead(call, f"{name} met a {kind}, which NumPy raises with its own message.", timer, attempts)
+
+
+def on_device(
+    call: Call, name: str, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
+) -> tuple[Any, Receipt]:
+    """The program, as it was decided for that device. Raises what the device does."""
+    state, planner, baseline = call.state, call.planner, call.state.chooser.baseline
+    traced = state.traced
+    if traced is None:
+        return _run_on_lazy_arrays(call, choice, timer, attempts)
+    prediction, program = state.predictions[name], traced.program
+    way, devices = prediction.way, prediction.way.devices
+    predicted = state.estimate(name)
+    keep = state.has_anygpu_arrays and isinstance(way, SingleDevice) and state.options.check != "always"
+    values = call.given()
+    if values is None:  # another thread has recorded it anew for a call of its own
+        return run_untraced(call, choice, timer, attempts)
+    workers = [planner.worker(device, state.options) for device in devices]
+    modes = modes_now()
+    why = _why_not_there(call, name, values, [worker.generation for worker in workers], modes)
+    if why is not None:
+        return _on_baseline_instead(call, why, timer, attempts)
+    begin = planner.clock()
+    with planner.using(devices, predicted or 0.0):
+        # A worker with another isolation does not know the arrays of this one.
+        resident = name if keep and state.options.isolation is None else None
+        given = as_arguments(values, program, resident)
+        ran = execute(
+            way,
+            program,
+            given,
+            dict(zip(devices, workers, strict=True)).__getitem__,
+            keep=keep,
+            timeout=call.timeout,
+            between=call.between,
+        )
+    if keep:
+        place = planner.places.find(name, isolation=state.options.isolation)
+        buffers = place.track(program, given, ran.results)
+        results: list[Any] = [
+            Array(Value.on(place, buffer, spec)) for buffer, spec in zip(buffers, program.results, strict=True)
+        ]
+    else:
+        results = ran.results
+        if state.options.check == "always":
+            wrong = check_now(call, name, results, given)
+            if wrong is not None:
+                return _on_baseline_instead(call, wrong, timer, attempts)
+        elif not state.has_anygpu_arrays and warns(modes) and _needs_numpys_word(call, results, given):
+            if baseline is not None:
+                return _after_numpy(call, name, results, given, timer, attempts)
+            hear_numpy(call)
+    value = call.rebuild(traced, results, values)
+    if state.has_anygpu_arrays and not keep:
+        value = to_anygpu(value)
+    elif not state.has_anygpu_arrays:
+        value = state.trust.in_order(traced, values, value)
+    took = planner.clock() - begin - ran.phases.compile
+    if keep and baseline == "numpy":
+        # Whoever looks at the result pays for the way back; on NumPy nobody does.
+        took += planner.reading(name, sum(spec.nbytes for spec in program.results))
+    with timer.phase("plan"):
+        with planner.lock:
+            state.measured(name, took, ran.peak_bytes)
+            planner.learn(name, state.kind, prediction.plain, took)
+            has_news = call.cacheable and state.has_something_to_explore()
+        if has_news:
+            explore(call)
+        _tell_host_operations(state, ran)
+    unknown = dict(ran.unknown)
+    if predicted is None:
+        unknown["predicted_seconds"] = "there was no history of such calls"
+    phases = _merge_phases(timer.finish(), ran.phases)
+    receipt = receipt_of(
+        ran,
+        phases,
+        task=state.task,
+        device=name,
+        kind=prediction.kind,
+        reason=choice.sentence,
+        attempts=attempts,
+        predicted=predicted,
+        how=way.how,
+        program=program.key,
+        unknown=unknown,
+    )
+    return value, receipt
+
+
+def _why_not_there(
+    call: Call, name: str, values: Sequence[Any], generations: Sequence[int], modes: Mapping[str, str]
+) -> str | None:
+    """Why a call that was chosen for a device has to run on the baseline all the same."""
+    state, trust, chooser = call.state, call.state.trust, call.state.chooser
+    if chooser.baseline in (None, name):  # What runs where its arguments are, or was asked for, is not automatic.
+        return None
+    found = loud(modes)
+    if found is not None and chooser.baseline == "numpy":
+        return found
+    traced = state.traced
+    assert traced is not None
+    if chooser.checked and not trust.agreed(traced.program.key, name, state.predictions[name].way, generations):
+        with call.planner.lock:
+            state.distrust(name)
+        return f"{name} has not been compared with NumPy since it was opened or the function was traced."
+    if state.has_anygpu_arrays or chooser.baseline != "numpy":
+        return None
+    if chooser.checked and not trust.knows_order(values):
+        return "arguments with this memory layout are new, and NumPy decides the layout of the result."
+    flags = trust.flags
+    if flags and warns(modes) and is_shown(flags, _module_of(call), trust.heard):
+        flag = min(flags)
+        return f'NumPy warns of "{flag.kind} encountered in {flag.operation}" here, and the warning filters show it.'
+    return None
+
+
+def _module_of(call: Call) -> str:
+    return str(getattr(call.function, "__module__", None) or "")
+
+
+def _on_baseline_instead(call: Call, why: str, timer: PhaseTimer, attempts: tuple[Attempt, ...]) -> tuple[Any, Receipt]:
+    baseline = call.state.chooser.baseline or "numpy"
+    return run_at(call, Choice(baseline, "baseline", why), timer, attempts)
+
+
+def _needs_numpys_word(call: Call, results: Sequence[Any], given: Sequence[Any]) -> bool:
+    """Whether NumPy might warn of this result, or raise, and its user has not seen that yet."""
+    state = call.state
+    if not state.may_warn or is_finite(results):
+        return False
+    trust = state.trust
+    if call.state.chooser.baseline is None and loud(modes_now()) is not None:
+        return True
+    if trust.flags:
+        # Known to warn. Where it would be shown again, an automatic call has not come here.
+        return state.chooser.baseline is None and is_shown(trust.flags, _module_of(call), trust.heard)
+    return not trust.is_usual(given)
+
+
+def _after_numpy(
+    call: Call,
+    name: str,
+    results: Sequence[Any],
+    given: Sequence[Any],
+    timer: PhaseTimer,
+    attempts: tuple[Attempt, ...],
+) -> tuple[Any, Receipt]:
+    """A result with NaN or infinity, computed again on NumPy, which warns or raises at the user's own line."""
+    state = call.state
+    assert state.traced is not None
+    why = f"the result of {name} is not finite; NumPy computes it again, so that its warnings appear."
+    value, receipt = run_untraced(call, Choice("numpy", "baseline", why), timer, attempts)
+    state.trust.heard = Filters.now()
+    sample = sample_of(state.traced, given, value, ours=False)
+    call.planner.background.submit(
+        partial(judge_returned, call.planner, state, name, call.function, sample, list(results))
+    )
+    return value, receipt
+
+
+def receipt_of(
+    ran: Ran,
+    phases: Phases,
+    *,
+    task: str,
+    device: str,
+    kind: DeviceKind,
+    reason: str,
+    attempts: tuple[Attempt, ...],
+    predicted: float | None,
+    how: str | None,
+    program: str,
+    unknown: dict[str, str],
+) -> Receipt:
+    """Of a program that ran on a worker; `attempts` are those that failed before."""
+    return Receipt(
+        task=task,
+        device=device,
+        kind=kind,
+        reason=reason,
+        phases=phases,
+        attempts=(*attempts, Attempt(device=device, phases=phases)),
+        device_seconds=ran.device_seconds,
+        bytes_to_device=ran.bytes_to_device,
+        bytes_to_host=ran.bytes_to_host,
+        bytes_skipped=ran.bytes_skipped,
+        peak_bytes=ran.peak_bytes,
+        kernels=ran.kernels,
+        driver=ran.driver,
+        host_operations=ran.host_operations,
+        predicted_seconds=predicted,
+        how=how,
+        program=program,
+        unknown=unknown,
+    )
+
+
+def _run_on_lazy_arrays(
+    call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
+) -> tuple[Any, Receipt]:
+    """anygpu's own arrays, and a function that is not traced: it is called with them, and they compute as ever."""
+    state = call.state
+    with timer.phase("run"):
+        with Executing():
+            value = call.function(*call.arguments, **call.keywords)
+        for array in anygpu_arrays_in((value,), {}):
+            array.compute()
+    phases = timer.finish()
+    why = "not measured: the function ran eagerly on device arrays"
+    with call.planner.lock:
+        state.measured(choice.candidate, phases.run)
+        call.planner.add_seconds(phases.run)
+    if call.cacheable and state.not_recorded is None:
+        explore(call)
+    reason = choice.sentence
+    if state.not_recorded is not None:
+        reason = f"its arguments are there, and it cannot be traced: {state.not_recorded}"
+    return value, Receipt(
+        task=state.task,
+        device=choice.candidate,
+        kind=_kind_of(call, choice.candidate),
+        reason=reason,
+        phases=phases,
+        attempts=(*attempts, Attempt(device=choice.candidate, phases=phases)),
+        unknown=dict.fromkeys(("device_seconds", "peak_bytes", "kernels", "predicted_seconds"), why),
+    )
+
+
+def _kind_of(call: Call, device: str) -> DeviceKind:
+    """Of a device that has just been used, so that looking for it is no news."""
+    found = call.planner.machine().device(device) if device != "numpy" else None
+    return found.kind if found is not None else "cpu"
+
+
+def _merge_phases(mine: Phases, theirs: Phases) -> Phases:
+    """What the caller measured, with the device's phases taken out of what it could not name."""
+    named = theirs.compile + theirs.queue + theirs.write + theirs.run + theirs.read
+    return Phases(
+        trace=mine.trace,
+        plan=mine.plan,
+        compile=theirs.compile,
+        queue=mine.queue + theirs.queue,
+        write=theirs.write,
+        run=theirs.run,
+        read=theirs.read,
+        other=max(0.0, mine.other - named),
+    )
+
+
+def _tell_host_operations(state: CallSite, ran: Ran) -> None:
+    """Once for each operation and line; the receipt has them each time."""
+    for operation in ran.host_operations:
+        if state.first_time(operation) and state.options.fallback == "warn":
+            ran_on_host(operation)

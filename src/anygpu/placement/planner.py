@@ -22,6 +22,7 @@ from anygpu.placement.options import Options
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections, kind_of
 from anygpu.plan.predicting import Expected, predict
+from anygpu.program.costs import OperationClass
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.worker import Worker
@@ -154,6 +155,13 @@ class Planner:
         """What the calibration says, and the seconds after what earlier calls have taught."""
         plain = predict(program, self.calibration(device), resident_bytes=resident_bytes, keep=keep)
         return plain, plain.seconds * self.corrections.factor(device.id, kind_of(program))
+
+    def learn(self, candidate: str, kind: OperationClass, predicted: Expected | None, seconds: float) -> None:
+        """A call ran there and took so long, which corrects predictions for that kind of operation."""
+        with self.lock:
+            self.seconds += seconds
+            if predicted is not None:
+                self.corrections.learn(candidate, kind, predicted.seconds, seconds)
 
     def reading(self, device: str, nbytes: int) -> float:
         """What it takes to get so many bytes back from there."""

@@ -1,4 +1,4 @@
-"""The ways to run a program: whole on one device, in pieces on one, or in parts on two; and carrying them out."""
+"""The strategies for running a program (whole on one device, in chunks, split across two), and running them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anygpu.array.core.array import Array
 from anygpu.array.core.device import to_numpy_dtype
-from anygpu.placement.executing import Executing
+from anygpu.array.core.expression import compute
+from anygpu.placement.executing import enter, leave
 from anygpu.plan.chunking import Chunks
 from anygpu.plan.splitting import Part, Split
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut
 from anygpu.receipts import Phases
+from anygpu.residency.lineage import TrackedBuffer
 from anygpu.workers.worker import Argument, Ran, Worker
 
 
@@ -80,6 +83,22 @@ Strategy = SingleDevice | Chunked | SplitAcrossDevices
 FindWorker = Callable[[str], Worker]
 
 
+def as_arguments(values: Sequence[Any], program: Program, resident: str | None) -> list[Argument]:
+    """What a worker takes: arrays that are on the device `resident` stay there, everything else goes as NumPy's."""
+    given: list[Argument] = []
+    # The first specs are those of the inputs.
+    for value, spec in zip(values, program.specs, strict=False):
+        if isinstance(value, Array):
+            if value.device == resident and value.dtype.name == spec.dtype:
+                compute([value._value], value._place)
+                buffer: Any = value._value.buffer
+                given.append(buffer.ensure_resident() if isinstance(buffer, TrackedBuffer) else buffer)
+                continue
+            value = np.asarray(value)
+        given.append(np.asarray(value, spec.dtype))
+    return given
+
+
 def execute(
     way: Strategy,
     program: Program,
@@ -92,17 +111,20 @@ def execute(
 ) -> Ran:
     """Run it that way. `between` is called before each piece but the first, and ends the run by raising."""
     # A worker of this process may call a kernel's reference.
-    with Executing():
+    token = enter(True)
+    try:
         match way:
             case SingleDevice(device=device):
                 return find(device).run(program, arguments, keep=keep, timeout=timeout)
             case Chunked(device=device, chunks=chunks):
-                return _in_pieces(find(device), chunks, program, arguments, timeout, between)
+                return _in_chunks(find(device), chunks, program, arguments, timeout, between)
             case SplitAcrossDevices(devices=devices, split=split):
-                return _in_parts([find(device) for device in devices], split, arguments, timeout)
+                return _split([find(device) for device in devices], split, arguments, timeout)
+    finally:
+        leave(token)
 
 
-def _in_pieces(
+def _in_chunks(
     worker: Worker,
     chunks: Chunks,
     program: Program,
@@ -120,17 +142,17 @@ def _in_pieces(
         stop = min(start + chunks.piece, length)
         piece = cut(program, chunks.cut, start, stop)
         given = [
-            each if axis is None else each[_stretch(axis, start, stop)]
+            each if axis is None else each[_slice(axis, start, stop)]
             for each, axis in zip(whole, chunks.cut.inputs, strict=True)
         ]
         ran = worker.run(piece, given, timeout=timeout)
         for result, part, axis in zip(results, ran.results, chunks.cut.outputs, strict=True):
-            result[... if axis is None else _stretch(axis, start, stop)] = part
+            result[... if axis is None else _slice(axis, start, stop)] = part
         runs.append(ran)
     return merge_runs(runs, list(results), [ran.phases for ran in runs])
 
 
-def _in_parts(workers: Sequence[Worker], split: Split, arguments: Sequence[Argument], timeout: float | None) -> Ran:
+def _split(workers: Sequence[Worker], split: Split, arguments: Sequence[Argument], timeout: float | None) -> Ran:
     #: By their position in the whole program.
     values: dict[int, Any] = dict(enumerate(arguments))
     runs: list[Ran] = []
@@ -160,7 +182,7 @@ def _in_parts(workers: Sequence[Worker], split: Split, arguments: Sequence[Argum
     return merge_runs(runs, [values[output] for output in split.outputs], waited_for)
 
 
-def _stretch(axis: int, start: int, stop: int) -> tuple[slice, ...]:
+def _slice(axis: int, start: int, stop: int) -> tuple[slice, ...]:
     return (*(slice(None),) * axis, slice(start, stop))
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from anygpu.array.core.array import Array, as_array
-from anygpu.array.core.device import device_for, to_numpy_dtype
-from anygpu.array.core.expression import compute
+from anygpu.array.core.device import device_for
 from anygpu.array.core.structure import flatten, unflatten
-from anygpu.program.graph import Program
-from anygpu.residency.lineage import TrackedBuffer
-from anygpu.workers.worker import Argument
 
 #: So many values of a call are looked at. More of them are data that should be an array.
 _MOST_VALUES = 10_000
@@ -83,21 +79,6 @@ def majority_device(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str
     for array in anygpu_arrays_in(arguments, keywords):
         found[array.device] = found.get(array.device, 0) + array.nbytes
     return max(found, key=lambda device: found[device]) if found else None
-
-
-def as_arguments(values: Sequence[Any], program: Program, resident: str | None) -> list[Argument]:
-    """What a worker takes: arrays that are on the device `resident` stay there, everything else goes as NumPy's."""
-    given: list[Argument] = []
-    for value, spec in zip(values, program.inputs, strict=True):
-        if isinstance(value, Array):
-            if value.device == resident and value.dtype.name == spec.dtype:
-                compute([value._value], value._place)
-                buffer: Any = value._value.buffer
-                given.append(buffer.ensure_resident() if isinstance(buffer, TrackedBuffer) else buffer)
-                continue
-            value = np.asarray(value)
-        given.append(np.asarray(value, to_numpy_dtype(spec.dtype)))
-    return given
 
 
 def as_numpy(value: Any) -> Any:

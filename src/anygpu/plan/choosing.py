@@ -279,6 +279,11 @@ class DeviceChooser:
         return max(1, round(((self.spent + seconds) / LATER_SHARE - self.seconds) / each))
 
     @property
+    def current(self) -> str | None:
+        """Who has the work: the fastest candidate as far as is known."""
+        return self._current
+
+    @property
     def trying(self) -> bool:
         return any(track.trying for track in self.tracks.values())
 

@@ -22,10 +22,10 @@ from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite, usable_bytes
-from anygpu.placement.floating_point import is_finite
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SingleDevice
+from anygpu.placement.trust import is_finite
 from anygpu.plan.batching import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.predicting import predict

@@ -11,9 +11,9 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.structure import flatten
 from anygpu.errors import NotANumber
 from anygpu.placement.call import Call
-from anygpu.placement.floating_point import Modes
 from anygpu.placement.options import NaNs
 from anygpu.placement.retry import LockedTask
+from anygpu.placement.trust import Modes
 from anygpu.plan.choosing import Choice
 from anygpu.receipts import Attempt, Receipt
 from anygpu.runtime.future import Future

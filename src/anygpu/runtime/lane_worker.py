@@ -18,16 +18,15 @@ from anygpu.errors import AnyGPUError, DeadlineExceeded, Unsupported, name_of, t
 from anygpu.fallback_warnings import attribute_to_line
 from anygpu.hardware.device import DeviceKind
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.execute import hear_numpy, learn_from, receipt_of, run_at, run_untraced
-from anygpu.placement.floating_point import is_finite, is_shown
+from anygpu.placement.check import hear_numpy, learn_from
 from anygpu.placement.opaque import place_opaque
-from anygpu.placement.place_call import choose, trace_and_predict
+from anygpu.placement.place_call import choose, receipt_of, run_at, run_untraced, trace_and_predict
 from anygpu.placement.planner import Planner
-from anygpu.placement.receipt_log import numpy_receipt
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
 from anygpu.placement.strategies import Chunked
+from anygpu.placement.trust import is_finite, is_shown
 from anygpu.plan.choosing import Choice
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
+from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
 from anygpu.runtime.batch_check import LaunchCheck
 from anygpu.runtime.batches import Batch, Batched, CheckStatus
 from anygpu.runtime.jobs import Job

@@ -14,9 +14,8 @@ from anygpu.hardware.host import resident_bytes
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
-from anygpu.placement.receipt_log import publish
 from anygpu.progress import Progress, showing
-from anygpu.receipts import Attempt, Phases, Receipt
+from anygpu.receipts import Attempt, Phases, Receipt, publish
 from anygpu.streams.conflicts import check_apart
 from anygpu.streams.pipeline import Stages, overlap
 from anygpu.streams.report import (

@@ -21,13 +21,12 @@ from anygpu.array.core.recording import normal_axis
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware import host
 from anygpu.hardware.host import resident_bytes
-from anygpu.placement.execute import receipt_of
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import CallOptions, Options, options
+from anygpu.placement.place_call import receipt_of
 from anygpu.placement.planner import Planner, default
-from anygpu.placement.receipt_log import publish
 from anygpu.progress import Progress, showing
-from anygpu.receipts import Phases
+from anygpu.receipts import Phases, publish
 from anygpu.streams.conflicts import check_apart, in_place
 from anygpu.streams.executor import ChunkExecutor, Finished
 from anygpu.streams.items import Items
