@@ -153,10 +153,10 @@ def called(seed: int, planner: Planner, wrong: Wrong) -> str:
         offloaded: Offloaded[..., Any] = Offloaded(function, options(), lambda: planner)
         call = offloaded.call((x,), {})
         call.record()
-        if call.state.traced is None:
+        if call.site.traced is None:
             return "not recorded"
         call.consider()
-        state = call.state
+        state = call.site
         state.chooser.measured("numpy", 1.0)
         state.end_calibrating()
         if not explore._is_ordinary(call, expected):

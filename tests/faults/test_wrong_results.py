@@ -52,7 +52,7 @@ class Watched:
 
     @property
     def state(self) -> CallSite:
-        (state,) = self.function._known.states.values()
+        (state,) = self.function._known.sites.values()
         assert isinstance(state, CallSite)
         return state
 
@@ -190,7 +190,7 @@ def submitted(places: WrongPlaces, rounds: int) -> tuple[list[ag.Receipt], Plann
         call = runtime._calls(small, {}).call((x,), {})
         call.record()
         call.consider()
-        state = call.state
+        state = call.site
         state.chooser.measured("numpy", 100.0)
         assert explore._is_ordinary(call, small(x))
         state.end_calibrating()

@@ -18,7 +18,7 @@ def moved(
     """The function, whose next call with such arguments goes to the device; and what is known of such calls."""
     offloaded: Offloaded[..., Any] = Offloaded(function, options(**given), lambda: planner)
     call = offloaded.call(arguments, {})
-    state = call.state
+    state = call.site
     call.record()
     assert state.traced is not None, state.not_recorded
     call.consider()

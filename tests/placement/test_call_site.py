@@ -53,7 +53,7 @@ def test_no_other_module_writes_to_a_call_site() -> None:
 
 
 def test_writing_would_be_found_out() -> None:
-    source = "call.state.traced = None\nstate.skip_planning -= 1\nstate.predictions['a'] = 1\n"
+    source = "call.site.traced = None\nstate.skip_planning -= 1\nstate.predictions['a'] = 1\n"
     assert [each.split()[0] for each in _written(source, {"traced", "skip_planning", "predictions"})] == [
         "1:",
         "2:",

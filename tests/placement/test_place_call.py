@@ -139,7 +139,7 @@ def test_numpy_is_never_busy_and_two_devices_are_as_busy_as_the_busier(planner: 
     x = np.random.default_rng(0).normal(size=900_000).astype(np.float32)
     watched = Watched(planner)
     watched.call_until("opencl:0", x)
-    (state,) = watched.function._known.states.values()
+    (state,) = watched.function._known.sites.values()
     assert isinstance(state, CallSite)
     opencl = state.predictions["opencl:0"]
     state.predictions = state.predictions | {

@@ -53,14 +53,14 @@ class Kind:
 
     def call(self, *arguments: Any, **keywords: Any) -> Call:
         call = self.offloaded.call(arguments, keywords)
-        if not call.state.recorded:
+        if not call.site.recorded:
             self.record(call)
         return call
 
     def record(self, call: Call) -> None:
         call.record()
         call.consider()
-        state = call.state
+        state = call.site
         state.chooser.measured(self.device, 10.0)
         # Without a prediction for one call nobody doubts those for launches.
         state.predictions = {name: facts._replace(plain=None) for name, facts in state.predictions.items()}
@@ -78,7 +78,7 @@ class Kind:
         return self._batches
 
     def plan(self, calls: Sequence[Call], **bounds: Any) -> Batch | None:
-        return self.batches(calls[0].state).plan(len(calls), calls, self.device, self.planner, math.inf, **bounds)
+        return self.batches(calls[0].site).plan(len(calls), calls, self.device, self.planner, math.inf, **bounds)
 
     def run(self, batch: Batch) -> Batched:
         assert self._batches is not None
@@ -96,7 +96,7 @@ class Kind:
                 batch.table.times.measured(batch.size, 1.0, 1.0)
 
     def alone(self, call: Call) -> Any:
-        traced, values = call.state.traced, call.given()
+        traced, values = call.site.traced, call.given()
         assert traced is not None
         assert values is not None
         given = as_arguments(values, traced.program, None)
@@ -181,7 +181,7 @@ def test_a_launch_gives_what_calls_give(planner: Planner, device: str, name: str
         if is_exact:
             assert [each.tobytes() for each in got] == [each.tobytes() for each in expected]
         else:
-            assert disagreement(expected, got, call.state.program) is None
+            assert disagreement(expected, got, call.site.program) is None
     assert made.ran.phases.total == pytest.approx(count * made.share.phases.total)
 
 
@@ -243,7 +243,7 @@ def test_a_matrix_that_all_share_is_passed_once(planner: Planner, device: str) -
     made = kind.together(calls)
     assert made.ran.bytes_to_device == matrix.nbytes + 16 * 64 * 4
     for call, value in zip(calls, made.values, strict=True):
-        assert disagreement([kind.alone(call)], [value], call.state.program) is None
+        assert disagreement([kind.alone(call)], [value], call.site.program) is None
 
 
 def test_calls_with_another_shared_matrix_are_another_launch(planner: Planner) -> None:
@@ -256,7 +256,7 @@ def test_calls_with_another_shared_matrix_are_another_launch(planner: Planner) -
         batch = kind.plan(left)
         assert batch is not None
         for call, value in zip(left, kind.run(batch).values, strict=False):
-            assert disagreement([kind.alone(call)], [value], call.state.program) is None
+            assert disagreement([kind.alone(call)], [value], call.site.program) is None
         sizes.append((batch.size, batch.taken))
         left = left[batch.taken :]
     # No launch has both.
@@ -403,7 +403,7 @@ def test_a_function_whose_surroundings_changed_is_recorded_anew_first(planner: P
 def test_calls_that_are_faster_one_by_one_stay_so(planner: Planner) -> None:
     kind = Kind(planner, "opencl:0", chain)
     calls = kind.calls([(np.full(256, number, np.float32),) for number in range(64)])
-    chooser = calls[0].state.chooser
+    chooser = calls[0].site.chooser
     chooser.tracks["opencl:0"].recent = [1e-7] * 3
     assert kind.plan(calls) is None
     chooser.tracks["opencl:0"].recent = [10.0] * 3
@@ -421,7 +421,7 @@ def test_bounds_make_launches_smaller(planner: Planner) -> None:
     assert smaller is not None
     assert smaller.size < 64
     assert kind.plan(calls, room=100) is None
-    batches = kind.batches(calls[0].state)
+    batches = kind.batches(calls[0].site)
     assert batches.plan(64, calls, "opencl:0", planner, 1e-9) is None
     assert batches.plan(64, calls, "no such device", planner, 1.0) is None
 
@@ -496,7 +496,7 @@ def test_the_next_worker_compiles_again_and_a_dead_one_is_named(own_planner: Pla
     batch = kind.plan(calls)
     assert batch is not None
     first = kind.worker
-    batches = kind.batches(calls[0].state)
+    batches = kind.batches(calls[0].site)
     expected = batches.run(batch, first).values
     first.close()
     for _ in range(3):
@@ -530,11 +530,11 @@ def test_compiling_is_in_the_receipt_once(planner: Planner) -> None:
 def test_batches_do_not_keep_their_state(planner: Planner) -> None:
     kind = Kind(planner, "numpy", chain)
     calls = kind.calls([(np.full(4, number, np.float32),) for number in range(4)])
-    batches = kind.batches(calls[0].state)
+    batches = kind.batches(calls[0].site)
     assert kind.plan(calls) is not None
-    state = weakref.ref(calls[0].state)
+    state = weakref.ref(calls[0].site)
     del calls
-    kind.offloaded._known.states.clear()
+    kind.offloaded._known.sites.clear()
     gc.collect()
     assert state() is None
     assert batches is not None
@@ -545,7 +545,7 @@ def test_two_devices_at_once(planner: Planner) -> None:
     kind = Kind(planner, "opencl:0", chain)
     draw = np.random.default_rng(8)
     calls = kind.calls([(exact(draw, 256),) for _ in range(200)])
-    state = calls[0].state
+    state = calls[0].site
     state.predictions["numpy"] = state.predictions["opencl:0"]
     batches = kind.batches(state)
     expected = [chain(call.arguments[0]).tobytes() for call in calls]

@@ -271,14 +271,14 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(5000):
         function(X, str(number))
     assert len(function._known.new) <= 256
-    assert len(function._known.states) <= 1024
+    assert len(function._known.sites) <= 1024
 
 
 def test_arguments_that_are_new_with_every_call_do_not_drive_out_what_was_learnt() -> None:
     function = ag.offload(second)
     for _ in range(1100):  # more than run before anything is asked
         function(X, "steady")
-    (learnt,) = function._known.states.values()
+    (learnt,) = function._known.sites.values()
     for number in range(5000):
         function(X, str(number))
-    assert learnt in function._known.states.values()
+    assert learnt in function._known.sites.values()

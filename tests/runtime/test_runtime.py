@@ -267,7 +267,7 @@ class Believed:
         call = runtime._calls(function, {}).call((x,), {})
         call.record()
         call.consider()
-        state = call.state
+        state = call.site
         assert isinstance(state, CallSite)
         state.end_calibrating()
         # As if it had been compared with NumPy.

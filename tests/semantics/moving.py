@@ -85,8 +85,8 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
 def _learn(call: Call, value: Any = None, *, checks: str | None = None) -> None:
     """After a call on NumPy: what a trial would learn beside whether the device is right."""
     explore.explore(call, value, checks=checks)
-    if value is not None and call.state.traced is not None and not call.state.has_anygpu_arrays:
-        learn_flags(call.state, explore._sample(call, value))
+    if value is not None and call.site.traced is not None and not call.site.has_anygpu_arrays:
+        learn_flags(call.site, explore._sample(call, value))
 
 
 _PROBE = ag.record(lambda x: x + 1, np.zeros(1, np.float32))

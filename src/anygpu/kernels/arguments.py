@@ -1,4 +1,4 @@
-"""What a kernel is called with, checked: arrays by position, then numbers, nothing converted behind anybody's back."""
+"""The arguments of a kernel, checked: arrays by position, then numbers; nothing is converted silently."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def given_to(
 
 
 def call_text(title: str, read: Sequence[Parameter], numbers: Sequence[Number]) -> str:
-    """How the kernel is called, for people."""
+    """The signature of the kernel, for messages."""
     arrays = [f"{each.name}: array of {each.dtype}" for each in read]
     return f"{title}({', '.join([*arrays, *(f'{each.name}: {each.dtype}' for each in numbers)])})"
 

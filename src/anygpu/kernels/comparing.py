@@ -33,7 +33,7 @@ class Difference(NamedTuple):
 
 
 def default_tolerance(dtype: np.dtype[Any]) -> float:
-    """What two right answers may differ by; 0 for whole numbers and bools."""
+    """The difference that is allowed between two right answers; 0 for whole numbers and bools."""
     return _EPSILONS[dtype.name] * float(np.finfo(dtype).eps) if dtype.name in _EPSILONS else 0.0
 
 

@@ -65,7 +65,7 @@ def device_for(language: Language) -> tuple[Device | None, str]:
 
 
 class FirstUse:
-    """What became of one kernel in children."""
+    """The outcome of one kernel's first runs in child processes."""
 
     def __init__(self, launcher: Launcher, trials: Sandboxes, timeout: float) -> None:
         self._launcher = launcher

@@ -1,7 +1,7 @@
 """`Kernel`: a user's own kernel, in WGSL or OpenCL C, that is called like a function of arrays.
 
 Its text is looked at and compiled when it is made. A call records one node of a program (`program.ops.custom`), so
-it is planned and replayed like everything else, and where nobody speaks its language its reference is computed instead.
+it is planned and replayed like everything else, and on devices without its language its reference is computed instead.
 Before it meets the user's own arrays on a device it has run once in a child, and was compared there.
 """
 
@@ -147,7 +147,7 @@ class Kernel:
 
     @property
     def source(self) -> str:
-        """As it was given."""
+        """The text of the kernel, unchanged."""
         return self._given[0]
 
     @property

@@ -51,7 +51,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Launcher:
-    """What a kernel's text, its reference and its options say about every call."""
+    """A kernel's text, reference and options, applied to calls."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Launcher:
         return known
 
     def sample(self) -> Program:
-        """A program that has the kernel in it, and shows whether it compiles; nobody runs it."""
+        """A program that has the kernel in it, and shows whether it compiles; it is never run."""
         lengths = self.reflected.lengths
         few = {each.name: (lengths.get(each.name, _ANY).exactly or _FEW,) for each in self.reflected.parameters}
         ones = dict.fromkeys((each.name for each in self.numbers), 1)
@@ -167,7 +167,7 @@ class Launcher:
         return shapes
 
     def _check_lengths(self, shapes: Mapping[str, Shape]) -> None:
-        """Of buffers that are an array of vectors, or whose length is a part of the text."""
+        """The rules for buffers that are an array of vectors, or whose length is a part of the text."""
         for name, length in self.reflected.lengths.items():
             count = math.prod(shapes[name])
             if length.exactly is not None and count != length.exactly:

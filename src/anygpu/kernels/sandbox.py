@@ -1,4 +1,4 @@
-"""Children in which a user's kernel is compiled and run for the first time: whatever it does there harms nobody.
+"""Children in which a user's kernel is compiled and run for the first time: whatever it does there harms no one else.
 
 A child is an ordinary worker of the device, opened aside from the one that has the user's arrays. It is kept for the
 next kernel, replaced when it dies, and let go of after a while without work.
@@ -49,7 +49,7 @@ class _Slot:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.worker: Worker | None = None
-        #: Whether it has run no kernel yet, so that nobody else can be blamed.
+        #: Whether it has run no kernel yet, so that no other kernel can be to blame.
         self.fresh = True
         self.used = 0.0
         self.timer: threading.Timer | None = None
@@ -66,7 +66,7 @@ class Sandboxes:
         self._over = False
 
     def lacks(self, device: Device, program: Program, kernel: str, timeout: float) -> list[Lack]:
-        """What the device cannot do of it."""
+        """The nodes of the program that the device cannot run."""
         return self._do(device, kernel, timeout, "was looked at", lambda worker: worker.supports(program))
 
     def compile(self, device: Device, program: Program, kernel: str, timeout: float) -> None:

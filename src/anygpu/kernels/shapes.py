@@ -1,4 +1,4 @@
-"""What follows from the shapes of a kernel's arguments: the shapes of its results, and how many groups are started."""
+"""The shapes of a kernel's results, and the number of its groups, from the shapes of its arguments."""
 
 from __future__ import annotations
 

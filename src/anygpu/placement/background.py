@@ -1,4 +1,4 @@
-"""One thread for what nobody should wait for: opening devices, compiling, trying candidates out."""
+"""One thread for work that no caller should wait for: opening devices, compiling, trying candidates."""
 
 from __future__ import annotations
 

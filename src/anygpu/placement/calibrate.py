@@ -19,7 +19,7 @@ from anygpu.plan.calibration import Calibration
 from anygpu.workers.open import isolation_of
 from anygpu.workers.worker import Worker
 
-#: What a device may take, unless somebody says otherwise.
+#: What a device may take, unless the caller says otherwise.
 SECONDS = 3.0
 
 #: Counts up when measurements change their meaning, so that what an earlier version kept is not taken for one.
@@ -40,14 +40,14 @@ def calibrate(
     """How fast the worker's device is, measured in about `seconds` at most.
 
     The most important comes first. What there is no time for is assumed, and scaled by what was measured. `opening` is
-    what it took to open the device, if whoever did that has measured it.
+    what it took to open the device, if the caller has measured it.
 
     Sizes of kernels are not looked for: that would take longer than all the rest. So a program that is compiled with
     care may be faster than predicted, until its own history is known.
     """
     if not seconds > 0:
         raise InvalidOption(f"seconds is the time that calibrating may take, more than 0; got {seconds:g}.")
-    # Whoever only recalls what is kept needs none of this.
+    # Recalling a calibration needs none of this.
     from anygpu.placement.benchmark import Bench
     from anygpu.plan.microbenchmarks import fit, trials
 
@@ -66,7 +66,7 @@ def calibrate(
 def recalled(device: Device, *, isolation: Isolation | None = None) -> Calibration | None:
     """What was measured before, if nothing has changed that might change it.
 
-    `isolation` is that of the worker; `None` is where it lives if nobody says otherwise.
+    `isolation` is that of the worker; `None` is the default of its engine.
     """
     found = _kept(device).record(_KIND, _key(device, isolation), Calibration)
     return found if found is not None and found.device == device.id and found.is_plausible else None

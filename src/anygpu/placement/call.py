@@ -23,15 +23,15 @@ MOST_RECORDINGS = 12
 
 
 #: Kinds of arguments that are remembered for one function, and such that are new.
-_MOST_STATES, _MOST_NEW = 1024, 256
-#: Functions that are remembered although nobody has decorated them.
+_MOST_SITES, _MOST_NEW = 1024, 256
+#: Functions without a decorator that are remembered.
 _MOST_FUNCTIONS = 256
 
 
 class Known:
-    """What is known of the calls of one function with some options."""
+    """The call sites of one function with some options."""
 
-    __slots__ = ("lifted", "new", "options", "states")
+    __slots__ = ("lifted", "new", "options", "sites")
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -39,23 +39,23 @@ class Known:
         self.lifted = LIFTED
         #: By key, the latest last. Those of which only the time of a call is known are apart: arguments that are new
         #: with every call do not drive out what was learnt of others.
-        self.states: OrderedDict[Hashable, CallSite] = OrderedDict()
+        self.sites: OrderedDict[Hashable, CallSite] = OrderedDict()
         self.new: dict[Hashable, NewCallSite] = {}
 
     def on_value_dependence(self, types: frozenset[type]) -> None:
         """What the function computes depends on the values of such numbers: they are part of a key from now on."""
         self.lifted = without(self.lifted, types)
 
-    def remember(self, key: Hashable, state: CallSite) -> None:
+    def remember(self, key: Hashable, site: CallSite) -> None:
         self.new.pop(key, None)
-        self.states[key] = state
-        if len(self.states) > _MOST_STATES:
-            self.states.popitem(last=False)
+        self.sites[key] = site
+        if len(self.sites) > _MOST_SITES:
+            self.sites.popitem(last=False)
 
     def used(self, key: Hashable) -> None:
         """Not the next to be forgotten."""
         with contextlib.suppress(KeyError):  # forgotten since, by another thread
-            self.states.move_to_end(key)
+            self.sites.move_to_end(key)
 
     def remember_new(self, key: Hashable, early: NewCallSite) -> None:
         if len(self.new) >= _MOST_NEW:
@@ -64,7 +64,7 @@ class Known:
 
 
 class KnownFunctions:
-    """What is known of functions that were passed without being decorated, by their key and by what was asked for.
+    """The call sites of functions without a decorator, by the key of the function and its options.
 
     There is no lock: each step is one operation of a dict, and a process may be forked at any moment.
     """
@@ -97,7 +97,7 @@ class Call:
         self,
         planner: Planner,
         function: Callable[..., Any],
-        state: CallSite,
+        site: CallSite,
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
         *,
@@ -106,7 +106,7 @@ class Call:
     ) -> None:
         self.planner = planner
         self.function = function
-        self.state = state
+        self.site = site
         self.arguments = arguments
         self.keywords = keywords
         #: Whether there can be another call like this one, so that learning is of use.
@@ -116,7 +116,7 @@ class Call:
         self._key = key
         self._given: tuple[Traced, CallInputs] | None = None
         #: Seconds after which a worker that can be killed is.
-        self.timeout = state.options.timeout
+        self.timeout = site.options.timeout
         #: Called between pieces; what it raises ends the call there.
         self.between: Callable[[], None] | None = None
 
@@ -129,7 +129,7 @@ class Call:
 
     def given(self) -> CallInputs | None:
         """What the program takes for this call; `None` when it is not the program of this call."""
-        traced = self.state.traced
+        traced = self.site.traced
         if traced is None:
             return None
         if self._given is None or self._given[0] is not traced:
@@ -140,12 +140,12 @@ class Call:
         return self._given[1]
 
     def find_program(self) -> bool:
-        """Whether one of the programs that are known is that of this call; it is the state's then."""
-        state = self.state
-        for traced in state.programs:
+        """Whether one of the programs that are known is that of this call; the call site uses it then."""
+        site = self.site
+        for traced in site.programs:
             given = traced.inputs(self.function, self.arguments, self.keywords)
             if given is not None:
-                state.use_program(traced)
+                site.use_program(traced)
                 self._given = traced, given
                 return True
         return False
@@ -155,47 +155,45 @@ class Call:
 
         With `raises` an error of the function itself is raised. Otherwise it is raised where the function runs.
         """
-        state = self.state
-        precision = state.options.precision
+        site = self.site
+        precision = site.options.precision
         by_value = frozenset({float, int} - self._known.lifted)
         changed = None
-        if state.traced is not None:
-            changed = state.traced.changed(self.function, self.arguments, self.keywords)
+        if site.traced is not None:
+            changed = site.traced.changed(self.function, self.arguments, self.keywords)
         with Executing():
             traced = trace(
                 self.function, self.arguments, self.keywords, precision=precision, by_value=by_value, seconds=seconds
             )
-        if isinstance(traced, Traced) and changed is not None and state.recordings >= MOST_RECORDINGS:
+        if isinstance(traced, Traced) and changed is not None and site.recordings >= MOST_RECORDINGS:
             traced = NotTraceable(f"{changed} changes from call to call, and decides what it computes")
-        if isinstance(traced, NotTraceable) and traced.error is not None and (raises or state.chooser.baseline is None):
+        if isinstance(traced, NotTraceable) and traced.error is not None and (raises or site.chooser.baseline is None):
             raise traced.error
         if isinstance(traced, Traced):
             if traced.by_value:
                 self._known.on_value_dependence(traced.by_value)
-                state = self._for_these_values()
-            state.add_program(traced)
+                site = self._for_these_values()
+            site.add_program(traced)
             return
         with self.planner.lock:
             if traced.for_now:
-                state.give_up_recording(2 * (seconds or 0.0))
+                site.give_up_recording(2 * (seconds or 0.0))
             else:
-                state.refuse(traced.reason)
+                site.refuse(traced.reason)
 
     def _for_these_values(self) -> CallSite:
-        """The program is for these numbers only: where others use the same state, this call gets one of its own."""
-        state = self.state
+        """The program is for these numbers only: where others use the same call site, this call gets its own."""
+        site = self.site
         if self.cacheable and self._key != signature(self.arguments, self.keywords, self._known.lifted):
-            state = CallSite(
-                state.task, state.options, state.chooser.baseline, has_anygpu_arrays=state.has_anygpu_arrays
-            )
-            self.state, self.cacheable = state, False
-        return state
+            site = CallSite(site.task, site.options, site.chooser.baseline, has_anygpu_arrays=site.has_anygpu_arrays)
+            self.site, self.cacheable = site, False
+        return site
 
     def consider(self) -> None:
         with self.planner.lock:
-            self.state.consider(self.planner, resident=self.resident() if self.state.has_anygpu_arrays else None)
+            self.site.consider(self.planner, resident=self.resident() if self.site.has_anygpu_arrays else None)
 
-    def rebuild(self, traced: Traced, results: Sequence[Any], given: Given) -> Any:
+    def rebuild(self, traced: Traced, results: Sequence[Any], given: CallInputs) -> Any:
         """What the function returns, made of what its program gave for this call."""
         return traced.rebuild(results, given)
 
@@ -209,22 +207,22 @@ def call_of(
     keywords: dict[str, Any],
 ) -> Call:
     """The call with its call site, which is made if it is the first of its kind; `key` is its signature."""
-    state = known.states.get(key)
-    if state is None:
+    site = known.sites.get(key)
+    if site is None:
         ours = majority_device(arguments, keywords)
         baseline = _baseline(planner, known.options, ours)
-        state = CallSite(name_of(function), known.options, baseline, has_anygpu_arrays=ours is not None)
+        site = CallSite(name_of(function), known.options, baseline, has_anygpu_arrays=ours is not None)
         new = known.new.get(key)
         if new is not None:
-            planner.add_seconds(new.report_to(state.chooser))
-        known.remember(key, state)
+            planner.add_seconds(new.report_to(site.chooser))
+        known.remember(key, site)
     else:
         known.used(key)
-    return Call(planner, function, state, arguments, keywords, known=known, key=key)
+    return Call(planner, function, site, arguments, keywords, known=known, key=key)
 
 
 def name_of(function: Any) -> str:
-    """What receipts and messages call it."""
+    """The name of a function in receipts and messages."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
@@ -232,7 +230,7 @@ def name_of(function: Any) -> str:
 
 
 def _baseline(planner: Planner, options: Options, ours: str | None) -> str | None:
-    """Where the arguments are, if calls may run there; `ours` has most of anygpu's own arrays."""
+    """The device of the arguments, if calls may run there; `ours` is the one with most of anygpu's own arrays."""
     if ours is None or ours == "numpy":
         return "numpy" if allows_numpy(options) else None
     on = options.preference.on

@@ -1,4 +1,4 @@
-"""What is known of calls of one function with one kind of arguments, and where they could run."""
+"""A call site: calls of one function with one kind of arguments, their program, and where they could run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COPIED_PER_SECOND = 4e9
 
 
 class Prediction(NamedTuple):
-    """What was predicted for one way."""
+    """The prediction for one strategy."""
 
     way: Strategy
     #: What calibrations alone say; `None` for parts, whose sum is all that was predicted.
@@ -57,7 +57,7 @@ class Prediction(NamedTuple):
     kind: DeviceKind
 
 
-#: A first call with arguments this large is recorded before it runs: then it need not run at home if that is hopeless.
+#: A first call with arguments this large is recorded before it runs: then it need not run on NumPy if that is hopeless.
 LARGE = 1 << 20
 
 #: Calls that may run without planning when there is nothing to find out.
@@ -163,7 +163,7 @@ class CallSite:
             return self.host_function(function)(*arguments, **keywords)
 
     def skip_planning_for(self, calls: int, why: str) -> None:
-        """So many calls may run on the baseline from now on without planning, and why."""
+        """Let so many calls run on the baseline without planning; `why` is for their receipts."""
         predicted = self.chooser.estimate(self.chooser.baseline) if self.chooser.baseline is not None else None
         self.note = HostNote(self.task, why, predicted)
         self.skip_planning = self._granted = max(0, calls)
@@ -195,7 +195,7 @@ class CallSite:
         self._pending_warning = warning
 
     def take_warning(self) -> Warning | None:
-        """What the next call has to raise; it is raised once."""
+        """The warning that the next call has to raise, once."""
         warning, self._pending_warning = self._pending_warning, None
         return warning
 
@@ -226,7 +226,7 @@ class CallSite:
 
     @property
     def why_not_recorded(self) -> str:
-        """For receipts."""
+        """A sentence for receipts."""
         return f"it cannot be traced: {str(self.not_recorded).rstrip('.')}."
 
     @property
@@ -264,18 +264,18 @@ class CallSite:
         self.evaluated = True
 
     def _judge(self, planner: Planner, device: Device, resident_bytes: int) -> Prediction | Refused:
-        program, home = self.program, self.chooser.baseline
-        at_home = device.id == home
+        program, baseline = self.program, self.chooser.baseline
+        is_baseline = device.id == baseline
         lack: str | None = None
-        if not at_home and (home is None or planner.is_open(device.id)):
+        if not is_baseline and (baseline is None or planner.is_open(device.id)):
             lack = lacking(planner, device.id, program, self.options)
-            if lack is not None and home is not None:
+            if lack is not None and baseline is not None:
                 return Refused(device.id, lack)
         plain, seconds = planner.expected(
-            program, device, resident_bytes=resident_bytes, keep=self.has_anygpu_arrays and device.id == home
+            program, device, resident_bytes=resident_bytes, keep=self.has_anygpu_arrays and device.id == baseline
         )
         way: Strategy = SingleDevice(device.id)
-        if not at_home or device.id != "numpy":
+        if not is_baseline or device.id != "numpy":
             room = usable_bytes(device)
             if room is not None and plain.peak_bytes > room:
                 chunks = self.chunks(device.id, room)
@@ -288,7 +288,7 @@ class CallSite:
                 way = Chunked(device.id, chunks)
         calibration = planner.calibration(device)
         once = 0.0
-        if not at_home:
+        if not is_baseline:
             once = predict(program, calibration, compiled=False).phases.compile
             once += 0.0 if planner.is_open(device.id) else calibration.open
             once += tuning_budget() if traits_of(device.engine).tunes else 0.0
@@ -299,27 +299,27 @@ class CallSite:
 
     def consider_parts(self, planner: Planner) -> None:
         """Two devices for one program, where both are known well enough to say that it pays."""
-        home = self.chooser.baseline
-        if home != "numpy" or self.has_anygpu_arrays or home not in self.predictions:
+        baseline = self.chooser.baseline
+        if baseline != "numpy" or self.has_anygpu_arrays or baseline not in self.predictions:
             return
         machine = planner.machine()
-        first = machine.device(home)
+        first = machine.device(baseline)
         if first is None:
             return
         ours = planner.calibration(first)
         splits: dict[str, Prediction] = {}
         for name, facts in list(self.predictions.items()):
             device = machine.device(name)
-            if device is None or name == home or not isinstance(facts.way, SingleDevice) or not facts.calibrated:
+            if device is None or name == baseline or not isinstance(facts.way, SingleDevice) or not facts.calibrated:
                 continue
             found = split(
                 self.program,
                 ours,
                 planner.calibration(device),
-                whole=(self.chooser.estimate(home), self.chooser.estimate(name)),
+                whole=(self.chooser.estimate(baseline), self.chooser.estimate(name)),
             )
             if found is not None:
-                way = SplitAcrossDevices((home, name), found)
+                way = SplitAcrossDevices((baseline, name), found)
                 splits[way.name] = Prediction(way, None, found.seconds, facts.once, True, None, device.kind)
         with planner.lock:
             # A new table: callers may be reading the old one.
@@ -414,7 +414,7 @@ class CallSite:
         self.evaluated = True
 
     def begin_calibrating(self) -> bool:
-        """Whether the caller is to calibrate devices for it; nobody else does until `end_calibrating`."""
+        """Whether the caller is to calibrate devices for it; no other caller does until `end_calibrating`."""
         begun, self.calibrating = self.calibrating, True
         return not begun
 
@@ -443,7 +443,7 @@ class CallSite:
         self.chooser.consider({name: each.seconds for name, each in facts}, {name: each.once for name, each in facts})
 
     def plan(self, reason: str, chosen: str) -> Plan:
-        """For people."""
+        """The plan that `explain` shows."""
         chooser = self.chooser
         candidates: list[Candidate] = []
         for name, facts in self.predictions.items():
@@ -515,7 +515,7 @@ class CallSite:
 
 
 def first_choice(devices: Sequence[Device], on: Sequence[str]) -> tuple[list[Device], list[Device]]:
-    """Of several names that were asked for in order, the devices of the first that there is, and the others."""
+    """The devices that the first matching name of `on` means, and the others."""
     for name in on:
         first = [device for device in devices if matches_name(device, name)]
         if first:
@@ -524,7 +524,7 @@ def first_choice(devices: Sequence[Device], on: Sequence[str]) -> tuple[list[Dev
 
 
 def lacking(planner: Planner, device: str, program: Program, options: Options) -> str | None:
-    """What the device cannot do of the program, as a sentence; `None` when it can do it all."""
+    """A sentence that names what the device cannot do of the program; `None` when it can do it all."""
     try:
         lacks = planner.worker(device, options).supports(program)
     except DeviceLost:
@@ -540,7 +540,7 @@ def lacking(planner: Planner, device: str, program: Program, options: Options) -
 
 
 def usable_bytes(device: Device) -> int | None:
-    """What a program may take there; `None` when nobody knows."""
+    """The bytes that a program may take there; `None` when that is not known."""
     budget = default_budget()
     free = device.memory_free if device.memory_free is not None else device.memory_total
     usable = None if free is None else int(free * _USABLE)

@@ -38,8 +38,8 @@ def quiet_lines(traced: Any) -> frozenset[tuple[str, int]]:
     return found
 
 
-def learn_flags(state: CallSite, sample: Sample, known: frozenset[Flag] | None = None) -> None:
-    """What NumPy warned of with these inputs; the user has seen it at that call."""
+def learn_flags(site: CallSite, sample: Sample, known: frozenset[Flag] | None = None) -> None:
+    """Remember what NumPy warned of with these inputs; the user saw the warning at that call."""
     program, quiet = sample.traced.program, quiet_lines(sample.traced)
     if known is None:
         if not may_warn_at_all(program, quiet):
@@ -48,12 +48,12 @@ def learn_flags(state: CallSite, sample: Sample, known: frozenset[Flag] | None =
             known = flags_of(program, sample.inputs)
     heard = frozenset(flag for flag in known or () if flag.line not in quiet)
     if heard:
-        state.trust.flags |= heard
+        site.trust.flags |= heard
     elif known is not None and not is_finite([leaf for leaf in flatten(sample.expected)[0] if _is_number(leaf)]):
         if is_finite(sample.inputs):
-            state.trust.makes_quietly = True
+            site.trust.makes_quietly = True
         else:
-            state.trust.carries_quietly = True
+            site.trust.carries_quietly = True
 
 
 def _is_number(leaf: Any) -> bool:
@@ -61,7 +61,7 @@ def _is_number(leaf: Any) -> bool:
 
 
 def may_warn_at_all(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
-    """Also of what leaves no NaN in a result: masked later, or cast to whole numbers."""
+    """Whether NumPy could warn at all, also of a NaN that is masked later or cast to a whole number."""
     return may_warn(program, quiet) or any(
         spec.dtype not in ("bool",) and program.lines[position] not in quiet
         for position, spec in enumerate(program.specs)
@@ -71,7 +71,7 @@ def may_warn_at_all(program: Program, quiet: frozenset[tuple[str, int]]) -> bool
 
 def pin(
     planner: Planner,
-    state: CallSite,
+    site: CallSite,
     device: str,
     function: Callable[..., Any],
     sample: Sample,
@@ -81,7 +81,7 @@ def pin(
 ) -> Mismatch:
     """The device was wrong: the function stays on NumPy, and its user is told, once."""
     found = mismatch(
-        state.task,
+        site.task,
         device,
         planner.machine().device(device.rpartition("+")[2]),
         sample.traced.program,
@@ -90,55 +90,55 @@ def pin(
         before_use=before_use,
     )
     with planner.lock:
-        state.pin(found.reason)
+        site.pin(found.reason)
         is_news = planner.disagreed(found, code_of(function))
     if is_news:
         keep(found)
-        state.warn_later(tell(found, function))
+        site.warn_later(tell(found, function))
     return found
 
 
 def judge_returned(
-    planner: Planner, state: CallSite, device: str, function: Callable[..., Any], sample: Sample, results: Sequence[Any]
+    planner: Planner, site: CallSite, device: str, function: Callable[..., Any], sample: Sample, results: Sequence[Any]
 ) -> None:
     """In the background, when NumPy computed again what a device did: learn what it warned of, or that it was wrong."""
     with contextlib.suppress(Exception):  # whatever goes wrong here, the caller has its value
-        learn_flags(state, sample)
+        learn_flags(site, sample)
         judgement = compared(sample, results)
         if judgement.difference is not None:
-            pin(planner, state, device, function, sample, judgement.difference, before_use=False)
+            pin(planner, site, device, function, sample, judgement.difference, before_use=False)
 
 
 def hear_numpy(call: Call) -> None:
-    """For a device that was asked for: NumPy warns or raises as it always does, and the device's result stays."""
-    value = call.state.run_on_host(call.function, call.arguments, call.keywords)
-    call.state.trust.heard = Filters.now()
+    """Run the call on NumPy as well, so that it warns or raises; the result of the device that was asked for stays."""
+    value = call.site.run_on_host(call.function, call.arguments, call.keywords)
+    call.site.trust.heard = Filters.now()
     learn_from(call, value)
 
 
 def learn_from(call: Call, value: Any) -> None:
-    """What NumPy warned of in a call that has just run there, found out in the background."""
-    state = call.state
+    """Find out in the background what NumPy warned of in a call that has just run there."""
+    site = call.site
     given = call.given()
-    if state.traced is None or given is None:
+    if site.traced is None or given is None:
         return
-    sample = sample_of(state.traced, as_arguments(given, state.traced.program, None), value, ours=False)
-    call.planner.background.submit(partial(learn_flags, state, sample))
+    sample = sample_of(site.traced, as_arguments(given, site.traced.program, None), value, ours=False)
+    call.planner.background.submit(partial(learn_flags, site, sample))
 
 
 def check_now(call: Call, name: str, results: Sequence[Any], given: Sequence[Any]) -> str | None:
     """Compare this very result with NumPy's. Why NumPy's has to be returned, or `None`."""
-    state = call.state
-    assert state.traced is not None
+    site = call.site
+    assert site.traced is not None
     arrays = [np.asarray(each) for each in given]
-    expected = None if state.has_anygpu_arrays else state.run_on_host(call.function, call.arguments, call.keywords)
-    sample = Sample(state.traced, arrays, state.traced.without_arguments(expected), state.has_anygpu_arrays)
+    expected = None if site.has_anygpu_arrays else site.run_on_host(call.function, call.arguments, call.keywords)
+    sample = Sample(site.traced, arrays, site.traced.without_arguments(expected), site.has_anygpu_arrays)
     judgement = compared(sample, results)
     if judgement.verdict == "agree":
         return None
     if judgement.difference is None:
         return f"{name} cannot be compared with NumPy here: {judgement.why}."
-    found = pin(call.planner, state, name, call.function, sample, judgement.difference, before_use=True)
-    if state.options.fallback == "raise" and state.chooser.baseline is None:
+    found = pin(call.planner, site, name, call.function, sample, judgement.difference, before_use=True)
+    if site.options.fallback == "raise" and site.chooser.baseline is None:
         raise found.warning()
     return found.reason

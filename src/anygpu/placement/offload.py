@@ -57,7 +57,7 @@ class Calls:
         self._find_planner = planner
 
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
-        """As a call, with the receipt."""
+        """Call the function, and return the value with its receipt."""
         return Result(*self._place(signature(arguments, keywords, self._known.lifted), arguments, keywords))
 
     def explain(self, /, *arguments: Any, **keywords: Any) -> Plan:
@@ -80,7 +80,7 @@ class Offloaded(Calls, Generic[P, R]):
     To everybody else it is the function: it binds to instances, pickles by name and has the same signature.
     """
 
-    # What is in `__dict__` is copied by whoever wraps it in turn, so there is nothing of ours.
+    # A decorator that wraps it copies its `__dict__`, so nothing of ours is in there.
     __slots__ = ("__dict__", "__weakref__", "_binds", "_may_begin_on_host", "_note_of_new", "_task")
 
     __name__: str
@@ -127,13 +127,13 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
         key = tuple(parts)
-        state: CallSite | NewCallSite | None = known.states.get(key)
-        if state is None:
-            state = known.new.get(key)
+        site: CallSite | NewCallSite | None = known.sites.get(key)
+        if site is None:
+            site = known.new.get(key)
         function: Callable[..., R] = self._function
-        if state is not None and state.skip_planning > 0:
-            if not state.runs_as_is:
-                function = state.host_function(function)  # type: ignore[union-attr]
+        if site is not None and site.skip_planning > 0:
+            if not site.runs_as_is:
+                function = site.host_function(function)  # type: ignore[union-attr]
             ready = _clock()
             token = enter(True)
             try:
@@ -141,12 +141,12 @@ class Offloaded(Calls, Generic[P, R]):
             finally:
                 leave(token)
             end = _clock()
-            state.ran_on_host(end - ready)
-            _set_last((state.note, begin, ready, end))
+            site.ran_on_host(end - ready)
+            _set_last((site.note, begin, ready, end))
             if _listening():
-                publish((state.note, begin, ready, end))
+                publish((site.note, begin, ready, end))
             return value
-        if state is None and self._may_begin_on_host and _may_begin_small(key, arguments, keywords):
+        if site is None and self._may_begin_on_host and _may_begin_small(key, arguments, keywords):
             # Nothing is thought about before it is known to pay.
             ready = _clock()
             token = enter(True)
@@ -274,7 +274,7 @@ def offloaded(function: Callable[P, R], given: CallOptions) -> Offloaded[P, R]:
 
 
 def decorated(function: Any, given: CallOptions) -> Any:
-    """What `@offload` makes of what stands below it."""
+    """The offloaded form of a function, static method or class method."""
     if isinstance(function, staticmethod | classmethod):
         return type(function)(decorated(function.__func__, given))
     if isinstance(function, type):
@@ -291,7 +291,7 @@ _functions = KnownFunctions()
 def unwrapped(
     function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """What is called in the end: partials and methods are made anew for each call, so what they hold are arguments."""
+    """The innermost function, with all arguments: partials and methods are made anew for each call."""
     keywords: dict[str, Any] = {}
     while True:
         if type(function) is functools.partial:
@@ -304,7 +304,7 @@ def unwrapped(
 
 
 def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
-    """The function, which nobody has decorated, with what is known from earlier calls with these options."""
+    """A function without a decorator, with the call sites of earlier calls with these options."""
     if isinstance(function, Offloaded):
         if all(value is None for value in given.values()):
             return function
@@ -313,7 +313,7 @@ def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
 
 
 def known_of(function: Callable[..., Any], wanted: Options) -> Known:
-    """What is known of a function under these options, for everybody who uses the default planner."""
+    """The call sites of a function under these options, shared by all that use the default planner."""
     check_callable(function)
     same = function_key(function)
     known = _functions.find((same, wanted)) if same is not None else None

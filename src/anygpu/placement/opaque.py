@@ -20,29 +20,29 @@ from anygpu.workers.thread import ThreadWorker
 
 _NOT_LOOKED_INTO = "the function is an opaque task, which is not inspected"
 
-#: Calls on a device before another one that nobody has tried gets one.
+#: Calls on a device before one that was never tried gets a call.
 _BEFORE_ANOTHER = 3
 
 
 def explain_opaque(call: Call) -> Plan:
-    """Only history speaks of opaque tasks."""
+    """The plan of an opaque task, which only history speaks for."""
     _consider(call)
-    choice = call.state.chooser.choose(call.planner.waiting())
-    return call.state.plan(choice.sentence, choice.candidate)
+    choice = call.site.chooser.choose(call.planner.waiting())
+    return call.site.plan(choice.sentence, choice.candidate)
 
 
 def place_opaque(call: Call) -> tuple[Any, Receipt]:
     """Native arrays in and out, on the device of that engine that history speaks for."""
-    state, planner, chooser = call.state, call.planner, call.state.chooser
+    site, planner, chooser = call.site, call.planner, call.site.chooser
     timer = PhaseTimer(planner.clock)
     with timer.phase("plan"):
         _consider(call)
         choice = chooser.choose(planner.waiting())
     device = planner.machine().device(choice.candidate)
-    worker = planner.worker(choice.candidate, state.options)
+    worker = planner.worker(choice.candidate, site.options)
     if device is None or not isinstance(worker, ThreadWorker):
         raise InvalidOption(
-            f'{state.task} is an opaque task, and code does not go into another process: use isolation="thread" for '
+            f'{site.task} is an opaque task, and code does not go into another process: use isolation="thread" for '
             f"{choice.candidate}."
         )
     predicted = chooser.estimate(choice.candidate) if chooser.tracks[choice.candidate].recent else None
@@ -53,7 +53,7 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
             given: list[Any] = []
             for leaf in leaves:
                 if isinstance(leaf, np.ndarray | Array):
-                    require_plain(leaf, f"{state.task}, a function of {state.options.engine}'s arrays,")
+                    require_plain(leaf, f"{site.task}, a function of {site.options.engine}'s arrays,")
                     values = np.asarray(leaf)
                     there += values.nbytes
                     given.append(worker.native(worker.upload(values)))
@@ -97,7 +97,7 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
             "it was the first such call there, and opaque tasks are predicted from history only"
         )
     receipt = Receipt(
-        task=state.task,
+        task=site.task,
         device=choice.candidate,
         kind=device.kind,
         reason=choice.sentence,
@@ -113,24 +113,24 @@ def place_opaque(call: Call) -> tuple[Any, Receipt]:
 
 
 def _consider(call: Call) -> None:
-    state = call.state
-    if state.evaluated:
+    site = call.site
+    if site.evaluated:
         return
-    engine = state.options.engine
+    engine = site.options.engine
     machine = call.planner.machine()
-    selection = select(machine.devices, state.options.preference)
+    selection = select(machine.devices, site.options.preference)
     able = [device for device in selection.chosen if device.engine == engine]
     refused = [Refused(each.device, each.sentence) for each in selection.refused]
     if not able:
         # The function takes that library's arrays, so there is nowhere to fall back to.
         reasons = [f"{each.reason} {each.fix or ''}".strip() for each in machine.unavailable if each.engine == engine]
         raise DeviceUnavailable(f'engine="{engine}"', reasons or [each.sentence for each in refused])
-    state.consider_engine(able, refused)
+    site.consider_engine(able, refused)
 
 
 def _offer_another(call: Call) -> None:
-    """An opaque task cannot be tried in the background, so a device that nobody has tried gets a real call."""
-    chooser = call.state.chooser
+    """An opaque task cannot be tried in the background, so a device that was never tried gets a real call."""
+    chooser = call.site.chooser
     name = chooser.to_try()
     if name is not None and chooser.calls >= _BEFORE_ANOTHER:
         best = min(track.estimate for track in chooser.tracks.values() if track.estimate is not None)

@@ -32,7 +32,7 @@ from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt,
 from anygpu.tasks.machine import Requeue, Started
 from anygpu.workers.worker import Ran
 
-#: As `LARGE`, while nobody has looked at the machine yet, and recording may have to load its modules first.
+#: `LARGE` while the machine has not been looked at, and recording may have to load its modules first.
 _VERY_LARGE = 1 << 24
 #: What recording may take then.
 _AT_FIRST = 0.03
@@ -42,16 +42,16 @@ _CALLS_BEFORE_RECORDING = 2
 
 def explain(call: Call) -> Plan:
     """The plan of the next such call."""
-    state = call.state
-    if not state.recorded:
+    site = call.site
+    if not site.recorded:
         call.record(raises=True)
-        state = call.state
+        site = call.site
     _require_what_was_asked_for(call)
-    if state.traced is not None:
+    if site.traced is not None:
         call.consider()
     choice = choose(call)
     with call.planner.lock:
-        return state.plan(choice.sentence, choice.candidate)
+        return site.plan(choice.sentence, choice.candidate)
 
 
 def place(
@@ -68,15 +68,15 @@ def place(
     if known.options.engine is not None:
         return place_opaque(call)
     timer = PhaseTimer(planner.clock)
-    warning = call.state.take_warning()
+    warning = call.site.take_warning()
     if warning is not None:
         raise warning
     with timer.phase("plan"):
-        planner.add_seconds(call.state.flush_timings())
+        planner.add_seconds(call.site.flush_timings())
         trace_and_predict(call, timer)
         choice = choose(call)
         if choice.checks is not None:
-            call.state.begin_sample(choice.checks)
+            call.site.begin_sample(choice.checks)
     outcome = _run_with_retries(call, choice, timer)
     publish(outcome[1])
     return outcome
@@ -87,23 +87,23 @@ def place(
 
 def trace_and_predict(call: Call, timer: PhaseTimer) -> None:
     """Record and consider, as far as that is worth its time now."""
-    planner, state, chooser = call.planner, call.state, call.state.chooser
-    if state.fallback_reason is not None:
+    planner, site, chooser = call.planner, call.site, call.site.chooser
+    if site.fallback_reason is not None:
         return
-    changed = state.traced is not None and call.given() is None and not call.find_program()
-    seconds = 0.0 if state.recorded else _seconds_for_recording(call)
-    if changed or seconds is None or seconds >= state.recording:
+    changed = site.traced is not None and call.given() is None and not call.find_program()
+    seconds = 0.0 if site.recorded else _seconds_for_recording(call)
+    if changed or seconds is None or seconds >= site.recording:
         begin = planner.clock()
         with timer.phase("trace"):
             call.record(None if changed else seconds)
-        state, chooser = call.state, call.state.chooser  # recording may have given the call one of its own
+        site, chooser = call.site, call.site.chooser  # recording may have given the call one of its own
         if chooser.baseline is not None:
             chooser.spend(planner.clock() - begin)
-    if state.evaluated:
+    if site.evaluated:
         return
     if chooser.baseline is None:
         _require_what_was_asked_for(call)
-    if state.traced is None or state.fallback_reason is not None:
+    if site.traced is None or site.fallback_reason is not None:
         return
     if planner.awake or chooser.baseline != "numpy":
         call.consider()
@@ -113,7 +113,7 @@ def trace_and_predict(call: Call, timer: PhaseTimer) -> None:
 
 def _seconds_for_recording(call: Call) -> float | None:
     """How long recording may take now, at the caller's cost; `None` for as long as it likes."""
-    chooser = call.state.chooser
+    chooser = call.site.chooser
     if chooser.baseline != "numpy":
         return None
     if not call.cacheable:
@@ -122,7 +122,7 @@ def _seconds_for_recording(call: Call) -> float | None:
     if not chooser.calls:
         size = largest_of(call.arguments, call.keywords)
         return _AT_FIRST if size >= (LARGE if awake else _VERY_LARGE) else 0.0
-    if call.state.has_anygpu_arrays:
+    if call.site.has_anygpu_arrays:
         # Once it is recorded it can run on NumPy's arrays, which takes a part of what lazy ones take.
         return _AT_FIRST if chooser.calls >= _CALLS_BEFORE_RECORDING else 0.0
     ready = call.planner.ready_to_record
@@ -131,54 +131,54 @@ def _seconds_for_recording(call: Call) -> float | None:
 
 def _require_what_was_asked_for(call: Call) -> None:
     """Before any work: is there such a device, and can the function run on any?"""
-    state, options = call.state, call.state.options
-    if state.chooser.baseline is not None:
+    site, options = call.site, call.site.options
+    if site.chooser.baseline is not None:
         return
     missing = no_device(call.planner, options)
     if missing is not None:
         # Refusals of devices come first; what comes after them is not there, with what to do about it.
         others = missing.refusals[len(call.planner.machine().devices) :]
-        _settle_for_numpy(state, missing, missing=others[0] if others else "")
-    elif state.not_recorded is not None:
-        _settle_for_numpy(state, NotRecordable(state.task, state.not_recorded))
+        _settle_for_numpy(site, missing, missing=others[0] if others else "")
+    elif site.not_recorded is not None:
+        _settle_for_numpy(site, NotRecordable(site.task, site.not_recorded))
 
 
 def _require_that_it_can(call: Call) -> None:
     """Before any work: can one of the devices that were asked for do all of it?"""
-    state = call.state
-    if not state.predictions:
-        refused = state.refused[0]
-        error = DeviceUnavailable(str(state.options.preference), [refused.sentence])
-        _settle_for_numpy(state, error, refused.sentence)
-    elif state.options.fallback == "raise" and all(facts.lacks for facts in state.predictions.values()):
-        name, facts = next(iter(state.predictions.items()))
+    site = call.site
+    if not site.predictions:
+        refused = site.refused[0]
+        error = DeviceUnavailable(str(site.options.preference), [refused.sentence])
+        _settle_for_numpy(site, error, refused.sentence)
+    elif site.options.fallback == "raise" and all(facts.lacks for facts in site.predictions.values()):
+        name, facts = next(iter(site.predictions.items()))
         message = f"{name} cannot run the whole program."
         raise Unsupported("the whole program", name, instead=str(facts.lacks), message=message)
 
 
-def _settle_for_numpy(state: CallSite, why: AnyGPUError, sentence: str | None = None, missing: str = "") -> None:
-    if state.options.fallback == "raise":
+def _settle_for_numpy(site: CallSite, why: AnyGPUError, sentence: str | None = None, missing: str = "") -> None:
+    if site.options.fallback == "raise":
         raise why
     # An error lists every device; in a warning and in a receipt the first line says enough, with what is missing.
     first, *more = [sentence] if sentence is not None else str(why).splitlines()
-    if state.options.fallback == "warn":
+    if site.options.fallback == "warn":
         hint = f" {missing or 'Run `anygpu doctor` to see why.'}" if more else ""
-        warn_fallback(f"{state.task} runs on NumPy instead: {first}{hint}", cause=(state.task, first))
-    state.fall_back(first)
+        warn_fallback(f"{site.task} runs on NumPy instead: {first}{hint}", cause=(site.task, first))
+    site.fall_back(first)
 
 
 def choose(call: Call, waiting: Mapping[str, float] | None = None) -> Choice:
-    """Where it should run now; `waiting` are the seconds that devices are busy, else it is as the planner knows."""
-    state, planner = call.state, call.planner
-    if state.fallback_reason is not None:
-        return Choice("numpy", "only", f"nothing else can run it: {state.fallback_reason}")
+    """Choose the candidate; `waiting` are the seconds until candidates are free, else the planner is asked."""
+    site, planner = call.site, call.planner
+    if site.fallback_reason is not None:
+        return Choice("numpy", "only", f"nothing else can run it: {site.fallback_reason}")
     with planner.lock:
         pinned = planner.pinned.get(code_of(call.function)) if planner.pinned else None
-        if pinned is not None and state.chooser.pinned is None:
-            state.pin(pinned)
-        choice = state.choose(planner.waiting(), waiting)
-    if choice.candidate == "numpy" and choice.kind == "baseline" and state.traced is None and state.chooser.calls:
-        return choice._replace(sentence=why_not_elsewhere(planner, state))
+        if pinned is not None and site.chooser.pinned is None:
+            site.pin(pinned)
+        choice = site.choose(planner.waiting(), waiting)
+    if choice.candidate == "numpy" and choice.kind == "baseline" and site.traced is None and site.chooser.calls:
+        return choice._replace(sentence=why_not_elsewhere(planner, site))
     return choice
 
 
@@ -215,26 +215,26 @@ def run_untraced(
     call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()
 ) -> tuple[Any, Receipt]:
     """The user's own function on the user's own arrays. What it raises is the user's business."""
-    state, planner = call.state, call.planner
-    predicted = state.estimate("numpy")
+    site, planner = call.site, call.planner
+    predicted = site.estimate("numpy")
     with timer.phase("run"):
-        value = state.run_on_host(call.function, call.arguments, call.keywords)
-    if state.chooser.baseline == "numpy":
+        value = site.run_on_host(call.function, call.arguments, call.keywords)
+    if site.chooser.baseline == "numpy":
         with timer.phase("plan"):
             took = timer.seconds("run")
             with planner.lock:
-                state.measured("numpy", took)
+                site.measured("numpy", took)
                 planner.add_seconds(took)
-            state.trust.heard = Filters.now()
+            site.trust.heard = Filters.now()
             if call.cacheable:
                 explore(call, value, checks=choice.checks)
-    return value, numpy_receipt(state.task, choice.sentence, timer.finish(), predicted, attempts)
+    return value, numpy_receipt(site.task, choice.sentence, timer.finish(), predicted, attempts)
 
 
 def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()) -> tuple[Any, Receipt]:
     """The value, and what happened; `attempts` are those that failed before."""
     name = choice.candidate
-    if name == "numpy" and (call.state.traced is not None or not call.state.has_anygpu_arrays):
+    if name == "numpy" and (call.site.traced is not None or not call.site.has_anygpu_arrays):
         return run_untraced(call, choice, timer, attempts)
     try:
         return on_device(call, name, choice, timer, attempts)
@@ -242,7 +242,7 @@ def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attemp
         raise
     except Exception as error:
         # The program's own error, such as a position outside of its axis.
-        if call.state.chooser.baseline != "numpy" or call.state.has_anygpu_arrays:
+        if call.site.chooser.baseline != "numpy" or call.site.has_anygpu_arrays:
             raise
         kind = type(error).__name__
     return _on_baseline_instead(call, f"{name} met a {kind}, which NumPy raises with its own message.", timer, attempts)
@@ -252,18 +252,18 @@ def on_device(
     call: Call, name: str, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
 ) -> tuple[Any, Receipt]:
     """The program, as it was decided for that device. Raises what the device does."""
-    state, planner, baseline = call.state, call.planner, call.state.chooser.baseline
-    traced = state.traced
+    site, planner, baseline = call.site, call.planner, call.site.chooser.baseline
+    traced = site.traced
     if traced is None:
         return _run_on_lazy_arrays(call, choice, timer, attempts)
-    prediction, program = state.predictions[name], traced.program
+    prediction, program = site.predictions[name], traced.program
     way, devices = prediction.way, prediction.way.devices
-    predicted = state.estimate(name)
-    keep = state.has_anygpu_arrays and isinstance(way, SingleDevice) and state.options.check != "always"
+    predicted = site.estimate(name)
+    keep = site.has_anygpu_arrays and isinstance(way, SingleDevice) and site.options.check != "always"
     values = call.given()
     if values is None:  # another thread has recorded it anew for a call of its own
         return run_untraced(call, choice, timer, attempts)
-    workers = [planner.worker(device, state.options) for device in devices]
+    workers = [planner.worker(device, site.options) for device in devices]
     modes = modes_now()
     why = _why_not_there(call, name, values, [worker.generation for worker in workers], modes)
     if why is not None:
@@ -271,7 +271,7 @@ def on_device(
     begin = planner.clock()
     with planner.using(devices, predicted or 0.0):
         # A worker with another isolation does not know the arrays of this one.
-        resident = name if keep and state.options.isolation is None else None
+        resident = name if keep and site.options.isolation is None else None
         given = as_arguments(values, program, resident)
         ran = execute(
             way,
@@ -283,38 +283,38 @@ def on_device(
             between=call.between,
         )
     if keep:
-        place = planner.places.find(name, isolation=state.options.isolation)
+        place = planner.places.find(name, isolation=site.options.isolation)
         buffers = place.track(program, given, ran.results)
         results: list[Any] = [
             Array(Value.on(place, buffer, spec)) for buffer, spec in zip(buffers, program.results, strict=True)
         ]
     else:
         results = ran.results
-        if state.options.check == "always":
+        if site.options.check == "always":
             wrong = check_now(call, name, results, given)
             if wrong is not None:
                 return _on_baseline_instead(call, wrong, timer, attempts)
-        elif not state.has_anygpu_arrays and warns(modes) and _needs_numpys_word(call, results, given):
+        elif not site.has_anygpu_arrays and warns(modes) and _needs_numpys_word(call, results, given):
             if baseline is not None:
                 return _after_numpy(call, name, results, given, timer, attempts)
             hear_numpy(call)
     value = call.rebuild(traced, results, values)
-    if state.has_anygpu_arrays and not keep:
+    if site.has_anygpu_arrays and not keep:
         value = to_anygpu(value)
-    elif not state.has_anygpu_arrays:
-        value = state.trust.in_order(traced, values, value)
+    elif not site.has_anygpu_arrays:
+        value = site.trust.in_order(traced, values, value)
     took = planner.clock() - begin - ran.phases.compile
     if keep and baseline == "numpy":
-        # Whoever looks at the result pays for the way back; on NumPy nobody does.
+        # The first use of the result pays for the way back, which results on NumPy do not need.
         took += planner.reading(name, sum(spec.nbytes for spec in program.results))
     with timer.phase("plan"):
         with planner.lock:
-            state.measured(name, took, ran.peak_bytes)
-            planner.learn(name, state.kind, prediction.plain, took)
-            has_news = call.cacheable and state.has_something_to_explore()
+            site.measured(name, took, ran.peak_bytes)
+            planner.learn(name, site.kind, prediction.plain, took)
+            has_news = call.cacheable and site.has_something_to_explore()
         if has_news:
             explore(call)
-        _tell_host_operations(state, ran)
+        _tell_host_operations(site, ran)
     unknown = dict(ran.unknown)
     if predicted is None:
         unknown["predicted_seconds"] = "there was no history of such calls"
@@ -322,7 +322,7 @@ def on_device(
     receipt = receipt_of(
         ran,
         phases,
-        task=state.task,
+        task=site.task,
         device=name,
         kind=prediction.kind,
         reason=choice.sentence,
@@ -339,19 +339,19 @@ def _why_not_there(
     call: Call, name: str, values: Sequence[Any], generations: Sequence[int], modes: Mapping[str, str]
 ) -> str | None:
     """Why a call that was chosen for a device has to run on the baseline all the same."""
-    state, trust, chooser = call.state, call.state.trust, call.state.chooser
+    site, trust, chooser = call.site, call.site.trust, call.site.chooser
     if chooser.baseline in (None, name):  # What runs where its arguments are, or was asked for, is not automatic.
         return None
     found = loud(modes)
     if found is not None and chooser.baseline == "numpy":
         return found
-    traced = state.traced
+    traced = site.traced
     assert traced is not None
-    if chooser.checked and not trust.agreed(traced.program.key, name, state.predictions[name].way, generations):
+    if chooser.checked and not trust.agreed(traced.program.key, name, site.predictions[name].way, generations):
         with call.planner.lock:
-            state.distrust(name)
+            site.distrust(name)
         return f"{name} has not been compared with NumPy since it was opened or the function was traced."
-    if state.has_anygpu_arrays or chooser.baseline != "numpy":
+    if site.has_anygpu_arrays or chooser.baseline != "numpy":
         return None
     if chooser.checked and not trust.knows_order(values):
         return "arguments with this memory layout are new, and NumPy decides the layout of the result."
@@ -367,21 +367,21 @@ def _module_of(call: Call) -> str:
 
 
 def _on_baseline_instead(call: Call, why: str, timer: PhaseTimer, attempts: tuple[Attempt, ...]) -> tuple[Any, Receipt]:
-    baseline = call.state.chooser.baseline or "numpy"
+    baseline = call.site.chooser.baseline or "numpy"
     return run_at(call, Choice(baseline, "baseline", why), timer, attempts)
 
 
 def _needs_numpys_word(call: Call, results: Sequence[Any], given: Sequence[Any]) -> bool:
     """Whether NumPy might warn of this result, or raise, and its user has not seen that yet."""
-    state = call.state
-    if not state.may_warn or is_finite(results):
+    site = call.site
+    if not site.may_warn or is_finite(results):
         return False
-    trust = state.trust
-    if call.state.chooser.baseline is None and loud(modes_now()) is not None:
+    trust = site.trust
+    if call.site.chooser.baseline is None and loud(modes_now()) is not None:
         return True
     if trust.flags:
         # Known to warn. Where it would be shown again, an automatic call has not come here.
-        return state.chooser.baseline is None and is_shown(trust.flags, _module_of(call), trust.heard)
+        return site.chooser.baseline is None and is_shown(trust.flags, _module_of(call), trust.heard)
     return not trust.is_usual(given)
 
 
@@ -394,14 +394,14 @@ def _after_numpy(
     attempts: tuple[Attempt, ...],
 ) -> tuple[Any, Receipt]:
     """A result with NaN or infinity, computed again on NumPy, which warns or raises at the user's own line."""
-    state = call.state
-    assert state.traced is not None
+    site = call.site
+    assert site.traced is not None
     why = f"the result of {name} is not finite; NumPy computes it again, so that its warnings appear."
     value, receipt = run_untraced(call, Choice("numpy", "baseline", why), timer, attempts)
-    state.trust.heard = Filters.now()
-    sample = sample_of(state.traced, given, value, ours=False)
+    site.trust.heard = Filters.now()
+    sample = sample_of(site.traced, given, value, ours=False)
     call.planner.background.submit(
-        partial(judge_returned, call.planner, state, name, call.function, sample, list(results))
+        partial(judge_returned, call.planner, site, name, call.function, sample, list(results))
     )
     return value, receipt
 
@@ -420,7 +420,7 @@ def receipt_of(
     program: str,
     unknown: dict[str, str],
 ) -> Receipt:
-    """Of a program that ran on a worker; `attempts` are those that failed before."""
+    """The receipt of a program that ran on a worker; `attempts` are those that failed before."""
     return Receipt(
         task=task,
         device=device,
@@ -447,7 +447,7 @@ def _run_on_lazy_arrays(
     call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...]
 ) -> tuple[Any, Receipt]:
     """anygpu's own arrays, and a function that is not traced: it is called with them, and they compute as ever."""
-    state = call.state
+    site = call.site
     with timer.phase("run"):
         with Executing():
             value = call.function(*call.arguments, **call.keywords)
@@ -456,15 +456,15 @@ def _run_on_lazy_arrays(
     phases = timer.finish()
     why = "not measured: the function ran eagerly on device arrays"
     with call.planner.lock:
-        state.measured(choice.candidate, phases.run)
+        site.measured(choice.candidate, phases.run)
         call.planner.add_seconds(phases.run)
-    if call.cacheable and state.not_recorded is None:
+    if call.cacheable and site.not_recorded is None:
         explore(call)
     reason = choice.sentence
-    if state.not_recorded is not None:
-        reason = f"its arguments are there, and it cannot be traced: {state.not_recorded}"
+    if site.not_recorded is not None:
+        reason = f"its arguments are there, and it cannot be traced: {site.not_recorded}"
     return value, Receipt(
-        task=state.task,
+        task=site.task,
         device=choice.candidate,
         kind=_kind_of(call, choice.candidate),
         reason=reason,
@@ -475,13 +475,13 @@ def _run_on_lazy_arrays(
 
 
 def _kind_of(call: Call, device: str) -> DeviceKind:
-    """Of a device that has just been used, so that looking for it is no news."""
+    """The kind of a device that has just been used, so the machine is known."""
     found = call.planner.machine().device(device) if device != "numpy" else None
     return found.kind if found is not None else "cpu"
 
 
 def _merge_phases(mine: Phases, theirs: Phases) -> Phases:
-    """What the caller measured, with the device's phases taken out of what it could not name."""
+    """The caller's phases, with the device's taken out of the caller's `other`."""
     named = theirs.compile + theirs.queue + theirs.write + theirs.run + theirs.read
     return Phases(
         trace=mine.trace,
@@ -495,8 +495,8 @@ def _merge_phases(mine: Phases, theirs: Phases) -> Phases:
     )
 
 
-def _tell_host_operations(state: CallSite, ran: Ran) -> None:
+def _tell_host_operations(site: CallSite, ran: Ran) -> None:
     """Once for each operation and line; the receipt has them each time."""
     for operation in ran.host_operations:
-        if state.first_time(operation) and state.options.fallback == "warn":
+        if site.first_time(operation) and site.options.fallback == "warn":
             ran_on_host(operation)

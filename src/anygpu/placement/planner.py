@@ -1,4 +1,4 @@
-"""What placing needs: owns the devices, what is known of their speed, and the thread that finds out more."""
+"""The planner: it owns the devices, their calibrations, and the background thread that learns more."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.worker import Worker
 
-#: A device that nobody has used before costs this much to find out about: it is worth it only for those who compute.
+#: Looking at the machine costs this much: it is worth it once calls have taken as long.
 _LOOKING = 0.05
 #: What a calibration in the background may take; `anygpu calibrate` takes longer and is more exact.
 _CALIBRATION_SECONDS = 2.0
-#: Assumed for a device that is busy with a trial: nobody knows when it will be done.
+#: Assumed for a device that is busy with a trial: its end is not known.
 _TRIAL_SECONDS = 1.0
 #: Disagreements that are remembered.
 _MISMATCHES = 100
@@ -48,12 +48,12 @@ class Machine(NamedTuple):
 
 
 class Planner:
-    """Where calls are placed. The module's functions use a default one."""
+    """Devices and their speed, for all calls. The module's functions use a default one."""
 
     def __init__(self, *, known: DeviceRegistry = registry, clock: Callable[[], float] = time.perf_counter) -> None:
         self.places = known
         self.clock = clock
-        #: Held around everything that cells and tables are told; never while something runs.
+        #: Held around every change of choosers and tables; never while a program runs.
         self.lock = threading.RLock()
         self.background = Background()
         self.corrections = Corrections()
@@ -82,7 +82,7 @@ class Planner:
         return self._ready
 
     def machine(self) -> Machine:
-        """What there is; looks when nobody has looked before."""
+        """The devices of this machine, which is looked at once."""
         found = self._machine
         if found is None:
             found = Machine(tuple(self.places.devices()), tuple(self.places.unavailable()))
@@ -110,7 +110,7 @@ class Planner:
         # Recording loads modules when it first meets an operation: not in the time of a caller.
         trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
         self._ready = True
-        # Without devices everything stays where it is; whoever asks for one gets the error.
+        # Without devices everything stays where it is; a caller that asks for one gets the error.
         with contextlib.suppress(AnyGPUError):
             self.machine()
 
@@ -152,7 +152,7 @@ class Planner:
     def expected(
         self, program: Program, device: Device, *, resident_bytes: int = 0, keep: bool = False
     ) -> tuple[Expected, float]:
-        """What the calibration says, and the seconds after what earlier calls have taught."""
+        """The prediction from the calibration, and its seconds corrected by earlier calls."""
         plain = predict(program, self.calibration(device), resident_bytes=resident_bytes, keep=keep)
         return plain, plain.seconds * self.corrections.factor(device.id, kind_of(program))
 
@@ -164,18 +164,18 @@ class Planner:
                 self.corrections.learn(candidate, kind, predicted.seconds, seconds)
 
     def reading(self, device: str, nbytes: int) -> float:
-        """What it takes to get so many bytes back from there."""
+        """The seconds that downloading so many bytes takes."""
         known = self._calibrations.get(device)
         return known.read.seconds(nbytes) if known is not None else 0.0
 
     @property
     def floor(self) -> float:
-        """Less than the quickest call of any device: a function that takes less is at home where it is."""
+        """Less than the quickest call of any device: a function that takes less stays on NumPy."""
         others = [each for name, each in self._calibrations.items() if name != "numpy"]
         return min((each.launch + each.write.latency + each.read.latency for each in others), default=_FLOOR)
 
     def opening_is_worth_it(self, device: Device) -> bool:
-        """Whether calls have taken long enough to pay for the start of a library that nobody has loaded yet.
+        """Whether calls have taken long enough to pay for the start of a library that is not loaded yet.
 
         A child starts beside the caller; a library that is imported here holds the caller up.
         """
@@ -252,7 +252,7 @@ def allows_numpy(options: Options) -> bool:
     preference = options.preference
     if options.engine is not None:
         return False
-    # Of several names the first one that there is counts, and nobody has looked yet what there is.
+    # The first name that matches a device counts, and the machine may not have been looked at.
     return not preference.on or matches_name(_NUMPY, preference.on[0])
 
 

@@ -53,7 +53,7 @@ class LockedTask:
         self._lock = lock or threading.RLock()
 
     def tell(self, event: Event) -> tuple[Action, ...]:
-        """What is to be done now."""
+        """Report an event; the actions to take now are returned."""
         with self._lock:
             self.task, actions = step(self.task, event)
         return actions
@@ -61,11 +61,11 @@ class LockedTask:
 
 def task_for(call: Call, first: str, *, idempotent: bool = False) -> Task:
     """A call as a task: programs are safe to repeat, and may go elsewhere if the caller allows that."""
-    state = call.state
+    site = call.site
     devices: tuple[str, ...] = (first,)
-    if state.options.fallback != "raise" and state.traced is not None:
-        devices = tuple(dict.fromkeys((first, *state.predictions, "numpy")))
-    return Task(name=state.task, devices=devices, repeatable=state.traced is not None or idempotent)
+    if site.options.fallback != "raise" and site.traced is not None:
+        devices = tuple(dict.fromkeys((first, *site.predictions, "numpy")))
+    return Task(name=site.task, devices=devices, repeatable=site.traced is not None or idempotent)
 
 
 def recover(
@@ -83,8 +83,8 @@ def recover(
     """Tell the task that it failed on the candidate `name`, and do what has to be done before anything runs there.
 
     What is left to do is returned: `Requeue` (on its device, or on any that the task has not excluded), `Fail`, or
-    `Free` for a task that nobody waits for any more. `refused` is called as soon as the task is known to have failed,
-    before a device is opened again.
+    `Free` for a task that no caller waits for any more. `refused` is called as soon as the task is known to have
+    failed, before a device is opened again.
 
     `devices` are those of the candidate, where it is more than one. `split_further` makes the work smaller for it;
     `None` means that it cannot be split.
@@ -130,58 +130,58 @@ def handle_failure(
     refused: Callable[[Fail], None] | None = None,
 ) -> Action | None:
     """As `recover`, for a call: it may run in smaller chunks, and its history is told when a device is excluded."""
-    state, planner = call.state, call.planner
-    chunks = _smaller(state, name, failure)
+    site, planner = call.site, call.planner
+    chunks = _smaller(site, name, failure)
 
     outcome = recover(
         life,
         name,
         failure,
         planner,
-        state.options,
-        devices=_devices_of(state, name),
-        split_further=partial(state.use_chunks, name, chunks) if chunks is not None else None,
+        site.options,
+        devices=_devices_of(site, name),
+        split_further=partial(site.use_chunks, name, chunks) if chunks is not None else None,
         overdue=overdue,
         refused=refused,
     )
     if name in life.task.excluded:
         with planner.lock:
-            state.chooser.failed(name, f"{name} failed: {one_line(text_of(failure))}")
+            site.chooser.failed(name, f"{name} failed: {one_line(text_of(failure))}")
     return outcome
 
 
 def refusal(call: Call, task: Task, why: Action | None, failure: AnyGPUError) -> AnyGPUError:
     """The error that the caller gets."""
     if isinstance(why, Fail) and why.why == "poison":
-        return PoisonTask(call.state.task, task.deaths, detail=one_line(text_of(failure)))
+        return PoisonTask(call.site.task, task.deaths, detail=one_line(text_of(failure)))
     return failure
 
 
 def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure: AnyGPUError) -> Choice:
-    """Where it goes from here; its caller is told, if it is another device."""
-    state = call.state
-    following = wanted or _next_best(state, task)
+    """The next candidate; its caller is warned if it is another device."""
+    site = call.site
+    following = wanted or _next_best(site, task)
     kind = type(failure).__name__
     if following == failed:
         return Choice(following, "known", f"it failed there once ({kind}), and can be retried.")
-    if state.options.fallback == "warn":
-        sentence = f"{state.task} runs on {following} instead of {failed}: {one_line(text_of(failure))}"
-        warn_fallback(sentence, cause=(state.task, failed, kind))
+    if site.options.fallback == "warn":
+        sentence = f"{site.task} runs on {following} instead of {failed}: {one_line(text_of(failure))}"
+        warn_fallback(sentence, cause=(site.task, failed, kind))
     return Choice(following, "known", f"{failed} failed ({kind}), and this one was next.")
 
 
-def _next_best(state: CallSite, task: Task) -> str:
+def _next_best(site: CallSite, task: Task) -> str:
     left = [name for name in task.devices if name not in task.excluded]
-    known = [name for name in left if name in state.predictions and state.chooser.may_run(name)]
+    known = [name for name in left if name in site.predictions and site.chooser.may_run(name)]
     if known:
-        return min(known, key=lambda name: state.chooser.estimate(name) or float("inf"))
+        return min(known, key=lambda name: site.chooser.estimate(name) or float("inf"))
     # What has not been compared yet is not where a call may end up by chance.
-    return "numpy" if state.chooser.checked and "numpy" in left else left[0]
+    return "numpy" if site.chooser.checked and "numpy" in left else left[0]
 
 
-def _smaller(state: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:
+def _smaller(site: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:
     """The same in pieces, or in smaller ones, if that can be."""
-    facts = state.predictions.get(name)
+    facts = site.predictions.get(name)
     if not isinstance(failure, AllocationError) or facts is None:
         return None
     if isinstance(facts.way, Chunked):
@@ -190,12 +190,12 @@ def _smaller(state: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:
         room = min(failure.limit or facts.plain.peak_bytes, facts.plain.peak_bytes) // 2
     else:
         return None
-    chunks = state.chunks(name, room)
+    chunks = site.chunks(name, room)
     return chunks if isinstance(chunks, Chunks) else None
 
 
-def _devices_of(state: CallSite, name: str) -> tuple[str, ...]:
-    facts = state.predictions.get(name)
+def _devices_of(site: CallSite, name: str) -> tuple[str, ...]:
+    facts = site.predictions.get(name)
     return facts.way.devices if facts is not None else (name,)
 
 

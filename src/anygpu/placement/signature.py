@@ -41,7 +41,7 @@ _LONG_STRING, _LONG_INTEGER = 128, 128
 
 
 class ByType:
-    """In a key, before what is known by its type alone."""
+    """A mark in a key: the next part is known by its type alone."""
 
 
 Parts = list[Any]
@@ -179,7 +179,7 @@ def _range(value: range, parts: Parts, lifted: frozenset[type]) -> None:
 
 
 def _elements(values: Collection[Any], parts: Parts, lifted: frozenset[type], token: int | None = None) -> None:
-    """Of a tuple or list, or of what stands for an object of the class that has the token."""
+    """The elements of a tuple or list, or of what stands for an object of the class that has the token."""
     parts += (token or type(values), len(values))
     if len(parts) + len(values) > _MOST_PARTS:
         parts.append(ByType)

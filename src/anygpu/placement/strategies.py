@@ -84,7 +84,7 @@ FindWorker = Callable[[str], Worker]
 
 
 def as_arguments(values: Sequence[Any], program: Program, resident: str | None) -> list[Argument]:
-    """What a worker takes: arrays that are on the device `resident` stay there, everything else goes as NumPy's."""
+    """The arguments for a worker: arrays on the device `resident` stay there, others are passed as NumPy's."""
     given: list[Argument] = []
     # The first specs are those of the inputs.
     for value, spec in zip(values, program.specs, strict=False):

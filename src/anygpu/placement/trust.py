@@ -159,7 +159,7 @@ def _is_dense(array: Any) -> bool:
 
 
 def code_of(function: Callable[..., Any]) -> Hashable:
-    """What functions are pinned by: their code, so that every instance and closure of it is."""
+    """The key by which functions are pinned: their code, so that every instance and closure is."""
     inner = getattr(function, "__func__", function)
     code: Hashable = getattr(inner, "__code__", None)
     return code if code is not None else id(type(function))
@@ -205,12 +205,12 @@ class Modes(NamedTuple):
         return None if found == _USUAL else cls(found, np.geterrcall())
 
     def hold(self) -> np.errstate:
-        """For a block that runs on another thread."""
+        """Apply these modes in a block that runs on another thread."""
         return np.errstate(call=self.handler, **self.by_kind)
 
 
 def modes_now() -> Mapping[str, str]:
-    """Of this thread or task: for each kind of floating-point error what NumPy does."""
+    """NumPy's reaction to each kind of floating-point error, in this thread or task."""
     found: Any = np.geterr()
     return found  # type: ignore[no-any-return]
 
@@ -242,7 +242,7 @@ def is_shown(flags: Iterable[Flag], module: str, heard: Filters | None) -> bool:
 
 
 def _action(text: str, module: str, line: tuple[str, int] | None) -> str:
-    """What the filters say to such a RuntimeWarning."""
+    """The action of the warning filters for such a RuntimeWarning."""
     found: Any = warnings.filters
     for action, message, category, where, number in found:
         if not issubclass(RuntimeWarning, category) or (number and line is not None and number != line[1]):

@@ -17,7 +17,7 @@ _MOST_VALUES = 10_000
 
 
 def leaves_among(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:
-    """What a call was given, wherever in containers and dataclasses it is. None of the user's own code is run."""
+    """The values of a call, wherever in containers and dataclasses they are. None of the user's code is run."""
     stack: list[Any] = [*arguments, *keywords.values()] if keywords else list(arguments)
     stack.reverse()
     for _ in range(_MOST_VALUES):
@@ -55,7 +55,7 @@ _WITHOUT_BYTES = frozenset((float, int, str))
 
 
 def bytes_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
-    """What a call's arrays take, wherever in its arguments they are."""
+    """The bytes of a call's arrays, wherever in its arguments they are."""
     total = 0
     for each in arguments:
         if type(each) is np.ndarray:
@@ -110,7 +110,7 @@ _NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex1
 
 
 def narrowing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """With `precision="float32"` results have the same types wherever they were computed."""
+    """The function with its results narrowed: with `precision="float32"` they have the same dtypes everywhere."""
     return lambda *arguments, **keywords: _narrowed(function(*arguments, **keywords))
 
 

@@ -1,15 +1,15 @@
 """Where the next call of one function with one kind of arguments goes, learnt from the calls before it.
 
-A cell is a small state machine without clocks or devices: it is told what calls took, and answers where the next one
-should run and what should be tried in the background meanwhile. It keeps four promises:
+A `DeviceChooser` is a small state machine without clocks or devices: it is told what calls took, and answers where the
+next one should run and what should be tried in the background meanwhile. It keeps four promises:
 
-- **Do no harm.** The home (where the arguments are: NumPy for NumPy arrays) is measured first and is what everything
-  else must beat. What exploring costs the caller never exceeds a share of what the calls themselves take.
+- **Do no harm.** The baseline (where the arguments are: NumPy for NumPy arrays) is measured first and is what
+  everything else must beat. What exploring costs the caller never exceeds a share of what the calls themselves take.
 - **Agreement before trust.** A candidate gets real calls once its results agreed with NumPy's in the background, and
-  every so often a call is a sample that compares them again. One disagreement pins all calls to the home.
-- **Nobody waits for a compiler.** A candidate is first compiled and run in the background, on a copy of the arguments.
-  That time is rough, because the machine was busy with the calls as well; so a candidate that looks good gets two real
-  calls, and these decide.
+  every so often a call is a sample that compares them again. One disagreement pins all calls to the baseline.
+- **No caller waits for a compiler.** A candidate is first compiled and run in the background, on a copy of the
+  arguments. That time is rough, because the machine was busy with the calls as well; so a candidate that looks good
+  gets two real calls, and these decide.
 - **Nothing is for ever.** A candidate that became slow, or failed, loses its work as soon as its recent calls say so,
   and is tried again later: in the background, at growing intervals.
 """
@@ -48,13 +48,13 @@ NEARLY = 1.3
 #: What recording costs in any case, with the first look at the program for every device.
 RECORDING = 3e-3
 
-#: sample: a call at home that checks a device. pinned: a device was wrong. untried: the first of several devices that
-#: were asked for, when none of them was measured.
+#: trial: a call that measures a candidate. sample: a call on the baseline that checks a device. pinned: a device was
+#: wrong. untried: the first of several devices that were asked for, when none of them was measured.
 Kind = Literal["baseline", "known", "trial", "sample", "pinned", "untried", "only"]
 
 
 class CandidateHistory:
-    """How one candidate has done."""
+    """The recent calls of one candidate, and when it is tried again."""
 
     __slots__ = (
         "agreed",
@@ -92,7 +92,7 @@ class CandidateHistory:
 
     @property
     def estimate(self) -> float | None:
-        """Of a real call; `None` before there was one."""
+        """The seconds of a real call; `None` before there was one."""
         if not self.recent:
             return None
         count = len(self.recent)
@@ -113,7 +113,7 @@ class CandidateHistory:
 
 
 class Choice(NamedTuple):
-    """Where the next call goes."""
+    """The candidate of the next call, and why."""
 
     candidate: str
     kind: Kind
@@ -126,16 +126,16 @@ class Choice(NamedTuple):
 class DeviceChooser:
     """One function with one kind of arguments."""
 
-    def __init__(self, home: str | None, *, checked: bool = True) -> None:
-        #: Whether candidates have to agree with NumPy first. Without a home the caller has asked for a device.
-        self.checked = checked and home is not None
+    def __init__(self, baseline: str | None, *, checked: bool = True) -> None:
+        #: Whether candidates have to agree with NumPy first. Without a baseline the caller has asked for a device.
+        self.checked = checked and baseline is not None
         #: Seconds to copy the inputs and results of a sample.
         self.copying = 0.0
-        #: Why every call stays at home.
+        #: Why every call stays on the baseline.
         self.pinned: str | None = None
         #: Where calls go unless something else proves better; `None` when the caller has ruled it out.
-        self.baseline = home
-        self.tracks: dict[str, CandidateHistory] = {} if home is None else {home: CandidateHistory()}
+        self.baseline = baseline
+        self.tracks: dict[str, CandidateHistory] = {} if baseline is None else {baseline: CandidateHistory()}
         #: Predicted seconds of a call, for every candidate that has been considered.
         self.expected: dict[str, float] = {}
         #: What the first call there would take beyond that: opening the device, compiling.
@@ -144,7 +144,7 @@ class DeviceChooser:
         #: Seconds of all calls, and what was spent on finding out rather than computing.
         self.seconds = 0.0
         self.spent = 0.0
-        self._current: str | None = home
+        self._current: str | None = baseline
 
     # -- events
 
@@ -227,7 +227,7 @@ class DeviceChooser:
             self._current = best[0] if best else self.baseline
 
     def distrust(self, candidate: str) -> None:
-        """What agreed is not what would run now: another program, or a device that was opened again."""
+        """The candidate must be compared again: its program is another one, or its device was opened again."""
         track = self.tracks.get(candidate)
         if track is None or not track.agreed:
             return
@@ -241,35 +241,35 @@ class DeviceChooser:
             self._current = best[0] if best else self.baseline
 
     def pin(self, why: str) -> None:
-        """A device was wrong: calls stay at home from now on."""
+        """A device was wrong: calls stay on the baseline from now on."""
         self.pinned = why
         self._current = self.baseline
 
     def begin_sample(self, candidate: str) -> None:
-        """A call at home is about to be compared with what this one computes."""
+        """A call on the baseline is about to be compared with what this candidate computes."""
         track = self.tracks.get(candidate)
         if track is not None:
             track.unchecked = 0
             track.samples += 1
 
     def spend(self, seconds: float) -> None:
-        """Something was done in the caller's time only to find out."""
+        """Exploring has taken so much of the caller's time."""
         self.spent += seconds
 
     # -- questions
 
     @property
     def allowance(self) -> float:
-        """What finding out may cost the caller now."""
+        """The seconds that exploring may cost the caller now."""
         share = EARLY_SHARE if self.calls <= EARLY_CALLS else LATER_SHARE
         return max(self.seconds * share - self.spent, self.seconds * SMALL_SHARE)
 
     def affords(self, seconds: float) -> bool:
-        """Whether finding out may cost the caller so much now."""
+        """Whether exploring may cost the caller so much now."""
         return seconds <= self.allowance
 
     def calls_until_affordable(self, seconds: float) -> int:
-        """About how many more calls it takes until finding out may cost so much."""
+        """About how many more calls it takes until exploring may cost so much."""
         each = self.seconds / self.calls if self.calls else 0.0
         if not each:
             return 1
@@ -351,7 +351,7 @@ class DeviceChooser:
         return None
 
     def _without_measurement(self) -> Choice:
-        """The caller has ruled the home out, so something must be first."""
+        """The caller has ruled the baseline out, so another candidate must be first."""
         names = [name for name in self._by_promise() if not self.tracks[name].suspended] or list(self.tracks)
         if len(names) == 1:
             return Choice(names[0], "only", f"{names[0]} is the only device allowed.")
@@ -377,7 +377,7 @@ class DeviceChooser:
         return Choice(name, "baseline" if name == self.baseline else "known", f"calls take {mine} there.")
 
     def to_try(self) -> str | None:
-        """What should be tried in the background now; one at a time, the most promising first."""
+        """The candidate to try in the background now: one at a time, the most promising first."""
         if self.trying or self.pinned is not None:
             return None
         best = self._best_known()
@@ -429,18 +429,18 @@ class DeviceChooser:
     # -- inside
 
     def _is_trusted(self, name: str) -> bool:
-        """Whether it may have real calls. NumPy and the home need not agree with anything."""
+        """Whether it may have real calls. NumPy and the baseline need not agree with anything."""
         return not self.checked or name in (self.baseline, "numpy") or self.tracks[name].agreed
 
     def _is_due_for_a_sample(self, name: str) -> bool:
         # Only a call on NumPy gives something to compare with.
         if not self.checked or self.baseline != "numpy" or name == "numpy":
             return False
-        track, home = self.tracks[name], self.tracks[self.baseline].estimate
-        if home is None or not track.known:
+        track, baseline = self.tracks[name], self.tracks[self.baseline].estimate
+        if baseline is None or not track.known:
             return False
         return track.unchecked >= calls_between_samples(
-            home, track.estimate or 0.0, self.copying, samples=track.samples
+            baseline, track.estimate or 0.0, self.copying, samples=track.samples
         )
 
     def _may_be_better(self, name: str, best: float) -> bool:
@@ -451,7 +451,7 @@ class DeviceChooser:
         return expected is not None and expected < best * DOUBT
 
     def _settle(self, candidate: str) -> None:
-        """Somebody's time is known anew: who has the work from now on."""
+        """A candidate was measured: decide which one has the work from now on."""
         best = self._best_known()
         if best is None:
             return

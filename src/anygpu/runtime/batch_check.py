@@ -21,10 +21,10 @@ class LaunchCheck:
     """Compares one launch: its calls run on NumPy one by one, and after the last the device computes them together."""
 
     def __init__(
-        self, planner: Planner, state: CallSite, function: Callable[..., Any], batches: Batches, batch: Batch
+        self, planner: Planner, site: CallSite, function: Callable[..., Any], batches: Batches, batch: Batch
     ) -> None:
         self._planner = planner
-        self._state = state
+        self._state = site
         self._function = function
         self._batches = batches
         self._batch = batch
@@ -49,18 +49,18 @@ class LaunchCheck:
             self._planner.background.submit(self._judge)
 
     def _judge(self) -> None:
-        batch, state, planner = self._batch, self._state, self._planner
+        batch, site, planner = self._batch, self._state, self._planner
         with contextlib.suppress(Exception):  # whatever goes wrong here, calls run one by one
             with planner.trying((batch.device,)):
-                worker = planner.worker(batch.device, state.options)
+                worker = planner.worker(batch.device, site.options)
                 results = self._batches.launch(batch, worker, self._given)
             program = batch.traced.program
             for number, expected in self._expected.items():
                 sample = Sample(batch.traced, self._as_program_takes(number), expected, False)
                 row = [np.asarray(result[number]) for result in results]
-                judgement = compared(sample, row, state.trust.usual.get(program.key, ()))
+                judgement = compared(sample, row, site.trust.usual.get(program.key, ()))
                 if judgement.difference is not None:
-                    pin(planner, state, batch.device, self._function, sample, judgement.difference, before_use=True)
+                    pin(planner, site, batch.device, self._function, sample, judgement.difference, before_use=True)
                 if judgement.verdict != "agree":
                     break
             else:

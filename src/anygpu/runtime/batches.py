@@ -220,12 +220,12 @@ class Batches:
     its own. Nor are calls that a device can only run in pieces.
     """
 
-    def __init__(self, state: CallSite) -> None:
+    def __init__(self, site: CallSite) -> None:
         # Weak, because a `WeakKeyDictionary` keeps batches by their call site.
-        self._state = weakref.ref(state)
+        self._state = weakref.ref(site)
         #: Guards the statistics; never held while a program runs.
         self._lock = threading.Lock()
-        self._forget(state.traced)
+        self._forget(site.traced)
 
     def _forget(self, traced: Traced | None) -> None:
         self._traced = traced
@@ -251,13 +251,13 @@ class Batches:
         `calls` are the first of them, in order. A call that does not fit with the others ends the launch, and so runs
         alone in the end, where its error is its own. `room` bounds the bytes of the launch further than the device.
         """
-        state = self._state()
-        if state is None:
+        site = self._state()
+        if site is None:
             return None
-        traced, facts = state.traced, state.predictions.get(device)
+        traced, facts = site.traced, site.predictions.get(device)
         if (
             traced is None
-            or state.has_anygpu_arrays
+            or site.has_anygpu_arrays
             or len(calls) < 2
             or facts is None
             or not isinstance(facts.way, SingleDevice)
@@ -267,7 +267,7 @@ class Batches:
         if found is None:
             return None
         with planner.lock:
-            known, calls_alone = state.chooser.estimate(device), state.chooser.calls
+            known, calls_alone = site.chooser.estimate(device), site.chooser.calls
         single = known if known is not None else facts.seconds
         # This way a disturbance of the measurements, or of the calibration, is on both sides of the comparison.
         factor = single / facts.plain.seconds if facts.plain is not None and facts.plain.seconds > 0 else 1.0
@@ -278,7 +278,7 @@ class Batches:
             offer = _Conditions(planner, found, single, factor, usable, latency, calls_alone)
             batch = self._look(traced, waiting, calls, offer)
         # The worker may be busy, so the lock is not held here.
-        return batch if batch is not None and _is_supported(batch, planner, state.options) else None
+        return batch if batch is not None and _is_supported(batch, planner, site.options) else None
 
     def _look(self, traced: Traced, waiting: int, calls: Sequence[Call], offer: _Conditions) -> Batch | None:
         # A sample of the calls decides whether to look at all of them.

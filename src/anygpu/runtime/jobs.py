@@ -74,7 +74,7 @@ class Job:
         self.future = future
         self.life = life
         #: Jobs of one kind can become one launch. A job that must run alone is its own kind.
-        self.kind: Hashable = call.state if call.cacheable and modes is None else self
+        self.kind: Hashable = call.site if call.cacheable and modes is None else self
         self.priority = priority
         self.tenant = tenant
         self.submitted = submitted
@@ -112,7 +112,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        return self.call.state.task
+        return self.call.site.task
 
     def alone(self) -> None:
         """Keep it out of batches from now on."""

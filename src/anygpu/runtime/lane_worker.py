@@ -77,14 +77,14 @@ class LaneWorker:
 
     def can_stop(self, job: Job) -> bool:
         """Whether the task runs in pieces, between which it can be stopped."""
-        facts = job.call.state.predictions.get(job.choice.candidate) if job.choice is not None else None
+        facts = job.call.site.predictions.get(job.choice.candidate) if job.choice is not None else None
         return facts is not None and isinstance(facts.way, Chunked)
 
     def kill(self, job: Job) -> None:
         """Kill the worker that runs the task."""
         if job.choice is None:
             return
-        facts = job.call.state.predictions.get(job.choice.candidate)
+        facts = job.call.site.predictions.get(job.choice.candidate)
         for device in facts.way.devices if facts is not None else (job.choice.candidate,):
             self._planner.places.kill(device)
 
@@ -138,17 +138,17 @@ class LaneWorker:
     def _requeue(self, job: Job) -> None:
         """Queue it again, for the device that is best by what is known now."""
         with self._host.lock:
-            self._routing.forget(job.call.state)
+            self._routing.forget(job.call.site)
             if not job.call.cacheable:
                 job.alone()
             self._host.put_back(job)
 
-    def _start(self, state: CallSite, name: str, *, alone: bool = True) -> Started:
+    def _start(self, site: CallSite, name: str, *, alone: bool = True) -> Started:
         """The event for tasks that start there now."""
         if name == "numpy":
             return _STARTED_AT_HOME
         places, lane = self._planner.places, lane_of(name)
-        home = state.options.isolation or places.default_isolation(lane)
+        home = site.options.isolation or places.default_isolation(lane)
         return Started(name, places.generation(lane) or 0, alone=alone, killable=alone and home == "process")
 
     def _begin(self, job: Job, choice: Choice, start: Started) -> bool:
@@ -169,8 +169,8 @@ class LaneWorker:
         return True
 
     def _run_alone(self, lane: Lane, job: Job) -> None:
-        call, state, planner = job.call, job.call.state, self._planner
-        if lane.name == "numpy" and state.skip_planning > 0 and job.forced is None:
+        call, site, planner = job.call, job.call.site, self._planner
+        if lane.name == "numpy" and site.skip_planning > 0 and job.forced is None:
             if self._begin(job, _AT_HOME, _STARTED_AT_HOME):
                 self._run_settled(job)
             del job, call  # as below
@@ -181,22 +181,22 @@ class LaneWorker:
         begin = planner.clock()
         choice = job.forced or job.choice
         try:
-            if state.options.engine is not None:
+            if site.options.engine is not None:
                 self._run_opaque(job)
                 return
             with timer.phase("plan"):
-                planner.add_seconds(state.flush_timings())
+                planner.add_seconds(site.flush_timings())
                 if job.forced is None:
                     # Captured values may have changed since another such task has run.
                     trace_and_predict(call, timer)
-                    if choice is None or not _is_candidate(call.state, choice):
+                    if choice is None or not _is_candidate(call.site, choice):
                         choice = choose(call, _ALL_FREE)
             assert choice is not None, "a task that is taken by a device was meant for it"
             if lane_of(choice.candidate) != lane.name:
                 # Now that it was traced, another device is known to be faster.
                 self._requeue(job)
                 return
-            if not self._begin(job, choice, self._start(state, choice.candidate)):
+            if not self._begin(job, choice, self._start(site, choice.candidate)):
                 return
             self._limit(job)
             with job.modes.hold() if job.modes is not None else _NOTHING:
@@ -218,7 +218,7 @@ class LaneWorker:
 
     def _run_opaque(self, job: Job) -> None:
         """Call the function here, with that library's own arrays."""
-        engine = job.call.state.options.engine
+        engine = job.call.site.options.engine
         assert engine is not None
         waited = max(0.0, time.monotonic() - job.submitted)
         if not self._begin(job, Choice(engine, "only", ""), Started(engine, 0)):
@@ -238,19 +238,19 @@ class LaneWorker:
 
     def _run_settled(self, job: Job) -> None:
         """Run a settled call on NumPy without planning, as `Offloaded` does."""
-        state, call, clock = job.call.state, job.call, self._planner.clock
+        site, call, clock = job.call.site, job.call, self._planner.clock
         begin = clock()
         try:
             with job.modes.hold() if job.modes is not None else _NOTHING:
-                value = state.run_on_host(call.function, call.arguments, call.keywords)
+                value = site.run_on_host(call.function, call.arguments, call.keywords)
         except BaseException as error:  # noqa: BLE001
             self._fail(job, error)
             del job, call
             return
         end = clock()
-        state.ran_on_host(end - begin)
+        site.ran_on_host(end - begin)
         waited = max(0.0, time.monotonic() - job.submitted - (end - begin))
-        name, reason, predicted = state.note
+        name, reason, predicted = site.note
 
         def receipt() -> Receipt:
             return numpy_receipt(name, reason, Phases(queue=waited, run=end - begin), predicted)
@@ -303,7 +303,7 @@ class LaneWorker:
 
     def _run_batches(self, lane: Lane, jobs: Sequence[Job]) -> None:
         first = jobs[0]
-        batches, choice = self._routing.batches_of(first.call.state), first.choice
+        batches, choice = self._routing.batches_of(first.call.site), first.choice
         assert choice is not None, "a task that is taken by a device was meant for it"
         rest = list(jobs)
         while rest:
@@ -315,7 +315,7 @@ class LaneWorker:
                 with contextlib.suppress(AnyGPUError):
                     planned = batches.plan(len(rest), calls, device, self._planner, self._routing.max_latency)
             if planned is not None:
-                standing = self._check_status(planned, batches, first.call.state)
+                standing = self._check_status(planned, batches, first.call.site)
                 if standing == "compare":
                     taken, rest = rest[: planned.taken], rest[planned.taken :]
                     self._start_comparison(taken, planned, batches)
@@ -332,16 +332,16 @@ class LaneWorker:
             taken, rest = rest[: planned.taken], rest[planned.taken :]
             self._run_batch(taken, planned, choice, batches)
 
-    def _check_status(self, planned: Batch, batches: KindOfBatches, state: CallSite) -> CheckStatus:
+    def _check_status(self, planned: Batch, batches: KindOfBatches, site: CallSite) -> CheckStatus:
         """Whether the launch may be used now."""
-        if state.trust.flags and is_shown(state.trust.flags, "", state.trust.heard):
+        if site.trust.flags and is_shown(site.trust.flags, "", site.trust.heard):
             # NumPy has to warn, call by call.
             return "wait"
-        if not state.chooser.checked:
+        if not site.chooser.checked:
             return "agreed"
         with contextlib.suppress(AnyGPUError):
-            worker = self._planner.worker(planned.device, state.options)
-            home = state.chooser.estimate("numpy") if state.chooser.baseline == "numpy" else None
+            worker = self._planner.worker(planned.device, site.options)
+            home = site.chooser.estimate("numpy") if site.chooser.baseline == "numpy" else None
             return batches.check_status(planned, worker.generation, home)
         return "wait"
 
@@ -349,7 +349,7 @@ class LaneWorker:
         """Run the calls on NumPy one by one, and compare their values with those of the launch."""
         call = jobs[0].call
         try:
-            check = LaunchCheck(self._planner, call.state, call.function, batches, planned)
+            check = LaunchCheck(self._planner, call.site, call.function, batches, planned)
         except Exception:  # noqa: BLE001 - arguments that cannot be copied cannot be compared
             batches.disagreed(planned)
             check = None
@@ -366,7 +366,7 @@ class LaneWorker:
         begun = time.monotonic()
         begin = planner.clock()
         # A job that was cancelled since is computed all the same, and its result dropped.
-        start = self._start(jobs[0].call.state, choice.candidate, alone=False)
+        start = self._start(jobs[0].call.site, choice.candidate, alone=False)
         with self._host.lock:
             running = [job for job in jobs if self._begin(job, choice, start)]
         if not running:
@@ -377,7 +377,7 @@ class LaneWorker:
         timeout = None if latest is None or None in untils else max(1e-3, latest - begun) + _LATER
         try:
             with planner.using((choice.candidate,), planned.seconds):
-                worker = planner.worker(choice.candidate, jobs[0].call.state.options)
+                worker = planner.worker(choice.candidate, jobs[0].call.site.options)
                 made = batches.run(planned, worker, timeout)
         except BaseException as error:  # noqa: BLE001
             if isinstance(error, AnyGPUError):
@@ -398,7 +398,7 @@ class LaneWorker:
         planner.add_seconds(took)
         device = planner.machine().device(choice.candidate)
         launch = _Launch(
-            jobs[0].call.state.task,
+            jobs[0].call.site.task,
             choice,
             device.kind if device is not None else "cpu",
             made.share,
@@ -424,13 +424,13 @@ class LaneWorker:
 
     def _in_numpy_order(self, jobs: Sequence[Job], planned: Batch, made: Batched) -> tuple[list[Any], list[Job]]:
         """The values in the memory order that NumPy gives them, and the jobs for which NumPy might warn."""
-        state = jobs[0].call.state
-        trust, automatic = state.trust, state.chooser.baseline is not None
+        site = jobs[0].call.site
+        trust, automatic = site.trust, site.chooser.baseline is not None
         values: list[Any] = []
         again: list[Job] = []
         for number, (job, value) in enumerate(zip(jobs, made.values, strict=True)):
             inputs = planned.rows[number]
-            is_new = not is_finite(flatten(value)[0]) if not made.finite and state.may_warn else False
+            is_new = not is_finite(flatten(value)[0]) if not made.finite and site.may_warn else False
             if is_new and (trust.flags or trust.is_usual(inputs)):
                 is_new = False
             if is_new or (automatic and not trust.knows_order(inputs)):
@@ -440,7 +440,7 @@ class LaneWorker:
 
     def _numpy_has_warned(self, job: Job) -> bool:
         """Let NumPy warn for a device that the caller asked for; the device's result stays."""
-        if job.call.state.chooser.baseline is not None:
+        if job.call.site.chooser.baseline is not None:
             return False
         attribute_to_line(job.line)
         try:
@@ -462,7 +462,7 @@ class LaneWorker:
             self._fail(job, error)
             del job
         else:
-            if job.call.state.traced is not None:
+            if job.call.site.traced is not None:
                 learn_from(job.call, value)
             self._deliver(job, value, receipt, self._planner.clock() - begin)
 
@@ -567,6 +567,6 @@ class _BatchShare(NamedTuple):
         )
 
 
-def _is_candidate(state: CallSite, choice: Choice) -> bool:
+def _is_candidate(site: CallSite, choice: Choice) -> bool:
     """Whether the choice is still valid after the function was traced again."""
-    return choice.candidate == "numpy" or choice.candidate in state.chooser.tracks
+    return choice.candidate == "numpy" or choice.candidate in site.chooser.tracks

@@ -71,7 +71,7 @@ class Lane:
         if self.idle <= self.asleep:
             return False
         return any(
-            now - began < _MOMENT and jobs[0].call.state.skip_planning > 0 and len(jobs) * jobs[0].seconds < _MOMENT
+            now - began < _MOMENT and jobs[0].call.site.skip_planning > 0 and len(jobs) * jobs[0].seconds < _MOMENT
             for jobs, began in self.running.values()
         )
 

@@ -41,8 +41,8 @@ class Route(NamedTuple):
 class KindOfBatches(Batches):
     """The batches of one kind of tasks, with figures for the queue."""
 
-    def __init__(self, state: CallSite) -> None:
-        super().__init__(state)
+    def __init__(self, site: CallSite) -> None:
+        super().__init__(site)
         #: Seconds per call in a batch.
         self.seconds_each: float | None = None
         #: Tasks to run unbatched before batching is reconsidered.
@@ -63,60 +63,60 @@ class Routing:
         """The cached route for this call site, if still fresh."""
         if job.forced is not None:
             return None
-        known = self._routes.get(job.call.state)
+        known = self._routes.get(job.call.site)
         return known if known is not None and now < known.until else None
 
     def route(self, job: Job, waiting: Mapping[str, float], now: float = 0.0) -> Route:
         """The lane with the earliest predicted finish; `waiting` is how long each is busy."""
-        state = job.call.state
+        site = job.call.site
         if job.forced is not None:
             name = job.forced.candidate
-            return Route(lane_of(name), self.seconds(state, name), job.forced, 0.0)
+            return Route(lane_of(name), self.seconds(site, name), job.forced, 0.0)
         found = self._route(job, waiting)
         if now and (found.choice is None or found.choice.checks is None):
-            found = self._routes[state] = found._replace(until=now + _MOMENT)
+            found = self._routes[site] = found._replace(until=now + _MOMENT)
         return found
 
     def _route(self, job: Job, waiting: Mapping[str, float]) -> Route:
-        state = job.call.state
-        engine = state.options.engine
+        site = job.call.site
+        engine = site.options.engine
         if engine is not None:
-            return Route(engine, state.chooser.estimate(engine) or _UNKNOWN_SECONDS, None, 0.0)
-        if state.skip_planning > 0 or state.fallback_reason is not None:
-            return Route("numpy", self.seconds(state, "numpy"), None, 0.0)
-        home = state.chooser.baseline
-        if not state.evaluated:
+            return Route(engine, site.chooser.estimate(engine) or _UNKNOWN_SECONDS, None, 0.0)
+        if site.skip_planning > 0 or site.fallback_reason is not None:
+            return Route("numpy", self.seconds(site, "numpy"), None, 0.0)
+        home = site.chooser.baseline
+        if not site.evaluated:
             if home is None:
                 return Route(PLANNING, _UNKNOWN_SECONDS, None, 0.0)
-            return Route(lane_of(home), self.seconds(state, home), None, 0.0)
+            return Route(lane_of(home), self.seconds(site, home), None, 0.0)
         busy: dict[str, float] = {}
         if waiting:
-            for name, facts in state.predictions.items():
+            for name, facts in site.predictions.items():
                 seconds = max(waiting.get(device, 0.0) for device in facts.way.devices)
                 if seconds > 0:
                     busy[name] = seconds
         choice = choose(job.call, busy)
         if choice.checks is not None:
-            state.chooser.begin_sample(choice.checks)
-        return Route(lane_of(choice.candidate), self.seconds(state, choice.candidate), choice, 0.0)
+            site.chooser.begin_sample(choice.checks)
+        return Route(lane_of(choice.candidate), self.seconds(site, choice.candidate), choice, 0.0)
 
     def others(self, job: Job, lane: Lane) -> list[str]:
         """Lanes of other devices that have run it before, and so could take it while it waits."""
-        tracks = list(job.call.state.chooser.tracks.items())
+        tracks = list(job.call.site.chooser.tracks.items())
         names = [lane_of(name) for name, track in tracks if track.recent and not track.suspended]
         return [name for name in names if name != lane.name]
 
-    def seconds(self, state: CallSite, candidate: str) -> float:
+    def seconds(self, site: CallSite, candidate: str) -> float:
         """Predicted seconds of one more task of the kind there."""
-        batches = self._batches.get(state) if candidate != "numpy" else None
+        batches = self._batches.get(site) if candidate != "numpy" else None
         each = batches.seconds_each if batches is not None else None
         if each is not None:
             return each
-        return state.chooser.estimate(candidate) or _UNKNOWN_SECONDS
+        return site.chooser.estimate(candidate) or _UNKNOWN_SECONDS
 
     def bytes_needed(self, job: Job) -> int:
         """Predicted peak memory of the task; the size of its arguments without a prediction."""
-        facts = job.call.state.predictions.get(job.choice.candidate if job.choice is not None else "numpy")
+        facts = job.call.site.predictions.get(job.choice.candidate if job.choice is not None else "numpy")
         if facts is None or facts.plain is None:
             return job.nbytes
         return facts.way.chunks.peak_bytes if isinstance(facts.way, Chunked) else facts.plain.peak_bytes
@@ -133,35 +133,35 @@ class Routing:
         """How many of the `there` waiting tasks of its kind to take at once."""
         if there <= 1 or lane.name == PLANNING or job.forced is not None:
             return 1
-        state = job.call.state
+        site = job.call.site
         if lane.name == "numpy":
             # One is left for each other thread: even short tasks may wait for each other.
             spare = there - lane.width + 1
-            return max(1, min(spare, _SHORT_ROW)) if self.seconds(state, "numpy") < _SHORT_SECONDS else 1
-        if not self._batching or state.has_anygpu_arrays or state.traced is None or job.choice is None:
+            return max(1, min(spare, _SHORT_ROW)) if self.seconds(site, "numpy") < _SHORT_SECONDS else 1
+        if not self._batching or site.has_anygpu_arrays or site.traced is None or job.choice is None:
             return 1
-        if state.options.check == "always":
+        if site.options.check == "always":
             return 1
-        batches = self.batches_of(state)
+        batches = self.batches_of(site)
         if batches.passed_over > 0:
             batches.passed_over -= 1
             return 1
         each = batches.seconds_each
         if each is None:
             # The time of a batch is not known yet: its size is decided when the calls are looked at.
-            alone = self.seconds(state, job.choice.candidate) > self.max_latency
+            alone = self.seconds(site, job.choice.candidate) > self.max_latency
             return 1 if alone else min(there, SIZES[-1])
         return max(1, min(there, SIZES[-1], int(_TURN * self.max_latency / each)))
 
-    def batches_of(self, state: CallSite) -> KindOfBatches:
-        found = self._batches.get(state)
+    def batches_of(self, site: CallSite) -> KindOfBatches:
+        found = self._batches.get(site)
         if found is None:
-            found = self._batches[state] = KindOfBatches(state)
+            found = self._batches[site] = KindOfBatches(site)
         return found
 
-    def forget(self, state: CallSite) -> None:
+    def forget(self, site: CallSite) -> None:
         """Drop the cached route, because more is known about such tasks now."""
-        self._routes.pop(state, None)
+        self._routes.pop(site, None)
 
 
 def lane_of(candidate: str) -> str:

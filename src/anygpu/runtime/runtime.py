@@ -215,7 +215,7 @@ class Runtime:
             next(self._numbers),
             call,
             submission.future,
-            LockedTask(Task(name=call.state.task, devices=()), self._scheduler.lock),
+            LockedTask(Task(name=call.site.task, devices=()), self._scheduler.lock),
             priority=priority,
             tenant=tenant,
             submitted=now,
