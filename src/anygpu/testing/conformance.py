@@ -144,7 +144,7 @@ def _program(op: Primitive, *inputs: HostArray) -> Program:
 
 
 def _check_errors(engine: ProgramEngine, device: Device) -> None:
-    """Errors that are in the values are NumPy's own, and nobody takes them for the device's."""
+    """Errors that are in the values are NumPy's own, and are not taken for the device's."""
     x = tame("float32", 3, 4)
     mistakes: list[tuple[type[Exception], Program, tuple[HostArray, ...]]] = []
     for dtype, outside in (("int64", 4), ("int64", -1), ("int32", 1 << 30), ("uint64", (1 << 64) - 1), ("uint8", 4)):
