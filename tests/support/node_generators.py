@@ -385,7 +385,7 @@ def _positive_definite(w: Writer, x: int) -> int:
     return w.add(p.Binary("add"), squared, w.add(p.Broadcast(spec.shape), one) if len(spec.shape) > 2 else one)
 
 
-MAKERS: dict[type[Primitive], Callable[[Writer], int]] = {
+NODE_GENERATORS: dict[type[Primitive], Callable[[Writer], int]] = {
     p.Constant: _constant,
     p.Iota: _iota,
     p.Unary: _unary,
