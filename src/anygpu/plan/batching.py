@@ -1,4 +1,4 @@
-"""How many waiting calls of one program to run as one launch, from what is predicted, measured and missed so far.
+"""The number of waiting calls of one program to run as one launch, from predictions, measurements and lost time.
 
 Programs are made for a few sizes only, so that little is compiled; a launch that is not full is padded. Compiling is
 weighed against what it gains for the calls that wait now, and what it would have gained for those that went the slower
@@ -22,7 +22,7 @@ MARGIN = 0.9
 
 #: Recent launches whose median is what the next is expected to take.
 WINDOW = 5
-#: So few launches may all have been disturbed: the best of them counts.
+#: Up to so many launches the best one counts, because all may have been disturbed.
 FEW = 2
 #: The weight of the newest error of a prediction.
 _NEW = 0.3
@@ -35,16 +35,16 @@ FIRST_INTERVAL, LONGEST_INTERVAL = 256, 1 << 16
 class BatchPlan(NamedTuple):
     """One launch for several calls."""
 
-    #: Of the program.
+    #: The number of calls that the program is made for.
     size: int
     #: The calls that it is for; the rest is padding.
     taken: int
-    #: What it is predicted to take, without compiling.
+    #: The predicted seconds, without compiling.
     seconds: float
 
 
 class Weighed(NamedTuple):
-    """What to do now, and what would be better if it were compiled."""
+    """The size to run now, and the size that would be better if it were compiled."""
 
     #: `None` when calls should run one by one.
     plan: BatchPlan | None
@@ -99,7 +99,7 @@ def weigh(
 
 
 class Missed:
-    """What calls have taken longer because a program for many was not compiled, by its size."""
+    """The time that calls have lost because a program for many was not compiled, by its size."""
 
     __slots__ = ("by_size",)
 
@@ -113,7 +113,7 @@ class Missed:
         return self.by_size.get(size, 0.0)
 
     def left(self, size: int, cost: float) -> float:
-        """What of the cost of compiling has not been missed already."""
+        """The part of the cost of compiling that calls have not lost yet."""
         return max(0.0, cost - self.of(size))
 
     def paid(self, size: int) -> None:
@@ -121,7 +121,7 @@ class Missed:
 
 
 class BatchTimes:
-    """What launches have taken, by size; and how wrong predictions for sizes without a launch are likely to be."""
+    """The seconds of launches, by size; and the likely error of predictions for sizes without a launch."""
 
     __slots__ = ("_compiling", "_correction", "_given_up", "_recent")
 
@@ -145,7 +145,7 @@ class BatchTimes:
             self._correction = error if old is None else old + _NEW * (error - old)
 
     def estimate(self, size: int, predicted: float, factor: float = 1.0) -> float:
-        """What a launch will take: as the last ones did, or as predicted, by what predictions were wrong.
+        """The seconds of a launch: those of the last ones, or the prediction, corrected by its earlier errors.
 
         Before the first launch that is `factor`, which may be known from calls alone.
         """
@@ -177,5 +177,5 @@ class BatchTimes:
             self._compiling = error if old is None else old + _NEW * (error - old)
 
     def compiling(self, predicted: float) -> float:
-        """What compiling another size is likely to take."""
+        """The likely seconds of compiling another size."""
         return predicted * (self._compiling if self._compiling is not None else 1.0)

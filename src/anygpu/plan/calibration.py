@@ -1,4 +1,4 @@
-"""What is known of a device's speed: measured once, kept on disk, and assumed before that.
+"""The speed of a device: measured once, kept on disk, and assumed before that.
 
 The curve of a class is that of a program of *one* operation of it, on float32 values (complex64 for `fourier`) that
 are on the device already and with a result that stays there, beyond `launch`: `a + b`, `tanh(a)`, `a.sum(axis=-1)` of
@@ -79,7 +79,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     #: A function such as `tanh` of one 32-bit number, between others inside of a kernel of a device that fuses. It is
     #: estimated from the curves where it was not measured.
     function: float | None = None
-    #: What one more addition costs inside of a kernel, as a share of what it costs alone.
+    #: The cost of one more addition inside of a kernel, as a share of its cost alone.
     addition: float = 0.05
     #: The classes of which something was measured; the others are assumed, and scaled by these.
     measured: tuple[OperationClass, ...] = ()
@@ -99,12 +99,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def amount_of(cost: Cost) -> float:
-    """How much work of its class an operation is: the operations it does, or the bytes it reads and writes."""
+    """The work of an operation, in the unit of its class: the operations it does, or the bytes it reads and writes."""
     return float(cost.flops if cost.kind in ARITHMETIC else cost.bytes_read + cost.bytes_written)
 
 
 def assumed(device: Device) -> Calibration:
-    """What a device of this kind is likely to do, until it has been measured."""
+    """The likely speed of a device of this kind, until it has been measured."""
     traits = traits_of(device.engine)
     guess = traits.rates_of(device.form)
     by_class: dict[OperationClass, float] = {

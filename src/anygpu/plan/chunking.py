@@ -1,4 +1,4 @@
-"""How to cut a program that does not fit into a device's memory, so that every piece does.
+"""Chunks: a program that does not fit into a device's memory is cut so that every piece does.
 
 Only axes that are proved independent are cut (`anygpu.program.independence`). What a piece needs is computed from the
 program of that very piece, in blocks as pools make them, and corrected by what earlier pieces were seen to need.
@@ -19,7 +19,7 @@ _MOST_WAYS = 6
 #: Steps on the way to the longest piece that fits.
 _MOST_STEPS = 12
 
-#: What was measured once may be a little more the next time.
+#: A measured peak may be a little higher the next time.
 _MARGIN = 1.05
 #: Fusing engines need a part of what is predicted, but never a part of the inputs and results.
 _LEAST, _MOST = 0.4, 8.0

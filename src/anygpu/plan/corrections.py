@@ -1,4 +1,4 @@
-"""What predictions have been wrong by, learnt from every call, so that the next program's prediction is better."""
+"""The errors of predictions, learnt from every call, so that the next program's prediction is better."""
 
 from __future__ import annotations
 

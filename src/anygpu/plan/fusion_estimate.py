@@ -2,7 +2,8 @@
 
 An engine that does not fuse has one kernel for each operation. One that fuses stores few values: results, what matrix
 products, sums, sorts and the like make, and what these need whole. Everything else is computed inside of the kernels
-that use it. The rules here are those of `anygpu.codegen` (`roots`, `grouping`) without looking at positions.
+that use it. The rules here are those of `anygpu.codegen` (`materialise`, `grouping`) without looking at positions. The
+rules there need a target and take several times as long, and predictions are made before anything is compiled.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _WEIGHT_OF_A_SELECTION = 4.0
 
 
 class Kernel(NamedTuple):
-    """What one kernel does."""
+    """The work of one kernel."""
 
     #: The class of what it is there for, and how much of that it does (see `amount_of`).
     kind: OperationClass
@@ -72,7 +73,7 @@ class Structure(NamedTuple):
     """A program as kernels, in an order in which they can run."""
 
     kernels: tuple[Kernel, ...]
-    #: What crosses to the device and back, if inputs and results live elsewhere.
+    #: Bytes that cross to the device and back, if inputs and results live elsewhere.
     bytes_in: int
     bytes_out: int
     #: The most that is held at once: inputs, results and tables all the time, what is between while it is needed.
@@ -103,7 +104,7 @@ class Temporary(NamedTuple):
 
 
 def temporaries_of(program: Program, kernels: Sequence[Kernel]) -> list[Temporary]:
-    """What lies between inputs and results, in words as kernels compute with them."""
+    """The values between inputs and results, in words as kernels compute with them."""
     outputs = set(program.outputs)
     last: dict[int, int] = {}
     for number, kernel in enumerate(kernels):
@@ -124,7 +125,7 @@ def temporaries_of(program: Program, kernels: Sequence[Kernel]) -> list[Temporar
 
 
 def most_at_once(blocks: Iterable[tuple[int, int, int]]) -> int:
-    """Of blocks of bytes, each held from its first moment to its last, the most that are held at one moment."""
+    """The most bytes that are held at one moment, of blocks that are each held from a first moment to a last."""
     changes: dict[int, int] = {}
     for nbytes, first, last in blocks:
         changes[first] = changes.get(first, 0) + nbytes
@@ -137,7 +138,7 @@ def most_at_once(blocks: Iterable[tuple[int, int, int]]) -> int:
 
 
 def _passing(program: Program, node: int) -> int:
-    """What an operation that goes over its values several times holds besides them."""
+    """The temporary memory of an operation that goes over its values several times."""
     op, inputs = program.nodes[node]
     # Several updates of one element are sorted by their places first, or put into copies that are joined later.
     largest = inputs[2] if isinstance(op, p.Scatter) else node
@@ -194,7 +195,7 @@ class _Group:
         #: map, rows, product or other.
         self.kind = kind
         self.members = [first]
-        #: More than that of every group that it reads, so that whoever joins it cannot close a circle.
+        #: More than that of every group that it reads, so that joining it cannot close a circle.
         self.level = level
         self.size = size
         self.rows = rows
@@ -302,7 +303,7 @@ class _Fused:
         return max((group.level + 1 for each in inputs if (group := self.home[each]) is not None), default=0)
 
     def _start_with(self, group: _Group, inputs: tuple[int, ...], inside: tuple[int, ...] | list[int]) -> None:
-        """A new kernel, which computes those of its inputs itself that nobody stores."""
+        """A new kernel, which itself computes those of its inputs that no kernel stores."""
         for source in inside:
             below = self.home[source]
             if below is not None and below.kind == "map" and not below.is_read:

@@ -46,8 +46,8 @@ from anygpu.program.primitives import (
 #: a few functions. compile: what a program that was certainly never compiled adds to its first call.
 Aspect = Literal["launch", "steps", "kernels", "write", "read", "rate", "wide", "chain", "functions", "compile"]
 
-#: What an input holds: numbers around 1, positions along the first axis of the first input, or a matrix that can be
-#: solved without trouble.
+#: The contents of an input: numbers around 1, positions along the first axis of the first input, or a matrix that is
+#: well conditioned.
 Fill = Literal["numbers", "positions", "matrix"]
 
 #: How many operations are in a chain, how many functions in one of functions, and how many kernels in what has several.
@@ -79,7 +79,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     fills: tuple[Fill, ...]
     #: For `rate` and `wide`: of which class the operation is.
     operation: OperationClass | None = None
-    #: As `amount_of` has it; for `write` and `read` the bytes that move.
+    #: The work, as `amount_of` counts it; for `write` and `read` the bytes that move.
     amount: float = 0.0
 
 
@@ -291,7 +291,7 @@ def _operation(size: int, op: Primitive, *specs: Spec, fills: Sequence[Fill] | N
 
 
 def _trial(size: int, program: Program, fills: tuple[Fill, ...]) -> Trial:
-    """Of the operation that gives the result."""
+    """A trial of the operation that gives the result."""
     (last,) = program.outputs
     kind = program.nodes[last].op.operation_class
     amount = amount_of(node_cost(program, last))
@@ -372,7 +372,7 @@ class _Fit:
         return found[1] / found[0] < _SURELY_FUSED
 
     def _chained(self, launch: float) -> tuple[float, float] | None:
-        """What one operation takes on many elements, and what eight take."""
+        """The seconds of one operation on many elements, and of eight."""
         chain, one = self._one("chain"), self._rate("elementwise")
         return None if chain is None or one is None else (_beyond(launch, one), _beyond(launch, chain))
 
@@ -459,7 +459,7 @@ class _Fit:
         return seconds / self.before.rates[kind].seconds(amount)
 
     def _wide(self, launch: float, fuses: bool, memory: Curve) -> float:
-        """Of the function itself, where that is told apart from the memory that it reads and writes."""
+        """The factor from 32 to 64 bits for the function itself, where that can be told from its memory traffic."""
         wide = self._one("wide")
         same = next((each for each in self._of("rate") if wide and each.trial.name == wide.trial.name), None)
         if wide is None or same is None:
@@ -477,7 +477,7 @@ _CHAINS: tuple[Aspect, ...] = ("chain", "steps")
 
 
 def _middle(numbers: Sequence[float]) -> float:
-    """As many times more than the least as it is less than the most."""
+    """The geometric mean."""
     return math.exp(sum(map(math.log, numbers)) / len(numbers))
 
 
@@ -496,7 +496,7 @@ def _amounts() -> dict[OperationClass, list[float]]:
 
 
 def _typical(kind: OperationClass, factors: dict[OperationClass, float]) -> float:
-    """How far the assumptions are off for the classes that are most like this one; 1 when nothing is known."""
+    """The error of the assumptions for the classes most like this one, as a factor; 1 when nothing is known."""
     like = [factor for other, factor in factors.items() if (other in ARITHMETIC) == (kind in ARITHMETIC)]
     some = like or list(factors.values())
     return float(np.median(some)) if some else 1.0

@@ -18,7 +18,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One place, or two together, that could run the call."""
 
     device: str
-    #: What one call is expected to take, everything included but compiling.
+    #: The expected seconds of one call, without compiling.
     seconds: float
     basis: Basis
     #: By phase, where it was predicted.

@@ -1,4 +1,4 @@
-"""How long a program would take on a device, by phase, from what it does and what is known of the device.
+"""The predicted time of a program on a device, by phase, from its kernels and the calibration of the device.
 
 A kernel takes what its main operation takes by itself, by the device's calibration, and what else it does on the way.
 What a function costs inside of a kernel is the time of that function alone, without the time for the memory traffic
@@ -15,14 +15,14 @@ from anygpu.program.costs import OperationClass
 from anygpu.program.graph import Program
 from anygpu.receipts import Phases
 
-#: What a function costs inside of a kernel is at least this share of what it costs alone.
+#: A function inside of a kernel costs at least this share of its cost alone.
 _LEAST_OF_A_FUNCTION = 0.2
 #: A device that takes so much longer for 64-bit numbers has little or no hardware for them.
 _EMULATED = 8.0
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call is expected to take."""
+    """The expected time of one call."""
 
     phases: Phases
     seconds: float
@@ -63,7 +63,7 @@ def seconds_of(kernel: Kernel, calibration: Calibration) -> float:
 
 
 def seconds_inside(kernel: Kernel, calibration: Calibration) -> float:
-    """What the operation of a kernel would take as a part of another kernel, if it is one that can be."""
+    """The time of a kernel's operation as a part of another kernel, if it can be fused."""
     if kernel.kind == "transcendental":
         return _fused(int(kernel.amount), 0, kernel.elements, kernel.wide, calibration)
     if kernel.kind == "elementwise":

@@ -1,10 +1,10 @@
-"""How often a device that is trusted is compared with NumPy again: a pure function of what calls take."""
+"""The sampling rate of a trusted device, whose results are compared with NumPy: a pure function of call times."""
 
 from __future__ import annotations
 
 import math
 
-#: What samples may cost, as a share of what the calls on the device take: more while a device is new here. It is new
+#: The cost of samples, as a share of the time of calls on the device: more while a device is new here. It is new
 #: in every process, and whenever it was opened again, so a new driver or version is looked at more often as well.
 FRESH_SHARE, SHARE = 0.01, 0.005
 #: Samples that are taken at the larger share.

@@ -3,7 +3,7 @@
 Which operations go where is a minimum cut: the price of a cut is what the operations take where they are put, and what
 it takes to move every value that is needed on the other side, once. The operations are then put into as few parts as
 the order allows, the parts are predicted as the programs that they are, and small parts that do not pay are given up.
-Views, constants and counters belong to whoever uses them; only values that were computed are moved.
+Views, constants and counters go with the operations that use them; only values that were computed are moved.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Split(msgspec.Struct, frozen=True):
     """Parts to run one after the other; each takes inputs of the whole program and results of earlier parts."""
 
     parts: tuple[Part, ...]
-    #: Of the whole program: positions that are inputs or results of parts.
+    #: The outputs of the whole program: positions that are inputs or results of parts.
     outputs: tuple[int, ...]
     #: Predicted for all of it, and for the better device alone.
     seconds: float
@@ -91,14 +91,14 @@ def operations_of(program: Program) -> list[int]:
 
 
 def _goes_along(op: Primitive) -> bool:
-    """Whether it belongs to whoever uses it."""
+    """Whether it goes with the operations that use it."""
     return op.is_view or isinstance(op, Constant | Iota)
 
 
 def parts_of(program: Program, sides: Mapping[int, Side]) -> list[Part]:
     """The program in as few parts as these sides of its operations allow."""
     groups = min((_grouped(program, sides, first) for first in _SIDES), key=len) or [(0, [])]
-    # A result that nobody computes, such as a view of an input, is made with the first part.
+    # A result that no operation computes, such as a view of an input, is made with the first part.
     outputs = set(program.outputs)
     computed = set(operations_of(program))
     needed: set[int] = set(outputs)

@@ -1,4 +1,4 @@
-"""What a program costs before it runs: arithmetic, memory traffic, and how much memory it needs at once.
+"""The cost of a program before it runs: arithmetic, memory traffic, and the memory that it needs at once.
 
 The figures are those of the graph as it stands, each node on its own. They assume:
 
@@ -22,7 +22,7 @@ from anygpu.program.primitive import OperationClass as OperationClass
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Of one node, or of all nodes of one class. A transcendental function of a number counts as one operation."""
+    """The cost of one node, or of all nodes of one class. A transcendental function counts as one operation."""
 
     flops: int
     bytes_read: int
@@ -35,7 +35,7 @@ class ProgramCost(msgspec.Struct, frozen=True):
     #: By all nodes, as they read from and write to the device's memory.
     bytes_read: int
     bytes_written: int
-    #: What crosses to the device and back, if inputs and results live elsewhere.
+    #: Bytes that cross to the device and back, if inputs and results live elsewhere.
     bytes_in: int
     bytes_out: int
     #: The most that is held at once, inputs and results included.
@@ -51,7 +51,7 @@ def node_cost(program: Program, position: int) -> Cost:
 
 
 def node_costs(program: Program) -> list[Cost]:
-    """Of every node, as `node_cost` has it."""
+    """The costs of all nodes, each as `node_cost` has it."""
     owners = owners_of(program)
     decomposed: set[Node] = set()
     costs = []
@@ -90,7 +90,7 @@ def program_cost(program: Program) -> ProgramCost:
 
 
 def lifetimes(program: Program) -> list[int]:
-    """For each value the node that uses it last: itself when nobody does, and past the end when it is a result."""
+    """For each value the node that uses it last: itself when it is unused, and past the end when it is a result."""
     last = list(range(len(program)))
     for position, node in enumerate(program.nodes):
         for source in node.inputs:
@@ -101,7 +101,7 @@ def lifetimes(program: Program) -> list[int]:
 
 
 def last_uses(program: Program) -> list[list[int]]:
-    """For each node, the values that nobody needs after it."""
+    """For each node, the values that are not needed after it."""
     return _released(lifetimes(program))
 
 

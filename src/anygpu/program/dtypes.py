@@ -101,7 +101,7 @@ def promote_all(*dtypes: DType) -> DType:
 
 
 def default_float(dtype: DType) -> DType:
-    """What a function such as `sqrt` gives for a type that is not floating point: NumPy's float16, 32 or 64."""
+    """The type of `sqrt` and the like for a type that is not floating point: NumPy's float16, 32 or 64."""
     if is_inexact(dtype):
         return dtype
     return "float16" if ITEMSIZE[dtype] == 1 else "float32" if ITEMSIZE[dtype] == 2 else "float64"
@@ -119,7 +119,7 @@ def holds_every_value(wide: DType, narrow: DType) -> bool:
 
 
 def _bits_as_float(dtype: DType) -> int:
-    """How many bits a float needs to hold every value of an integer type."""
+    """The bits that a float needs to hold every value of an integer type."""
     if not is_integer(dtype):
         return 0
     return 8 * ITEMSIZE[dtype]

@@ -82,7 +82,7 @@ BinaryFunction = Literal[
 ]
 ReduceFunction = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"]
 ScanFunction = Literal["sum", "prod", "max", "min"]
-#: What happens to an element that a scatter meets.
+#: How a scatter combines an update with the element that is there.
 ScatterFunction = Literal["set", "add", "multiply", "maximum", "minimum"]
 FourierFunction = Literal["fft", "ifft", "rfft", "irfft"]
 LinearFunction = Literal[

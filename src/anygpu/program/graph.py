@@ -28,7 +28,7 @@ class Program:
     """An immutable, hashable graph with one or more results.
 
     Nodes stand in topological order, and the inputs come first. Two programs that compute the same thing by the same
-    nodes are equal and have the same `key`, whoever made them and wherever they were made.
+    nodes are equal and have the same `key`, in every process and on every machine.
     """
 
     __slots__ = ("__dict__", "lines", "nodes", "outputs", "specs")

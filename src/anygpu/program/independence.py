@@ -37,7 +37,7 @@ class Cut(msgspec.Struct, frozen=True):
 
     inputs: tuple[int | None, ...]
     outputs: tuple[int | None, ...]
-    #: Of the axes that are cut; pieces are stretches of it.
+    #: The length of the axes that are cut; a piece is a stretch of it.
     length: int
 
 
@@ -57,7 +57,7 @@ def cut(program: Program, the_cut: Cut, start: int, stop: int) -> Program:
 
 
 class Axes(NamedTuple):
-    """Where the axes of a node's inputs are in its result; `None` stands for an axis that is mixed."""
+    """The axes of a node's inputs in its result; `None` stands for an axis that is mixed."""
 
     inputs: tuple[tuple[int | None, ...], ...]
     #: For each axis of the result where it comes from; `None` when every element along it depends on others.
@@ -122,7 +122,7 @@ def _only_moved(program: Program) -> list[bool]:
 
 
 def _steps(program: Program) -> list[int]:
-    """How many nodes a copy of each would have."""
+    """The number of nodes that a copy of each would have."""
     steps: list[int] = []
     for _, inputs in program.nodes:
         steps.append(1 + sum(steps[each] for each in inputs))

@@ -1,4 +1,4 @@
-"""Where the boxes of a drawing go: in layers from top to bottom, so that lines are short and rarely cross.
+"""The layout of a drawing: boxes in layers from top to bottom, so that lines are short and rarely cross.
 
 Lines that pass a layer run on a rail, a narrow place of their own between the boxes. All lines from one box share
 their rails, so a value that is used a hundred times is still one line that branches.
@@ -32,7 +32,7 @@ class Item(NamedTuple):
 
 
 class Place(NamedTuple):
-    #: Of the middle, and of the upper edge.
+    #: Coordinates of the middle, and of the upper edge.
     x: float
     y: float
 
@@ -171,7 +171,7 @@ def _centre_below(slot: _Slot) -> float:
 
 
 def _end(link: _Link) -> float:
-    """Where a link ends in the order of its layer; a port is a small step within its box."""
+    """The position of a link's end in the order of its layer; a port is a small step within its box."""
     return link.lower.order + link.port / (link.lower.width + 1)
 
 
@@ -214,7 +214,7 @@ def _close_strips(slots: list[_Slot]) -> None:
 
 
 def _left_end(slot: _Slot) -> float:
-    """Of the slot and of the lines that leave it."""
+    """The left end of the slot and of the lines that leave it."""
     return min([slot.x - slot.width / 2, *(link.lower.x for link in slot.below)])
 
 

@@ -56,7 +56,7 @@ _FONTS = (
 
 
 class _Label(NamedTuple):
-    """What a box says."""
+    """The text of a box."""
 
     name: str
     #: The value's name in the text form.

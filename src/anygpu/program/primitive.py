@@ -32,9 +32,9 @@ __all__ = [
     "product",
 ]
 
-#: As many as NumPy has.
+#: The limit of NumPy.
 MAX_DIMENSIONS = 64
-#: So few that every number of elements, of bytes, and every position fits into 64 bits with a sign.
+#: Below this every number of elements, of bytes, and every position fits into a signed 64-bit integer.
 MAX_ELEMENTS = 1 << 58
 
 #: One number for each axis, or for some of them; bytes that have more are refused before they are read.
@@ -156,7 +156,7 @@ class Primitive(msgspec.Struct, frozen=True, array_like=True, tag=str.lower, for
 
     @property
     def name(self) -> str:
-        """What a person calls it: the function for families such as `Unary`."""
+        """The name that a person uses: the function for families such as `Unary`."""
         return getattr(self, "fn", None) or type(self).__name__.lower()
 
     @property

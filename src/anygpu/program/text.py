@@ -43,7 +43,7 @@ def _header(program: Program, name: str, names: Sequence[str]) -> str:
 
 
 def value_names(program: Program) -> list[str]:
-    """What each value is called: a, b, c … for inputs, or x0, x1 … when there are many; the others by position."""
+    """The name of each value: a, b, c … for inputs, or x0, x1 … when there are many; the others by position."""
     count = program.input_count
     inputs = [chr(ord("a") + i) if count <= 26 else f"x{i}" for i in range(count)]
     return inputs + [f"t{position}" for position in range(count, len(program))]
@@ -135,7 +135,7 @@ def _rounded(value: float, dtype: DType) -> float:
 
 
 def _nested(values: Sequence[str], shape: Shape) -> str:
-    """As nested lists, in the shape of the constant."""
+    """The values as nested lists, in the shape of the constant."""
     if not shape:
         return values[0]
     if 0 in shape:

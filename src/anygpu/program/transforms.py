@@ -64,9 +64,9 @@ def with_common_subexpressions_merged(program: Program) -> Program:
 
 
 def with_constants_folded(program: Program, evaluate: Evaluate, *, limit: int = FOLDED_BYTES) -> Program:
-    """What depends on constants only is computed now, where the result has no more than `limit` bytes.
+    """Values that depend on constants only are computed now, where the result has no more than `limit` bytes.
 
-    Whoever gives `evaluate` decides how it is rounded: with NumPy's, a folded `sin` is NumPy's on every engine.
+    The caller's `evaluate` decides how it is rounded: with NumPy's, a folded `sin` is NumPy's on every engine.
     """
     recorder = Recorder()
     moved: list[int] = []

@@ -1,6 +1,6 @@
 """The byte form of a program: versioned, and checked in full when it is read.
 
-A program is data, so a worker can take one from somebody whom it does not trust. Whatever the bytes are, reading them
+A program is data, so a worker can take one from a peer that it does not trust. Whatever the bytes are, reading them
 gives a program that is right in shape and type, or `InvalidProgram`; and it takes bounded time and memory.
 
 The form is MessagePack: `["anygpu.program", version, nodes, outputs, files, lines]`. A node is `[primitive, inputs]`,
@@ -33,7 +33,7 @@ VERSION = 1
 MAX_BYTES = 8 << 20
 #: Checking a node takes some microseconds, and fifty with 64 axes: three seconds for the worst that fits the bytes.
 MAX_NODES = 100_000
-#: Of all nodes together, because one `Concatenate` alone may have any number of inputs.
+#: The limit for all nodes together, because one `Concatenate` alone may have any number of inputs.
 MAX_EDGES = 4 * MAX_NODES
 #: The longest path that Linux knows.
 MAX_FILE_NAME = 4096
@@ -44,7 +44,7 @@ _Lines = Annotated[tuple[tuple[int, int] | None, ...], msgspec.Meta(max_length=M
 
 
 class _Head(msgspec.Struct, array_like=True, frozen=True):
-    """What every version begins with."""
+    """The fields that every version begins with."""
 
     format: str
     version: int
@@ -155,6 +155,6 @@ def _too_long(count: int) -> str:
 
 
 def _brief(error: Exception) -> str:
-    """What msgspec says, which may quote what it has read."""
+    """The message of msgspec, which may quote the bytes that it has read."""
     message = "".join(letter if letter.isprintable() else "?" for letter in str(error)[:200])
     return message.rstrip(".")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Custom"]
 
 Language = Literal["wgsl", "opencl"]
-#: What people call them.
+#: Their names in messages.
 SPOKEN: dict[Language, str] = {"wgsl": "WGSL", "opencl": "OpenCL C"}
 #: input: read only. output: made by the kernel, and all zeros before it. update: a copy of an argument, which the
 #: kernel changes.
@@ -78,7 +78,7 @@ class Custom(Primitive, frozen=True):
     """
 
     language: Language
-    #: What a person calls it.
+    #: Its name in messages.
     title: _Name
     #: With the values of its constants in it.
     source: Annotated[str, msgspec.Meta(max_length=MAX_SOURCE)]
@@ -88,7 +88,7 @@ class Custom(Primitive, frozen=True):
     scalars: Annotated[tuple[Scalar, ...], msgspec.Meta(max_length=MAX_PARAMETERS)]
     group: Three
     groups: Three
-    #: Of the parameters that are an "output" or an "update", in their order.
+    #: The shapes of the parameters that are an "output" or an "update", in their order.
     shapes: Annotated[tuple[Shape, ...], msgspec.Meta(max_length=MAX_PARAMETERS)]
     #: Which of the results this node is.
     result: int = 0
@@ -147,7 +147,7 @@ class Custom(Primitive, frozen=True):
     def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
         if self.reference:
             return program_cost(reference_of(self)).flops
-        # Nobody knows: as if each element of each result took an operation.
+        # It is not known: one operation is assumed for each element of each result.
         return sum(product(shape) for shape in self.shapes)
 
     def details(self, inputs: Sequence[Spec]) -> str:

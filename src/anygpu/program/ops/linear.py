@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LINEAR_PARTS", "Linear"]
 
-#: What the results of each decomposition are called; `part` picks one.
+#: The names of the results of each decomposition; `part` picks one.
 _PARTS: dict[LinearFunction, tuple[str, ...]] = {
     "slogdet": ("sign", "logabsdet"),
     "qr": ("Q", "R"),

@@ -1,4 +1,4 @@
-"""What a program begins with: inputs, constants and counters."""
+"""Values without operands: inputs, constants and counters."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Iota(Source, frozen=True):
         return Iota(self.length, NARROWER.get(self.dtype, self.dtype))
 
 
-#: As `struct` spells the numbers; a complex one is two of them.
+#: The format of each type in `struct`; a complex number is two of them.
 _FORMATS: dict[DType, str] = {
     "float64": "d",
     "float32": "f",
