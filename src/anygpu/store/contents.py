@@ -72,12 +72,12 @@ class Content:
         "value",
     )
 
-    def __init__(self, place: DeviceHandle, spec: Spec) -> None:
+    def __init__(self, device: DeviceHandle, spec: Spec) -> None:
         self.key = next(_numbers)
-        self.device_handle = place
+        self.device_handle = device
         self.spec = spec
         #: The same object for the life of the content; its buffer comes and goes.
-        self.value = Value.on(place, None, spec)
+        self.value = Value.on(device, None, spec)
         #: The store's own copy in memory.
         self.host: HostBytes | None = None
         #: A file or shared memory that has the same bytes.
@@ -131,17 +131,17 @@ class Content:
     @property
     def _recovery(self) -> HostArray | None:
         """The copy that the recoverable device keeps by itself."""
-        kept = self.tracked
-        copy = kept.lineage.copy if kept is not None else None
+        tracked = self.tracked
+        copy = tracked.lineage.copy if tracked is not None else None
         return copy.values if copy is not None and copy is not self.copy else None
 
     # -- to the device and from it; the caller counts the bytes
 
     def bring(self) -> int:
         """Bring it to the device; returns the bytes copied."""
-        kept = self.tracked
-        if kept is not None:
-            kept.ensure_resident()
+        tracked = self.tracked
+        if tracked is not None:
+            tracked.ensure_resident()
             return self.nbytes
         source = self.host or self.backing
         if source is None:
@@ -177,10 +177,10 @@ class Content:
 
     def leave_device(self) -> None:
         """Remove it from the device. There must be another copy."""
-        kept = self.tracked
-        if kept is not None:
-            kept.lineage.remember(self.copy)
-            kept.handle = None
+        tracked = self.tracked
+        if tracked is not None:
+            tracked.lineage.remember(self.copy)
+            tracked.handle = None
         else:
             self.value.buffer = None
 
@@ -220,18 +220,18 @@ class Content:
         source = self.host or self.backing
         self.copy.values = None if source is None else source.values
         self.copy.nbytes = 0 if source is None else source.values.nbytes
-        kept = self.tracked
-        if kept is not None and source is not None:
-            kept.lineage.remember(self.copy)
-            kept.lineage.cut()
+        tracked = self.tracked
+        if tracked is not None and source is not None:
+            tracked.lineage.remember(self.copy)
+            tracked.lineage.cut()
 
     def forgo_copies(self, why: str) -> None:
         """Accept that the array on the device is the only copy, and lost with it."""
         self.copy.why = why
         self.copy.values = None
-        kept = self.tracked
-        if kept is not None and kept.lineage.producer is None:
-            kept.lineage.forget(why)
+        tracked = self.tracked
+        if tracked is not None and tracked.lineage.producer is None:
+            tracked.lineage.forget(why)
 
     def drop_host(self) -> None:
         host, self.host = self.host, None
@@ -257,9 +257,9 @@ class Content:
         self.host = self.backing = None
 
 
-def shares_host(place: DeviceHandle) -> bool:
+def shares_host(device: DeviceHandle) -> bool:
     """Whether the device uses host memory in this process, so that nothing has to be copied to the host."""
-    return place.facts.form == "host" and not isinstance(place, RecoverableDevice)
+    return device.facts.form == "host" and not isinstance(device, RecoverableDevice)
 
 
 def is_on_device(value: Value) -> bool:
@@ -270,9 +270,9 @@ def is_on_device(value: Value) -> bool:
     return handle is not None and handle.worker.alive
 
 
-def uploaded(place: DeviceHandle, values: HostArray, copy: HostCopy | None = None) -> tuple[Any, int]:
+def uploaded(device: DeviceHandle, values: HostArray, copy: HostCopy | None = None) -> tuple[Any, int]:
     """A buffer of the values, and the bytes copied. With `copy` the buffer is restored from that one."""
     values = native_order(values)
-    if isinstance(place, RecoverableDevice):
-        return (place.upload(values) if copy is None else place.upload_with_copy(values, copy)), values.nbytes
-    return place.upload(values), values.nbytes
+    if isinstance(device, RecoverableDevice):
+        return (device.upload(values) if copy is None else device.upload_with_copy(values, copy)), values.nbytes
+    return device.upload(values), values.nbytes

@@ -28,7 +28,7 @@ class Insertion:
     def __init__(
         self,
         new_entry: Callable[[Key, str, Content], Entry],
-        place: DeviceHandle,
+        device: DeviceHandle,
         names: Names,
         tiers: Tiers,
         equals: Deduplication,
@@ -36,7 +36,7 @@ class Insertion:
         counters: Counters,
     ) -> None:
         self._new_entry = new_entry
-        self._place = place
+        self._device = device
         self._names = names
         self._tiers = tiers
         self._deduplication = equals
@@ -46,7 +46,7 @@ class Insertion:
     def put(self, key: Key, array: Any, owner: str, *, hashing: bool) -> Entry:
         """Enter an array or anything that NumPy takes."""
         self._check_name(key, owner)
-        if isinstance(array, Array) and array._place is self._place:
+        if isinstance(array, Array) and array._place is self._device:
             return self._put_resident(key, owner, array, hashing)
         return self._put_values(key, owner, *values.values_of(array), hashing)
 
@@ -73,7 +73,7 @@ class Insertion:
             if known is not None and known.tensors:
                 source.close()
                 return self._enter(key, owner, known)
-            content = Content(self._place, spec)
+            content = Content(self._device, spec)
             content.claimed_hash = claimed_hash
             if source.kind == "memory":
                 self._tiers.make_host_room(spec.nbytes)
@@ -89,7 +89,7 @@ class Insertion:
             self._names.check_owner(key, owner)
 
     def _put_resident(self, key: Key, owner: str, array: Array, hashing: bool) -> Entry:
-        value, copied = values.resident_value(array, self._place)
+        value, copied = values.resident_value(array, self._device)
         known, fingerprint = self._deduplication.with_buffer_of(value), None
         if known is None and hashing:
             known, fingerprint = self._deduplication.on_device(value)

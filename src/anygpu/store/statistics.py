@@ -16,7 +16,7 @@ def statistics_of(name: str, entries: Sequence[Entry], tiers: Tiers, counters: C
     elsewhere = [each for each in contents if each.backing is not None and each.backing.kind != "disk"]
     return Statistics(
         name=name,
-        device=tiers.place.device,
+        device=tiers.device_handle.device,
         mode=tiers.mode,
         tensors=len(entries),
         contents=len(contents),

@@ -71,11 +71,11 @@ class Store:
             raise InvalidOption('a shared store needs a name: Store("models", shared=True).')
         if mode not in get_args(Mode):
             raise InvalidOption(f'mode is "speed", "memory" or "balanced"; got {mode!r}.')
-        place = device_for(device)
-        if not isinstance(place, DeviceHandle):
-            raise InvalidOption(f"Store(device=...) needs a compute device; {place.device!r} is not one.")
+        handle = device_for(device)
+        if not isinstance(handle, DeviceHandle):
+            raise InvalidOption(f"Store(device=...) needs a compute device; {handle.device!r} is not one.")
         self.name = name if name is not None else f"store-{next(_names)}"
-        self._place = place
+        self._device_handle = handle
         self._hash = hash
         self._guard = DeferredLock()
         self._counters = Counters()
@@ -83,11 +83,11 @@ class Store:
             device=_bytes("budget", budget), host=_bytes("host_budget", host_budget), disk=bool(disk)
         )
         folder = Folder(disk) if disk else None
-        self._tiers = Tiers(self.name, place, budgets, mode, folder, self._guard, self._counters)
+        self._tiers = Tiers(self.name, handle, budgets, mode, folder, self._guard, self._counters)
         self._names = Names(self.name, self._tiers)
         self._deduplication = Deduplication(self._tiers, self._guard)
         self._insertion = Insertion(
-            self._new_entry, place, self._names, self._tiers, self._deduplication, self._guard, self._counters
+            self._new_entry, handle, self._names, self._tiers, self._deduplication, self._guard, self._counters
         )
         self._prefetcher = Prefetcher(self._prefetch)
         self._shared_names = SharedNames(self.name) if shared else None
@@ -95,7 +95,7 @@ class Store:
 
     @property
     def device(self) -> str:
-        return self._place.device
+        return self._device_handle.device
 
     @property
     def mode(self) -> Mode:
@@ -459,7 +459,7 @@ class Store:
             self._names.known(entry)
             old = entry.content
             self._tiers.make_room(new.spec.nbytes, but=old if len(old.tensors) == 1 else None)
-        values.settle(new, self._place)
+        values.settle(new, self._device_handle)
         with self._guard:
             self._names.known(entry)
             self._names.replace(entry, self._tiers.resident(new))

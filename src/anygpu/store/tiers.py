@@ -31,7 +31,7 @@ class Tiers:
     def __init__(
         self,
         store: str,
-        place: DeviceHandle,
+        device: DeviceHandle,
         budgets: Budgets,
         mode: Mode,
         folder: Folder | None,
@@ -39,7 +39,7 @@ class Tiers:
         counters: Counters,
     ) -> None:
         self.store = store
-        self.place = place
+        self.device_handle = device
         self.budgets = budgets
         self.mode = mode
         self.contents: dict[int, Content] = {}
@@ -99,11 +99,11 @@ class Tiers:
     def upload(self, values: HostArray, spec: Spec, *, but: Content | None = None) -> Content:
         """A new content from host values, which may be the user's own memory."""
         self.make_room(spec.nbytes, but=but)
-        content = Content(self.place, spec)
+        content = Content(self.device_handle, spec)
         self._coming += spec.nbytes
         try:
             with self._guard.unlocked():
-                content.value.buffer, copied = uploaded(self.place, values)
+                content.value.buffer, copied = uploaded(self.device_handle, values)
         finally:
             self._coming -= spec.nbytes
         self._counters.copied("to_device", copied)
@@ -112,14 +112,14 @@ class Tiers:
 
     def upload_orphan(self, values: HostArray, spec: Spec) -> Value:
         """Upload the values of a released tensor for its views. The store counts them, but does not own them."""
-        value = Value.on(self.place, uploaded(self.place, values)[0], spec)
+        value = Value.on(self.device_handle, uploaded(self.device_handle, values)[0], spec)
         self._counters.copied("to_device", spec.nbytes)
         self._lingering.append((ref(value.buffer), -next(_ticks), spec.nbytes))
         return value
 
     def resident(self, value: Value) -> Content:
         """A new content from a value that is on the device already."""
-        content = Content(self.place, value.spec)
+        content = Content(self.device_handle, value.spec)
         content.value = value
         self._counters.copied("on_device", content.make_contiguous())
         self._settle_copies(content)
@@ -206,7 +206,7 @@ class Tiers:
 
     def _over_budget(self, error: NoRoom, nbytes: int) -> OverBudget:
         if error.tier == "device":
-            return OverBudget(self.place.device, nbytes, self.budgets.device or 0)
+            return OverBudget(self.device_handle.device, nbytes, self.budgets.device or 0)
         return OverBudget("the host", nbytes, self.budgets.host or 0)
 
     # -- locations
@@ -304,14 +304,14 @@ class Tiers:
     def _drop_host(self, content: Content) -> None:
         host = content.host
         content.drop_host()
-        kept = content.tracked
-        if kept is None or kept.handle is None or content.backing is not None or host is None:
+        tracked = content.tracked
+        if tracked is None or tracked.handle is None or content.backing is not None or host is None:
             return
         if self.mode == "memory":
             content.forgo_copies(self._no_copy_reason())
-        elif isinstance(self.place, RecoverableDevice):
+        elif isinstance(self.device_handle, RecoverableDevice):
             # The copy is the device's from now on, and counts towards the recovery budget.
-            self.place.keep_copy(kept, host.values)
+            self.device_handle.keep_copy(tracked, host.values)
 
     # -- moves
 

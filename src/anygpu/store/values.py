@@ -36,25 +36,25 @@ def array_of(value: Value) -> Array:
     return Array(Value.on(value.place, value.buffer, value.spec))  # type: ignore[arg-type]
 
 
-def settle(value: Value, place: DeviceHandle) -> None:
+def settle(value: Value, device: DeviceHandle) -> None:
     """Compute the value on the device."""
-    compute([value], place)
+    compute([value], device)
 
 
-def resident_value(array: Array, place: DeviceHandle) -> tuple[Value, int]:
+def resident_value(array: Array, device: DeviceHandle) -> tuple[Value, int]:
     """A value of the store's own with the array's buffer, and the bytes copied on the device for it."""
     value = array._value
     is_view = array._view is not None or _is_made_of_views(value)
-    compute([value], place)
+    compute([value], device)
     if is_view and not value.spec.size:
         # Without elements it still is a part of its base.
-        return Value.on(place, place.upload(np.empty(array.shape, array.dtype)), value.spec), 0
+        return Value.on(device, device.upload(np.empty(array.shape, array.dtype)), value.spec), 0
     if is_view:
         # The memory of a view is that of its base, which the store would keep alive but not count.
         value = copied_on_device(Array(value) if value.holder is None else array)._value
-        compute([value], place)
-        return Value.on(place, value.buffer, value.spec), value.spec.nbytes
-    return Value.on(place, value.buffer, value.spec), 0
+        compute([value], device)
+        return Value.on(device, value.buffer, value.spec), value.spec.nbytes
+    return Value.on(device, value.buffer, value.spec), 0
 
 
 def copied_on_device(array: Array) -> Array:

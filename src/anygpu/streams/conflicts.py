@@ -60,7 +60,7 @@ def _conflict(sink: Sink, source: Source, aligned: bool) -> bool:
     read, written = source.file_range, sink.file_range
     if read.offset + read.nbytes <= written.offset or written.offset + written.nbytes <= read.offset:
         return False
-    return not (aligned and _place(read) == _place(written))
+    return not (aligned and _position(read) == _position(written))
 
 
 def _same(one: Sink, other: Sink) -> bool:
@@ -87,7 +87,7 @@ def _is_same_array(one: HostArray, other: HostArray) -> bool:
     )
 
 
-def _place(file_range: FileRange) -> tuple[Any, ...]:
+def _position(file_range: FileRange) -> tuple[Any, ...]:
     return file_range.offset, file_range.shape, file_range.dtype, file_range.fortran
 
 

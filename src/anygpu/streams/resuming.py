@@ -47,15 +47,15 @@ def digest_of(arrays: Sequence[Any]) -> str:
     return found.hexdigest()
 
 
-def place_of(path: Path) -> Path:
+def record_path_of(path: Path) -> Path:
     """The path of the record of a stream into this file."""
     return path.with_name(f"{path.name}.partial.json")
 
 
-def begun(now: Record, partials: Sequence[Path], place: Path) -> Record:
+def earlier_record(now: Record, partials: Sequence[Path], record_path: Path) -> Record:
     """The record of an earlier stream; `now` if there is none. Raises if it was a different stream."""
     try:
-        data = place.read_bytes()
+        data = record_path.read_bytes()
     except FileNotFoundError:
         return now
     if not all(each.exists() for each in partials):
@@ -63,12 +63,12 @@ def begun(now: Record, partials: Sequence[Path], place: Path) -> Record:
     try:
         before = msgspec.json.decode(data, type=Record)
     except msgspec.DecodeError as error:
-        raise InvalidOption(f"{place} cannot be read ({error}). {_anew(place, partials)}") from None
+        raise InvalidOption(f"{record_path} cannot be read ({error}). {_anew(record_path, partials)}") from None
     different = list(_differences(before, now))
     if different:
         raise InvalidOption(
-            f"the stream into {place.name.removesuffix('.partial.json')} cannot go on: {'; '.join(different)}. "
-            f"{_anew(place, partials)}"
+            f"the stream into {record_path.name.removesuffix('.partial.json')} cannot go on: {'; '.join(different)}. "
+            f"{_anew(record_path, partials)}"
         )
     return before if _adds_up(before) else now
 
@@ -83,15 +83,15 @@ def _adds_up(record: Record) -> bool:
     return end == record.done <= record.length
 
 
-def write_record(record: Record, place: Path) -> None:
+def write_record(record: Record, record_path: Path) -> None:
     """Write the record atomically."""
-    new = place.with_name(f"{place.name}.new")
+    new = record_path.with_name(f"{record_path.name}.new")
     with new.open("wb") as file:
         file.write(msgspec.json.encode(record))
         file.flush()
         os.fsync(file.fileno())
-    new.replace(place)
-    sync_folder(place.parent)
+    new.replace(record_path)
+    sync_folder(record_path.parent)
 
 
 def _differences(before: Record, now: Record) -> list[str]:
@@ -125,5 +125,7 @@ def _differences_of(old: Identity, new: Identity) -> list[str]:
     return [] if same else [f"{new.path} has been written to since"]
 
 
-def _anew(place: Path, partials: Sequence[Path]) -> str:
-    return f"Delete {', '.join(str(each) for each in (place, *partials))} to begin anew, or leave out resume=True."
+def _anew(record_path: Path, partials: Sequence[Path]) -> str:
+    return (
+        f"Delete {', '.join(str(each) for each in (record_path, *partials))} to begin anew, or leave out resume=True."
+    )

@@ -384,13 +384,13 @@ def write_span(file: io.FileIO, file_range: FileRange, axis: int | None, values:
         _write_all(file, taken[number * size : (number + 1) * size], file_range.offset + number * block + start * row)
 
 
-def _write_all(file: io.FileIO, taken: memoryview, place: int) -> None:
+def _write_all(file: io.FileIO, taken: memoryview, offset: int) -> None:
     done = 0
     while done < len(taken):
         if hasattr(os, "pwrite"):
-            done += os.pwrite(file.fileno(), taken[done:], place + done)
+            done += os.pwrite(file.fileno(), taken[done:], offset + done)
         else:
-            file.seek(place + done)
+            file.seek(offset + done)
             done += file.write(taken[done:])
 
 

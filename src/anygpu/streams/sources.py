@@ -69,8 +69,8 @@ class InFile:
             self._fill_from_slabs(wanted.reshape(count, size), start * row, block)
         else:
             for number in range(count):
-                place = file_range.offset + number * block + start * row
-                self._fill(wanted[number * size : (number + 1) * size].data, place)
+                offset = file_range.offset + number * block + start * row
+                self._fill(wanted[number * size : (number + 1) * size].data, offset)
         if self._swapped:
             values.byteswap(inplace=True)
         return values.T if file_range.fortran else values
@@ -89,13 +89,13 @@ class InFile:
             self._fill(part.reshape(-1).data, self._file_range.offset + number * block)
             wanted[number : number + len(part)] = part[:, first : first + wanted.shape[1]]
 
-    def _fill(self, wanted: memoryview, place: int) -> None:
+    def _fill(self, wanted: memoryview, offset: int) -> None:
         done = 0
         while done < len(wanted):
             if hasattr(os, "preadv"):
-                count = os.preadv(self._file.fileno(), [wanted[done:]], place + done)
+                count = os.preadv(self._file.fileno(), [wanted[done:]], offset + done)
             else:
-                self._file.seek(place + done)
+                self._file.seek(offset + done)
                 count = self._file.readinto(wanted[done:])
             if not count:
                 raise InvalidOption(f"{self._file_range.path} was truncated while it was read.")
@@ -116,9 +116,9 @@ class InFile:
 
     def _ends(self, size: int) -> str:
         found = hashlib.blake2b(digest_size=16)
-        for place in (0, max(0, size - _ENDS)):
+        for offset in (0, max(0, size - _ENDS)):
             data = bytearray(min(_ENDS, size))
-            self._fill(memoryview(data), place)
+            self._fill(memoryview(data), offset)
             found.update(data)
         return found.hexdigest()
 

@@ -44,7 +44,7 @@ from anygpu.streams.report import (
     Streamed,
     bytes_of_a_step,
 )
-from anygpu.streams.resuming import Record, begun, digest_of, place_of, write_record
+from anygpu.streams.resuming import Record, digest_of, earlier_record, record_path_of, write_record
 from anygpu.streams.sinks import Collected, Sink, ToFile, sink_of
 from anygpu.streams.source import Source, shortened
 from anygpu.streams.sources import is_one_tensor, source_of
@@ -188,9 +188,11 @@ class _Run:
         before = [None if in_place(sinks, each) else each.identity() for each in self._sources]
         try:
             files = [each for each in sinks if isinstance(each, ToFile)]
-            place = place_of(files[0].path) if record is not None else None
-            if record is not None and place is not None:
-                record = self._verified(begun(record, [each.partial for each in files], place), record, files)
+            record_path = record_path_of(files[0].path) if record is not None else None
+            if record is not None and record_path is not None:
+                record = self._verified(
+                    earlier_record(record, [each.partial for each in files], record_path), record, files
+                )
             for each, array in zip(sinks, self._returned, strict=True):
                 each.begin(array.spec, array.axis, self._length)
             # Results that the caller collects in memory do not count.
@@ -201,13 +203,13 @@ class _Run:
             )
             self._clock.begin = time.perf_counter()
             with showing(progress, work.task, work.length) as advance:
-                self._go(sinks, record, place, advance)
+                self._go(sinks, record, record_path, advance)
             for source, identity in zip(self._sources, before, strict=True):
                 if identity is not None and source.identity() != identity:
                     raise InvalidOption(f"{identity.path} was written to while it was read. Run the stream again.")
             values = [each.finish() for each in sinks]
-            if place is not None:
-                place.unlink(missing_ok=True)
+            if record_path is not None:
+                record_path.unlink(missing_ok=True)
         finally:
             self._executor.devices.finish()
             for each in sinks:
@@ -219,7 +221,7 @@ class _Run:
         self,
         sinks: list[Sink],
         record: Record | None,
-        place: Any,
+        record_path: Any,
         advance: Callable[[int], None],
     ) -> None:
         work, stages, clock = self._work, Stages(), self._clock
@@ -268,7 +270,7 @@ class _Run:
                     for each in sinks:
                         if isinstance(each, ToFile):
                             each.sync()
-                    write_record(record, place)
+                    write_record(record, record_path)
                     recorded_at = now
             advance(finished.stop)
 

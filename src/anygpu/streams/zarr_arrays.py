@@ -41,12 +41,12 @@ def created(path: Path, spec: Spec, dtype: np.dtype[Any], axis: int | None, leng
 
 def folder_of(target: Any) -> str:
     """The location of an array, or of the folder for a new one, as a string."""
-    place = str(target if isinstance(target, Path) else target.store_path)
-    return place if "://" in place and not place.startswith("file://") else str(_folder(place).resolve())
+    location = str(target if isinstance(target, Path) else target.store_path)
+    return location if "://" in location and not location.startswith("file://") else str(_folder(location).resolve())
 
 
-def _folder(place: str) -> Path:
-    return Path(place.removeprefix("file://"))
+def _folder(location: str) -> Path:
+    return Path(location.removeprefix("file://"))
 
 
 class InZarr:

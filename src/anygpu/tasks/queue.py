@@ -393,17 +393,17 @@ class TaskQueue(Generic[T]):
             kind = self._kinds[key] = _Kind(key)
         name = line.tenant.name
         group = kind.groups.get(name)
-        place = (entry.order, entry.sequence, entry)
+        rank = (entry.order, entry.sequence, entry)
         if group is None:
             group = kind.groups[name] = _Group(kind, line)
-            group.entries.append(place)
+            group.entries.append(rank)
             insort(line.heads, (entry.order, entry.sequence, group))
-        elif place > group.entries[-1]:
-            group.entries.append(place)
+        elif rank > group.entries[-1]:
+            group.entries.append(rank)
         else:
             head = group.entries[group.start]
-            insort(group.entries, place, group.start)
-            if place < head:
+            insort(group.entries, rank, group.start)
+            if rank < head:
                 del line.heads[bisect_left(line.heads, head[:2])]
                 insort(line.heads, (entry.order, entry.sequence, group))
         entry.group = group
@@ -461,11 +461,11 @@ class TaskQueue(Generic[T]):
     def _withdraw(self, entry: _Entry[T], group: _Group[T]) -> None:
         """Remove it from its group, at any position."""
         heads, entries = group.line.heads, group.entries
-        place = (entry.order, entry.sequence)
-        index = bisect_left(entries, place, group.start)
+        rank = (entry.order, entry.sequence)
+        index = bisect_left(entries, rank, group.start)
         del entries[index]
         if index == group.start:
-            del heads[bisect_left(heads, place)]
+            del heads[bisect_left(heads, rank)]
             if index < len(entries):
                 head = entries[index]
                 insort(heads, (head[0], head[1], group))

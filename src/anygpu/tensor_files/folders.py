@@ -180,26 +180,26 @@ class TensorFolder:
 
     def _by_index(self) -> dict[str, str]:
         """Start again if a concurrent save has replaced the index and removed the files of the old one."""
-        place = self.path / INDEX
+        index = self.path / INDEX
         for attempt in range(_ATTEMPTS):
-            self._require_inside(place)
-            text = _small_file(place)
-            where = read_index(place, text).files
+            self._require_inside(index)
+            text = _small_file(index)
+            where = read_index(index, text).files
             try:
                 for each in dict.fromkeys(where.values()):
                     self._require_inside(self.path / each)
                     self._files[each] = opened(self.path / each)
             except FileNotFoundError as error:
                 self._forget()
-                if attempt + 1 < _ATTEMPTS and place.is_file() and _small_file(place) != text:
+                if attempt + 1 < _ATTEMPTS and index.is_file() and _small_file(index) != text:
                     continue
                 missing = f"it names {Path(str(error.filename)).name}, and there is no such file"
-                raise InvalidTensorFile(str(place), missing) from None
+                raise InvalidTensorFile(str(index), missing) from None
             except BaseException:
                 self._forget()
                 raise
             return where
-        raise InvalidTensorFile(str(place), "another program keeps replacing it")
+        raise InvalidTensorFile(str(index), "another program keeps replacing it")
 
     def _all(self) -> dict[str, str]:
         found = sorted(

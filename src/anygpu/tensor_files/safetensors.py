@@ -32,9 +32,9 @@ def open_file(path: str | os.PathLike[str]) -> TensorFile:
 
     Raises `InvalidTensorFile` for a file that is anything else, or broken, before any of it is used.
     """
-    place = Path(path)
-    refuse_by_name(place)
-    return TensorFile(place, opened(place))
+    file_path = Path(path)
+    refuse_by_name(file_path)
+    return TensorFile(file_path, opened(file_path))
 
 
 def opened(path: Path) -> io.FileIO:

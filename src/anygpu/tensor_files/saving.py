@@ -82,26 +82,26 @@ def save(
     """
     planned = _planned(tensors, owners)
     told = _checked_metadata(metadata)
-    place = Path(os.path.realpath(path))  # a link stays one, and what it leads to is replaced
+    target = Path(os.path.realpath(path))  # a link stays one, and what it leads to is replaced
     if shard_bytes is not None:
         if type(shard_bytes) is not int or shard_bytes < 1:
             raise InvalidOption(f"shard_bytes is a number of bytes, at least 1; got {shard_bytes!r}.")
-        with naming(place):
-            return _save_folder(place, planned, told, hashes, shard_bytes)
-    _require_file_name(place)
-    with naming(place):
-        return _save_file(place, planned, told, hashes)
+        with naming(target):
+            return _save_folder(target, planned, told, hashes, shard_bytes)
+    _require_file_name(target)
+    with naming(target):
+        return _save_file(target, planned, told, hashes)
 
 
-def _save_file(place: Path, tensors: list[_Tensor], metadata: Mapping[str, str], hashes: bool) -> Saved:
-    clear_unfinished(place.parent)
-    new = Unfinished(place.parent, like=_existing(place))
+def _save_file(target: Path, tensors: list[_Tensor], metadata: Mapping[str, str], hashes: bool) -> Saved:
+    clear_unfinished(target.parent)
+    new = Unfinished(target.parent, like=_existing(target))
     try:
         found = _write(new.file, tensors, metadata, hashes)
-        new.take_name(place)
+        new.take_name(target)
     finally:
         new.abandon()
-    return Saved(path=place, files=(place,), nbytes=sum(each.nbytes for each in tensors), hashes=found)
+    return Saved(path=target, files=(target,), nbytes=sum(each.nbytes for each in tensors), hashes=found)
 
 
 def _save_folder(
@@ -282,28 +282,28 @@ def _checked_metadata(metadata: Mapping[Any, Any]) -> dict[str, str]:
     return dict(metadata)
 
 
-def _require_file_name(place: Path) -> None:
-    if place.is_dir():
+def _require_file_name(target: Path) -> None:
+    if target.is_dir():
         raise InvalidOption(
-            f"{place} is a folder: name a file in it, or give shard_bytes= to save several files there."
+            f"{target} is a folder: name a file in it, or give shard_bytes= to save several files there."
         )
-    if place.suffix.lower() in (*PICKLES, ".npy", ".npz"):
+    if target.suffix.lower() in (*PICKLES, ".npy", ".npz"):
         raise InvalidOption(
-            f"what is saved is safetensors, and {place.name} would be taken for something else. Name it "
-            f"{place.stem}.safetensors."
+            f"what is saved is safetensors, and {target.name} would be taken for something else. Name it "
+            f"{target.stem}.safetensors."
         )
-    if place.name == _SINGLE and (place.parent / INDEX).exists():
+    if target.name == _SINGLE and (target.parent / INDEX).exists():
         raise InvalidOption(
-            f"{place.parent} has an {INDEX}, by which its tensors are in other files: some readers would see those, "
+            f"{target.parent} has an {INDEX}, by which its tensors are in other files: some readers would see those, "
             f"and some {_SINGLE}. Save the folder with shard_bytes=, or remove the index first."
         )
 
 
-def _existing(place: Path) -> os.stat_result | None:
+def _existing(target: Path) -> os.stat_result | None:
     try:
-        found = place.stat()
+        found = target.stat()
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(found.st_mode):
-        raise InvalidOption(f"{place} is not an ordinary file, and cannot be replaced by one.")
+        raise InvalidOption(f"{target} is not an ordinary file, and cannot be replaced by one.")
     return found

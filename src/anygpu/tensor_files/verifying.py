@@ -22,8 +22,8 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(path: str | os.PathLike[str], *, outside_links: bool = False) -> Verified:
     """Read everything and compare it with the hashes in the metadata; `InvalidTensorFile` names what is not right."""
-    place = Path(path)
-    with open_folder(place, outside_links=outside_links) if place.is_dir() else open_file(place) as opened:
+    target = Path(path)
+    with open_folder(target, outside_links=outside_links) if target.is_dir() else open_file(target) as opened:
         compared = {name: opened.check(name) for name in opened.names}
     sizes = [size for size in compared.values() if size is not None]
     without = tuple(name for name, size in compared.items() if size is None)
