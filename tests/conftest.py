@@ -57,6 +57,7 @@ ALONE = (
     "tests/faults/",
     "tests/hardware/",
     "tests/integration/",
+    "tests/kernels/",
     "tests/residency/",
     "tests/runtime/",
     "tests/streams/",

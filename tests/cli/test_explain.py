@@ -140,7 +140,7 @@ class TestPlan:
     def test_what_cannot_be_recorded_says_why(self, explain: Run) -> None:
         result = explain("mine:decides", "float32[100]")
         assert result.returncode == 0
-        assert "It could not be recorded: it needs a concrete value" in result.stdout
+        assert "It could not be traced: it needs a concrete value" in result.stdout
         assert "mine.py:" in result.stdout
 
     def test_options_win_over_those_of_the_function(self, explain: Run) -> None:

@@ -86,5 +86,5 @@ def test_columns_are_cut_when_rows_depend_on_each_other(run: Run) -> None:
 
 def test_what_cannot_be_cut_is_refused_with_the_reason(run: Run) -> None:
     x = np.random.default_rng(3).normal(size=4 * BUDGET // 4).astype(np.float32)
-    with pytest.raises(AnyGPUError, match=r"would need .* cannot be cut into pieces: no axis"):
+    with pytest.raises(AnyGPUError, match=r"would need .* cannot be split into chunks: no axis"):
         run(np.sort, x)

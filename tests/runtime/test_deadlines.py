@@ -28,7 +28,7 @@ def test_a_task_that_waits_leaves_the_queue_when_its_time_is_over(known: DeviceR
         with Held(runtime) as held:
             patient = runtime.submit(twice, 1, deadline=PATIENCE)
             late = runtime.submit(ran.append, 1, deadline=0.02)
-            with pytest.raises(DeadlineExceeded, match=r"within 0\.02 s\. Nothing of it is still running") as error:
+            with pytest.raises(DeadlineExceeded, match=r"within 0\.02 s\. It is no longer running") as error:
                 late.result(PATIENCE)
             assert not error.value.still_running
             assert error.value.seconds == pytest.approx(0.02)

@@ -26,7 +26,7 @@ def test_a_full_queue_refuses_with_its_limit_and_takes_tasks_again_later(known: 
     with Runtime(queue=5, known=known) as runtime:
         with Held(runtime):
             waiting = [runtime.submit(same, number) for number in range(5)]
-            with pytest.raises(QueueFull, match="5 tasks wait") as refused:
+            with pytest.raises(QueueFull, match="5 tasks are waiting") as refused:
                 runtime.submit(same, 6)
             assert isinstance(refused.value, Overloaded)
             assert refused.value.limit == runtime.limit == runtime.waiting == 5
@@ -39,7 +39,7 @@ def test_a_full_queue_refuses_with_its_limit_and_takes_tasks_again_later(known: 
 def test_a_tenant_with_too_many_tasks_is_refused_and_others_are_not(known: DeviceRegistry) -> None:
     with Runtime(known=known, tenants=[Tenant(name="few", queued=2)]) as runtime, Held(runtime):
         futures = [runtime.submit(same, number, tenant="few") for number in range(2)]
-        with pytest.raises(QuotaExceeded, match="'few' would go over its quota of 2 queued tasks") as refused:
+        with pytest.raises(QuotaExceeded, match="'few' would exceed its quota of 2 queued tasks") as refused:
             runtime.submit(same, 3, tenant="few")
         assert (refused.value.tenant, refused.value.quota, refused.value.limit) == ("few", "queued tasks", 2)
         runtime.submit(same, 4)

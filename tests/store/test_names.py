@@ -52,7 +52,7 @@ def test_names_are_any_strings_and_namespaces_keep_them_apart(make_store: MakeSt
 def test_only_the_owner_may_put_something_else_under_a_name(make_store: MakeStore) -> None:
     store = make_store()
     tensor = store.put("a", some(1), owner="text")
-    with pytest.raises(NameTaken, match="'a' is a tensor of 'text' already"):
+    with pytest.raises(NameTaken, match="'a' already belongs to 'text'"):
         store.put("a", some(2), owner="image")
     store.share("a", with_=["image"])
     assert store.put("a", some(2), owner="text") is tensor
@@ -153,7 +153,7 @@ def test_a_closed_store_says_so(make_store: MakeStore) -> None:
     store.close()
     assert store.closed
     for use in (lambda: store.get("a"), lambda: store.put("b", some(1)), lambda: tensor + 1, store.optimise):
-        with pytest.raises(StoreClosed, match="the store shop was closed"):
+        with pytest.raises(StoreClosed, match="the store shop is closed"):
             use()
     lease.release()
     assert "closed" in repr(store)

@@ -222,7 +222,7 @@ def test_a_name_that_is_no_text_is_refused_and_nothing_is_left_of_it(shared: Sha
 
 @pytest.mark.parametrize("values", [np.array(["a"]), np.array([object()]), np.arange(3).astype(">i4")])
 def test_types_that_no_tensor_has_are_refused(shared: SharedTensors, values: np.ndarray[Any, Any]) -> None:
-    with pytest.raises(InvalidOption, match="Convert it first"):
+    with pytest.raises(InvalidOption, match="Convert it to one of"):
         shared.publish(KEY, values, owner="text")
 
 

@@ -46,7 +46,7 @@ def test_without_a_disk_the_host_keeps_what_the_device_cannot(make_store: MakeSt
     store = make_store(device="opencl", budget="32KiB", host_budget=SIZE)
     for number in range(3):
         store.put(f"t{number}", some(number))
-    with pytest.raises(OverBudget, match=r"16.0 KiB on the host would go over the budget"):
+    with pytest.raises(OverBudget, match=r"16.0 KiB on the host would exceed the budget"):
         store.put("t3", some(3))
     assert store.names() == ["t0", "t1", "t2"]
     assert all(np.array_equal(store.get(f"t{number}").host(), some(number)) for number in range(3))

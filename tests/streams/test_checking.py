@@ -13,7 +13,7 @@ from anygpu.errors import ResultMismatch
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.streams.checking import ChunkCheck
-from tests.support.slowed import SlowedRegistry
+from tests.support.slowed import SlowedPlaces
 
 RATES = (1.0, 0.1)
 
@@ -25,7 +25,7 @@ def doubled(x: Any) -> Any:
 @pytest.fixture
 def planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planner:
     monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
-    return Planner(known=SlowedRegistry("opencl:0"))
+    return Planner(known=SlowedPlaces("opencl:0"))
 
 
 def test_the_first_chunk_of_a_length_is_compared_and_later_ones_every_so_often(planner: Planner) -> None:
@@ -54,4 +54,4 @@ def test_a_wrong_chunk_ends_the_devices_part_and_pins_the_function(planner: Plan
     assert len(planner.mismatches()) == 1
     why = check.compare("opencl:0", 1, record(doubled, x), 50, [x], [doubled(x)], [wrong])
     assert why is not None
-    assert "disagreed with NumPy" in why
+    assert "differed from NumPy" in why

@@ -35,7 +35,7 @@ class Slowed:
         return ran
 
 
-class SlowedRegistry(DeviceRegistry):
+class SlowedPlaces(DeviceRegistry):
     """NumPy, and one more device of this machine that can be made slower."""
 
     def __init__(self, device: str) -> None:

@@ -225,7 +225,7 @@ def test_many_saves_at_once_end_with_one_of_them(tmp_path: Path, shard_bytes: in
         ({"__metadata__": np.zeros(3)}, {}, "name the tensor otherwise"),
         ({"\ud800": np.zeros(3)}, {}, "UTF-8"),
         ({"x": [1, 2]}, {}, "'x' is not an array, but list"),
-        ({"x": np.array([{}, None])}, {}, "'x' has the dtype Python objects.*pickled"),
+        ({"x": np.array([{}, None])}, {}, "'x' holds Python objects.*pickle"),
         ({"x": np.zeros(3, complex)}, {}, "'x' has the dtype complex128"),
         ({"x": np.array(["a"])}, {}, "'x' has the dtype <U1"),
         ({"x": np.zeros(3, "M8[s]")}, {}, "'x' has the dtype datetime64"),

@@ -1,4 +1,4 @@
-"""The doctor's rules. Each is one pure function that yields nothing, or a finding with its fix."""
+"""The causes that the doctor knows. Each is one pure function: it yields nothing, or a finding with what mends it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def opened(path: Path) -> Any:
     try:
         return zarr.open_array(str(path), mode="r")
     except (ValueError, FileNotFoundError, TypeError) as error:
-        raise InvalidOption(f"{path} is a folder, and no zarr array: {error}") from error
+        raise InvalidOption(f"{path} is a folder, but not a zarr array: {error}") from error
 
 
 def created(path: Path, spec: Spec, dtype: np.dtype[Any], axis: int | None, length: int) -> Any:

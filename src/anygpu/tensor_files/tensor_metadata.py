@@ -82,9 +82,7 @@ def kind_of(dtype: np.dtype[Any], what: str) -> str:
     if kind is not None:
         return kind
     if dtype.hasobject:
-        raise InvalidOption(
-            f"{what} is of Python objects, which would have to be pickled, which anygpu refuses. Make them numbers."
-        )
+        raise InvalidOption(f"{what} holds Python objects, which anygpu refuses to pickle. Convert them to numbers.")
     raise InvalidOption(
         f"{what} has the dtype {dtype}, and safetensors files support only {', '.join(KIND_OF)}. Convert it first."
     )
