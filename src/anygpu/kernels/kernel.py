@@ -29,7 +29,7 @@ from anygpu.kernels.first_use import FirstUse, device_for, engines_for
 from anygpu.kernels.launching import Launcher, result_of
 from anygpu.kernels.sandbox import trials
 from anygpu.kernels.shapes import Grid, Results, call_like
-from anygpu.placement.executing import is_executing
+from anygpu.placement.executing import ask, is_executing
 from anygpu.program.ops.custom import SPOKEN, Language, Parameter, Three
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class Kernel:
             raise InvalidOption(f"timeout is a number of seconds, more than 0; got {timeout!r}.")
         if isinstance(updates, str):
             raise InvalidOption(f"updates= is a list of names; write [{updates!r}].")
+        ask()
         self._given = source, reference
         self._options = {
             "name": name,

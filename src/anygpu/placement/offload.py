@@ -14,9 +14,9 @@ import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.errors import InvalidOption
+from anygpu.placement import executing
 from anygpu.placement.call import Call, Known, KnownFunctions, call_of, name_of
 from anygpu.placement.call_site import LARGE, CallSite, NewCallSite, note_of_new
-from anygpu.placement.executing import enter, leave
 from anygpu.placement.opaque import explain_opaque
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.place_call import explain, place
@@ -135,11 +135,12 @@ class Offloaded(Calls, Generic[P, R]):
             if not site.runs_as_is:
                 function = site.host_function(function)  # type: ignore[union-attr]
             ready = _clock()
-            token = enter(True)
+            token = executing.enter(True) if executing.asked else None
             try:
                 value = function(*arguments, **keywords) if keywords else function(*arguments)
             finally:
-                leave(token)
+                if token is not None:
+                    executing.leave(token)
             end = _clock()
             site.ran_on_host(end - ready)
             _set_last((site.note, begin, ready, end))
@@ -149,11 +150,12 @@ class Offloaded(Calls, Generic[P, R]):
         if site is None and self._may_begin_on_host and _may_begin_small(key, arguments, keywords):
             # Nothing is thought about before it is known to pay.
             ready = _clock()
-            token = enter(True)
+            token = executing.enter(True) if executing.asked else None
             try:
                 value = function(*arguments, **keywords) if keywords else function(*arguments)
             finally:
-                leave(token)
+                if token is not None:
+                    executing.leave(token)
             end = _clock()
             note = self._note_of_new
             known.remember_new(key, NewCallSite(note, end - ready))
