@@ -40,7 +40,7 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 def check(receipt: Receipt) -> None:
     assert receipt.how is not None
     assert receipt.how.startswith("in ")
-    assert "pieces" in receipt.how
+    assert "chunks" in receipt.how
     assert receipt.peak_bytes is not None
     assert receipt.peak_bytes <= BUDGET
 
