@@ -136,7 +136,7 @@ def test_a_copy_is_not_the_array_itself() -> None:
 def test_results_stay_on_the_place_of_their_operands() -> None:
     x = as_array(np.arange(3))
     for result in (np.isnan(x), np.isfinite(x), np.add.reduce(x[:0]), np.spacing(x), np.heaviside(x, 1)):
-        assert result._value.place is device_for(None)
+        assert result._value.device is device_for(None)
 
 
 class TestOptions:

@@ -51,9 +51,9 @@ def hsv_to_rgb(image: Any, *, layout: Layout = "HWC") -> Any:
     hue, saturation, value = _channels(_unit(given), axis)
     parts = []
     for start in (5, 3, 1):
-        place = hue * 6 + start
-        place = place - np.floor(place / 6) * 6
-        parts.append(value - value * saturation * np.clip(np.minimum(place, 4 - place), 0, 1))
+        sector = hue * 6 + start
+        sector = sector - np.floor(sector / 6) * 6
+        parts.append(value - value * saturation * np.clip(np.minimum(sector, 4 - sector), 0, 1))
     return np.stack(parts, axis=axis)
 
 

@@ -153,7 +153,7 @@ def _bell(sigma: float, truncate: float) -> list[float]:
     reach = int(truncate * sigma + 0.5)
     if reach == 0:
         return [1.0]
-    heights = [math.exp(-0.5 * (place / sigma) ** 2) for place in range(-reach, reach + 1)]
+    heights = [math.exp(-0.5 * (offset / sigma) ** 2) for offset in range(-reach, reach + 1)]
     total = math.fsum(heights)
     return [height / total for height in heights]
 

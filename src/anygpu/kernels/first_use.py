@@ -171,7 +171,7 @@ def arguments_for(given: Given, specs: Sequence[Spec], most: int) -> list[HostAr
 
 def has_values(given: Given) -> bool:
     """Not while a function is recorded."""
-    return not any(isinstance(each, Array) and isinstance(each._place, AbstractDevice) for each in given.arrays)
+    return not any(isinstance(each, Array) and isinstance(each._device, AbstractDevice) for each in given.arrays)
 
 
 def _range(array: Any) -> Range | None:

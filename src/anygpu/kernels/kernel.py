@@ -232,7 +232,7 @@ class Kernel:
 
     def _recorded(self, given: Given) -> Any:
         """A node for each result, on the place where the arrays are."""
-        place = next(each._place for each in given.arrays if isinstance(each, Array))
+        place = next(each._device for each in given.arrays if isinstance(each, Array))
         values = [each._value if isinstance(each, Array) else as_value(each, place) for each in given.arrays]
         launch = self._launcher.launch(tuple(each.spec for each in values), given.numbers)
         device = self._device_of(given)
@@ -244,7 +244,7 @@ class Kernel:
 
     def _device_of(self, given: Given) -> Device | None:
         """The device that would run the kernel's own text for these arguments."""
-        place = next((each._place for each in given.arrays if isinstance(each, Array)), None)
+        place = next((each._device for each in given.arrays if isinstance(each, Array)), None)
         if place is None or isinstance(place, AbstractDevice):
             return self._device
         facts: Device | None = getattr(place, "facts", None)

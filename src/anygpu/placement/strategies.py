@@ -90,7 +90,7 @@ def as_arguments(values: Sequence[Any], program: Program, resident: str | None) 
     for value, spec in zip(values, program.specs, strict=False):
         if isinstance(value, Array):
             if value.device == resident and value.dtype.name == spec.dtype:
-                compute([value._value], value._place)
+                compute([value._value], value._device)
                 buffer: Any = value._value.buffer
                 given.append(buffer.ensure_resident() if isinstance(buffer, TrackedBuffer) else buffer)
                 continue

@@ -38,7 +38,7 @@ def fingerprints(x: Array) -> Array:
 def _positions(flat: Array, dtype: Any) -> Array:
     from anygpu.array.functions.ranges import arange
 
-    return arange(flat.size, dtype=dtype, device=flat._place)
+    return arange(flat.size, dtype=dtype, device=flat._device)
 
 
 def are_equal(one: Array, other: Array) -> bool:

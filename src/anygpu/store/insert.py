@@ -46,7 +46,7 @@ class Insertion:
     def put(self, key: Key, array: Any, owner: str, *, hashing: bool) -> Entry:
         """Enter an array or anything that NumPy takes."""
         self._check_name(key, owner)
-        if isinstance(array, Array) and array._place is self._device:
+        if isinstance(array, Array) and array._device is self._device:
             return self._put_resident(key, owner, array, hashing)
         return self._put_values(key, owner, *values.values_of(array), hashing)
 

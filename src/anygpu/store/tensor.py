@@ -80,7 +80,7 @@ class Tensor(Array):
         return self._spec.nbytes
 
     @property
-    def _place(self) -> ArrayDevice:
+    def _device(self) -> ArrayDevice:
         return self._entry.content.device_handle
 
     @property

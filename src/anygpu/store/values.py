@@ -22,7 +22,7 @@ def values_of(array: Any) -> tuple[HostArray, int]:
     """The values on the host, and the bytes downloaded for that. They may be the user's own memory."""
     if isinstance(array, Array):
         values = np.asarray(array)
-        return values, 0 if getattr(array._place, "device", "").partition(":")[0] == "numpy" else values.nbytes
+        return values, 0 if getattr(array._device, "device", "").partition(":")[0] == "numpy" else values.nbytes
     require_plain(array, "a store")
     if not isinstance(array, np.ndarray) and hasattr(array, "__dlpack__") and not hasattr(array, "__array__"):
         array = np.from_dlpack(array)
@@ -33,7 +33,7 @@ def values_of(array: Any) -> tuple[HostArray, int]:
 
 def array_of(value: Value) -> Array:
     """A new array of the same buffer."""
-    return Array(Value.on(value.place, value.buffer, value.spec))  # type: ignore[arg-type]
+    return Array(Value.on(value.device, value.buffer, value.spec))  # type: ignore[arg-type]
 
 
 def settle(value: Value, device: DeviceHandle) -> None:
@@ -59,7 +59,7 @@ def resident_value(array: Array, device: DeviceHandle) -> tuple[Value, int]:
 
 def copied_on_device(array: Array) -> Array:
     """The same values in memory of their own. The condition is an input, so that the copy is not optimised away."""
-    yes = as_array(np.ones(1, np.bool_), array._place)
+    yes = as_array(np.ones(1, np.bool_), array._device)
     copied: Array = np.where(yes, array.reshape(-1), np.zeros((), array.dtype)).reshape(array.shape)  # type: ignore[assignment]
     return copied
 

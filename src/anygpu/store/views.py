@@ -27,12 +27,12 @@ def view_of(
     if copy not in ("allow", "never"):
         raise InvalidOption(f'copy is "allow" or "never"; got {copy!r}.')
     store, name = entry.store, entry.name
-    wanted_place = tensor._place if device is None else device_for(device)
+    wanted_place = tensor._device if device is None else device_for(device)
     wanted_dtype = entry.spec.dtype if dtype is None else dtype_name(dtype)
     path, picks = _path_of(entry.spec, index, shape)
     spec = _spec_after(entry.spec, path)
     engine = tensor.device.partition(":")[0]
-    why = _why_not(tensor.device, entry.spec, path, picks, wanted_place is not tensor._place, wanted_dtype)
+    why = _why_not(tensor.device, entry.spec, path, picks, wanted_place is not tensor._device, wanted_dtype)
     if copy == "never":
         if why is not None:
             raise CopyNeeded(name, why, spec.nbytes)
@@ -47,23 +47,23 @@ def view_of(
     else:
         value = tensor._stored
         if _changes_nothing(entry.spec, path):
-            value = Value.on(tensor._place, value.buffer, value.spec)
+            value = Value.on(tensor._device, value.buffer, value.spec)
         else:
             for op in path:
                 value = apply(op, value)
         result = attach(Array(value), tensor, path)
     if why is None:
         value = result._value
-        compute([value], tensor._place)  # nothing but an offset and a shape
+        compute([value], tensor._device)  # nothing but an offset and a shape
         store._add_view(entry, value)
         return result
-    compute([result._value], tensor._place)
+    compute([result._value], tensor._device)
     if picks or why_copied(engine, entry.spec, path) is not None:
         store._count("on_device", result.nbytes)
     if wanted_dtype != entry.spec.dtype:
         result = result.astype(wanted_dtype).compute()
         store._count("on_device", result.nbytes)
-    if wanted_place is not tensor._place:
+    if wanted_place is not tensor._device:
         result = result.to_device(wanted_place)
         store._count("to_host", result.nbytes)
         store._count("to_device", result.nbytes)

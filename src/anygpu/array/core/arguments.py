@@ -22,32 +22,32 @@ from anygpu.program.primitives import Concatenate, Gather, Iota, Primitive, Shap
 
 def arrays(*arguments: Any) -> list[Array]:
     """Every argument as an array, all on the device of the first that is one already."""
-    place = place_among(*arguments)
-    return [to_array(each, place) for each in arguments]
+    device = device_among(*arguments)
+    return [to_array(each, device) for each in arguments]
 
 
-def place_among(*arguments: Any) -> ArrayDevice:
-    """`place_of`, which searches lists too."""
-    return next(filter(None, map(_found_place, arguments)), None) or device_for(None)
+def device_among(*arguments: Any) -> ArrayDevice:
+    """`device_of`, which searches lists too."""
+    return next(filter(None, map(_found_device, arguments)), None) or device_for(None)
 
 
-def _found_place(x: Any) -> ArrayDevice | None:
+def _found_device(x: Any) -> ArrayDevice | None:
     if isinstance(x, Array) or type(x) is TracedScalar:
-        return x._place
+        return x._device
     if isinstance(x, list | tuple):
-        return next(filter(None, map(_found_place, x)), None)
+        return next(filter(None, map(_found_device, x)), None)
     return None
 
 
-def to_array(x: Any, place: ArrayDevice) -> Array:
+def to_array(x: Any, device: ArrayDevice) -> Array:
     """`as_array`, which also stacks lists of arrays, without computing them."""
     if isinstance(x, Array):
         return x
     if type(x) is TracedScalar:
         return Array(x.strong)
     if isinstance(x, list | tuple) and holds_array(x):
-        return Array(_stacked(x, place))
-    return Array(placed(as_value(np.asarray(x), place), place))
+        return Array(_stacked(x, device))
+    return Array(bound_to(as_value(np.asarray(x), device), device))
 
 
 def holds_array(items: Sequence[Any]) -> bool:
@@ -55,8 +55,8 @@ def holds_array(items: Sequence[Any]) -> bool:
     return any(isinstance(each, Array) or (isinstance(each, list | tuple) and holds_array(each)) for each in items)
 
 
-def _stacked(items: Sequence[Any], place: ArrayDevice) -> Value:
-    values = [to_array(each, place)._value for each in items]
+def _stacked(items: Sequence[Any], device: ArrayDevice) -> Value:
+    values = [to_array(each, device)._value for each in items]
     shapes = {value.spec.shape for value in values}
     if len(shapes) > 1:
         raise ValueError(f"the parts of a nested list must have one shape; these have {sorted(shapes)}.")
@@ -65,19 +65,19 @@ def _stacked(items: Sequence[Any], place: ArrayDevice) -> Value:
     return apply(Concatenate(0), *(reshape(cast(value, dtype), (1, *shape)) for value in values))
 
 
-def placed(value: Value, place: ArrayDevice) -> Value:
+def bound_to(value: Value, device: ArrayDevice) -> Value:
     """The value bound to a device; a value of constants alone has none of its own."""
-    if value.place is not None:
+    if value.device is not None:
         return value
-    return Value(value.op, value.inputs, value.spec, place, value.line)
+    return Value(value.op, value.inputs, value.spec, device, value.line)
 
 
-def on_place(values: HostArray, place: ArrayDevice | None) -> Value:
+def on_device(values: HostArray, device: ArrayDevice | None) -> Value:
     """A table that this package computed: a constant of the program when it is small, otherwise uploaded."""
-    if values.nbytes <= recording.MAX_CONSTANT_BYTES or place is None:
+    if values.nbytes <= recording.MAX_CONSTANT_BYTES or device is None:
         return recording.literal(values)
     # A copy, because a table that is kept for the next time would look like an array from outside.
-    return as_value(values.copy() if type(place) is AbstractDevice else values, place)
+    return as_value(values.copy() if type(device) is AbstractDevice else values, device)
 
 
 #: Types that an engine counts in directly; the others are converted from one of them.

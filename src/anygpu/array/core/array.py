@@ -138,11 +138,11 @@ class Array(NumpyMethods, Operators):
 
     @property
     def device(self) -> str:
-        return self._place.device if active_tracer.get() is None else "cpu"
+        return self._device.device if active_tracer.get() is None else "cpu"
 
     @property
-    def _place(self) -> ArrayDevice:
-        return self._stored.place or device_for(None)
+    def _device(self) -> ArrayDevice:
+        return self._stored.device or device_for(None)
 
     @property
     def base(self) -> Array | None:
@@ -170,7 +170,7 @@ class Array(NumpyMethods, Operators):
     @_OursOnly
     def compute(self) -> Array:
         """Compute now, and leave the result on the device. Returns the array itself."""
-        compute([self._value], self._place)
+        compute([self._value], self._device)
         return self
 
     @_OursOnly
@@ -185,8 +185,8 @@ class Array(NumpyMethods, Operators):
         return linearise([self._value])[0]
 
     def _host(self) -> HostArray:
-        compute([self._value], self._place)
-        return self._place.download(self._value.buffer)
+        compute([self._value], self._device)
+        return self._device.download(self._value.buffer)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> HostArray:
         values = self._host()
@@ -282,10 +282,10 @@ class Array(NumpyMethods, Operators):
     def to_device(self, device: object, /, *, stream: object = None) -> Array:
         if stream is not None:
             raise InvalidOption("anygpu orders its transfers itself: omit stream.")
-        place = device_for(device)
-        if place is self._place:
+        target = device_for(device)
+        if target is self._device:
             return self
-        return Array(Value.on(place, place.upload(self._host()), self._value.spec))
+        return Array(Value.on(target, target.upload(self._host()), self._value.spec))
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._native().__dlpack_device__()  # type: ignore[no-any-return]
@@ -303,8 +303,8 @@ class Array(NumpyMethods, Operators):
         return self._native().__dlpack__(**{name: wish for name, wish in wishes.items() if wish is not None})
 
     def _native(self) -> Any:
-        compute([self._value], self._place)
-        return self._place.native(self._value.buffer)
+        compute([self._value], self._device)
+        return self._device.native(self._value.buffer)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", API_VERSION):
@@ -440,7 +440,7 @@ def _operand(other: object, array: Array) -> Operand | None:
     if isinstance(other, Array):
         return other._value
     if isinstance(other, np.generic | np.ndarray | list | tuple):
-        return as_value(np.asarray(other), array._place)
+        return as_value(np.asarray(other), array._device)
     return None
 
 
@@ -449,29 +449,29 @@ def is_numpys(value: Any) -> bool:
     return isinstance(value, np.ndarray) and not isinstance(value, Array)
 
 
-def as_value(values: HostArray, place: ArrayDevice) -> Value:
+def as_value(values: HostArray, device: ArrayDevice) -> Value:
     """A NumPy array as a value: one without axes becomes a constant of the program, others are uploaded."""
-    if type(place) is AbstractDevice:
-        return place.met(values)
+    if type(device) is AbstractDevice:
+        return device.met(values)
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     if values.ndim == 0:
         return recording.literal(values)
-    return Value.on(place, place.upload(values), Spec(values.shape, dtype_name(values.dtype)))
+    return Value.on(device, device.upload(values), Spec(values.shape, dtype_name(values.dtype)))
 
 
-def as_array(x: Any, place: ArrayDevice | None = None) -> Array:
+def as_array(x: Any, device: ArrayDevice | None = None) -> Array:
     """An `Array` itself; anything else that NumPy makes an array of, uploaded to the device."""
     if isinstance(x, Array):
         return x
     if type(x) is TracedScalar:
         return Array(x.strong)
-    return Array(as_value(np.asarray(x), place or device_for(None)))
+    return Array(as_value(np.asarray(x), device or device_for(None)))
 
 
-def place_of(*arguments: Any) -> ArrayDevice:
+def device_of(*arguments: Any) -> ArrayDevice:
     """The device of the first array among the arguments; the default device when there is none."""
-    found = (each._place for each in arguments if isinstance(each, Array) or type(each) is TracedScalar)
+    found = (each._device for each in arguments if isinstance(each, Array) or type(each) is TracedScalar)
     return next(found, None) or device_for(None)
 
 

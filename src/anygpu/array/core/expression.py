@@ -47,7 +47,7 @@ class Value(msgspec.Struct, eq=False):
     inputs: tuple[Value, ...]
     spec: Spec
     #: `None` for constants, which every device has.
-    place: ArrayDevice | None
+    device: ArrayDevice | None
     line: Line | None = None
     buffer: Buffer | None = None
     #: The array that shows this value to the user, while there is one.
@@ -56,15 +56,15 @@ class Value(msgspec.Struct, eq=False):
     ordered: bool = False
 
     @classmethod
-    def on(cls, place: ArrayDevice, buffer: Buffer, spec: Spec, *, ordered: bool = True) -> Value:
-        return cls(None, (), spec, place, None, buffer, None, ordered)
+    def on(cls, device: ArrayDevice, buffer: Buffer, spec: Spec, *, ordered: bool = True) -> Value:
+        return cls(None, (), spec, device, None, buffer, None, ordered)
 
     @property
     def computed(self) -> bool:
         return self.op is None
 
-    def becomes(self, buffer: Buffer, place: ArrayDevice) -> None:
-        self.buffer, self.place = buffer, place
+    def becomes(self, buffer: Buffer, device: ArrayDevice) -> None:
+        self.buffer, self.device = buffer, device
         self.op, self.inputs = None, ()
 
 
@@ -223,12 +223,12 @@ def _in_order(wanted: Sequence[Value]) -> list[Value]:
     return order
 
 
-def compute(wanted: Sequence[Value], place: ArrayDevice) -> None:
+def compute(wanted: Sequence[Value], device: ArrayDevice) -> None:
     """Compute every wanted value on the device."""
     missing = [value for value in wanted if not value.computed]
     if not missing:
         return
     program, leaves, results = linearise(missing)
-    buffers = place.run(program, [leaf.buffer for leaf in leaves])
+    buffers = device.run(program, [leaf.buffer for leaf in leaves])
     for value, buffer in zip(results, buffers, strict=True):
-        value.becomes(buffer, place)
+        value.becomes(buffer, device)

@@ -70,7 +70,7 @@ def put_at(array: Array, key: Any, new: Any) -> None:
     if not isinstance(new, Array) and isinstance(new, bool | int | float | complex):
         source = recording.constant(new, _checked_dtype(new, array))
     else:
-        source = new._value if isinstance(new, Array) else as_value(np.asarray(new), array._place)
+        source = new._value if isinstance(new, Array) else as_value(np.asarray(new), array._device)
     source = cast(source, array._stored.spec.dtype)
     if isinstance(key, Array) and key.dtype == np.bool_ and key.shape == array.shape and source.spec.size == 1:
         # One value under a mask needs no positions, so nothing has to be computed for it.
@@ -173,9 +173,9 @@ def _expanded(key: tuple[Any, ...], dimensions: int) -> list[Any]:
     dots = [position for position, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
         raise IndexError("an index has at most one ellipsis (...).")
-    place = dots[0] if dots else len(items)
+    position = dots[0] if dots else len(items)
     # One that stands for no axis stays: it still separates what is on both sides of it.
-    return items[:place] + (rest or [Ellipsis] * len(dots)) + items[place + 1 :]
+    return items[:position] + (rest or [Ellipsis] * len(dots)) + items[position + 1 :]
 
 
 class _Mask(NamedTuple):
@@ -246,11 +246,11 @@ def _linear(value: Value, basic: Basic) -> tuple[Value, Shape, tuple[int, ...]]:
     if known:
         indices = [np.broadcast_to(np.asarray(each), shape) for each in basic.picks.values()]
         position = np.ravel_multi_index(tuple(indices), lengths) if product(shape) else np.zeros(shape, np.int64)
-        return _on_place(np.asarray(position, np.int64), value), shape, axes
+        return _on_device_of(np.asarray(position, np.int64), value), shape, axes
     total: Value | None = None
     inside: Value | None = None
     for length, each in zip(lengths, basic.picks.values(), strict=True):
-        index = broadcast(each if isinstance(each, Value) else _on_place(each, value), shape)
+        index = broadcast(each if isinstance(each, Value) else _on_device_of(each, value), shape)
         fits = binary("bitwise_and", binary("greater_equal", index, 0), binary("less", index, length))
         total = index if total is None else binary("add", binary("multiply", total, length), index)
         inside = fits if inside is None else binary("bitwise_and", inside, fits)
@@ -260,10 +260,10 @@ def _linear(value: Value, basic: Basic) -> tuple[Value, Shape, tuple[int, ...]]:
     return (total if len(axes) == 1 else where(inside, total, -1)), shape, axes
 
 
-def _on_place(positions: npt.NDArray[np.int64], beside: Value) -> Value:
-    if positions.nbytes <= recording.MAX_CONSTANT_BYTES or beside.place is None:
+def _on_device_of(positions: npt.NDArray[np.int64], beside: Value) -> Value:
+    if positions.nbytes <= recording.MAX_CONSTANT_BYTES or beside.device is None:
         return recording.literal(positions)
-    return as_value(positions, beside.place)
+    return as_value(positions, beside.device)
 
 
 def _shape_of(positions: Positions) -> Shape:

@@ -74,7 +74,7 @@ def apply(op: Primitive, *inputs: Value, spec: Spec | None = None) -> Value:
     """Record `op(*inputs)`."""
     if spec is None:
         spec = op.infer(*[each.spec for each in inputs])
-    value = Value(op, inputs, spec, common_place(inputs), users_line())
+    value = Value(op, inputs, spec, common_device(inputs), users_line())
     if type(op) in _MAY_RAISE:
         _note_what_may_raise(value)
     return value
@@ -95,26 +95,26 @@ def _note_what_may_raise(value: Value) -> None:
         listening.may_raise.append(value)
 
 
-def common_place(values: Sequence[Value]) -> ArrayDevice | None:
-    place: ArrayDevice | None = None
+def common_device(values: Sequence[Value]) -> ArrayDevice | None:
+    device: ArrayDevice | None = None
     for value in values:
-        if value.place is not place and value.place is not None:
-            if place is not None:
-                return _place_of_the_bound(values)
-            place = value.place
-    return place
+        if value.device is not device and value.device is not None:
+            if device is not None:
+                return _device_of_the_bound(values)
+            device = value.device
+    return device
 
 
-def _place_of_the_bound(values: Sequence[Value]) -> ArrayDevice | None:
+def _device_of_the_bound(values: Sequence[Value]) -> ArrayDevice | None:
     """The device of operands on different devices: values of constants alone follow the others."""
-    bound = [value for value in values if value.place is not None and not is_portable(value)]
-    places = {id(value.place): value.place for value in bound}
-    if len(places) > 1:
-        one, other, *_ = places.values()
+    bound = [value for value in values if value.device is not None and not is_portable(value)]
+    devices = {id(value.device): value.device for value in bound}
+    if len(devices) > 1:
+        one, other, *_ = devices.values()
         assert one is not None
         assert other is not None
         raise InvalidOption(_apart(one.device, other.device))
-    return bound[0].place if bound else values[0].place
+    return bound[0].device if bound else values[0].device
 
 
 def _apart(one: str, other: str) -> str:
@@ -126,14 +126,14 @@ def _apart(one: str, other: str) -> str:
 def cast(value: Value, dtype: DType) -> Value:
     if value.spec.dtype == dtype:
         return value
-    return Value(Cast(dtype), (value,), Spec(value.spec.shape, dtype), value.place, users_line())
+    return Value(Cast(dtype), (value,), Spec(value.spec.shape, dtype), value.device, users_line())
 
 
 def broadcast(value: Value, shape: Shape) -> Value:
     if value.spec.shape == shape:
         return value
     op = Broadcast(shape)
-    return Value(op, (value,), op.infer(value.spec), value.place, users_line())
+    return Value(op, (value,), op.infer(value.spec), value.device, users_line())
 
 
 def reshape(value: Value, shape: Shape) -> Value:
@@ -283,7 +283,7 @@ def unary(fn: UnaryFunction, x: Value) -> Value:
             raise TypeError(str(error)) from None
     if dtype is not spec.dtype:
         spec = Spec(spec.shape, dtype)
-    return Value(_UNARY[fn], (x,), spec, x.place, users_line())
+    return Value(_UNARY[fn], (x,), spec, x.device, users_line())
 
 
 def unary_float(fn: UnaryFunction, x: Value) -> Value:
@@ -296,7 +296,7 @@ def binary(fn: BinaryFunction, one: Operand, other: Operand) -> Value:
     if type(one) is Value:
         # The everyday cases, which need nothing looked up twice: equal operands, and a number that was met before.
         if type(other) is Value:
-            beside = other if one.spec == other.spec and one.place is other.place else None
+            beside = other if one.spec == other.spec and one.device is other.device else None
         else:
             beside = _MET.get((other, type(other), one.spec)) if type(other) in _EQUAL_IS_SAME and other else None
         if beside is not None:
@@ -305,18 +305,18 @@ def binary(fn: BinaryFunction, one: Operand, other: Operand) -> Value:
             if dtype is not None:
                 if dtype is not spec.dtype:
                     spec = Spec(spec.shape, dtype)
-                return Value(_BINARY[fn], (one, beside), spec, one.place, users_line())
+                return Value(_BINARY[fn], (one, beside), spec, one.device, users_line())
     x, y = _pair(fn, one, other)
     dtype = x.spec.dtype
     if dtype == "bool":
         x, y, fn = _for_bool(fn, x, y)
         dtype = x.spec.dtype
-    place = x.place if x.place is y.place or y.place is None else common_place((x, y))
+    device = x.device if x.device is y.device or y.device is None else common_device((x, y))
     try:
         dtype = binary_dtype(fn, dtype, y.spec.dtype)
     except InvalidProgram as error:
         raise TypeError(str(error)) from None
-    return Value(_BINARY[fn], (x, y), Spec(x.spec.shape, dtype), place, users_line())
+    return Value(_BINARY[fn], (x, y), Spec(x.spec.shape, dtype), device, users_line())
 
 
 def _pair(fn: BinaryFunction, one: Operand, other: Operand) -> tuple[Value, Value]:

@@ -38,18 +38,18 @@ class ScalarTracer(Protocol):
 class TracedScalar:
     """A Python number of which only the type is known yet."""
 
-    __slots__ = ("_kind", "_place", "_text")
+    __slots__ = ("_device", "_kind", "_text")
 
     #: The abstract device.
-    _place: Any
+    _device: Any
 
     #: Before NumPy's arrays in mixed operations, as our arrays are.
     __array_priority__ = 1000
 
-    def __init__(self, text: str, place: ScalarTracer, kind: type[Any] = float) -> None:
+    def __init__(self, text: str, device: ScalarTracer, kind: type[Any] = float) -> None:
         #: How Python computes it; `a` are the leaves of the arguments.
         self._text = text
-        self._place = place
+        self._device = device
         self._kind = kind
 
     @property
@@ -63,7 +63,7 @@ class TracedScalar:
 
     def value(self, dtype: DType) -> Value:
         """This number where an array of that type meets it."""
-        value: Value = self._place.number(self._text, dtype)
+        value: Value = self._device.number(self._text, dtype)
         return value
 
     @property
@@ -85,7 +85,7 @@ class TracedScalar:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        tracer: ScalarTracer = self._place
+        tracer: ScalarTracer = self._device
         tracer.refuse(number=True)
 
     # Arithmetic
@@ -107,13 +107,13 @@ class TracedScalar:
             self._refuse()
         whole = f"({text} {sign} {self._text})" if swapped else f"({self._text} {sign} {text})"
         if sign in _MAY_RAISE:
-            self._place.risky[whole] = None
+            self._device.risky[whole] = None
         return self._new(whole, result)
 
     def _new(self, text: str, kind: type[Any]) -> TracedScalar:
         if len(text) > MAX_TEXT:
             self._refuse()
-        return TracedScalar(text, self._place, kind)
+        return TracedScalar(text, self._device, kind)
 
     def __add__(self, other: Any) -> Any:
         return self._two("+", np.add, other, False, _arithmetic)

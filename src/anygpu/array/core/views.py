@@ -172,9 +172,9 @@ def put(base: Value, path: tuple[Primitive, ...], new: Value) -> Value:
 
 def write(array: Array, new: Value) -> None:
     """Replace the array's elements in place, and with them those of everything that shares them."""
-    if new.place is None:
+    if new.device is None:
         # A constant has no device; what it is written into stays on its own.
-        new = Value(new.op, new.inputs, new.spec, array._place, new.line)
+        new = Value(new.op, new.inputs, new.spec, array._device, new.line)
     view = array._view
     if view is None:
         _replace(array, new)

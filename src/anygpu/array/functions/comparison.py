@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core import recording
-from anygpu.array.core.array import Array, as_array, place_of
+from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import binary, broadcast_shapes, cast, compare, unary, where
@@ -23,8 +23,8 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
         y = cast(y, "float64")
     dtype = promote(x.spec.dtype, y.spec.dtype)
     x, y = cast(x, dtype), cast(y, dtype)
-    place = place_of(a, b, rtol, atol)
-    margin = binary("add", _number(atol, place), binary("multiply", _number(rtol, place), unary("abs", y)))
+    device = device_of(a, b, rtol, atol)
+    margin = binary("add", _number(atol, device), binary("multiply", _number(rtol, device), unary("abs", y)))
     near = binary("less_equal", unary("abs", binary("subtract", x, y)), margin)
     result = where(unary("isfinite", y), near, compare("equal", x, y))
     if equal_nan:
@@ -63,12 +63,12 @@ def array_equiv(a1: Any, a2: Any) -> bool:
 
 
 def _pair(a: Any, b: Any) -> tuple[Value, Value]:
-    place = place_of(a, b)
-    return as_array(a, place)._value, as_array(b, place)._value
+    device = device_of(a, b)
+    return as_array(a, device)._value, as_array(b, device)._value
 
 
-def _number(x: Any, place: Any) -> recording.Operand:
-    return x if isinstance(x, int | float) and not isinstance(x, np.generic) else as_array(x, place)._value
+def _number(x: Any, device: Any) -> recording.Operand:
+    return x if isinstance(x, int | float) and not isinstance(x, np.generic) else as_array(x, device)._value
 
 
 def _all(value: Value) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.array.core.arguments import arrays, common_dtype, deliver, on_place, slice_axis, to_array
+from anygpu.array.core.arguments import arrays, common_dtype, deliver, on_device, slice_axis, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
@@ -209,7 +209,7 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> Array:
         return Array(value)
     if kept.size and kept[-1] - kept[0] == kept.size - 1:  # one stretch is left: no positions have to travel
         return Array(slice_axis(value, position, int(kept[0]), int(kept[-1]) + 1))
-    return Array(apply(Gather(position), value, on_place(kept, value.place)))
+    return Array(apply(Gather(position), value, on_device(kept, value.device)))
 
 
 def _along(arr: Any, axis: int | None) -> tuple[Value, int]:
@@ -266,7 +266,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     is_old[places] = False
     origin[places] = np.arange(length, length + count)
     origin[is_old] = np.arange(length)
-    return Array(apply(Gather(position), both, on_place(origin, base.place)))
+    return Array(apply(Gather(position), both, on_device(origin, base.device)))
 
 
 def _to_fit(value: Value, shape: tuple[int, ...]) -> Value:
@@ -315,7 +315,7 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
     if count == 0:
         raise ValueError(f"there is no line along axis {axis} of the shape {array.shape}.")
     table = Array(reshape(lines, (count, length)))
-    results = [to_array(func1d(table[line], *args, **kwargs), array._place)._value for line in range(count)]
+    results = [to_array(func1d(table[line], *args, **kwargs), array._device)._value for line in range(count)]
     joined = stack([Array(each) for each in results])._value
     shape = results[0].spec.shape
     grid = reshape(joined, (*stack_shape, *shape))

@@ -16,17 +16,17 @@ from anygpu._typing import HostArray
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import (
     arrays,
+    bound_to,
     counting,
     counting_dtype,
+    device_among,
     filled,
     holds_array,
-    place_among,
-    placed,
     spec_of,
     to_array,
     view,
 )
-from anygpu.array.core.array import Array, as_value, place_of
+from anygpu.array.core.array import Array, as_value, device_of
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
@@ -94,65 +94,65 @@ def asarray(
     An `Array` is returned as it is, unless another type, another device or a copy is asked for. Everything else is
     copied now, because the caller may change it later; so `copy=False` is refused there.
     """
-    place = device_for(device) if device is not None else place_among(obj)
+    target = device_for(device) if device is not None else device_among(obj)
     if isinstance(obj, Array):
-        return _converted(obj, dtype, place, copy)
+        return _converted(obj, dtype, target, copy)
     if copy is False:
         if hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray | np.generic):
-            return _converted(from_dlpack(obj, device=device, copy=False), dtype, place, False)
+            return _converted(from_dlpack(obj, device=device, copy=False), dtype, target, False)
         raise ValueError(
             f"a {type(obj).__name__} is copied to the device: omit copy=False, or use from_dlpack(x, copy=False)."
         )
     if hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray | np.generic):
-        return _converted(_imported(obj, place), dtype, place, None)
+        return _converted(_imported(obj, target), dtype, target, None)
     if isinstance(obj, list | tuple) and holds_array(obj):
-        return _converted(to_array(obj, place), dtype, place, None)
+        return _converted(to_array(obj, target), dtype, target, None)
     require_plain(obj, "asarray")
-    return _from_host(np.asarray(obj, dtype=dtype), place)
+    return _from_host(np.asarray(obj, dtype=dtype), target)
 
 
-def _converted(array: Array, dtype: npt.DTypeLike | None, place: ArrayDevice, copy: bool | None) -> Array:
-    needs_copy = array._place is not place or (dtype is not None and dtype_name(dtype) != dtype_name(array.dtype))
+def _converted(array: Array, dtype: npt.DTypeLike | None, target: ArrayDevice, copy: bool | None) -> Array:
+    needs_copy = array._device is not target or (dtype is not None and dtype_name(dtype) != dtype_name(array.dtype))
     if needs_copy and copy is False:
         raise ValueError("another type or device needs a copy: omit copy=False.")
-    moved = array.to_device(place)
+    moved = array.to_device(target)
     if dtype is not None:
         moved = moved.astype(dtype, copy=False)
     return moved.copy() if copy and moved is array else moved
 
 
-def _from_host(values: HostArray, place: ArrayDevice) -> Array:
+def _from_host(values: HostArray, target: ArrayDevice) -> Array:
     if values.dtype == object and values.size and all(type(each) is int for each in values.flat):
         raise OverflowError("a Python integer is too large for every integer type; use floats.")
-    return Array(placed(as_value(values, place), place))
+    return Array(bound_to(as_value(values, target), target))
 
 
-def _imported(obj: Any, place: ArrayDevice) -> Array:
+def _imported(obj: Any, target: ArrayDevice) -> Array:
     """A copy of another library's array, through DLPack when the device can read it and through the host otherwise."""
     try:
-        buffer = place.adopt(obj)
+        buffer = target.adopt(obj)
     except (BufferError, RuntimeError, TypeError, ValueError):
-        return _from_host(np.asarray(obj), place)
-    return _from_host(place.download(buffer), place)
+        return _from_host(np.asarray(obj), target)
+    return _from_host(target.download(buffer), target)
 
 
 @implements(np.from_dlpack)
 def from_dlpack(x: Any, /, *, device: object | None = None, copy: bool | None = None) -> Array:
     """An array of another library that speaks DLPack, without a copy where the engine allows."""
-    place = device_for(device) if device is not None else place_of(x)
+    target = device_for(device) if device is not None else device_of(x)
     if isinstance(x, Array):
-        if place is x._place and not copy:
+        if target is x._device and not copy:
             return view(x, Reshape(x.shape))
-        return _converted(x, None, place, copy)
+        return _converted(x, None, target, copy)
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"a {type(x).__name__} does not speak DLPack; use asarray.")
-    buffer = place.adopt(x)
-    native = place.native(buffer)
+    buffer = target.adopt(x)
+    native = target.native(buffer)
     if copy:
-        return _from_host(np.array(place.download(buffer)), place)
+        return _from_host(np.array(target.download(buffer)), target)
     if copy is False and native.__dlpack_device__() != x.__dlpack_device__():
-        raise ValueError(f"the array is not on {place.device}, so it has to be copied: omit copy=False.")
-    return Array(Value.on(place, buffer, spec_of(native)))
+        raise ValueError(f"the array is not on {target.device}, so it has to be copied: omit copy=False.")
+    return Array(Value.on(target, buffer, spec_of(native)))
 
 
 @implements(np.copy)
@@ -175,16 +175,16 @@ def full(
     like: object | None = None,
 ) -> Array:
     """`fill_value` in every place; it may be an array that broadcasts to the shape."""
-    place = device_for(device) if device is not None else place_of(fill_value)
+    target = device_for(device) if device is not None else device_of(fill_value)
     lengths = full_shape(shape)
     if isinstance(fill_value, Array):
         wanted = dtype_name(dtype) if dtype is not None else fill_value._value.spec.dtype
-        return Array(broadcast(cast(fill_value.to_device(place)._value, wanted), lengths))
+        return Array(broadcast(cast(fill_value.to_device(target)._value, wanted), lengths))
     if type(fill_value) is TracedScalar:
         return Array(broadcast(fill_value.strong if dtype is None else fill_value.value(dtype_name(dtype)), lengths))
     with np.errstate(invalid="ignore"):
         values = np.full(np.shape(fill_value), fill_value, dtype)
-    return Array(placed(broadcast(as_value(values, place), lengths), place))
+    return Array(bound_to(broadcast(as_value(values, target), lengths), target))
 
 
 @implements(np.zeros)
@@ -224,9 +224,9 @@ def empty(
     return _repeated(shape, 0, dtype, device_for(device))
 
 
-def _repeated(shape: int | Sequence[int], number: int, dtype: npt.DTypeLike | None, place: ArrayDevice) -> Array:
+def _repeated(shape: int | Sequence[int], number: int, dtype: npt.DTypeLike | None, target: ArrayDevice) -> Array:
     name: DType = "float64" if dtype is None else dtype_name(dtype)
-    return Array(placed(filled(full_shape(shape), number, name), place))
+    return Array(bound_to(filled(full_shape(shape), number, name), target))
 
 
 @implements(np.full_like)
@@ -241,8 +241,8 @@ def full_like(
     device: object | None = None,
 ) -> Array:
     """`full` with the shape, dtype and device of another array unless others are given."""
-    lengths, name, place = _likeness(a, dtype, shape, device)
-    return full(lengths, fill_value, to_numpy_dtype(name), device=place)
+    lengths, name, target = _likeness(a, dtype, shape, device)
+    return full(lengths, fill_value, to_numpy_dtype(name), device=target)
 
 
 @implements(np.zeros_like)
@@ -255,8 +255,8 @@ def zeros_like(
     *,
     device: object | None = None,
 ) -> Array:
-    lengths, name, place = _likeness(a, dtype, shape, device)
-    return Array(placed(filled(lengths, 0, name), place))
+    lengths, name, target = _likeness(a, dtype, shape, device)
+    return Array(bound_to(filled(lengths, 0, name), target))
 
 
 @implements(np.ones_like)
@@ -269,8 +269,8 @@ def ones_like(
     *,
     device: object | None = None,
 ) -> Array:
-    lengths, name, place = _likeness(a, dtype, shape, device)
-    return Array(placed(filled(lengths, 1, name), place))
+    lengths, name, target = _likeness(a, dtype, shape, device)
+    return Array(bound_to(filled(lengths, 1, name), target))
 
 
 @implements(np.empty_like)
@@ -289,12 +289,12 @@ def empty_like(
 def _likeness(
     a: Any, dtype: npt.DTypeLike | None, shape: int | Sequence[int] | None, device: object | None
 ) -> tuple[Shape, DType, ArrayDevice]:
-    place = device_for(device) if device is not None else place_of(a)
+    target = device_for(device) if device is not None else device_of(a)
     model = a if isinstance(a, Array) else np.asarray(a)
     return (
         model.shape if shape is None else full_shape(shape),
         dtype_name(model.dtype if dtype is None else dtype),
-        place,
+        target,
     )
 
 
@@ -329,17 +329,17 @@ def indices(
 ) -> Any:
     """For each axis of a grid, the position along it in every place."""
     lengths = full_shape(dimensions)
-    place, name = device_for(device), dtype_name(dtype)
+    target, name = device_for(device), dtype_name(dtype)
     lines = [
         reshape(counting(length, name), tuple(length if each == axis else 1 for each in range(len(lengths))))
         for axis, length in enumerate(lengths)
     ]
     if sparse:
-        return tuple(Array(placed(line, place)) for line in lines)
+        return tuple(Array(bound_to(line, target)) for line in lines)
     if not lines:
-        return Array(placed(filled((0,), 0, name), place))
+        return Array(bound_to(filled((0,), 0, name), target))
     grids = [reshape(broadcast(line, lengths), (1, *lengths)) for line in lines]
-    return Array(placed(apply(Concatenate(0), *grids), place))
+    return Array(bound_to(apply(Concatenate(0), *grids), target))
 
 
 @implements(np.fromfunction)
@@ -383,7 +383,7 @@ def eye(
     columns = rows if M is None else operator.index(M)
     name: DType = "float64" if dtype is None else dtype_name(dtype)
     where_one = compare("equal", *_rows_and_columns(rows, columns, k))
-    return Array(placed(cast(where_one, name), device_for(device)))
+    return Array(bound_to(cast(where_one, name), device_for(device)))
 
 
 @implements(np.identity)
@@ -408,7 +408,7 @@ def tri(
     columns = rows if M is None else operator.index(M)
     name: DType = "float64" if dtype is None else dtype_name(dtype)
     below = compare("greater_equal", *_rows_and_columns(rows, columns, k))
-    return Array(placed(cast(below, name), device_for(device)))
+    return Array(bound_to(cast(below, name), device_for(device)))
 
 
 @implements(np.tril)
@@ -466,7 +466,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:  # 
     value = cast(array._value, promote(array._value.spec.dtype, "int64"))
     rows, columns = array.size, array.size if N is None else operator.index(N)
     if columns < 1:
-        return Array(placed(filled((rows, 0), 0, value.spec.dtype), array._place))
+        return Array(bound_to(filled((rows, 0), 0, value.spec.dtype), array._device))
     powers = [filled((rows, 1), 1, value.spec.dtype), broadcast(reshape(value, (rows, 1)), (rows, columns - 1))]
     result = apply(Scan("prod", 1), apply(Concatenate(1), *powers))
     return Array(result if increasing else apply(Flip((1,)), result))

@@ -41,7 +41,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 def _end(x: Any, array: Array, axis: int) -> Value | None:
     if x is None or x is np._NoValue:
         return None
-    value = to_array(x, array._place)._value
+    value = to_array(x, array._device)._value
     if value.spec.shape == ():
         shape = list(array.shape)
         shape[axis] = 1
@@ -70,7 +70,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
 def _extra(x: Any, array: Array, steps: Value) -> Value | None:
     if x is None:
         return None
-    value = to_array(x, array._place)._value
+    value = to_array(x, array._device)._value
     if not np.can_cast(value.spec.dtype, array.dtype, "same_kind"):
         raise TypeError(f"ediff1d: {value.spec.dtype} does not fit to {array.dtype}; convert one of them first.")
     return cast(reshape(value, (value.spec.size,)), steps.spec.dtype)
@@ -85,7 +85,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
     length = given[0].shape[position]
     width: Operand
     if x is None:
-        width = dx if type(dx) in (int, float, complex, TracedScalar) else to_array(dx, given[0]._place)._value
+        width = dx if type(dx) in (int, float, complex, TracedScalar) else to_array(dx, given[0]._device)._value
     else:
         width = _steps(given[1]._value, position if given[1].ndim > 1 else 0)
         if given[1].ndim == 1:
@@ -137,7 +137,7 @@ def _spacings(varargs: tuple[Any, ...], axes: tuple[int, ...], array: Array) -> 
             if steps.size and (steps == steps[0]).all():  # NumPy uses the simpler formula too
                 result.append(steps[0].item())
                 continue
-        value = to_array(given, array._place)._value
+        value = to_array(given, array._device)._value
         if len(value.spec.shape) > 1 or (value.spec.shape and value.spec.shape[0] != array.shape[axis]):
             raise ValueError(f"gradient: spacings of shape {value.spec.shape} do not fit axis {axis} of {array.shape}.")
         if not is_inexact(value.spec.dtype):

@@ -15,7 +15,7 @@ import numpy as np
 
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import to_array
-from anygpu.array.core.array import Array, place_of
+from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.device import ArrayDevice, to_numpy_dtype
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import Function, implements
@@ -66,7 +66,7 @@ def resolve(
     return tuple(dtype_name(dtype) for dtype in found)
 
 
-def operands_of(inputs: Sequence[Any], place: ArrayDevice | None = None) -> list[Operand]:
+def operands_of(inputs: Sequence[Any], device: ArrayDevice | None = None) -> list[Operand]:
     """What a user passes, as values; Python numbers stay as they are when there is an array beside them."""
     quick: list[Operand] = []
     for x in inputs:
@@ -78,24 +78,24 @@ def operands_of(inputs: Sequence[Any], place: ArrayDevice | None = None) -> list
             break
     else:
         return quick
-    place = place or place_of(*inputs)
-    operands = [operand_of(x, place) for x in inputs]
+    device = device or device_of(*inputs)
+    operands = [operand_of(x, device) for x in inputs]
     if any(isinstance(each, Value) for each in operands):
         return operands
-    return [to_array(each, place)._value for each in operands]
+    return [to_array(each, device)._value for each in operands]
 
 
 _NUMBERS = frozenset({bool, int, float, complex, TracedScalar})
 
 
-def operand_of(x: Any, place: ArrayDevice) -> Operand:
+def operand_of(x: Any, device: ArrayDevice) -> Operand:
     if isinstance(x, Array):
         return x._value
     if isinstance(x, bool | int | float | complex) and not isinstance(x, np.generic):
         return x
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError("anygpu has no masked arrays: pass x.filled(value), or use np.where with the mask.")
-    return to_array(x, place)._value
+    return to_array(x, device)._value
 
 
 def kind_of(operand: Operand) -> OperandType:
@@ -329,7 +329,7 @@ def modf(x: Any, /) -> tuple[Array, Array]:
 @implements(np.round, np.around)
 def round(x: Any, /, decimals: int = 0, out: Array | None = None) -> Array:
     """To the nearest number of that many decimals, the even one of two; negative: tens, hundreds, …"""
-    array = to_array(x, place_of(x))
+    array = to_array(x, device_of(x))
     if array.dtype == np.bool_:
         if decimals:
             raise TypeError("truth values have no decimals; convert them with astype first.")
@@ -349,14 +349,14 @@ def clip(
     if (a_min is not None or a_max is not None) and (min is not None or max is not None):
         raise ValueError("clip takes its limits either by position or as min= and max=, not both.")
     lower, upper = a_min if min is None else min, a_max if max is None else max
-    place = place_of(x, lower, upper)
-    array = to_array(x, place)
+    device = device_of(x, lower, upper)
+    array = to_array(x, device)
     if array.dtype.kind in "iu":
         # A Python integer that the type cannot reach is no limit.
         least, most = np.iinfo(array.dtype).min, np.iinfo(array.dtype).max
         lower = None if type(lower) is int and lower <= least else lower
         upper = None if type(upper) is int and upper >= most else upper
-    limits = [operand_of(each, place) for each in (lower, upper) if each is not None]
+    limits = [operand_of(each, device) for each in (lower, upper) if each is not None]
     if not limits:
         return _into(out, positive(array))
     # When both are equal, the second is taken. A zero keeps its sign where the limits are the same along the last
@@ -373,7 +373,7 @@ def clip(
 @implements(np.real)
 def real(x: Any, /) -> Array:
     """The real part. Real arrays are returned themselves, as NumPy does."""
-    array = to_array(x, place_of(x))
+    array = to_array(x, device_of(x))
     if array.dtype.kind != "c":
         return array
     return attach(
@@ -384,7 +384,7 @@ def real(x: Any, /) -> Array:
 @implements(np.imag)
 def imag(x: Any, /) -> Array:
     """The imaginary part; zeros for real arrays."""
-    array = to_array(x, place_of(x))
+    array = to_array(x, device_of(x))
     if array.dtype.kind != "c":
         return Array(composed.imag(array._value))
     return attach(

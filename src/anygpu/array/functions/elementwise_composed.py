@@ -26,7 +26,7 @@ UfuncBody = Callable[..., Value | tuple[Value, ...]]
 def filled(like: Value, scalar: Any, dtype: DType) -> Value:
     """One number in the shape of a value and on its place."""
     value = apply(Broadcast(like.spec.shape), constant(scalar, dtype))
-    value.place = like.place
+    value.device = like.device
     return value
 
 

@@ -254,8 +254,8 @@ def _check_last(axes: list[int]) -> None:
 
 def _counted(n: int, length: int, device: object | None) -> Value:
     """0, 1, 2, … on the device."""
-    place = None if device is None else device_for(device)
-    return Value(Iota(length, "float64"), (), Spec((length,), "float64"), place)
+    target = None if device is None else device_for(device)
+    return Value(Iota(length, "float64"), (), Spec((length,), "float64"), target)
 
 
 def _samples(n: int) -> int:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anygpu.array.core.arguments import arrays, filled, placed, same_dtype, slice_axis, to_array
-from anygpu.array.core.array import Array, place_of
+from anygpu.array.core.arguments import arrays, bound_to, filled, same_dtype, slice_axis, to_array
+from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
@@ -28,7 +28,7 @@ Range = tuple[Any, Any] | None
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Range = None, weights: Any = None) -> Array:
     """The edges that `histogram` uses."""
     (array,) = arrays(a)
-    return Array(placed(_edges(_flat(array), bins, range, weights, array._place), array._place))
+    return Array(bound_to(_edges(_flat(array), bins, range, weights, array._device), array._device))
 
 
 @implements(np.histogram)
@@ -42,17 +42,17 @@ def histogram(
     """
     (array,) = arrays(a)
     values = _flat(array)
-    edges = _edges(values, bins, range, weights, array._place)
+    edges = _edges(values, bins, range, weights, array._device)
     heavy = None
     if weights is not None:
-        heavy = to_array(weights, array._place)._value
+        heavy = to_array(weights, array._device)._value
         if heavy.spec.shape != array.shape:
             raise ValueError(f"weights of shape {heavy.spec.shape} do not fit {array.shape}.")
         heavy = reshape(heavy, (array.size,))
     counts = _counted([_bin_of(values, edges)], [edges.spec.shape[0] - 1], heavy)
     if density:
         counts = _density(counts, [edges])
-    return Array(placed(counts, array._place)), Array(placed(edges, array._place))
+    return Array(bound_to(counts, array._device)), Array(bound_to(edges, array._device))
 
 
 def _flat(array: Array) -> Value:
@@ -60,21 +60,21 @@ def _flat(array: Array) -> Value:
     return cast(value, "uint8") if value.spec.dtype == "bool" else value
 
 
-def _edges(values: Value, bins: Any, range_: Range, weights: Any, place: ArrayDevice, *, typed: bool = True) -> Value:
+def _edges(values: Value, bins: Any, range_: Range, weights: Any, device: ArrayDevice, *, typed: bool = True) -> Value:
     """The edges of the bins; `typed` ones have the type of the elements, others that of the range."""
     if isinstance(bins, str):  # how many bins there are depends on the values
         host = np.asarray(Array(values))
-        return to_array(np.histogram_bin_edges(host, bins, range_, weights), place)._value
+        return to_array(np.histogram_bin_edges(host, bins, range_, weights), device)._value
     if ndim(bins) == 1:
-        return _given_edges(bins, place)
+        return _given_edges(bins, device)
     if ndim(bins):
         raise ValueError("bins are a number, a vector of edges, or the name of a rule.")
     count = operator.index(bins)
     if count < 1:
         raise ValueError(f"the number of bins is 1 or more, not {count}.")
-    first, last = _outer_edges(values, range_, place)
+    first, last = _outer_edges(values, range_, device)
     kind = _edges_dtype(values, range_) if typed else None
-    return linspace(first, last, count + 1, dtype=kind, device=place)._value  # type: ignore[no-any-return]
+    return linspace(first, last, count + 1, dtype=kind, device=device)._value  # type: ignore[no-any-return]
 
 
 def _edges_dtype(values: Value, range_: Range) -> DType:
@@ -85,19 +85,19 @@ def _edges_dtype(values: Value, range_: Range) -> DType:
     return kind if is_inexact(kind) else "float64"
 
 
-def _given_edges(bins: Any, place: ArrayDevice) -> Value:
+def _given_edges(bins: Any, device: ArrayDevice) -> Value:
     if not isinstance(bins, Array):
         steps = np.asarray(bins)
         if (steps[:-1] > steps[1:]).any():
             raise ValueError("the edges of bins must not decrease.")
-    return to_array(bins, place)._value
+    return to_array(bins, device)._value
 
 
-def _outer_edges(values: Value, range_: Range, place: ArrayDevice) -> tuple[Any, Any]:
+def _outer_edges(values: Value, range_: Range, device: ArrayDevice) -> tuple[Any, Any]:
     if range_ is not None:
         first, last = range_
         if isinstance(first, Array) or isinstance(last, Array):
-            return _spread(*(to_array(each, place)._value for each in (first, last)))
+            return _spread(*(to_array(each, device)._value for each in (first, last)))
         if first > last:
             raise ValueError(f"the range must go up, not from {first} to {last}.")
         if not (math.isfinite(first) and math.isfinite(last)):
@@ -167,7 +167,7 @@ def histogramdd(
     weights: Any = None,
 ) -> tuple[Array, tuple[Array, ...]]:
     """`histogram` for points with several coordinates: a matrix of points, or one vector for each coordinate."""
-    columns, place = _coordinates(sample)
+    columns, device = _coordinates(sample)
     count = len(columns)
     bins_each = bins if isinstance(bins, tuple | list) or ndim(bins) else (bins,) * count
     if len(bins_each) != count:
@@ -176,26 +176,26 @@ def histogramdd(
     if len(ranges) != count:
         raise ValueError(f"ranges for {len(ranges)} coordinates do not fit {count}.")
     edges = [
-        _edges(column, each, limits, None, place, typed=False)
+        _edges(column, each, limits, None, device, typed=False)
         for column, each, limits in zip(columns, bins_each, ranges, strict=True)
     ]
     found = [_bin_of(column, edge) for column, edge in zip(columns, edges, strict=True)]
-    heavy = None if weights is None else to_array(weights, place)._value
+    heavy = None if weights is None else to_array(weights, device)._value
     counts = _counted(found, [edge.spec.shape[0] - 1 for edge in edges], heavy)
     result = _density(counts, edges) if density else cast(counts, "float64")
-    return Array(placed(result, place)), tuple(Array(placed(edge, place)) for edge in edges)
+    return Array(bound_to(result, device)), tuple(Array(bound_to(edge, device)) for edge in edges)
 
 
 def _coordinates(sample: Any) -> tuple[list[Value], ArrayDevice]:
     """The columns of a matrix, or the vectors of a list."""
     if not isinstance(sample, Array | np.ndarray):
         parts = arrays(*sample)
-        return [_flat(part) for part in parts], parts[0]._place
-    table = to_array(sample, place_of(sample))
+        return [_flat(part) for part in parts], parts[0]._device
+    table = to_array(sample, device_of(sample))
     rows = table.shape[0]
     value = reshape(table._value, (rows, table.size // rows if rows else 1))
     columns = builtins.range(value.spec.shape[1])
-    return [reshape(slice_axis(value, 1, each, each + 1), (rows,)) for each in columns], table._place
+    return [reshape(slice_axis(value, 1, each, each + 1), (rows,)) for each in columns], table._device
 
 
 @implements(np.histogram2d)
@@ -241,11 +241,11 @@ def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Array:
     if weights is None:
         amounts = filled((array.size,), 1, kind)
     else:
-        amounts = cast(to_array(weights, array._place)._value, kind)
+        amounts = cast(to_array(weights, array._device)._value, kind)
         if amounts.spec.shape != array.shape:
             raise ValueError(f"weights of shape {amounts.spec.shape} do not fit {array.shape}.")
     empty = filled((length,), 0, kind)
-    return Array(placed(apply(Scatter("add", 0), empty, value, amounts) if length else empty, array._place))
+    return Array(bound_to(apply(Scatter("add", 0), empty, value, amounts) if length else empty, array._device))
 
 
 def _largest(dtype: np.dtype[Any]) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import checked_index, counting, to_array
-from anygpu.array.core.array import Array, is_numpys, place_of
+from anygpu.array.core.array import Array, device_of, is_numpys
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, broadcast, broadcast_shapes, cast, normal_axis, reshape, where
@@ -41,14 +41,14 @@ def copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) ->
     elif type(src) in (bool, int, float, complex):
         if np.result_type(dtype, src) != dtype and not np.can_cast(np.asarray(src).dtype, dtype, casting):
             raise TypeError(f"{src!r} cannot become {dtype} under casting={casting!r}.")
-        source = to_array(np.full((), src, dtype), target._place)._value
+        source = to_array(np.full((), src, dtype), target._device)._value
     else:
-        source = to_array(src, target._place)._value
+        source = to_array(src, target._device)._value
         if not np.can_cast(source.spec.dtype, dtype, casting):
             raise TypeError(f"{source.spec.dtype} cannot become {dtype} under casting={casting!r}.")
     new = broadcast(cast(source, dtype), target.shape)
     if where is not True:
-        mask = broadcast(to_array(where, target._place)._value, target.shape)
+        mask = broadcast(to_array(where, target._device)._value, target.shape)
         new = recording.where(mask, new, target._value)
     write(target, new)
 
@@ -87,14 +87,14 @@ def place(arr: Any, mask: Any, vals: Any) -> None:
 
 
 def _mask(mask: Any, target: Array) -> Value:
-    value = to_array(mask, target._place)._value
+    value = to_array(mask, target._device)._value
     if value.spec.size != target.size:
         raise ValueError(f"a mask of shape {value.spec.shape} does not fit an array of shape {target.shape}.")
     return reshape(cast(value, "bool"), target.shape)
 
 
 def _source(values: Any, target: Array, *, safely: bool) -> Value | None:
-    value = to_array(values, target._place)._value
+    value = to_array(values, target._device)._value
     if safely and hasattr(values, "dtype") and not np.can_cast(values.dtype, target.dtype, "safe"):
         raise TypeError(f"{values.dtype} does not fit safely into {target.dtype}: convert it with astype first.")
     if value.spec.size == 0:
@@ -106,7 +106,7 @@ def _source(values: Any, target: Array, *, safely: bool) -> Value | None:
 def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     """Put values at positions that count over all elements."""
     target = _target(a, "put")
-    index = to_array(ind, target._place)._value
+    index = to_array(ind, target._device)._value
     if index.spec.size == 0:
         return
     source = _source(v, target, safely=False)
@@ -143,8 +143,8 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
 def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> None:
     """The inverse of `take_along_axis`: put values at positions that differ from line to line."""
     target = _target(arr, "put_along_axis")
-    index = to_array(indices, target._place)._value
-    source = cast(to_array(values, target._place)._value, target._value.spec.dtype)
+    index = to_array(indices, target._device)._value
+    source = cast(to_array(values, target._device)._value, target._value.spec.dtype)
     value = target._value
     if axis is None:
         value, position = reshape(value, (target.size,)), 0
@@ -200,7 +200,7 @@ def fold(index: Value, length: int, mode: str) -> Value:
 @implements(np.ravel_multi_index)
 def ravel_multi_index(multi_index: Any, dims: Sequence[int], mode: Any = "raise", order: str = "C") -> Array:
     """One position over all elements, from one for each axis."""
-    place_ = place_of(*multi_index)
+    place_ = device_of(*multi_index)
     parts = [to_array(each, place_)._value for each in multi_index]
     lengths = tuple(dims)
     if len(parts) != len(lengths):
@@ -221,7 +221,7 @@ def ravel_multi_index(multi_index: Any, dims: Sequence[int], mode: Any = "raise"
 @implements(np.unravel_index)
 def unravel_index(indices: Any, shape: int | Sequence[int], order: str = "C") -> tuple[Array, ...]:
     """One position for each axis, from one over all elements."""
-    index = to_array(indices, place_of(indices))._value
+    index = to_array(indices, device_of(indices))._value
     if not is_integer(index.spec.dtype):
         raise TypeError(f"positions are integers, not {index.spec.dtype}.")
     lengths = recording.full_shape(shape)

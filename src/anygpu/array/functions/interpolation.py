@@ -9,7 +9,7 @@ import numpy as np
 
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, same_dtype, slice_axis, to_array
-from anygpu.array.core.array import Array, place_of
+from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, cast, compare, constant, reshape, unary, where
@@ -22,8 +22,8 @@ Mode = Literal["full", "same", "valid"]
 @implements(np.interp)
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: float | None = None) -> Array:
     """The height at `x` of a line through the points (xp, fp); xp must go up. In float64, as in NumPy."""
-    place = place_of(x, xp, fp)
-    at, places, heights = (to_array(each, place)._value for each in (x, xp, fp))
+    device = device_of(x, xp, fp)
+    at, places, heights = (to_array(each, device)._value for each in (x, xp, fp))
     if len(places.spec.shape) != 1 or places.spec.shape != heights.spec.shape:
         raise ValueError(f"interp: points of shape {places.spec.shape} and {heights.spec.shape} are not two vectors.")
     count = places.spec.shape[0]
@@ -41,13 +41,13 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         result = _on_the_line(at, places, heights)
     for outside, end, own in (("less", left, 0), ("greater", right, count - 1)):
         edge = reshape(slice_axis(places, 0, own, own + 1), ())
-        value = reshape(slice_axis(heights, 0, own, own + 1), ()) if end is None else _height(end, kind, place)
+        value = reshape(slice_axis(heights, 0, own, own + 1), ()) if end is None else _height(end, kind, device)
         result = where(compare(outside, at, edge), value, result)  # type: ignore[arg-type]
     return Array(where(unary("isnan", at), cast(at, kind), result) if count > 1 else result)
 
 
-def _height(end: Any, kind: DType, place: Any) -> Value:
-    return cast(to_array(end, place)._value, kind)
+def _height(end: Any, kind: DType, device: Any) -> Value:
+    return cast(to_array(end, device)._value, kind)
 
 
 def _periodic(at: Value, places: Value, heights: Value, period: float) -> tuple[Value, Value, Value]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from anygpu.array.core import recording
-from anygpu.array.core.array import Array, as_array, place_of
+from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value, compute
 from anygpu.array.core.overrides import implements
@@ -81,8 +81,8 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Array:
 @implements(np.linalg.outer)
 def outer(x1: Any, x2: Any, /) -> Array:
     """Each element of one vector with each of the other."""
-    place = place_of(x1, x2)
-    x, y = as_array(x1, place), as_array(x2, place)
+    device = device_of(x1, x2)
+    x, y = as_array(x1, device), as_array(x2, device)
     if x.ndim != 1 or y.ndim != 1:
         raise ValueError(f"linalg.outer takes two vectors, not arrays with {x.ndim} and {y.ndim} axes.")
     return products.outer(x, y)
@@ -91,8 +91,8 @@ def outer(x1: Any, x2: Any, /) -> Array:
 @implements(np.linalg.cross)
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     """The cross product of vectors with three components."""
-    place = place_of(x1, x2)
-    x, y = as_array(x1, place), as_array(x2, place)
+    device = device_of(x1, x2)
+    x, y = as_array(x1, device), as_array(x2, device)
     lengths = [each.shape[recording.normal_axis(axis, each.ndim)] for each in (x, y)]
     if lengths != [3, 3]:
         raise ValueError(f"linalg.cross takes vectors with 3 components, not {lengths[0]} and {lengths[1]}.")
@@ -104,10 +104,10 @@ def multi_dot(arrays: Sequence[Any]) -> Array:
     """The product of a chain of matrices in the order that takes the least work."""
     if len(arrays) < 2:
         raise ValueError("multi_dot takes at least two arrays.")
-    place = place_of(*arrays)
+    device = device_of(*arrays)
     if len(arrays) == 2:
-        return products.dot(as_array(arrays[0], place), as_array(arrays[1], place))
-    chain = [as_array(each, place)._value for each in arrays]
+        return products.dot(as_array(arrays[0], device), as_array(arrays[1], device))
+    chain = [as_array(each, device)._value for each in arrays]
     row, column = (len(chain[end].spec.shape) == 1 for end in (0, -1))
     if row:
         chain[0] = recording.reshape(chain[0], (1, *chain[0].spec.shape))
@@ -130,7 +130,7 @@ def matrix_power(a: Any, n: int) -> Array:
     exponent = n.__index__()
     if exponent == 0:
         value = x._value
-        return Array(recording.broadcast(matrices.identity(x.shape[-1], value.spec.dtype, value.place), x.shape))
+        return Array(recording.broadcast(matrices.identity(x.shape[-1], value.spec.dtype, value.device), x.shape))
     base = inv(x) if exponent < 0 else x
     return base if abs(exponent) == 1 else Array(matrices.power(base._value, abs(exponent)))
 
@@ -201,8 +201,8 @@ def solve(a: Any, b: Any) -> Array:
 @implements(np.linalg.tensorsolve)
 def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
     """The `x` with `tensordot(a, x, x.ndim) = b`."""
-    place = place_of(a, b)
-    x, y = as_array(a, place)._value, as_array(b, place)._value
+    device = device_of(a, b)
+    x, y = as_array(a, device)._value, as_array(b, device)._value
     order = list(range(len(x.spec.shape)))
     for axis in axes or ():
         order.remove(axis)
@@ -261,7 +261,7 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Array, Array, int, Array]:
     solution = recording.reshape(recording.cast(solution, dtype), (columns,) if vector else (columns, count))
     singular = recording.cast(s, REAL_PART.get(dtype, dtype))
     rank = matrices.count_true(large)
-    compute([solution, residuals, rank, singular], Array(solution)._place)
+    compute([solution, residuals, rank, singular], Array(solution)._device)
     full = int(Array(rank))
     if full != columns or rows <= columns:
         residuals = follow(residuals, (Slice((0,), (0,), (1,)),))
@@ -286,7 +286,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = _NOT
         limit = 1e-15 if rtol is _NOT_GIVEN else rtol
     if limit is None:
         limit = max(rows, columns) * matrices.epsilon(x.spec.dtype)
-    large = recording.binary("greater", s, _scaled(matrices.first(s), limit, array._place))
+    large = recording.binary("greater", s, _scaled(matrices.first(s), limit, array._device))
     return Array(matrices.product_of(matrices.adjoint(vh), matrices.divided_rows(matrices.adjoint(u), s, large)))
 
 
@@ -318,10 +318,10 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
     (x,) = _prepared(array)
     s = matrices.singular_values(x, hermitian=hermitian)
     if tol is not None:
-        limit = matrices.with_last_axis(as_array(tol, array._place)._value)
+        limit = matrices.with_last_axis(as_array(tol, array._device)._value)
     else:
         factor = max(array.shape[-2:]) * matrices.epsilon(s.spec.dtype) if rtol is None else rtol
-        limit = _scaled(matrices.first(s), factor, array._place)
+        limit = _scaled(matrices.first(s), factor, array._device)
     return Array(matrices.count_true(recording.binary("greater", s, limit)))
 
 
@@ -341,7 +341,7 @@ def cond(x: Any, p: Any = None) -> Array:
         # A singular matrix has an infinite condition; it is kept away from the inverse, which would be an error.
         sign = recording.apply(Linear("slogdet", 0), a)
         singular = recording.compare("equal", sign, 0)
-        unit = matrices.identity(a.spec.shape[-1], a.spec.dtype, a.place)
+        unit = matrices.identity(a.spec.shape[-1], a.spec.dtype, a.device)
         regular = recording.where(recording.reshape(singular, (*singular.spec.shape, 1, 1)), unit, a)
         inverse = recording.apply(Linear("inv"), regular)
         product_of_norms = recording.binary("multiply", *(matrices.matrix_norms(each, p) for each in (a, inverse)))
@@ -497,8 +497,8 @@ def eigvals(a: Any) -> Array:
 
 def _prepared(*given: Any) -> list[Value]:
     """All operands in one type that linear algebra is done in."""
-    place = place_of(*given)
-    values = [as_array(each, place)._value for each in given]
+    device = device_of(*given)
+    values = [as_array(each, device)._value for each in given]
     dtype: DType = "float32"
     for value in values:
         own = value.spec.dtype
@@ -537,11 +537,11 @@ def _inexact(x: Value) -> Value:
     return x if is_inexact(x.spec.dtype) else recording.cast(x, "float64")
 
 
-def _scaled(s: Value, factor: Any, place: ArrayDevice) -> Value:
+def _scaled(s: Value, factor: Any, device: ArrayDevice) -> Value:
     """Each of the largest singular values, times a number or times one for each matrix."""
     if not isinstance(factor, Array) and isinstance(factor, int | float):
         return recording.binary("multiply", s, float(factor))
-    return recording.binary("multiply", s, matrices.with_last_axis(as_array(factor, place)._value))
+    return recording.binary("multiply", s, matrices.with_last_axis(as_array(factor, device)._value))
 
 
 def _linear(fn: LinearFunction, x: Value, part: int = 0) -> Array:
@@ -551,5 +551,5 @@ def _linear(fn: LinearFunction, x: Value, part: int = 0) -> Array:
 def _all_real(parts: Sequence[Value]) -> bool:
     """Compute the parts of a decomposition together, and look whether its eigenvalues, the first part, are real."""
     values = Array(parts[0])
-    compute(parts, values._place)
+    compute(parts, values._device)
     return bool((np.asarray(values).imag == 0).all())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import arrays, on_place, slice_axis, slice_of, view
+from anygpu.array.core.arguments import arrays, on_device, slice_axis, slice_of, view
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
@@ -503,7 +503,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Array:
     if counts.size != shape[position]:
         raise ValueError(f"{counts.size} repeats do not fit an axis of length {shape[position]}.")
     source = np.repeat(np.arange(shape[position]), counts)
-    return Array(apply(Gather(position), value, on_place(source, value.place)))
+    return Array(apply(Gather(position), value, on_device(source, value.device)))
 
 
 def _repeat_all(value: Value, axis: int, count: int) -> Value:

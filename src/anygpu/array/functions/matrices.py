@@ -74,8 +74,8 @@ def product_of_chain(chain: Sequence[Value]) -> Value:
     return multiplied(0, len(chain))
 
 
-def identity(size: int, dtype: DType, place: ArrayDevice | None) -> Value:
-    count = Value(Iota(size, "int64"), (), Spec((size,), "int64"), place)
+def identity(size: int, dtype: DType, device: ArrayDevice | None) -> Value:
+    count = Value(Iota(size, "int64"), (), Spec((size,), "int64"), device)
     same = recording.binary("equal", recording.reshape(count, (size, 1)), recording.reshape(count, (1, size)))
     return recording.apply(Cast(dtype), same)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.core.array import Array, as_array, place_of
+from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.expression import users_line
 from anygpu.array.core.overrides import FUNCTIONS
 from anygpu.array.core.traced_scalar import TracedScalar
@@ -113,11 +113,11 @@ def _into(out: Any, result: Any, name: str) -> Array:
 
 
 def _on_host(function: Any, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    place = place_of(*_arrays_in((arguments, options)))
+    device = device_of(*_arrays_in((arguments, options)))
     result = function(*_hosted(arguments), **_hosted(options))
     if name in TELL_VALUES:
         return result
-    returned = _returned(result, place)
+    returned = _returned(result, device)
     line = users_line()
     ran_on_host(
         HostOperation(
@@ -154,11 +154,11 @@ def _hosted(arguments: Any) -> Any:
     return arguments
 
 
-def _returned(result: Any, place: Any) -> Any:
+def _returned(result: Any, device: Any) -> Any:
     if type(result) is not Array and isinstance(result, np.ndarray) and result.dtype.kind in "biufc":
-        return as_array(result, place)
+        return as_array(result, device)
     if isinstance(result, tuple) and hasattr(result, "_fields"):
-        return type(result)(*(_returned(each, place) for each in result))
+        return type(result)(*(_returned(each, device) for each in result))
     if isinstance(result, tuple | list):
-        return type(result)(_returned(each, place) for each in result)
+        return type(result)(_returned(each, device) for each in result)
     return result

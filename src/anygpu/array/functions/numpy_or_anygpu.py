@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anygpu._typing import HostArray
-from anygpu.array.core.arguments import on_place, place_among, placed, to_array
+from anygpu.array.core.arguments import bound_to, device_among, on_device, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import cast, dtype_name
 from anygpu.array.core.traced_scalar import TracedScalar
@@ -19,8 +19,8 @@ from anygpu.array.core.traced_scalar import TracedScalar
 def either(*given: Any) -> list[Any]:
     """All as ours, on the device of the first that is, when one of them is; otherwise all as NumPy's. None stays."""
     if any(isinstance(each, Array) or type(each) is TracedScalar for each in given):
-        place = place_among(*given)
-        return [None if each is None else to_array(each, place) for each in given]
+        device = device_among(*given)
+        return [None if each is None else to_array(each, device) for each in given]
     return [None if each is None else np.asarray(each) for each in given]
 
 
@@ -28,7 +28,7 @@ def table(values: HostArray, beside: Any) -> Any:
     """Numbers that this package worked out itself, as what stands beside them is."""
     if not isinstance(beside, Array):
         return values
-    return Array(placed(on_place(np.ascontiguousarray(values), beside._place), beside._place))
+    return Array(bound_to(on_device(np.ascontiguousarray(values), beside._device), beside._device))
 
 
 def converted(x: Any, dtype: Any) -> Any:

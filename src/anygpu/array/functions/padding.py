@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import arrays, placed, slice_axis, to_array
+from anygpu.array.core.arguments import arrays, bound_to, slice_axis, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
@@ -67,7 +67,7 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Ar
         case _:
             for axis, both in _to_widen(given, widths):
                 value = _from_inside(value, axis, both, mode, kwargs.get("reflect_type", "even"))
-    return Array(placed(value, given._place))
+    return Array(bound_to(value, given._device))
 
 
 def _as_list(pad_width: Any, dimensions: int) -> Any:
@@ -232,7 +232,7 @@ def _ramp(value: Value, axis: int, both: Widths, ends: tuple[Any, Any], given: A
         edge = slice_axis(value, axis, start, start + 1)
         flat = Array(reshape(edge, tuple(n for each, n in enumerate(edge.spec.shape) if each != axis)))
         # NumPy forgets the type of a plain number here too: the ramp is computed in its own, and then converted.
-        ramp = linspace(to_array(end, given._place), flat, width, endpoint=False, dtype=kind, axis=axis)._value
+        ramp = linspace(to_array(end, given._device), flat, width, endpoint=False, dtype=kind, axis=axis)._value
         layers.append(ramp if at_start else apply(Flip((axis,)), ramp))
     return _joined(axis, layers[0], value, layers[1])
 

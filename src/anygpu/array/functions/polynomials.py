@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.core.array import Array, as_array, place_of
+from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.overrides import implements
 from anygpu.array.functions.concatenation import concat
 from anygpu.array.functions.creation import arange, vander, zeros
@@ -19,8 +19,8 @@ from anygpu.array.functions.reductions import sum as total
 @implements(np.polyval)
 def polyval(p: Any, x: Any) -> Array:
     """The polynomial's value at each x, by Horner's rule."""
-    place = place_of(p, x)
-    coefficients, points = as_array(p, place), as_array(x, place)
+    device = device_of(p, x)
+    coefficients, points = as_array(p, device), as_array(x, device)
     result = points * 0
     for position in range(coefficients.shape[0]):
         result = result * points + coefficients[position]
@@ -42,10 +42,10 @@ def polysub(a1: Any, a2: Any) -> Array:
 @implements(np.polymul)
 def polymul(a1: Any, a2: Any) -> Array:
     """The product. Zeros before the first power are left out, so the first coefficients have to be known."""
-    place = place_of(a1, a2)
-    one, other = (trim_zeros(atleast_1d(as_array(each, place)), "f") for each in (a1, a2))
+    device = device_of(a1, a2)
+    one, other = (trim_zeros(atleast_1d(as_array(each, device)), "f") for each in (a1, a2))
     # NumPy has a polynomial of nothing but zeros as one zero.
-    one, other = (each if each.shape[0] else zeros(1, dtype=each.dtype, device=place) for each in (one, other))
+    one, other = (each if each.shape[0] else zeros(1, dtype=each.dtype, device=device) for each in (one, other))
     return convolve(one, other)
 
 
@@ -56,7 +56,7 @@ def polyder(p: Any, m: int = 1) -> Array:
         raise ValueError("a derivative is taken 0 times or more: use polyint for the other way.")
     coefficients: Array = atleast_1d(as_array(p))
     for _ in range(m):
-        powers = arange(coefficients.shape[0] - 1, 0, -1, device=coefficients._place)
+        powers = arange(coefficients.shape[0] - 1, 0, -1, device=coefficients._device)
         coefficients = coefficients[:-1] * powers
     return coefficients
 
@@ -69,8 +69,8 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
     coefficients: Array = atleast_1d(as_array(p))
     constants = np.zeros(m) if k is None else np.broadcast_to(np.atleast_1d(np.asarray(k, float)), m)
     for position in range(m):
-        powers = arange(coefficients.shape[0], 0, -1, device=coefficients._place)
-        last = as_array(constants[position : position + 1], coefficients._place)
+        powers = arange(coefficients.shape[0], 0, -1, device=coefficients._device)
+        last = as_array(constants[position : position + 1], coefficients._device)
         coefficients = concat([coefficients / powers, last])
     return coefficients
 
@@ -80,13 +80,13 @@ def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = F
     """The polynomial of that degree that fits best, by least squares."""
     if full:
         raise NotImplementedError("polyfit(full=True) is not there: call linalg.lstsq on vander(x, deg + 1).")
-    place = place_of(x, y)
-    points, values = as_array(x, place) + 0.0, as_array(y, place) + 0.0
+    device = device_of(x, y)
+    points, values = as_array(x, device) + 0.0, as_array(y, device) + 0.0
     if points.ndim != 1 or values.ndim not in (1, 2) or points.shape[0] != values.shape[0] or deg < 0:
         raise ValueError("polyfit takes points in a vector, as many values, and a degree of 0 or more.")
     matrix = vander(points, deg + 1)
     if w is not None:
-        weights = as_array(w, place) + 0.0
+        weights = as_array(w, device) + 0.0
         matrix = matrix * weights[:, None]
         values = values * (weights[:, None] if values.ndim == 2 else weights)
     scale = total(matrix * matrix, axis=0) ** 0.5
@@ -97,11 +97,11 @@ def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = F
 
 
 def _same_length(a1: Any, a2: Any) -> tuple[Array, Array]:
-    place = place_of(a1, a2)
-    one, other = atleast_1d(as_array(a1, place)), atleast_1d(as_array(a2, place))
+    device = device_of(a1, a2)
+    one, other = atleast_1d(as_array(a1, device)), atleast_1d(as_array(a2, device))
     missing = one.shape[0] - other.shape[0]
     if missing < 0:
-        one = concat([zeros(-missing, dtype=one.dtype, device=one._place), one])
+        one = concat([zeros(-missing, dtype=one.dtype, device=one._device), one])
     elif missing > 0:
-        other = concat([zeros(missing, dtype=other.dtype, device=other._place), other])
+        other = concat([zeros(missing, dtype=other.dtype, device=other._device), other])
     return one, other

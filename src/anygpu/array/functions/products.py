@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core import recording
-from anygpu.array.core.array import Array, as_array, place_of
+from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.expression import Value, is_ordered
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.views import attach
@@ -202,8 +202,8 @@ def einsum(*operands: Any, dtype: Any = None, casting: str = "safe", order: str 
 
 def _alike(a: Any, b: Any) -> tuple[Value, Value]:
     """Both operands as values of one type."""
-    place = place_of(a, b)
-    x, y = as_array(a, place)._value, as_array(b, place)._value
+    device = device_of(a, b)
+    x, y = as_array(a, device)._value, as_array(b, device)._value
     if x.spec.dtype != y.spec.dtype:
         dtype = promote_all(x.spec.dtype, y.spec.dtype)
         return recording.cast(x, dtype), recording.cast(y, dtype)
@@ -304,8 +304,8 @@ def _spelled(operands: tuple[Any, ...]) -> tuple[list[Array], list[_Term], _Term
         result = _from_list(operands[-1]) if len(operands) % 2 else None
     if len(given) != len(terms):
         raise ValueError(f"einsum: {len(terms)} operands are spelled out, and {len(given)} are given.")
-    place = place_of(*given)
-    return [as_array(each, place) for each in given], terms, result
+    device = device_of(*given)
+    return [as_array(each, device) for each in given], terms, result
 
 
 def _from_string(text: str) -> tuple[list[_Term], _Term | None]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from anygpu._typing import HostArray
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import arrays, deliver, on_place, slice_axis, to_array
+from anygpu.array.core.arguments import arrays, deliver, on_device, slice_axis, to_array
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.core.methods import Axis
@@ -91,10 +91,10 @@ def _present(line: Value) -> Value:
     return reduced("sum", there, (len(line.spec.shape) - 1,), keepdims=True)
 
 
-def _at(ordered: Value, place: Value) -> Value:
+def _at(ordered: Value, position: Value) -> Value:
     """Elements at places that differ from line to line; outside is the nearest end."""
     last = len(ordered.spec.shape) - 1
-    inside = binary("minimum", binary("maximum", cast(place, "int64"), 0), ordered.spec.shape[last] - 1)
+    inside = binary("minimum", binary("maximum", cast(position, "int64"), 0), ordered.spec.shape[last] - 1)
     return apply(Gather(last, last), ordered, inside)
 
 
@@ -117,10 +117,10 @@ def _choose(condition: Any, a: Any, b: Any) -> Any:
     return np.where(condition, a, b)
 
 
-def _closest(place: Any) -> Any:
+def _closest(position: Any) -> Any:
     """The next whole number, unless the place is an odd one already."""
-    below = _floor(place)
-    return _choose((place == below) & (below % 2 == 1), below, below + 1)
+    below = _floor(position)
+    return _choose((position == below) & (below % 2 == 1), below, below + 1)
 
 
 #: Where the quantile q of n sorted elements is, as a number that need not be whole. n is a number, or an array.
@@ -143,13 +143,13 @@ _PLACES: dict[str, Callable[[Any, Any], Any]] = {
 _WHOLE = ("lower", "higher", "nearest", "inverted_cdf", "closest_observation")
 
 
-def _weight_of_next(place: Any, below: Any, method: str) -> Any:
+def _weight_of_next(position: Any, below: Any, method: str) -> Any:
     """How much the upper one of two neighbours counts."""
     if method == "midpoint":
-        return _choose(place == below, 0.0, 0.5)
+        return _choose(position == below, 0.0, 0.5)
     if method == "averaged_inverted_cdf":
-        return _choose(place == below, 0.5, 1.0)
-    return place - below
+        return _choose(position == below, 0.5, 1.0)
+    return position - below
 
 
 @implements(np.quantile)
@@ -260,20 +260,20 @@ def _plain_quantile(ordered: Value, line: Value, q: HostArray, method: str, *, s
     last, length = len(line.spec.shape) - 1, line.spec.shape[-1]
     shares = q.reshape(-1)
     count: Any = Array(cast(_present(line), "float64")) if skip else length
-    place = _PLACES[method](count, shares)
+    position = _PLACES[method](count, shares)
 
     def pick(where_: Any) -> Value:
         if isinstance(where_, Array):
             return _at(ordered, binary("minimum", where_._value, (count - 1)._value))
         inside = np.clip(where_, 0, length - 1).astype(np.int64)
-        return apply(Gather(last), ordered, on_place(inside, ordered.place))
+        return apply(Gather(last), ordered, on_device(inside, ordered.device))
 
     if method in _WHOLE or (method == "linear" and shares.dtype.kind in "iub"):
-        result = pick(place)
+        result = pick(position)
     else:
-        below = _floor(place)
+        below = _floor(position)
         one, other = pick(below), pick(below + 1)
-        gamma = to_array(_weight_of_next(place, below, method), ordered.place)._value  # type: ignore[arg-type]
+        gamma = to_array(_weight_of_next(position, below, method), ordered.device)._value  # type: ignore[arg-type]
         if weak:
             gamma = cast(gamma, line.spec.dtype if is_inexact(line.spec.dtype) else "float64")
         elif shares.dtype.kind == "f":
@@ -310,10 +310,10 @@ def _weighted_quantile(
         shares = cast(shares, dtype_name(q.dtype))
     # Elements without weight at the beginning are never chosen, not even as the quantile 0.
     shares = where(compare("equal", shares, 0), -1, shares)
-    wanted = on_place(q.reshape(-1), line.place)
+    wanted = on_device(q.reshape(-1), line.device)
     before = compare("less", reshape(shares, (*shares.spec.shape, 1)), wanted)
-    place = reduced("sum", cast(before, "int64"), (last,), keepdims=False)
-    result = _at(ordered, place)
+    position = reduced("sum", cast(before, "int64"), (last,), keepdims=False)
+    result = _at(ordered, position)
     if is_inexact(line.spec.dtype):
         top = slice_axis(ordered, last, length - 1, length)
         result = where(unary("isnan", top), top, result)
@@ -322,7 +322,7 @@ def _weighted_quantile(
 
 def fitted_weights(weights: Any, array: Array, axis: Axis) -> Value:
     """Weights in the array's own shape, or for the axes that are reduced, with 1 for the others."""
-    value = to_array(weights, array._place)._value
+    value = to_array(weights, array._device)._value
     if value.spec.shape == array.shape:
         return value
     if axis is None:

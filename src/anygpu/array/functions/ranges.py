@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import counting, counting_dtype, placed, to_array
-from anygpu.array.core.array import Array, place_of
+from anygpu.array.core.arguments import bound_to, counting, counting_dtype, to_array
+from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
@@ -42,7 +42,7 @@ def arange(
     like: object | None = None,
 ) -> Array:
     """start, start + step, … before stop; with one number that is the stop, and 0 the start."""
-    place = device_for(device) if device is not None else place_of(start, stop, step)
+    target = device_for(device) if device is not None else device_of(start, stop, step)
     if stop is None:
         start, stop = 0, start
     step = 1 if step is None else step
@@ -50,7 +50,7 @@ def arange(
         kinds = [each.dtype if hasattr(each, "dtype") else np.asarray(each).dtype for each in (start, stop, step)]
         dtype = np.result_type(*kinds, np.int64)
     first, last, pace = (each.item() if hasattr(each, "item") else each for each in (start, stop, step))
-    return Array(placed(_progression(first, _count(first, last, pace), pace, dtype_name(dtype)), place))
+    return Array(bound_to(_progression(first, _count(first, last, pace), pace, dtype_name(dtype)), target))
 
 
 def _count(first: Any, last: Any, pace: Any) -> int:
@@ -113,28 +113,28 @@ def linspace(
     count = operator.index(num)
     if count < 0:
         raise ValueError(f"linspace: the number of samples is 0 or more, not {count}.")
-    place = device_for(device) if device is not None else place_of(start, stop)
-    first, last = _endpoints(start, stop, place)
+    target = device_for(device) if device is not None else device_of(start, stop)
+    first, last = _endpoints(start, stop, target)
     kind = np.result_type(first.dtype, last.dtype)
     gaps = count - 1 if endpoint else count
     distance = last - first
     shape = distance.shape
     column = reshape(counting(count, dtype_name(kind)), (count, *(1,) * len(shape)))
-    way = to_array(distance, place)._value
+    way = to_array(distance, target)._value
     if gaps > 0:
         step: Any = distance / gaps
-        samples = _walk(column, way, to_array(step, place)._value, gaps, step)
+        samples = _walk(column, way, to_array(step, target)._value, gaps, step)
     else:
         step = math.nan
         samples = binary("multiply", column, way)
-    ends = [broadcast(to_array(each, place)._value, shape) for each in (first, last)]
+    ends = [broadcast(to_array(each, target)._value, shape) for each in (first, last)]
     samples = binary("add", samples, ends[0])
     if endpoint and count > 1:
         samples = where(_is_last(count, len(shape)), ends[1], samples)
     wanted = dtype_name(kind if dtype is None else dtype)
     if dtype is not None and is_integer(wanted):
         samples = recording.unary("floor", samples)
-    result = Array(placed(cast(samples, wanted), place))
+    result = Array(bound_to(cast(samples, wanted), target))
     if axis != 0:
         result = moveaxis(result, 0, axis)
     return (result, step) if retstep else result
@@ -146,10 +146,10 @@ def _is_last(count: int, dimensions: int) -> Value:
     return compare("equal", places, count - 1)
 
 
-def _endpoints(start: Any, stop: Any, place: ArrayDevice) -> list[Any]:
+def _endpoints(start: Any, stop: Any, target: ArrayDevice) -> list[Any]:
     """Both as floating point: NumPy arrays where both are known here, so that what is known is not recorded."""
     if isinstance(start, Array) or isinstance(stop, Array):
-        return [to_array(each, place) * 1.0 for each in (start, stop)]
+        return [to_array(each, target) * 1.0 for each in (start, stop)]
     return [np.asarray(np.asarray(each) * 1.0) for each in (start, stop)]
 
 
@@ -175,16 +175,16 @@ def logspace(
     device: object | None = None,
 ) -> Array:
     """Powers of `base` with exponents at equal distances."""
-    place = device_for(device) if device is not None else place_of(start, stop, base)
+    target = device_for(device) if device is not None else device_of(start, stop, base)
     if ndim(base):
         dimensions = len(broadcast_shapes(*(shape(each) for each in (start, stop, base))))
-        start, stop, base = (_with_dimensions(to_array(each, place), dimensions) for each in (start, stop, base))
-        exponents = linspace(start, stop, num, endpoint, axis=axis, device=place)
+        start, stop, base = (_with_dimensions(to_array(each, target), dimensions) for each in (start, stop, base))
+        exponents = linspace(start, stop, num, endpoint, axis=axis, device=target)
         position = normal_axis(axis, dimensions + 1)
         root = reshape(base._value, (*base.shape[:position], 1, *base.shape[position:]))
     else:
-        exponents = linspace(start, stop, num, endpoint, axis=axis, device=place)
-        root = to_array(base, place)._value
+        exponents = linspace(start, stop, num, endpoint, axis=axis, device=target)
+        root = to_array(base, target)._value
         if not hasattr(base, "dtype") and not isinstance(base, complex):
             root = cast(root, exponents._value.spec.dtype)
     result = Array(binary("power", root, exponents._value))
@@ -207,10 +207,10 @@ def geomspace(
     device: object | None = None,
 ) -> Array:
     """`num` numbers, each the same multiple of the one before."""
-    place = device_for(device) if device is not None else place_of(start, stop)
+    target = device_for(device) if device is not None else device_of(start, stop)
     if any(bool((np.asarray(each) == 0).any()) for each in (start, stop)):
         raise ValueError("geomspace: a geometric sequence cannot begin or end with 0.")
-    first, last = (to_array(each, place)._value for each in (start, stop))
+    first, last = (to_array(each, target)._value for each in (start, stop))
     kind = promote(first.spec.dtype, last.spec.dtype)
     if KIND[kind] not in ("float", "complex"):
         kind = "float64"
@@ -221,12 +221,12 @@ def geomspace(
     sign = recording.unary("sign", first)
     ends = [binary("divide", each, sign) for each in (first, last)]
     low, high = (Array(recording.unary("log10", each)) for each in ends)
-    powers = logspace(low, high, num, endpoint, device=place)._value
+    powers = logspace(low, high, num, endpoint, device=target)._value
     count = operator.index(num)
     places = reshape(counting(count, counting_dtype(count)), (count, *(1,) * len(shape)))
     powers = where(compare("equal", places, 0), ends[0], powers)
     if endpoint and count > 1:
         powers = where(_is_last(count, len(shape)), ends[1], powers)
     wanted = kind if dtype is None else dtype_name(dtype)
-    result = Array(placed(cast(binary("multiply", powers, sign), wanted), place))
+    result = Array(bound_to(cast(binary("multiply", powers, sign), wanted), target))
     return moveaxis(result, 0, axis) if axis != 0 else result

@@ -92,7 +92,7 @@ def _masked(value: Value, where: Any, otherwise: Value, array: Array) -> Value:
     """The value where the mask is true, and what does not count elsewhere."""
     if where is True:
         return value
-    mask = cast(to_array(where, array._place)._value, "bool")
+    mask = cast(to_array(where, array._device)._value, "bool")
     return recording.where(broadcast(mask, value.spec.shape), value, otherwise)
 
 
@@ -100,7 +100,7 @@ def _as_scalar(initial: Any, dtype: DType, array: Array) -> Value:
     if isinstance(initial, Array):
         return cast(initial._value, dtype)
     return (
-        recording.literal(np.asarray(initial, dtype)) if ndim(initial) == 0 else to_array(initial, array._place)._value
+        recording.literal(np.asarray(initial, dtype)) if ndim(initial) == 0 else to_array(initial, array._device)._value
     )
 
 
@@ -276,7 +276,7 @@ def _count(shape: Shape, axes: tuple[int, ...], where: Any, array: Array) -> int
     """How many elements each result is made of; its axes are kept when a mask decides."""
     if where is True:
         return product(tuple(shape[axis] for axis in axes))
-    mask = broadcast(cast(to_array(where, array._place)._value, "bool"), shape)
+    mask = broadcast(cast(to_array(where, array._device)._value, "bool"), shape)
     return reduced("sum", cast(mask, "int64"), axes, keepdims=True)
 
 
@@ -371,7 +371,7 @@ def _variance(
     inner = promote(inner, array._value.spec.dtype) if is_inexact(inner) else "float64"
     axes = normal_axes(axis, array.ndim)
     value = cast(array._value, inner)
-    middle = _mean(value, axes, where, array) if mean is None else cast(to_array(mean, array._place)._value, inner)
+    middle = _mean(value, axes, where, array) if mean is None else cast(to_array(mean, array._device)._value, inner)
     distance = binary("subtract", value, middle)
     squares = squared_length(distance)
     counted = _masked(squares, where, recording.constant(0, squares.spec.dtype), array)

@@ -10,15 +10,15 @@ import numpy as np
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import (
     arrays,
+    bound_to,
     checked_index,
     common_dtype,
     deliver,
     filled,
-    on_place,
-    placed,
+    on_device,
     to_array,
 )
-from anygpu.array.core.array import Array, place_of
+from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
@@ -47,14 +47,14 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
         return nonzero(condition)
     if x is None or y is None:
         raise ValueError("where takes both x and y, or neither.")
-    place = place_of(condition, x, y)
-    mask = cast(to_array(condition, place)._value, "bool")
-    return Array(placed(recording.where(mask, _operand(x, place), _operand(y, place)), place))
+    device = device_of(condition, x, y)
+    mask = cast(to_array(condition, device)._value, "bool")
+    return Array(bound_to(recording.where(mask, _operand(x, device), _operand(y, device)), device))
 
 
-def _operand(x: Any, place: Any) -> Operand:
+def _operand(x: Any, device: Any) -> Operand:
     """Python numbers adapt to the arrays beside them; everything else has a dtype of its own."""
-    return x if type(x) in (bool, int, float, complex, TracedScalar) else to_array(x, place)._value
+    return x if type(x) in (bool, int, float, complex, TracedScalar) else to_array(x, device)._value
 
 
 # Where a condition holds. How many places these are depends on the values, so that number is computed.
@@ -79,7 +79,7 @@ def nonzero(a: Any) -> tuple[Array, ...]:
     (array,) = arrays(a)
     if array.ndim == 0:
         raise ValueError("an array without axes has no positions; use atleast_1d(x) first.")
-    return tuple(Array(placed(each, array._place)) for each in _positions(array))
+    return tuple(Array(bound_to(each, array._device)) for each in _positions(array))
 
 
 def _positions(array: Array) -> list[Value]:
@@ -95,7 +95,7 @@ def _positions(array: Array) -> list[Value]:
 def flatnonzero(a: Any) -> Array:
     """The positions of what is not 0, counted over all elements."""
     (array,) = arrays(a)
-    return Array(placed(true_positions(reshape(cast(array._value, "bool"), (array.size,))), array._place))
+    return Array(bound_to(true_positions(reshape(cast(array._value, "bool"), (array.size,))), array._device))
 
 
 @implements(np.argwhere)
@@ -104,9 +104,9 @@ def argwhere(a: Any) -> Array:
     (array,) = arrays(a)
     if array.ndim == 0:
         count = int(bool(array))
-        return Array(placed(filled((count, 0), 0, "int64"), array._place))
+        return Array(bound_to(filled((count, 0), 0, "int64"), array._device))
     columns = [reshape(each, (*each.spec.shape, 1)) for each in _positions(array)]
-    return Array(placed(apply(Concatenate(1), *columns), array._place))
+    return Array(bound_to(apply(Concatenate(1), *columns), array._device))
 
 
 @implements(np.compress)
@@ -132,7 +132,7 @@ def extract(condition: Any, arr: Any) -> Array:
 @implements(np.take)
 def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise") -> Any:
     """Elements at positions along an axis, or counted over all elements."""
-    array = to_array(a, place_of(a, indices))
+    array = to_array(a, device_of(a, indices))
     value = array._value
     if axis is None:
         value, position = reshape(value, (array.size,)), 0
@@ -167,7 +167,7 @@ def _known(positions: np.ndarray[Any, Any], length: int, mode: str, axis: int, b
             positions = np.where(positions < 0, positions + length, positions)
         case _:
             raise ValueError(f'mode is "raise", "wrap" or "clip", not {mode!r}.')
-    return on_place(positions, beside.place)
+    return on_device(positions, beside.device)
 
 
 @implements(np.take_along_axis)
@@ -189,9 +189,9 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Array:
 @implements(np.choose)
 def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     """Elements of several arrays: `a` says from which array each is taken."""
-    place = place_of(a, *choices)
-    index = to_array(a, place)._value
-    options = [to_array(each, place)._value for each in choices]
+    device = device_of(a, *choices)
+    index = to_array(a, device)._value
+    options = [to_array(each, device)._value for each in choices]
     if not options:
         raise ValueError("there is nothing to choose from.")
     count = len(options)
@@ -203,7 +203,7 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
         result = recording.where(compare("equal", positions, number), cast(option, kind), result)
     if count == 1:  # the check of the positions must not get lost
         result = recording.where(compare("equal", positions, 0), result, result)
-    return deliver(Array(placed(broadcast(result, shape), place)), out)
+    return deliver(Array(bound_to(broadcast(result, shape), device)), out)
 
 
 @implements(np.select)
@@ -213,18 +213,18 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
         raise ValueError(f"{len(condlist)} conditions do not fit {len(choicelist)} choices.")
     if not len(condlist):
         raise ValueError("select needs at least one condition.")
-    place = place_of(*condlist, *choicelist, default)
-    choices = [_operand(each, place) for each in (*choicelist, default)]
-    kinds = (to_array(each, place).dtype if type(each) is bool else each for each in choices)
+    device = device_of(*condlist, *choicelist, default)
+    choices = [_operand(each, device) for each in (*choicelist, default)]
+    kinds = (to_array(each, device).dtype if type(each) is bool else each for each in choices)
     kind = dtype_name(np.result_type(*(each.spec.dtype if isinstance(each, Value) else each for each in kinds)))
     values = [cast(each, kind) if isinstance(each, Value) else recording.constant(each, kind) for each in choices]
     result = values[-1]
     for condition, value in zip(reversed(condlist), reversed(values[:-1]), strict=True):
-        mask = to_array(condition, place)._value
+        mask = to_array(condition, device)._value
         if mask.spec.dtype != "bool":
             raise TypeError(f"select: a condition is an array of bool, not of {mask.spec.dtype}.")
         result = recording.where(mask, value, result)
-    return Array(placed(result, place))
+    return Array(bound_to(result, device))
 
 
 @implements(np.piecewise)
@@ -233,7 +233,7 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
     (array,) = arrays(x)
     if np.isscalar(condlist) or (array.ndim and not isinstance(condlist[0], list) and ndim(condlist[0]) == 0):
         condlist = [condlist]
-    conditions = [Array(cast(to_array(each, array._place)._value, "bool")) for each in condlist]
+    conditions = [Array(cast(to_array(each, array._device)._value, "bool")) for each in condlist]
     if len(conditions) == len(funclist) - 1:
         others = conditions[0]
         for condition in conditions[1:]:
@@ -241,7 +241,7 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
         conditions.append(~others)
     elif len(conditions) != len(funclist):
         raise ValueError(f"with {len(conditions)} conditions, {len(conditions)} or one more functions are needed.")
-    result = Array(placed(filled(array.shape, 0, array._value.spec.dtype), array._place))
+    result = Array(bound_to(filled(array.shape, 0, array._value.spec.dtype), array._device))
     for condition, function in zip(conditions, funclist, strict=True):
         if not callable(function):
             result[condition] = function
@@ -266,7 +266,7 @@ def ix_(*args: Any) -> tuple[Array, ...]:
         elif vector.size == 0:
             value = cast(value, "int64")
         shape = tuple(value.spec.shape[0] if axis == number else 1 for axis in range(len(vectors)))
-        result.append(Array(placed(reshape(value, shape), vector._place)))
+        result.append(Array(bound_to(reshape(value, shape), vector._device)))
     return tuple(result)
 
 
@@ -275,7 +275,7 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """The positions on and below a diagonal of a matrix."""
     (array,) = arrays(arr)
     rows, columns = _matrix_shape(array)
-    one, other = (to_array(each, array._place) for each in np.tril_indices(rows, k, columns))
+    one, other = (to_array(each, array._device) for each in np.tril_indices(rows, k, columns))
     return one, other
 
 
@@ -284,7 +284,7 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """The positions on and above a diagonal of a matrix."""
     (array,) = arrays(arr)
     rows, columns = _matrix_shape(array)
-    one, other = (to_array(each, array._place) for each in np.triu_indices(rows, k, columns))
+    one, other = (to_array(each, array._device) for each in np.triu_indices(rows, k, columns))
     return one, other
 
 
@@ -300,5 +300,5 @@ def diag_indices_from(arr: Any) -> tuple[Array, ...]:
     (array,) = arrays(arr)
     if array.ndim < 2 or len(set(array.shape)) != 1:
         raise ValueError(f"a main diagonal needs at least two axes, all of one length; the shape is {array.shape}.")
-    places = placed(apply(Iota(array.shape[0], "int64")), array._place)
+    places = bound_to(apply(Iota(array.shape[0], "int64")), array._device)
     return tuple(Array(places) for _ in range(array.ndim))

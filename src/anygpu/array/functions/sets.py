@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.array.core.arguments import arrays, filled, placed, same_dtype, slice_axis
+from anygpu.array.core.arguments import arrays, bound_to, filled, same_dtype, slice_axis
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value
@@ -139,8 +139,8 @@ def unique(
         results.append(reshape(_inverse(found.order, found.begins), shape))
     if return_counts:
         results.append(_counts(found))
-    placed_results = tuple(Array(placed(each, array._place)) for each in results)
-    return placed_results[0] if len(placed_results) == 1 else placed_results
+    bound = tuple(Array(bound_to(each, array._device)) for each in results)
+    return bound[0] if len(bound) == 1 else bound
 
 
 @implements(np.unique_all)
@@ -176,7 +176,7 @@ def isin(
     """Whether each element is among the others."""
     array, others = arrays(element, test_elements)
     if others.size == 0:
-        return Array(placed(filled(array.shape, invert, "bool"), array._place))
+        return Array(bound_to(filled(array.shape, invert, "bool"), array._device))
     line, possible = reshape(others._value, (others.size,)), None
     if {array._value.spec.dtype, line.spec.dtype} == {"int64", "uint64"}:
         # They have no common type, so both become unsigned, and those that the other cannot have are left out.
@@ -186,8 +186,8 @@ def isin(
     else:
         values, line = same_dtype(array._value, line)
     ordered = apply(Sort(0), line)
-    place = binary("minimum", apply(Search("left"), ordered, values), others.size - 1)
-    found = compare("equal", apply(Gather(0), ordered, place), values)
+    position = binary("minimum", apply(Search("left"), ordered, values), others.size - 1)
+    found = compare("equal", apply(Gather(0), ordered, position), values)
     if possible is not None:
         found = binary("bitwise_and", found, possible)
     return Array(unary("invert", found) if invert else found)
@@ -197,8 +197,8 @@ def _flat(x: Array, *, distinct: bool) -> Array:
     return Array(reshape(x._value, (x.size,))) if distinct else unique(x)
 
 
-def _pick(value: Value, mask: Value, place: ArrayDevice) -> Array:
-    return Array(placed(apply(Gather(0), value, true_positions(mask)), place))
+def _pick(value: Value, mask: Value, device: ArrayDevice) -> Array:
+    return Array(bound_to(apply(Gather(0), value, true_positions(mask)), device))
 
 
 @implements(np.union1d)
@@ -232,7 +232,7 @@ def intersect1d(ar1: Any, ar2: Any, assume_unique: bool = False, return_indices:
     else:
         before, after = slice_axis(ordered, 0, 0, count - 1), slice_axis(ordered, 0, 1, count)
         twice = true_positions(compare("equal", before, after))
-    common = Array(placed(apply(Gather(0), ordered, twice), one._place))
+    common = Array(bound_to(apply(Gather(0), ordered, twice), one._device))
     if not return_indices:
         return common
     in_first = apply(Gather(0), order, twice)
@@ -241,7 +241,7 @@ def intersect1d(ar1: Any, ar2: Any, assume_unique: bool = False, return_indices:
         in_first, in_second = (
             apply(Gather(0), each, at) for each, at in zip(places, (in_first, in_second), strict=True)
         )
-    return common, Array(placed(in_first, one._place)), Array(placed(in_second, one._place))
+    return common, Array(bound_to(in_first, one._device)), Array(bound_to(in_second, one._device))
 
 
 @implements(np.setdiff1d)
@@ -249,7 +249,7 @@ def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Array:
     """The elements of the first that are not in the second."""
     one, other = arrays(ar1, ar2)
     left = _flat(one, distinct=assume_unique)
-    return _pick(left._value, isin(left, other, invert=True)._value, one._place)
+    return _pick(left._value, isin(left, other, invert=True)._value, one._device)
 
 
 @implements(np.setxor1d)
@@ -260,8 +260,8 @@ def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Array:
     ordered = apply(Sort(0), apply(Concatenate(0), *parts))
     count = ordered.spec.shape[0]
     if count == 0:
-        return Array(placed(ordered, one._place))
+        return Array(bound_to(ordered, one._device))
     differs = compare("not_equal", slice_axis(ordered, 0, 1, count), slice_axis(ordered, 0, 0, count - 1))
     edge = filled((1,), True, "bool")
     alone = binary("bitwise_and", apply(Concatenate(0), edge, differs), apply(Concatenate(0), differs, edge))
-    return _pick(ordered, alone, one._place)
+    return _pick(ordered, alone, one._device)

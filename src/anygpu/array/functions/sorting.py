@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from anygpu.array.core.arguments import arrays, same_dtype, to_array
-from anygpu.array.core.array import Array, place_of
+from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, cast, normal_axis, reshape
@@ -198,12 +198,12 @@ def searchsorted(a: Any, v: Any, side: Literal["left", "right"] = "left", sorter
     """Where each value belongs in a sorted vector: before equal elements, or after them."""
     if side not in ("left", "right"):
         raise ValueError(f'side is "left" or "right", not {side!r}.')
-    place = place_of(a, v)
-    line, values = (to_array(each, place)._value for each in (a, v))
+    device = device_of(a, v)
+    line, values = (to_array(each, device)._value for each in (a, v))
     if len(line.spec.shape) != 1:
         raise ValueError(f"searchsorted looks in a vector, not in {len(line.spec.shape)} axes.")
     if sorter is not None:
-        order = to_array(sorter, place)._value
+        order = to_array(sorter, device)._value
         if not is_integer(order.spec.dtype):
             raise TypeError(f"sorter holds integers, as argsort gives them, and not {order.spec.dtype}.")
         if order.spec.shape != line.spec.shape:

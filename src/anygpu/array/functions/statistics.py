@@ -167,7 +167,7 @@ def _variables(array: Array, kind: DType, *, turned: bool) -> Value:
 def _sample_weights(weights: Any, beside: Array, count: int) -> Value | None:
     if weights is None:
         return None
-    value = cast(to_array(weights, beside._place)._value, "float64")
+    value = cast(to_array(weights, beside._device)._value, "float64")
     if len(value.spec.shape) != 1 or value.spec.shape[0] != count:
         raise RuntimeError(f"cov: weights of shape {value.spec.shape} do not fit {count} samples.")
     if not isinstance(weights, Array) and (np.asarray(weights) < 0).any():

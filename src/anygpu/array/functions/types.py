@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.array.core.array import Array, as_array, place_of
+from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.device import device_for, to_numpy_dtype
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.traced_scalar import TracedScalar
@@ -42,7 +42,7 @@ pi: float = np.pi
 @implements(np.astype)
 def astype(x: Any, dtype: npt.DTypeLike, /, *, copy: builtins.bool = True, device: object | None = None) -> Array:
     """The array cast to another dtype."""
-    array = as_array(x, place_of(x))
+    array = as_array(x, device_of(x))
     if device is not None:
         array = array.to_device(device)
     return array.astype(dtype, copy=copy or array is not x)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core.arguments import to_array
-from anygpu.array.core.array import Array, place_of
+from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.device import ArrayDevice, to_numpy_dtype
 from anygpu.array.core.expression import Value
 from anygpu.array.core.recording import (
@@ -106,16 +106,16 @@ def reduce(
 ) -> Array:
     """One result for each line along the axes."""
     _check_is_binary(ufunc, "reduce")
-    place = place_of(array, out, where, initial)
-    x = to_array(array, place)._value
+    device = device_of(array, out, where, initial)
+    x = to_array(array, device)._value
     shape = x.spec.shape
     axes = () if not shape and axis in (0, -1) else normal_axes(axis, len(shape))
     inner = _inner_dtype(ufunc, x, out, dtype)
     if len(axes) > 1 and ufunc not in _REDUCTIONS and ufunc not in _ASSOCIATIVE:
         raise ValueError(f"the order matters to np.{ufunc.__name__}, so it reduces one axis at a time.")
-    start = None if initial is None or initial is np._NoValue else _scalar(initial, place, inner)
+    start = None if initial is None or initial is np._NoValue else _scalar(initial, device, inner)
     neutral = None if initial is None else _neutral(ufunc, inner)
-    mask = mask_of(where, place)
+    mask = mask_of(where, device)
     if mask is not None:
         mask = broadcast(mask, shape)
     result = _reduced(ufunc, cast(x, inner), axes, start, neutral, mask)
@@ -127,7 +127,7 @@ def reduce(
 def accumulate(ufunc: np.ufunc, array: Any, *, axis: Any = 0, dtype: Any = None, out: Array | None = None) -> Array:
     """The result up to each element, along one axis."""
     _check_is_binary(ufunc, "accumulate")
-    x = to_array(array, place_of(array, out))._value
+    x = to_array(array, device_of(array, out))._value
     axis = _only_axis(x, axis, "accumulate")
     inner = _inner_dtype(ufunc, x, out, dtype)
     elements = cast(x, inner)
@@ -147,7 +147,7 @@ def reduceat(
 ) -> Array:
     """A reduction from each position to the next; where the next is not larger, the element itself."""
     _check_is_binary(ufunc, "reduceat")
-    x = to_array(array, place_of(array, out))._value
+    x = to_array(array, device_of(array, out))._value
     axis = _only_axis(x, axis, "reduceat")
     length = x.spec.shape[axis]
     positions = [int(each) for each in np.asarray(indices).astype(np.int64, casting="same_kind")]
@@ -179,12 +179,12 @@ def at(ufunc: np.ufunc, array: Any, indices: Any, *operands: Any) -> None:
             f"np.{ufunc.__name__}.at is not possible here; those of add, subtract, multiply, maximum and minimum are. "
             f"If no position is named twice, write x[i] = np.{ufunc.__name__}(x[i]{', y' if ufunc.nin == 2 else ''})."
         )
-    operand = operand_of(operands[0], array._place)
+    operand = operand_of(operands[0], array._device)
     loop = resolve(ufunc, (dtype, kind_of(operand)), (dtype,))
     if loop[0] != dtype and (is_integer(dtype) and ufunc in (np.maximum, np.minimum)):
         raise TypeError(f"np.{ufunc.__name__}.at of {dtype} with {loop[0]}: convert the operand with astype first.")
     count = apply(Iota(array.size, "int64"))
-    count.place = array._place  # it is indexed beside the array, not on the default device
+    count.device = array._device  # it is indexed beside the array, not on the default device
     positions = Array(reshape(count, array.shape))[indices]._value
     updates = _fitted(operand, loop[1], positions.spec.shape)
     target = cast(array._value, loop[0])
@@ -210,11 +210,11 @@ def into(out: Array, value: Value, mask: Value | None = None) -> Array:
     return out
 
 
-def mask_of(where: Any, place: ArrayDevice) -> Value | None:
+def mask_of(where: Any, device: ArrayDevice) -> Value | None:
     """The mask behind where=; `None` for everything."""
     if where is True:
         return None
-    mask = to_array(where, place)
+    mask = to_array(where, device)
     if mask.dtype != np.bool_:
         raise TypeError(f"where= takes truth values, not {mask.dtype}; write where=mask != 0.")
     return mask._value
@@ -340,7 +340,7 @@ def _first_axis(x: Value) -> Value:
 def _spread(scalar: Value, shape: Shape, beside: Value) -> Value:
     """One number in that shape, on the device of the other value."""
     value = apply(Broadcast(shape), scalar)
-    value.place = value.place or beside.place
+    value.device = value.device or beside.device
     return value
 
 
@@ -378,8 +378,8 @@ def _neutral(ufunc: np.ufunc, dtype: DType) -> Value | None:
     return None if ufunc.identity is None else literal(np.asarray(ufunc.identity).astype(dtype))
 
 
-def _scalar(initial: Any, place: ArrayDevice, dtype: DType) -> Value:
-    value = to_array(initial, place)._value
+def _scalar(initial: Any, device: ArrayDevice, dtype: DType) -> Value:
+    value = to_array(initial, device)._value
     if value.spec.shape:
         raise ValueError(f"initial= is one number, not an array of shape {value.spec.shape}.")
     return cast(value, dtype)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core.arguments import to_array
-from anygpu.array.core.array import Array, place_of
+from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.overrides import UFUNCS
 from anygpu.array.core.recording import binary, cast, reshape, unary
 from anygpu.array.functions import ufunc_methods as methods
@@ -107,9 +107,9 @@ def _call(
         operands = operands_of(inputs)
         return _delivered([array_of(value, operands) for value in record(ufunc, operands)])
     outs = _outs(ufunc, out)
-    place = place_of(*inputs, *outs, where)
-    operands = operands_of(inputs, place)
-    mask = mask_of(where, place)
+    device = device_of(*inputs, *outs, where)
+    operands = operands_of(inputs, device)
+    mask = mask_of(where, device)
     if mask is not None and None in outs:
         raise TypeError(
             f"np.{ufunc.__name__} with where= leaves the other elements to chance unless out= is given. "
@@ -144,8 +144,8 @@ def _call_linear(
             f"np.{ufunc.__name__}: instead of axes= and keepdims=, move axes with np.moveaxis or x[..., None]."
         )
     outs = _outs(ufunc, out)
-    place = place_of(*inputs, *outs)
-    values = [to_array(each, place)._value for each in inputs]
+    device = device_of(*inputs, *outs)
+    values = [to_array(each, device)._value for each in inputs]
     kinds = tuple(value.spec.dtype for value in values)
     loop = resolve(ufunc, kinds, _types(outs), _signature(ufunc, dtype, signature or sig), casting)
     arrays = [Array(cast(value, name)) for value, name in zip(values, loop, strict=False)]
@@ -156,8 +156,8 @@ def _call_linear(
 def _outer(ufunc: np.ufunc, inputs: Sequence[Any], options: dict[str, Any]) -> Any:
     if ufunc.nin != 2:
         raise ValueError(f"outer takes a function of two operands, and np.{ufunc.__name__} has {ufunc.nin}.")
-    place = place_of(*inputs)
-    one, other = (to_array(each, place) for each in inputs)
+    device = device_of(*inputs)
+    one, other = (to_array(each, device) for each in inputs)
     stretched = Array(reshape(one._value, one.shape + (1,) * other.ndim))
     return _call(ufunc, (stretched, other), **options)
 
