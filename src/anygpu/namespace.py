@@ -29,7 +29,6 @@ from anygpu.array.functions.concatenation import (
     stack,
 )
 from anygpu.array.functions.creation import (
-    arange,
     asarray,
     empty,
     empty_like,
@@ -37,7 +36,6 @@ from anygpu.array.functions.creation import (
     from_dlpack,
     full,
     full_like,
-    linspace,
     ones,
     ones_like,
     tril,
@@ -133,6 +131,7 @@ from anygpu.array.functions.products import (
     tensordot,
     vecdot,
 )
+from anygpu.array.functions.ranges import arange, linspace
 from anygpu.array.functions.reductions import (
     all,
     any,

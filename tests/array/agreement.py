@@ -10,10 +10,21 @@ from typing import Any
 import numpy
 
 from anygpu.array.core.array import Array
+from anygpu.array.core.overrides import override
 from anygpu.array.functions.creation import asarray
 
 #: NumPy's own types do not know that its functions take other arrays.
 np: Any = numpy
+
+
+class _Overrides:
+    """Our functions by NumPy's names, whichever module defines them."""
+
+    def __getattr__(self, name: str) -> Any:
+        return override(getattr(np if hasattr(np, name) else np.lib.stride_tricks, name))
+
+
+our: Any = _Overrides()
 
 KINDS = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anygpu.array.core.array import Array
-from anygpu.array.functions import creation, types
+from anygpu.array.functions import types
 from anygpu.array.functions.creation import asarray, from_dlpack
 from anygpu.program.primitives import Constant, Input
-from tests.array.agreement import KINDS, agree, check, np, numbers
+from tests.array.agreement import KINDS, agree, check, np, numbers, our
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ from tests.array.agreement import KINDS, agree, check, np, numbers
     ],
 )
 def test_arange(arguments: Any, options: Any) -> None:
-    agree(creation, "arange", *arguments, **options)
+    agree(our, "arange", *arguments, **options)
 
 
 SPACES = [
@@ -64,18 +64,18 @@ SPACES = [
 
 @pytest.mark.parametrize(("arguments", "options"), [*SPACES, ((0, 5e-324, 3), {})])
 def test_linspace(arguments: Any, options: Any) -> None:
-    agree(creation, "linspace", *arguments, **options)
+    agree(our, "linspace", *arguments, **options)
 
 
 @pytest.mark.parametrize(("arguments", "options"), SPACES)
 def test_logspace(arguments: Any, options: Any) -> None:
-    agree(creation, "logspace", *arguments, **options, tolerance=1e-6)
+    agree(our, "logspace", *arguments, **options, tolerance=1e-6)
 
 
 def test_logspace_with_other_bases() -> None:
-    agree(creation, "logspace", 0, 1, 3, base=2)
-    agree(creation, "logspace", 0, 1, 3, base=np.array([2.0, 3.0]))
-    agree(creation, "logspace", 0, 1, 3, base=np.array([2.0, 3.0]), axis=-1)
+    agree(our, "logspace", 0, 1, 3, base=2)
+    agree(our, "logspace", 0, 1, 3, base=np.array([2.0, 3.0]))
+    agree(our, "logspace", 0, 1, 3, base=np.array([2.0, 3.0]), axis=-1)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_logspace_with_other_bases() -> None:
     ],
 )
 def test_geomspace(arguments: Any, options: Any) -> None:
-    agree(creation, "geomspace", *arguments, **options, tolerance=1e-12)
+    agree(our, "geomspace", *arguments, **options, tolerance=1e-12)
 
 
 def test_linspace_ends_exactly_and_returns_its_step() -> None:
-    ours, step = creation.linspace(0.1, 0.7, 7, retstep=True)
+    ours, step = our.linspace(0.1, 0.7, 7, retstep=True)
     theirs, their_step = np.linspace(0.1, 0.7, 7, retstep=True)
     assert np.asarray(ours)[-1] == 0.7
     assert step == their_step
@@ -108,7 +108,7 @@ def test_linspace_ends_exactly_and_returns_its_step() -> None:
     st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.integers(0, 40), st.booleans(), st.sampled_from(["float32", None])
 )
 def test_linspace_of_any_ends(start: float, stop: float, count: int, endpoint: bool, dtype: str | None) -> None:
-    agree(creation, "linspace", start, stop, count, endpoint=endpoint, dtype=dtype)
+    agree(our, "linspace", start, stop, count, endpoint=endpoint, dtype=dtype)
 
 
 @settings(max_examples=60, deadline=None)
@@ -116,17 +116,17 @@ def test_linspace_of_any_ends(start: float, stop: float, count: int, endpoint: b
 def test_arange_of_any_steps(start: int, stop: int, step: int, dtype: str) -> None:
     if dtype.startswith("uint"):
         start, stop, step = abs(start), abs(stop), abs(step)
-    agree(creation, "arange", start, stop, step, dtype=dtype)
+    agree(our, "arange", start, stop, step, dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", [None, *KINDS])
 @pytest.mark.parametrize("name", ["zeros", "ones", "empty"])
 def test_one_number_everywhere(name: str, dtype: str | None) -> None:
     for shape in ((), 3, (2, 0), (2, 3)):
-        ours, theirs = (getattr(module, name)(shape, dtype=dtype) for module in (creation, np))
+        ours, theirs = (getattr(module, name)(shape, dtype=dtype) for module in (our, np))
         check(ours, theirs if name != "empty" else np.zeros_like(theirs), (name, shape))
     model = numbers((2, 3), "int16")
-    ours, theirs = (getattr(module, f"{name}_like")(model, dtype=dtype) for module in (creation, np))
+    ours, theirs = (getattr(module, f"{name}_like")(model, dtype=dtype) for module in (our, np))
     check(ours, theirs if name != "empty" else np.zeros_like(theirs), name)
 
 
@@ -147,20 +147,20 @@ def test_one_number_everywhere(name: str, dtype: str | None) -> None:
     ],
 )
 def test_full(shape: Any, value: Any, dtype: Any) -> None:
-    agree(creation, "full", shape, value, dtype)
-    agree(creation, "full_like", numbers((2, 3), "int32"), value, dtype)
+    agree(our, "full", shape, value, dtype)
+    agree(our, "full_like", numbers((2, 3), "int32"), value, dtype)
 
 
 def test_constants_take_no_memory() -> None:
     """A thousand terabytes, as long as nobody looks at them."""
-    for array in (creation.zeros((1 << 20, 1 << 30)), creation.arange(1 << 50), creation.eye(1 << 24)):
+    for array in (our.zeros((1 << 20, 1 << 30)), our.arange(1 << 50), our.eye(1 << 24)):
         nodes = array.program.nodes
         assert not any(isinstance(node.op, Input) for node in nodes)
         assert sum(len(node.op.data) for node in nodes if isinstance(node.op, Constant)) < 100
 
 
 def test_zeros_can_be_changed() -> None:
-    ours, theirs = creation.zeros((3, 4)), np.zeros((3, 4))
+    ours, theirs = our.zeros((3, 4)), np.zeros((3, 4))
     for array in (ours, theirs):
         array[1] = 5
         array[:, ::2] += 1
@@ -170,53 +170,53 @@ def test_zeros_can_be_changed() -> None:
 @pytest.mark.parametrize("k", range(-5, 6))
 @pytest.mark.parametrize("shape", [(3, 4), (4, 3), (2, 3, 3), (3,), (0, 2)])
 def test_triangles(shape: tuple[int, ...], k: int) -> None:
-    agree(creation, "tril", numbers(shape), k)
-    agree(creation, "triu", numbers(shape, "int32"), k)
+    agree(our, "tril", numbers(shape), k)
+    agree(our, "triu", numbers(shape, "int32"), k)
 
 
 @pytest.mark.parametrize("k", range(-5, 6))
 def test_matrices(k: int) -> None:
-    agree(creation, "eye", 3, 4, k)
-    agree(creation, "eye", 0, k=k, dtype=bool)
-    agree(creation, "tri", 3, 4, k)
-    agree(creation, "tri", 4, k=k, dtype="int32")
-    agree(creation, "diag", numbers((3,)), k)
-    agree(creation, "diag", numbers((3, 4)), k)
-    agree(creation, "diagflat", numbers((2, 2), "int8"), k)
-    agree(creation, "diag", np.array([np.inf, np.nan, 1]), k)
+    agree(our, "eye", 3, 4, k)
+    agree(our, "eye", 0, k=k, dtype=bool)
+    agree(our, "tri", 3, 4, k)
+    agree(our, "tri", 4, k=k, dtype="int32")
+    agree(our, "diag", numbers((3,)), k)
+    agree(our, "diag", numbers((3, 4)), k)
+    agree(our, "diagflat", numbers((2, 2), "int8"), k)
+    agree(our, "diag", np.array([np.inf, np.nan, 1]), k)
 
 
 def test_other_matrices() -> None:
-    agree(creation, "identity", 3)
-    agree(creation, "diag", numbers((2, 2, 2)))
-    agree(creation, "diag", np.array(1.0))
+    agree(our, "identity", 3)
+    agree(our, "diag", numbers((2, 2, 2)))
+    agree(our, "diag", np.array(1.0))
     for arguments in ((), (5,), (5, True), (0,), (1,)):
-        agree(creation, "vander", numbers((4,)), *arguments)
-        agree(creation, "vander", numbers((4,), "int8"), *arguments)
-    agree(creation, "vander", numbers((2, 2)))
+        agree(our, "vander", numbers((4,)), *arguments)
+        agree(our, "vander", numbers((4,), "int8"), *arguments)
+    agree(our, "vander", numbers((2, 2)))
 
 
 @pytest.mark.parametrize("options", [{}, {"sparse": True}, {"indexing": "ij"}, {"copy": False}, {"indexing": "no"}])
 def test_meshgrid(options: Any) -> None:
-    agree(creation, "meshgrid", numbers((3,)), numbers((2,), "int8"), [1], **options)
-    agree(creation, "meshgrid", numbers((3,)), **options)
-    agree(creation, "meshgrid", numbers((0,)), numbers((2,)), **options)
-    agree(creation, "meshgrid", **options)
+    agree(our, "meshgrid", numbers((3,)), numbers((2,), "int8"), [1], **options)
+    agree(our, "meshgrid", numbers((3,)), **options)
+    agree(our, "meshgrid", numbers((0,)), numbers((2,)), **options)
+    agree(our, "meshgrid", **options)
 
 
 def test_meshgrid_without_copy_does_not_let_itself_be_written_to() -> None:
-    grid, _ = creation.meshgrid(asarray([1, 2, 3]), asarray([4, 5]), copy=False)
+    grid, _ = our.meshgrid(asarray([1, 2, 3]), asarray([4, 5]), copy=False)
     with pytest.raises(ValueError, match="copy=True"):
         grid[0, 0] = 1
 
 
 def test_indices_and_functions_of_them() -> None:
     for shape in ((2, 3), (4,), (), (0, 2)):
-        agree(creation, "indices", shape)
-        agree(creation, "indices", shape, "float32")
-        agree(creation, "indices", shape, sparse=True)
-    agree(creation, "fromfunction", lambda i, j: i + 2 * j, (2, 3))
-    agree(creation, "fromfunction", lambda i, j, k: i * j + k, (2, 3), dtype=int, k=4)
+        agree(our, "indices", shape)
+        agree(our, "indices", shape, "float32")
+        agree(our, "indices", shape, sparse=True)
+    agree(our, "fromfunction", lambda i, j: i + 2 * j, (2, 3))
+    agree(our, "fromfunction", lambda i, j, k: i * j + k, (2, 3), dtype=int, k=4)
 
 
 # asarray
@@ -307,15 +307,15 @@ def test_devices_are_kept() -> None:
     x = asarray([1.0], device="torch")
     assert x.device == "torch:cpu"
     for array in (
-        creation.zeros(3, device="torch"),
-        creation.arange(3, device="torch"),
-        creation.full((), 1, device="torch"),
-        creation.eye(2, device="torch"),
-        creation.linspace(0, 1, 3, device="torch"),
-        creation.ones_like(x),
+        our.zeros(3, device="torch"),
+        our.arange(3, device="torch"),
+        our.full((), 1, device="torch"),
+        our.eye(2, device="torch"),
+        our.linspace(0, 1, 3, device="torch"),
+        our.ones_like(x),
         asarray(3, device="torch"),
         asarray([x, [2]]),
-        creation.full(2, x[0]),
+        our.full(2, x[0]),
     ):
         assert array.device == "torch:cpu"
         assert array.compute().device == "torch:cpu"
@@ -354,7 +354,7 @@ def test_types_that_numpy_names() -> None:
     assert types.common_type(asarray([1.5], dtype="float32")) is np.float32
     assert types.min_scalar_type(asarray(300)) == np.uint16
     assert types.min_scalar_type(asarray([300])) == np.int64
-    copy = creation.copy(source := asarray([1, 2]))
+    copy = our.copy(source := asarray([1, 2]))
     source[0] = 9
     assert copy.tolist() == [1, 2]
 
@@ -372,4 +372,4 @@ def test_what_the_namespace_says_of_itself() -> None:
 
 
 def test_an_array_is_the_result() -> None:
-    assert all(isinstance(each, Array) for each in (creation.zeros(1), creation.arange(2), asarray(1)))
+    assert all(isinstance(each, Array) for each in (our.zeros(1), our.arange(2), asarray(1)))

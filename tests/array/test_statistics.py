@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anygpu.array.functions import statistics
 from anygpu.array.functions.creation import asarray
-from tests.array.agreement import KINDS, REALS, agree, check, np, numbers
+from tests.array.agreement import KINDS, REALS, agree, check, np, numbers, our
 
 METHODS = [
     *("linear", "lower", "higher", "nearest", "midpoint", "inverted_cdf", "averaged_inverted_cdf"),
@@ -35,14 +34,14 @@ def with_gaps(shape: Any, dtype: str = "float64") -> Any:
 def test_median(shape: Any) -> None:
     for axis in AXES:
         for keepdims in (False, True):
-            agree(statistics, "median", numbers(shape), axis=axis, keepdims=keepdims)
+            agree(our, "median", numbers(shape), axis=axis, keepdims=keepdims)
     for dtype in REALS:
-        agree(statistics, "median", numbers(shape, dtype))
+        agree(our, "median", numbers(shape, dtype))
 
 
 def test_median_of_something_that_is_not_a_number() -> None:
-    agree(statistics, "median", with_gaps((5, 3)), axis=0)
-    agree(statistics, "median", np.array([np.inf, -np.inf, 1, 2]))
+    agree(our, "median", with_gaps((5, 3)), axis=0)
+    agree(our, "median", np.array([np.inf, -np.inf, 1, 2]))
 
 
 @pytest.mark.parametrize("method", [*METHODS, "guess"])
@@ -51,50 +50,50 @@ def test_methods(name: str, method: str) -> None:
     for shape in ((7,), (8,), (1,), (3, 5)):
         for q in (0.3, 0.0, 1.0, 0.5, np.array([0.1, 0.25, 0.9]), [[0.2, 0.4]], 1, 0):
             for axis in (None, -1):
-                agree(statistics, name, numbers(shape), q, axis=axis, method=method)
-    agree(statistics, name, numbers((4, 5), "int16"), 0.4, axis=0, method=method)
+                agree(our, name, numbers(shape), q, axis=axis, method=method)
+    agree(our, name, numbers((4, 5), "int16"), 0.4, axis=0, method=method)
 
 
 @pytest.mark.parametrize("dtype", KINDS)
 def test_types_of_quantiles(dtype: str) -> None:
     for q in (0.3, np.float32(0.3), np.array([0.1, 0.7]), np.array([0.1, 0.7], "float32"), 1):
-        agree(statistics, "quantile", numbers((5, 3), dtype), q, axis=0)
-        agree(statistics, "percentile", numbers((5, 3), dtype), q * 100, axis=0)
-        agree(statistics, "quantile", numbers((5, 3), dtype), q, method="higher")
+        agree(our, "quantile", numbers((5, 3), dtype), q, axis=0)
+        agree(our, "percentile", numbers((5, 3), dtype), q * 100, axis=0)
+        agree(our, "quantile", numbers((5, 3), dtype), q, method="higher")
 
 
 @pytest.mark.parametrize("name", ["percentile", "nanpercentile"])
 def test_percentiles(name: str) -> None:
     for axis in AXES:
         for keepdims in (False, True):
-            agree(statistics, name, numbers((2, 3, 4)), [10, 55], axis=axis, keepdims=keepdims)
-            agree(statistics, name, numbers((2, 3, 4)), 30, axis=axis, keepdims=keepdims)
-    agree(statistics, name, numbers((4,)), 101)
-    agree(statistics, name, numbers((4,)), [-1, 3])
-    agree(statistics, name, np.array([np.inf, 1, -np.inf, 2]), 40)
+            agree(our, name, numbers((2, 3, 4)), [10, 55], axis=axis, keepdims=keepdims)
+            agree(our, name, numbers((2, 3, 4)), 30, axis=axis, keepdims=keepdims)
+    agree(our, name, numbers((4,)), 101)
+    agree(our, name, numbers((4,)), [-1, 3])
+    agree(our, name, np.array([np.inf, 1, -np.inf, 2]), 40)
 
 
 def test_quantiles_with_gaps() -> None:
     sample = with_gaps((6, 4))
     for axis in (None, 0, 1):
-        agree(statistics, "quantile", sample, [0.2, 0.5], axis=axis)
-        agree(statistics, "nanmedian", sample, axis=axis)
-        agree(statistics, "nanmedian", sample, axis=axis, keepdims=True)
+        agree(our, "quantile", sample, [0.2, 0.5], axis=axis)
+        agree(our, "nanmedian", sample, axis=axis)
+        agree(our, "nanmedian", sample, axis=axis, keepdims=True)
         for method in METHODS:
-            agree(statistics, "nanquantile", sample, [0.2, 0.5, 1], axis=axis, method=method)
-            agree(statistics, "nanpercentile", sample, 35, axis=axis, method=method, keepdims=True)
-    agree(statistics, "nanquantile", with_gaps((6, 4), "float32"), 0.3, axis=0)
+            agree(our, "nanquantile", sample, [0.2, 0.5, 1], axis=axis, method=method)
+            agree(our, "nanpercentile", sample, 35, axis=axis, method=method, keepdims=True)
+    agree(our, "nanquantile", with_gaps((6, 4), "float32"), 0.3, axis=0)
 
 
 def test_quantiles_with_weights() -> None:
     sample, weights = numbers((6, 4)), np.abs(numbers((6, 4), seed=4))
     weights[0] = 0
     for q in (0.0, 0.4, 1.0, [0.1, 0.8]):
-        agree(statistics, "quantile", sample, q, axis=0, weights=weights, method="inverted_cdf")
-        agree(statistics, "quantile", sample, q, weights=weights, method="inverted_cdf")
-        agree(statistics, "percentile", sample, q, axis=1, weights=np.array([1, 0, 2, 3]), method="inverted_cdf")
-    agree(statistics, "quantile", sample, 0.5, weights=weights)
-    agree(statistics, "quantile", sample, 0.5, weights=(-weights).tolist(), method="inverted_cdf")
+        agree(our, "quantile", sample, q, axis=0, weights=weights, method="inverted_cdf")
+        agree(our, "quantile", sample, q, weights=weights, method="inverted_cdf")
+        agree(our, "percentile", sample, q, axis=1, weights=np.array([1, 0, 2, 3]), method="inverted_cdf")
+    agree(our, "quantile", sample, 0.5, weights=weights)
+    agree(our, "quantile", sample, 0.5, weights=(-weights).tolist(), method="inverted_cdf")
 
 
 @settings(max_examples=60, deadline=None)
@@ -104,7 +103,7 @@ def test_quantiles_with_weights() -> None:
     st.sampled_from(METHODS),
 )
 def test_any_quantile(values: list[float], q: list[float], method: str) -> None:
-    agree(statistics, "quantile", np.array(values), np.array(q), method=method, tolerance=1e-10)
+    agree(our, "quantile", np.array(values), np.array(q), method=method, tolerance=1e-10)
 
 
 # NaN left out
@@ -114,32 +113,32 @@ def test_any_quantile(values: list[float], q: list[float], method: str) -> None:
 def test_reductions_with_gaps(name: str) -> None:
     for axis in (None, 0, 1, (0, 1)):
         for keepdims in (False, True):
-            agree(statistics, name, with_gaps((5, 4)), axis=axis, keepdims=keepdims)
-    agree(statistics, name, with_gaps((5, 4), "float32"), axis=0)
-    agree(statistics, name, numbers((5, 4), "int8"), axis=0)
-    agree(statistics, name, numbers((5, 4), "bool"), axis=0)
-    agree(statistics, name, numbers((0, 4)), axis=0)
+            agree(our, name, with_gaps((5, 4)), axis=axis, keepdims=keepdims)
+    agree(our, name, with_gaps((5, 4), "float32"), axis=0)
+    agree(our, name, numbers((5, 4), "int8"), axis=0)
+    agree(our, name, numbers((5, 4), "bool"), axis=0)
+    agree(our, name, numbers((0, 4)), axis=0)
     if name in ("nanstd", "nanvar"):
         for ddof in (1, 3):
-            agree(statistics, name, with_gaps((5, 4)), axis=0, ddof=ddof)
+            agree(our, name, with_gaps((5, 4)), axis=0, ddof=ddof)
     mask = numbers((5, 4), "bool")
     options: Any = {"initial": 1.5} if name in ("nanmax", "nanmin", "nansum") else {}
-    agree(statistics, name, with_gaps((5, 4)), axis=0, where=mask, **options)
+    agree(our, name, with_gaps((5, 4)), axis=0, where=mask, **options)
 
 
 def test_running_totals_and_positions_with_gaps() -> None:
     sample = with_gaps((5, 4))
     for axis in (None, 0, 1):
-        agree(statistics, "nancumsum", sample, axis=axis)
-        agree(statistics, "nancumprod", sample, axis=axis)
+        agree(our, "nancumsum", sample, axis=axis)
+        agree(our, "nancumprod", sample, axis=axis)
     usable = np.where(np.isnan(sample).all(0), 1.0, sample)
     for name in ("nanargmax", "nanargmin"):
         for axis in (None, 0):
-            agree(statistics, name, usable, axis=axis, keepdims=axis == 0)
-        agree(statistics, name, numbers((3, 4), "int8"), axis=1)
-        agree(statistics, name, np.array([np.nan, -np.inf, np.nan]))
+            agree(our, name, usable, axis=axis, keepdims=axis == 0)
+        agree(our, name, numbers((3, 4), "int8"), axis=1)
+        agree(our, name, np.array([np.nan, -np.inf, np.nan]))
         with pytest.raises(IndexError, match="out of bounds"):
-            getattr(statistics, name)(asarray(sample), axis=0).compute()
+            getattr(our, name)(asarray(sample), axis=0).compute()
 
 
 # Weighted means and covariances
@@ -149,16 +148,16 @@ def test_average() -> None:
     sample = numbers((3, 4))
     weights = np.abs(numbers((3, 4), seed=2)) + 1
     for axis in (None, 0, 1, (0, 1), (1, 0)):
-        agree(statistics, "average", sample, axis=axis)
-        agree(statistics, "average", sample, axis=axis, weights=weights, returned=True)
-        agree(statistics, "average", sample, axis=axis, weights=weights, keepdims=True)
-    agree(statistics, "average", sample, axis=1, weights=np.array([1, 2, 3, 4]), returned=True)
-    agree(statistics, "average", sample, axis=(1, 0), weights=weights.T)
-    agree(statistics, "average", numbers((3, 4), "int8"), axis=0, weights=[1, 2, 3])
-    agree(statistics, "average", numbers((3, 4), "float32"), weights=numbers((3, 4), "float32", 7))
-    agree(statistics, "average", sample, weights=[1, 2, 3, 4])
-    agree(statistics, "average", sample, axis=0, weights=[1, 2, 3, 4])
-    agree(statistics, "average", sample, axis=0, weights=[0, 0, 0])
+        agree(our, "average", sample, axis=axis)
+        agree(our, "average", sample, axis=axis, weights=weights, returned=True)
+        agree(our, "average", sample, axis=axis, weights=weights, keepdims=True)
+    agree(our, "average", sample, axis=1, weights=np.array([1, 2, 3, 4]), returned=True)
+    agree(our, "average", sample, axis=(1, 0), weights=weights.T)
+    agree(our, "average", numbers((3, 4), "int8"), axis=0, weights=[1, 2, 3])
+    agree(our, "average", numbers((3, 4), "float32"), weights=numbers((3, 4), "float32", 7))
+    agree(our, "average", sample, weights=[1, 2, 3, 4])
+    agree(our, "average", sample, axis=0, weights=[1, 2, 3, 4])
+    agree(our, "average", sample, axis=0, weights=[0, 0, 0])
 
 
 @pytest.mark.parametrize("rowvar", [True, False])
@@ -166,25 +165,25 @@ def test_average() -> None:
 def test_covariances(dtype: str, rowvar: bool) -> None:
     sample, other = numbers((4, 6), dtype), numbers((4, 6), dtype, 9)
     for name in ("cov", "corrcoef"):
-        agree(statistics, name, sample, rowvar=rowvar)
-        agree(statistics, name, sample, other, rowvar=rowvar)
-        agree(statistics, name, sample[0], rowvar=rowvar)
-        agree(statistics, name, sample[0], other[1], rowvar=rowvar)
-    agree(statistics, "cov", sample, rowvar=rowvar, bias=True)
-    agree(statistics, "cov", sample, rowvar=rowvar, ddof=2)
-    agree(statistics, "cov", sample, rowvar=rowvar, dtype="complex128")
+        agree(our, name, sample, rowvar=rowvar)
+        agree(our, name, sample, other, rowvar=rowvar)
+        agree(our, name, sample[0], rowvar=rowvar)
+        agree(our, name, sample[0], other[1], rowvar=rowvar)
+    agree(our, "cov", sample, rowvar=rowvar, bias=True)
+    agree(our, "cov", sample, rowvar=rowvar, ddof=2)
+    agree(our, "cov", sample, rowvar=rowvar, dtype="complex128")
     count = 6 if rowvar else 4
     counts, strengths = np.arange(1, count + 1), np.linspace(0.5, 2, count)
-    agree(statistics, "cov", sample, rowvar=rowvar, fweights=counts)
-    agree(statistics, "cov", sample, rowvar=rowvar, aweights=strengths)
-    agree(statistics, "cov", sample, rowvar=rowvar, fweights=counts, aweights=strengths)
-    agree(statistics, "cov", sample, rowvar=rowvar, fweights=counts, aweights=strengths, ddof=0)
+    agree(our, "cov", sample, rowvar=rowvar, fweights=counts)
+    agree(our, "cov", sample, rowvar=rowvar, aweights=strengths)
+    agree(our, "cov", sample, rowvar=rowvar, fweights=counts, aweights=strengths)
+    agree(our, "cov", sample, rowvar=rowvar, fweights=counts, aweights=strengths, ddof=0)
 
 
 def test_covariances_of_little() -> None:
-    agree(statistics, "cov", numbers((3, 1)))
-    agree(statistics, "cov", numbers((0, 3)))
-    agree(statistics, "cov", numbers((2, 2, 2)))
+    agree(our, "cov", numbers((3, 1)))
+    agree(our, "cov", numbers((0, 3)))
+    agree(our, "cov", numbers((2, 2, 2)))
 
 
 # Histograms
@@ -195,73 +194,73 @@ def test_histograms_of_every_type(dtype: str) -> None:
     sample = numbers((40,), dtype)
     if dtype == "bool":
         sample = sample.astype("uint8")
-    agree(statistics, "histogram", sample)
-    agree(statistics, "histogram", sample, 5, (-2, 3))
-    agree(statistics, "histogram", sample, np.array([-3, 0, 1, 1, 6]))
+    agree(our, "histogram", sample)
+    agree(our, "histogram", sample, 5, (-2, 3))
+    agree(our, "histogram", sample, np.array([-3, 0, 1, 1, 6]))
 
 
 def test_histograms() -> None:
     sample = numbers((8, 5))
     for bins in (1, 7, [0, 1, 2.5], np.linspace(-3, 3, 9), "sturges", 0, [2, 1], [[1, 2]]):
-        agree(statistics, "histogram", sample, bins)
-        agree(statistics, "histogram", sample, bins, density=True)
-        agree(statistics, "histogram_bin_edges", sample, bins)
+        agree(our, "histogram", sample, bins)
+        agree(our, "histogram", sample, bins, density=True)
+        agree(our, "histogram_bin_edges", sample, bins)
     for limits in ((-1, 1), (0, 0), (1, -1), (0, np.inf)):
-        agree(statistics, "histogram", sample, 6, limits)
+        agree(our, "histogram", sample, 6, limits)
     for weights in (numbers((8, 5), seed=5), numbers((8, 5), "int32", 5), numbers((8, 5), "complex128", 5), [1, 2]):
-        agree(statistics, "histogram", sample, 4, weights=weights)
-        agree(statistics, "histogram", sample, 4, (0, 2), weights=weights, density=True)
-    agree(statistics, "histogram", np.array([]))
-    agree(statistics, "histogram", np.array([3.0, 3.0]))
-    agree(statistics, "histogram", np.array([1, np.nan, 2]), 4, (0, 3))
+        agree(our, "histogram", sample, 4, weights=weights)
+        agree(our, "histogram", sample, 4, (0, 2), weights=weights, density=True)
+    agree(our, "histogram", np.array([]))
+    agree(our, "histogram", np.array([3.0, 3.0]))
+    agree(our, "histogram", np.array([1, np.nan, 2]), 4, (0, 3))
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=60), st.integers(1, 20))
 def test_any_histogram(values: list[float], bins: int) -> None:
-    agree(statistics, "histogram", np.array(values), bins)
-    agree(statistics, "histogram", np.array(values, "float32"), bins, (-20, 20))
+    agree(our, "histogram", np.array(values), bins)
+    agree(our, "histogram", np.array(values, "float32"), bins, (-20, 20))
 
 
 def test_histograms_of_several_coordinates() -> None:
     x, y = numbers((30,)), numbers((30,), seed=8)
     for bins in (4, (3, 5), [np.array([-9, 0, 9.0]), 3], np.array([-5, 0, 1, 5.0]), (1, 2, 3)):
-        agree(statistics, "histogram2d", x, y, bins)
-        agree(statistics, "histogram2d", x, y, bins, [[-3, 3], [-2, 2]], density=True)
-    agree(statistics, "histogram2d", x, y, 4, weights=np.abs(x))
-    agree(statistics, "histogramdd", numbers((20, 3)), (2, 3, 4))
-    agree(statistics, "histogramdd", [x, y], 3)
-    agree(statistics, "histogramdd", x, 3)
+        agree(our, "histogram2d", x, y, bins)
+        agree(our, "histogram2d", x, y, bins, [[-3, 3], [-2, 2]], density=True)
+    agree(our, "histogram2d", x, y, 4, weights=np.abs(x))
+    agree(our, "histogramdd", numbers((20, 3)), (2, 3, 4))
+    agree(our, "histogramdd", [x, y], 3)
+    agree(our, "histogramdd", x, 3)
 
 
 def test_counts_of_integers() -> None:
     for dtype in ("int64", "uint8", "int8"):
         sample = np.abs(numbers((20,), dtype))
-        agree(statistics, "bincount", sample)
-        agree(statistics, "bincount", sample, minlength=30)
-        agree(statistics, "bincount", sample, numbers((20,), seed=3))
-        agree(statistics, "bincount", sample, numbers((20,), "float32", 3), 5)
-    agree(statistics, "bincount", np.array([], "int64"))
-    agree(statistics, "bincount", np.array([], "int64"), minlength=3)
-    agree(statistics, "bincount", np.array([-1, 2]))
-    agree(statistics, "bincount", np.array([1.5]))
-    agree(statistics, "bincount", np.array([[1]]))
-    agree(statistics, "bincount", np.array([1, 2]), minlength=-1)
-    agree(statistics, "bincount", np.array([1, 2]), [1, 2, 3])
+        agree(our, "bincount", sample)
+        agree(our, "bincount", sample, minlength=30)
+        agree(our, "bincount", sample, numbers((20,), seed=3))
+        agree(our, "bincount", sample, numbers((20,), "float32", 3), 5)
+    agree(our, "bincount", np.array([], "int64"))
+    agree(our, "bincount", np.array([], "int64"), minlength=3)
+    agree(our, "bincount", np.array([-1, 2]))
+    agree(our, "bincount", np.array([1.5]))
+    agree(our, "bincount", np.array([[1]]))
+    agree(our, "bincount", np.array([1, 2]), minlength=-1)
+    agree(our, "bincount", np.array([1, 2]), [1, 2, 3])
 
 
 @pytest.mark.parametrize("right", [False, True])
 def test_digitize(right: bool) -> None:
     sample = numbers((4, 5))
     for edges in ([-1, 0, 2.5], [3, 0.5, -2], [1, 1], [0], [1, 3, 2]):
-        agree(statistics, "digitize", sample, edges, right)
+        agree(our, "digitize", sample, edges, right)
         if edges != [1, 3, 2]:
-            agree(statistics, "digitize", sample, np.array(edges), right)
-    agree(statistics, "digitize", numbers((5,), "int8"), [1, 3], right)
+            agree(our, "digitize", sample, np.array(edges), right)
+    agree(our, "digitize", numbers((5,), "int8"), [1, 3], right)
 
 
 def test_a_histogram_with_a_range_needs_no_values() -> None:
-    counts, edges = statistics.histogram(asarray(numbers((9,))) * 2, 4, (0, 1))
+    counts, edges = our.histogram(asarray(numbers((9,))) * 2, 4, (0, 1))
     assert "not computed" in repr(counts)
     assert "not computed" in repr(edges)
     check(counts, np.histogram(numbers((9,)) * 2, 4, (0, 1))[0], "lazy")

@@ -44,38 +44,8 @@ from anygpu.array.core.recording import (
 )
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.functions.manipulation import diagonal
-from anygpu.array.functions.ranges import arange, geomspace, linspace, logspace
 from anygpu.program.dtypes import DType, promote
 from anygpu.program.primitives import Broadcast, Concatenate, Flip, Pad, Reshape, Scan, Shape
-
-__all__ = [
-    "arange",
-    "asarray",
-    "copy",
-    "diag",
-    "diagflat",
-    "empty",
-    "empty_like",
-    "eye",
-    "from_dlpack",
-    "fromfunction",
-    "full",
-    "full_like",
-    "geomspace",
-    "identity",
-    "indices",
-    "linspace",
-    "logspace",
-    "meshgrid",
-    "ones",
-    "ones_like",
-    "tri",
-    "tril",
-    "triu",
-    "vander",
-    "zeros",
-    "zeros_like",
-]
 
 
 @implements(np.asarray)

@@ -15,23 +15,7 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, full_shape, infer_length, normal_axes, normal_axis
-from anygpu.array.functions.concatenation import (
-    append,
-    apply_along_axis,
-    apply_over_axes,
-    block,
-    column_stack,
-    concat,
-    concatenate,
-    delete,
-    dstack,
-    hstack,
-    insert,
-    stack,
-    vstack,
-)
-from anygpu.array.functions.inplace import copyto, fill_diagonal, place, put, putmask, ravel_multi_index, unravel_index
-from anygpu.array.functions.metadata import ndim, shape, size
+from anygpu.array.functions.metadata import ndim
 from anygpu.program.primitives import (
     Broadcast,
     Concatenate,
@@ -44,66 +28,6 @@ from anygpu.program.primitives import (
     Windows,
     product,
 )
-
-#: The functions defined here, and those in files of their own only for their length.
-__all__ = [
-    "append",
-    "apply_along_axis",
-    "apply_over_axes",
-    "array_split",
-    "atleast_1d",
-    "atleast_2d",
-    "atleast_3d",
-    "block",
-    "broadcast_arrays",
-    "broadcast_shapes",
-    "broadcast_to",
-    "column_stack",
-    "concat",
-    "concatenate",
-    "copyto",
-    "delete",
-    "diagonal",
-    "dsplit",
-    "dstack",
-    "expand_dims",
-    "fill_diagonal",
-    "flip",
-    "fliplr",
-    "flipud",
-    "hsplit",
-    "hstack",
-    "insert",
-    "matrix_transpose",
-    "moveaxis",
-    "ndim",
-    "permute_dims",
-    "place",
-    "put",
-    "putmask",
-    "ravel",
-    "ravel_multi_index",
-    "repeat",
-    "reshape",
-    "resize",
-    "roll",
-    "rollaxis",
-    "rot90",
-    "shape",
-    "size",
-    "sliding_window_view",
-    "split",
-    "squeeze",
-    "stack",
-    "swapaxes",
-    "tile",
-    "transpose",
-    "trim_zeros",
-    "unravel_index",
-    "unstack",
-    "vsplit",
-    "vstack",
-]
 
 _REPEATS = "it may show an element more than once. Write y = x.copy() and change that."
 _DIAGONAL = "NumPy's diagonals are read-only. Write x[np.arange(n), np.arange(n)] = values."

@@ -14,7 +14,7 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, broadcast, cast, reshape
-from anygpu.array.functions import reductions, statistics
+from anygpu.array.functions import quantiles, reductions
 from anygpu.array.functions.metadata import ndim
 from anygpu.array.functions.ranges import linspace
 from anygpu.program.dtypes import is_integer
@@ -241,7 +241,7 @@ _STATISTICS: dict[str, Callable[..., Any]] = {
     "maximum": reductions.max,
     "minimum": reductions.min,
     "mean": reductions.mean,
-    "median": statistics.median,
+    "median": quantiles.median,
 }
 
 

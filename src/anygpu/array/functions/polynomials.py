@@ -9,10 +9,11 @@ import numpy as np
 from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.overrides import implements
 from anygpu.array.functions.concatenation import concat
-from anygpu.array.functions.creation import arange, vander, zeros
+from anygpu.array.functions.creation import vander, zeros
 from anygpu.array.functions.interpolation import convolve
 from anygpu.array.functions.linalg import lstsq
 from anygpu.array.functions.manipulation import atleast_1d, trim_zeros
+from anygpu.array.functions.ranges import arange
 from anygpu.array.functions.reductions import sum as total
 
 

@@ -25,38 +25,10 @@ from anygpu.array.core.recording import (
     reshape,
     unary,
 )
-from anygpu.array.functions.differences import diff, ediff1d, gradient, trapezoid
 from anygpu.array.functions.metadata import ndim
 from anygpu.program.dtypes import KIND, REAL_PART, DType, is_inexact, promote
 from anygpu.program.functions import BinaryFunction, ReduceFunction, ScanFunction
 from anygpu.program.primitives import Concatenate, Reduce, Scan, Shape, product
-
-__all__ = [
-    "all",
-    "amax",
-    "amin",
-    "any",
-    "argmax",
-    "argmin",
-    "count_nonzero",
-    "cumprod",
-    "cumsum",
-    "cumulative_prod",
-    "cumulative_sum",
-    "diff",
-    "ediff1d",
-    "gradient",
-    "max",
-    "mean",
-    "min",
-    "prod",
-    "ptp",
-    "std",
-    "sum",
-    "trapezoid",
-    "var",
-]
-
 
 #: The operation between two elements that each reduction repeats.
 _STEP: dict[str, BinaryFunction] = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}

@@ -11,80 +11,12 @@ from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, cast, normal_axis, reshape
-from anygpu.array.functions.inplace import put_along_axis
-from anygpu.array.functions.interpolation import convolve, correlate, interp
 from anygpu.array.functions.metadata import ndim
 from anygpu.array.functions.selection import (
-    argwhere,
-    choose,
-    compress,
-    diag_indices_from,
-    extract,
-    flatnonzero,
-    ix_,
-    nonzero,
-    piecewise,
-    select,
-    take,
     take_along_axis,
-    tril_indices_from,
-    triu_indices_from,
-    where,
-)
-from anygpu.array.functions.sets import (
-    intersect1d,
-    isin,
-    setdiff1d,
-    setxor1d,
-    union1d,
-    unique,
-    unique_all,
-    unique_counts,
-    unique_inverse,
-    unique_values,
 )
 from anygpu.program.dtypes import is_integer
 from anygpu.program.primitives import Argsort, Flip, Gather, Search, Sort
-
-#: The functions defined here, and those in files of their own only for their length.
-__all__ = [
-    "argpartition",
-    "argsort",
-    "argwhere",
-    "choose",
-    "compress",
-    "convolve",
-    "correlate",
-    "diag_indices_from",
-    "extract",
-    "flatnonzero",
-    "interp",
-    "intersect1d",
-    "isin",
-    "ix_",
-    "lexsort",
-    "nonzero",
-    "partition",
-    "piecewise",
-    "put_along_axis",
-    "searchsorted",
-    "select",
-    "setdiff1d",
-    "setxor1d",
-    "sort",
-    "sort_complex",
-    "take",
-    "take_along_axis",
-    "tril_indices_from",
-    "triu_indices_from",
-    "union1d",
-    "unique",
-    "unique_all",
-    "unique_counts",
-    "unique_inverse",
-    "unique_values",
-    "where",
-]
 
 
 def _along(a: Any, axis: int | None) -> tuple[Value, int]:

@@ -1,4 +1,4 @@
-"""Weighted means and covariances; quantiles, histograms and reductions without NaN come from files of their own."""
+"""Weighted means, covariances and correlations."""
 
 from __future__ import annotations
 
@@ -25,69 +25,13 @@ from anygpu.array.core.recording import (
     unary,
 )
 from anygpu.array.functions import reductions
-from anygpu.array.functions.histograms import (
-    bincount,
-    digitize,
-    histogram,
-    histogram2d,
-    histogram_bin_edges,
-    histogramdd,
-)
 from anygpu.array.functions.manipulation import diagonal, squeeze
-from anygpu.array.functions.nan_reductions import (
-    nanargmax,
-    nanargmin,
-    nancumprod,
-    nancumsum,
-    nanmax,
-    nanmean,
-    nanmin,
-    nanprod,
-    nanstd,
-    nansum,
-    nanvar,
-)
 from anygpu.array.functions.quantiles import (
     fitted_weights,
-    median,
-    nanmedian,
-    nanpercentile,
-    nanquantile,
-    percentile,
-    quantile,
 )
 from anygpu.array.functions.reductions import reduced
 from anygpu.program.dtypes import KIND, DType, is_inexact, promote
 from anygpu.program.primitives import Concatenate, Contract
-
-__all__ = [
-    "average",
-    "bincount",
-    "corrcoef",
-    "cov",
-    "digitize",
-    "histogram",
-    "histogram2d",
-    "histogram_bin_edges",
-    "histogramdd",
-    "median",
-    "nanargmax",
-    "nanargmin",
-    "nancumprod",
-    "nancumsum",
-    "nanmax",
-    "nanmean",
-    "nanmedian",
-    "nanmin",
-    "nanpercentile",
-    "nanprod",
-    "nanquantile",
-    "nanstd",
-    "nansum",
-    "nanvar",
-    "percentile",
-    "quantile",
-]
 
 
 @implements(np.average)
