@@ -1,4 +1,4 @@
-"""Kept files: there again when all is well, and as good as absent whenever anything is not."""
+"""DiskCache files: there again when all is well, and as good as absent whenever anything is not."""
 
 from __future__ import annotations
 
@@ -194,15 +194,15 @@ def test_a_read_only_folder_can_still_be_read(tmp_path: Path) -> None:
     script = """
 import os, sys, tempfile
 from pathlib import Path
-from anygpu.engines.disk_cache import Kept
+from anygpu.engines.disk_cache import DiskCache
 if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 with tempfile.TemporaryDirectory() as folder:
     folder = Path(folder)
-    Kept(folder, "stamp").put("binary", "kernel", b"code")
+    DiskCache(folder, "stamp").put("binary", "kernel", b"code")
     folder.chmod(0o500)
-    kept = Kept(folder, "stamp", max_bytes=4096)
+    kept = DiskCache(folder, "stamp", max_bytes=4096)
     kept.put("binary", "kernel", b"newer")
     kept.put("binary", "other", b"other")
     print(kept.get("binary", "kernel"), kept.get("binary", "other"), len(os.listdir(folder)))
@@ -257,8 +257,8 @@ def test_only_our_own_files_are_removed(tmp_path: Path) -> None:
 _WRITER = """
 import sys
 from pathlib import Path
-from anygpu.engines.disk_cache import Kept
-kept = Kept(Path(sys.argv[1]), "stamp", max_bytes=40 * 4096)
+from anygpu.engines.disk_cache import DiskCache
+kept = DiskCache(Path(sys.argv[1]), "stamp", max_bytes=40 * 4096)
 mark = sys.argv[2].encode()
 print("ready", flush=True)
 sys.stdin.readline()

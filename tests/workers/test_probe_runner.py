@@ -63,7 +63,7 @@ def children() -> list[psutil.Process]:
         ("abort", "present", "crashed", "SIGABRT"),
         ("segfault", "present", "crashed", "SIGSEGV"),
         ("exit", "present", "crashed", "exit with code 3"),
-        ("garbage", "present", "garbage", "something unreadable"),
+        ("garbage", "present", "garbage", "unreadable response"),
         ("raise", "present", "failed", "raised RuntimeError"),
         ("wrong_result", "present", "wrong_result", "computes wrong results"),
     ],

@@ -110,7 +110,7 @@ def test_the_steady_state_allocates_and_compiles_nothing(
     assert ran.device_seconds > 0
     untimed = worker.run(chain(x.size), [x])
     assert untimed.device_seconds is None
-    assert "not asked for" in untimed.unknown["device_seconds"]
+    assert "not requested" in untimed.unknown["device_seconds"]
     worker.close()
 
 
