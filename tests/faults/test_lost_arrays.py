@@ -291,7 +291,7 @@ def test_an_array_whose_copy_was_dropped_is_named_with_the_reason(
             np.asarray(array)
         text = str(caught.value)
         assert f"float32[300, 70] of {__file__}:{line}" in text
-        assert "dropped" in text
+        assert "evicted" in text
         assert lineage.MEMORY in text
         assert caught.value.device == place.device
         assert caught.value.generation == generation
