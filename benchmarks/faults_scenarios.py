@@ -21,7 +21,7 @@ import numpy.typing as npt
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, PoisonTask
 from anygpu.runtime.runtime import Runtime
 from tests.support.fault_schedule import LOSSES, Kind
-from tests.support.faults import FaultyPlaces, Killer
+from tests.support.faults import FaultyRegistry, Killer
 
 Vector = npt.NDArray[np.float32]
 
@@ -143,7 +143,7 @@ class Stream:
 @contextmanager
 def faulty(engine: str, *, drivers: Path | None = None, others: Sequence[str] = (), **options: Any) -> Iterator[Any]:
     """A runtime over a faulty device, and its places."""
-    known = FaultyPlaces(engine, drivers=drivers, others=others)
+    known = FaultyRegistry(engine, drivers=drivers, others=others)
     known.schedule.watch(ORDINARY)
     try:
         with Runtime(known=known, **options) as runtime:

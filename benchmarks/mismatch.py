@@ -39,7 +39,7 @@ from anygpu.program.primitives import Spec
 from anygpu.residency.registry import DeviceRegistry
 from benchmarks.report import this_machine
 from tests.support.random_programs import random_program
-from tests.support.wrong_results import Wrong, WrongPlaces, real_values, spoil
+from tests.support.wrong_results import Wrong, WrongRegistry, real_values, spoil
 
 #: In this process and without a compiler, so that a thousand functions take little time.
 DEVICE = "torch:cpu"
@@ -193,7 +193,7 @@ def main() -> None:
     begin = time.perf_counter()
     seed = arguments.first
     done = 0
-    wrong_places = WrongPlaces(DEVICE, lambda program, run: True) if arguments.what == "calls" else None
+    wrong_places = WrongRegistry(DEVICE, lambda program, run: True) if arguments.what == "calls" else None
     planner = Planner(known=wrong_places) if wrong_places is not None else None
     if planner is not None:
         planner._look()

@@ -18,7 +18,7 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from benchmarks.report import Figure, arguments, publish
-from tests.support.slowed import SlowedPlaces
+from tests.support.slowed import SlowedRegistry
 
 ELEMENTS = 1_000_000
 SLOWER = 5.0
@@ -60,7 +60,7 @@ def just_faster(x: Any) -> tuple[Callable[[Any], Any], float]:
 def measure() -> list[Figure]:
     x = np.random.default_rng(0).normal(size=ELEMENTS).astype(np.float32)
     function, gain = just_faster(x)
-    known = SlowedPlaces("opencl:0")
+    known = SlowedRegistry("opencl:0")
     planner = Planner(known=known)
     planner.machine()
     offloaded: Offloaded[..., Any] = Offloaded(function, options(), lambda: planner)

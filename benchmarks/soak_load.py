@@ -23,7 +23,7 @@ from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.process import ProcessWorker
 from tests.support.fault_schedule import LOSSES, Kind
-from tests.support.faults import FaultyPlaces
+from tests.support.faults import FaultyRegistry
 
 Vector = npt.NDArray[np.float32]
 
@@ -324,7 +324,7 @@ class FaultyClient:
 
     def _one_device(self) -> None:
         with self._gate.through():
-            known = FaultyPlaces("webgpu")
+            known = FaultyRegistry("webgpu")
             self._tally.names.add(known.schedule.path.name)
             runtime = Runtime(known=known)
         try:
@@ -341,7 +341,7 @@ class FaultyClient:
                 runtime.close()
                 known.close()
 
-    def _some(self, runtime: Runtime, known: FaultyPlaces) -> None:
+    def _some(self, runtime: Runtime, known: FaultyRegistry) -> None:
         on: dict[str, Any] = {"on": "webgpu", "fallback": "raise"}
         if self._random.random() < 0.02:
             known.schedule.next_is(Kind.HANG)

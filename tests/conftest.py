@@ -57,7 +57,6 @@ ALONE = (
     "tests/faults/",
     "tests/hardware/",
     "tests/integration/",
-    "tests/kernels/",
     "tests/residency/",
     "tests/runtime/",
     "tests/streams/",

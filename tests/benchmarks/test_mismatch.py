@@ -9,11 +9,11 @@ import pytest
 
 from anygpu.placement.planner import Planner
 from benchmarks.mismatch import DEVICE, called
-from tests.support.wrong_results import WrongPlaces
+from tests.support.wrong_results import WrongRegistry
 
 
 def test_no_wrong_result_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = WrongPlaces(DEVICE, lambda program, run: True)
+    places = WrongRegistry(DEVICE, lambda program, run: True)
     planner = Planner(known=places)
     planner._look()
     assert planner.machine().device(DEVICE) is not None

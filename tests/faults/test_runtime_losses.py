@@ -16,7 +16,7 @@ from anygpu.array.trace.tracing import trace
 from anygpu.errors import DeviceLost
 from benchmarks.faults_scenarios import losses
 from tests.support.fault_schedule import LOSSES, Kind, Schedule
-from tests.support.faults import SWIFTSHADER, FaultyPlaces
+from tests.support.faults import SWIFTSHADER, FaultyRegistry
 
 X = np.linspace(-3, 3, 4096).astype(np.float32)
 TRACED = trace(lambda x: x + x, (X,), {})
@@ -38,13 +38,13 @@ def test_losses_in_the_middle_of_work_cost_no_task(drivers: Path | None, kinds: 
 
 
 @pytest.fixture
-def known() -> Iterator[FaultyPlaces]:
-    known = FaultyPlaces("webgpu")
+def known() -> Iterator[FaultyRegistry]:
+    known = FaultyRegistry("webgpu")
     yield known
     known.close()
 
 
-def test_a_loss_between_the_end_of_encoding_and_the_submission_ends_the_process(known: FaultyPlaces) -> None:
+def test_a_loss_between_the_end_of_encoding_and_the_submission_ends_the_process(known: FaultyRegistry) -> None:
     # The injected fault is the real one: the library aborts, and nothing but a process of its own survives that.
     worker = known.worker(known.device)
     np.testing.assert_array_equal(worker.run(TWICE, [X]).results[0], X + X)

@@ -13,7 +13,7 @@ import pytest
 from anygpu.runtime.runtime import Runtime
 from benchmarks.faults_scenarios import PATIENCE, shortages, smooth
 from tests.support.fault_schedule import Kind
-from tests.support.faults import FaultyPlaces, limited
+from tests.support.faults import FaultyRegistry, limited
 
 
 @pytest.mark.parametrize("kind", [Kind.NO_ROOM, Kind.OVER_BUDGET], ids=["rlimit", "budget"])
@@ -26,7 +26,7 @@ def test_a_lack_of_memory_costs_no_task_and_leaves_nothing(engine: str, kind: Ki
 
 
 def test_a_worker_whose_memory_is_taken_away_from_outside_costs_no_task() -> None:
-    known = FaultyPlaces("webgpu")
+    known = FaultyRegistry("webgpu")
     x = np.linspace(-3, 3, 4_000_000).astype(np.float32)
     small = x[:100_000].copy()
     try:

@@ -20,7 +20,7 @@ from anygpu.placement.planner import Planner
 from anygpu.plan.choosing import Choice
 from anygpu.program.graph import Program
 from anygpu.runtime.runtime import Runtime
-from tests.support.wrong_results import WrongPlaces
+from tests.support.wrong_results import WrongRegistry
 
 
 def chain(x: Any) -> Any:
@@ -32,7 +32,7 @@ def chain(x: Any) -> Any:
 
 class Watched:
     def __init__(self, when: Callable[[Program, int], bool], function: Any = chain, **given: Any) -> None:
-        self.planner = Planner(known=WrongPlaces("opencl:0", when))
+        self.planner = Planner(known=WrongRegistry("opencl:0", when))
         self.planner.seconds = 1.0
         self.planner.wake()
         assert self.planner.settle(60)
@@ -177,7 +177,7 @@ def small(x: Any) -> Any:
     return x
 
 
-def submitted(places: WrongPlaces, rounds: int) -> tuple[list[ag.Receipt], Planner, list[Warning]]:
+def submitted(places: WrongRegistry, rounds: int) -> tuple[list[ag.Receipt], Planner, list[Warning]]:
     """Rounds of many small tasks, each as NumPy has it; calls one by one are taken to be slow, so that launches pay."""
     receipts: list[ag.Receipt] = []
     with (
@@ -216,7 +216,7 @@ def submitted(places: WrongPlaces, rounds: int) -> tuple[list[ag.Receipt], Plann
 
 
 def test_a_launch_that_is_wrong_is_never_used() -> None:
-    places = WrongPlaces("opencl:0", lambda program, run: len(program.inputs[0].shape) == 2)
+    places = WrongRegistry("opencl:0", lambda program, run: len(program.inputs[0].shape) == 2)
     receipts, planner, warned = submitted(places, 6)
     assert places.wrong.spoilt >= 1
     assert not any(receipt.how for receipt in receipts)
@@ -226,7 +226,7 @@ def test_a_launch_that_is_wrong_is_never_used() -> None:
 
 
 def test_a_launch_that_is_right_is_used_once_it_was_compared() -> None:
-    receipts, planner, warned = submitted(WrongPlaces("opencl:0", lambda program, run: False), 8)
+    receipts, planner, warned = submitted(WrongRegistry("opencl:0", lambda program, run: False), 8)
     assert any("compared with NumPy before it is used" in receipt.reason for receipt in receipts)
     assert any(receipt.how and "in one launch of" in receipt.how for receipt in receipts)
     assert planner.mismatches() == ()

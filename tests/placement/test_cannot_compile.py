@@ -20,7 +20,7 @@ from anygpu.program.graph import Program
 from anygpu.residency.handle import DeviceHandle
 from anygpu.workers.thread import ThreadWorker
 from anygpu.workers.worker import Argument, Ran
-from tests.support.slowed import SlowedPlaces
+from tests.support.slowed import SlowedRegistry
 
 X = np.linspace(0.1, 1.0, 70, dtype=np.float32)
 
@@ -43,18 +43,18 @@ class Refusing:
 
 
 @pytest.fixture
-def places() -> SlowedPlaces:
-    places = SlowedPlaces("opencl:0")
+def places() -> SlowedRegistry:
+    places = SlowedRegistry("opencl:0")
     places.slowed = Refusing(places.slowed)  # type: ignore[assignment]
     return places
 
 
-def offloaded(places: SlowedPlaces, **chosen: Any) -> Offloaded[..., Any]:
+def offloaded(places: SlowedRegistry, **chosen: Any) -> Offloaded[..., Any]:
     planner = Planner(known=places)
     return Offloaded(score, options(**chosen), lambda: planner)
 
 
-def test_with_a_warning_it_runs_on_numpy(places: SlowedPlaces) -> None:
+def test_with_a_warning_it_runs_on_numpy(places: SlowedRegistry) -> None:
     function = offloaded(places, on="opencl")
     with pytest.warns(ag.DeviceFallback, match=r"cannot compile the program"):
         result = function.run(X)
@@ -63,7 +63,7 @@ def test_with_a_warning_it_runs_on_numpy(places: SlowedPlaces) -> None:
     assert [each.error for each in result.receipt.attempts] == ["CannotCompile", None]
 
 
-def test_when_asked_to_it_raises(places: SlowedPlaces) -> None:
+def test_when_asked_to_it_raises(places: SlowedRegistry) -> None:
     function = offloaded(places, on="opencl", fallback="raise")
     for _ in range(2):
         with pytest.raises(CannotCompile, match="multiply_0 does not compile"):

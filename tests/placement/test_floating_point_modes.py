@@ -18,12 +18,12 @@ from anygpu.program.graph import Program
 from anygpu.receipts import Receipt
 from anygpu.runtime.runtime import Runtime
 from tests.placement.moved import moved
-from tests.support.slowed import SlowedPlaces
+from tests.support.slowed import SlowedRegistry
 
 
 @pytest.fixture(scope="module")
 def planner() -> Iterator[Planner]:
-    planner = Planner(known=SlowedPlaces("opencl:0"))
+    planner = Planner(known=SlowedRegistry("opencl:0"))
     planner._look()
     yield planner
     planner.close()

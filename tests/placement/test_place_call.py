@@ -15,7 +15,7 @@ from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SplitAcrossDevices
 from anygpu.plan.splitting import Split
-from tests.support.slowed import Slowed, SlowedPlaces
+from tests.support.slowed import Slowed, SlowedRegistry
 
 # Where calls go depends on how long they take.
 pytestmark = pytest.mark.serial
@@ -53,7 +53,7 @@ class Watched:
 
 @pytest.fixture
 def planner() -> Planner:
-    planner = Planner(known=SlowedPlaces("opencl:0"))
+    planner = Planner(known=SlowedRegistry("opencl:0"))
     # As if calls had taken long enough for a look at the machine: on a fast one those of a test do not.
     planner.seconds = 1.0
     planner.wake()

@@ -13,12 +13,12 @@ from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.receipts import Receipt
 from anygpu.runtime.runtime import Runtime
-from tests.support.slowed import SlowedPlaces
+from tests.support.slowed import SlowedRegistry
 
 
 @pytest.fixture
 def planner() -> Planner:
-    planner = Planner(known=SlowedPlaces("opencl:0"))
+    planner = Planner(known=SlowedRegistry("opencl:0"))
     planner.seconds = 1.0
     planner.wake()
     assert planner.settle(60)

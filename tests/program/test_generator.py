@@ -19,7 +19,7 @@ from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Node, Program, Recorder
 from anygpu.program.primitives import PRIMITIVES, Primitive, Spec
 from tests.support.agreement import disagreement, tolerance, tolerances
-from tests.support.node_generators import MAKERS
+from tests.support.node_generators import NODE_GENERATORS
 from tests.support.random_programs import (
     WEIGHTS,
     programs,
@@ -32,7 +32,7 @@ WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, p.Linear: 3}
 
 
 def test_every_primitive_has_a_maker_and_a_weight() -> None:
-    assert set(MAKERS) == set(WEIGHTS) == EVERY_PRIMITIVE
+    assert set(NODE_GENERATORS) == set(WEIGHTS) == EVERY_PRIMITIVE
 
 
 @pytest.mark.parametrize("kind", sorted(EVERY_PRIMITIVE, key=str))

@@ -78,7 +78,7 @@ def test_beyond_the_budget_the_oldest_are_dropped_and_say_so() -> None:
     origins = [copied(copies, number) for number in range(5)]
     assert copies.bytes == 3000
     assert [origin.copy is not None for origin in origins] == [False, False, True, True, True]
-    assert "dropped" in origins[0].why
+    assert "evicted" in origins[0].why
     assert "ANYGPU_RECOVERY_MEMORY" in origins[0].why
     assert not origins[4].why
 

@@ -13,7 +13,7 @@ from anygpu.errors import ResultMismatch
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.streams.checking import ChunkCheck
-from tests.support.slowed import SlowedPlaces
+from tests.support.slowed import SlowedRegistry
 
 RATES = (1.0, 0.1)
 
@@ -25,7 +25,7 @@ def doubled(x: Any) -> Any:
 @pytest.fixture
 def planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planner:
     monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
-    return Planner(known=SlowedPlaces("opencl:0"))
+    return Planner(known=SlowedRegistry("opencl:0"))
 
 
 def test_the_first_chunk_of_a_length_is_compared_and_later_ones_every_so_often(planner: Planner) -> None:

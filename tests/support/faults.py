@@ -1,6 +1,6 @@
 """Devices that fail for real, and are killed: for tests of whatever has to survive that.
 
-`FaultyPlaces` has one device whose worker lives in a child process and follows a `Schedule` of faults, beside healthy
+`FaultyRegistry` has one device whose worker lives in a child process and follows a `Schedule` of faults, beside healthy
 ones. `Killer` sends SIGKILL to that worker at chosen points of the work, and `limited` takes a process's memory away.
 """
 
@@ -36,7 +36,7 @@ _ROOT = str(Path(__file__).parents[2])
 _PATIENCE = 60.0
 
 
-class FaultyPlaces(DeviceRegistry):
+class FaultyRegistry(DeviceRegistry):
     """One device with faults, in a child process, and healthy devices of the engines in `others`."""
 
     def __init__(self, engine: str = "webgpu", *, drivers: Path | None = None, others: Sequence[str] = ()) -> None:
@@ -106,7 +106,7 @@ def _let_children_import_tests() -> None:
 class Killer:
     """Kills the worker of a faulty device, at chosen numbers of finished tasks and at random moments after them."""
 
-    def __init__(self, known: FaultyPlaces, at: Sequence[int], *, seed: int, spread: float = 0.005) -> None:
+    def __init__(self, known: FaultyRegistry, at: Sequence[int], *, seed: int, spread: float = 0.005) -> None:
         """`at`: how many tasks are done when it strikes; within `spread` seconds, so that it hits what runs then."""
         self._known = known
         self._at = sorted(at)

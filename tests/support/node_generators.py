@@ -14,7 +14,7 @@ from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Primitive, Shape, Spec, product
 from tests.support.domains import POWER, POWER_COMPLEX, SMOOTH, SMOOTH_COMPLEX
 from tests.support.intervals import WHOLE_LIMIT, whole_range
-from tests.support.program_generator import LENGTHS, Impossible, Writer
+from tests.support.program_generator import LENGTHS, Impossible, ProgramGenerator
 
 
 def _takes(fn: str, dtype: DType, *, binary: bool) -> bool:
@@ -35,18 +35,18 @@ STEP_FUNCTIONS = {"floor", "ceil", "trunc", "rint", "sign", "signbit", "mantissa
                    "floor_divide", "remainder", "fmod", *COMPARISONS}  # fmt: skip
 
 
-def _constant(w: Writer) -> int:
+def _constant(w: ProgramGenerator) -> int:
     return w.constant(w.shape(2), w.dtype())
 
 
-def _iota(w: Writer) -> int:
+def _iota(w: ProgramGenerator) -> int:
     dtype = w.dtype()
     if dtype == "bool":
         raise Impossible
     return w.add(p.Iota(w.rng.choice(LENGTHS), dtype))
 
 
-def _unary(w: Writer) -> int:
+def _unary(w: ProgramGenerator) -> int:
     x = w.pick()
     spec = w.spec(x)
     fn = w.rng.choice(UNARY_OF[spec.dtype])
@@ -64,7 +64,7 @@ def _unary(w: Writer) -> int:
     return w.add(p.Unary(fn), x)
 
 
-def _binary(w: Writer) -> int:
+def _binary(w: ProgramGenerator) -> int:
     x = w.pick()
     spec = w.spec(x)
     dtype = spec.dtype
@@ -99,7 +99,7 @@ def _binary(w: Writer) -> int:
     return w.add(p.Binary(fn), x, y)
 
 
-def _select(w: Writer) -> int:
+def _select(w: ProgramGenerator) -> int:
     a = w.pick()
     shape, dtype = w.spec(a)
     try:
@@ -111,7 +111,7 @@ def _select(w: Writer) -> int:
     return w.add(p.Select(), condition, a, w.partner(shape, dtype))
 
 
-def _cast(w: Writer) -> int:
+def _cast(w: ProgramGenerator) -> int:
     x = w.pick()
     dtype = w.dtype()
     if is_inexact(w.spec(x).dtype) and not is_inexact(dtype) and not w.bounds[x].exact:
@@ -119,7 +119,7 @@ def _cast(w: Writer) -> int:
     return w.cast(x, dtype)
 
 
-def _reduce(w: Writer) -> int:
+def _reduce(w: ProgramGenerator) -> int:
     x = w.pick()
     spec = w.spec(x)
     fns = ["max", "min", "argmax", "argmin"] + (["any", "all"] if spec.dtype == "bool" else ["sum", "prod", "sum"])
@@ -138,13 +138,13 @@ def _reduce(w: Writer) -> int:
     return w.add(p.Reduce(fn, axes), x)  # type: ignore[arg-type]
 
 
-def _small_factors(w: Writer, x: int, count: int) -> int:
+def _small_factors(w: ProgramGenerator, x: int, count: int) -> int:
     """So that the product of this many cannot be large."""
     side = 2.0 if count <= 5 else 1.0
     return w.clip(x, -side, side) if KIND[w.spec(x).dtype] != "complex" else w.clip(x, -side / 2, side / 2)
 
 
-def _scan(w: Writer) -> int:
+def _scan(w: ProgramGenerator) -> int:
     x = w.pick(lambda spec: spec.dtype != "bool" and bool(spec.shape))
     axis = w.axis(x)
     fn = w.rng.choice(("sum", "sum", "prod", "max", "min"))
@@ -153,7 +153,7 @@ def _scan(w: Writer) -> int:
     return w.add(p.Scan(fn, axis), x)  # type: ignore[arg-type]
 
 
-def _reshape(w: Writer) -> int:
+def _reshape(w: ProgramGenerator) -> int:
     x = w.pick()
     shape = list(w.spec(x).shape)
     for _ in range(w.rng.randint(1, 3)):
@@ -173,35 +173,35 @@ def _reshape(w: Writer) -> int:
     return w.add(p.Reshape(tuple(shape)), x)
 
 
-def _permute(w: Writer) -> int:
+def _permute(w: ProgramGenerator) -> int:
     x = w.pick(lambda spec: len(spec.shape) > 1 or w.rng.random() < 0.1)
     axes = list(range(len(w.spec(x).shape)))
     w.rng.shuffle(axes)
     return w.add(p.Permute(tuple(axes)), x)
 
 
-def _broadcast(w: Writer) -> int:
+def _broadcast(w: ProgramGenerator) -> int:
     x = w.pick()
     shape = [w.rng.choice((1, 2, 3, 5)) if n == 1 and w.rng.random() < 0.7 else n for n in w.spec(x).shape]
     new = w.rng.choices((0, 1, 2), (3, 4, 1))[0]
     return w.add(p.Broadcast((*w.rng.choices((1, 2, 3, 5, 7), k=new), *shape)), x)
 
 
-def _stretch(w: Writer, length: int) -> tuple[int, int, int]:
+def _stretch(w: ProgramGenerator, length: int) -> tuple[int, int, int]:
     if w.rng.random() < 0.4:
         return 0, length, 1
     start, stop = sorted((w.rng.randint(0, length), w.rng.randint(0, length)))
     return start, stop, w.rng.choice((1, 1, 2, 3))
 
 
-def _slice(w: Writer) -> int:
+def _slice(w: ProgramGenerator) -> int:
     x = w.pick()
     stretches = [_stretch(w, length) for length in w.spec(x).shape]
     starts, stops, steps = zip(*stretches, strict=True) if stretches else ((), (), ())
     return w.add(p.Slice(starts, stops, steps), x)
 
 
-def _update(w: Writer) -> int:
+def _update(w: ProgramGenerator) -> int:
     x = w.pick()
     shape, dtype = w.spec(x)
     stretches = [_stretch(w, length) for length in shape]
@@ -210,20 +210,20 @@ def _update(w: Writer) -> int:
     return w.add(p.Update(tuple(each[0] for each in stretches), tuple(each[2] for each in stretches)), x, new)
 
 
-def _flip(w: Writer) -> int:
+def _flip(w: ProgramGenerator) -> int:
     x = w.pick()
     axes = range(len(w.spec(x).shape))
     return w.add(p.Flip(tuple(sorted(w.rng.sample(axes, w.rng.randint(min(1, len(axes)), len(axes)))))), x)
 
 
-def _pad(w: Writer) -> int:
+def _pad(w: ProgramGenerator) -> int:
     x = w.pick()
     shape, dtype = w.spec(x)
     low, high = (tuple(w.rng.choice((0, 0, 1, 2)) for _ in shape) for _ in range(2))
     return w.add(p.Pad(low, high), x, w.partner((), dtype))
 
 
-def _concatenate(w: Writer) -> int:
+def _concatenate(w: ProgramGenerator) -> int:
     x = w.pick(lambda spec: bool(spec.shape))
     shape, dtype = w.spec(x)
     axis = w.axis(x)
@@ -235,13 +235,13 @@ def _concatenate(w: Writer) -> int:
     return w.add(p.Concatenate(axis), *parts)
 
 
-def _windows(w: Writer) -> int:
+def _windows(w: ProgramGenerator) -> int:
     x = w.pick(lambda spec: any(spec.shape))
     axis = w.axis(x, 1)
     return w.add(p.Windows(axis, w.rng.randint(1, min(4, w.spec(x).shape[axis])), w.rng.choice((1, 1, 2, 3))), x)
 
 
-def _contract(w: Writer) -> int:
+def _contract(w: ProgramGenerator) -> int:
     x = w.pick(lambda spec: spec.dtype != "bool")
     shape, dtype = w.spec(x)
     axes = list(range(len(shape)))
@@ -261,20 +261,20 @@ def _contract(w: Writer) -> int:
     return w.add(p.Contract(left, right, left_batch, right_batch), x, y)
 
 
-def _axis_batch_and_index_shape(w: Writer, x: int) -> tuple[int, int, Shape]:
+def _axis_batch_and_index_shape(w: ProgramGenerator, x: int) -> tuple[int, int, Shape]:
     shape = w.spec(x).shape
     axis = w.axis(x, 0 if w.rng.random() < 0.1 else 1)
     batch = w.rng.randint(0, axis) if w.rng.random() < 0.5 else 0
     return axis, batch, shape[:batch] + w.shape(2)
 
 
-def _gather(w: Writer) -> int:
+def _gather(w: ProgramGenerator) -> int:
     x = w.pick(lambda spec: bool(spec.shape))
     axis, batch, index_shape = _axis_batch_and_index_shape(w, x)
     return w.add(p.Gather(axis, batch), x, w.indices(index_shape, w.spec(x).shape[axis]))
 
 
-def _scatter(w: Writer) -> int:
+def _scatter(w: ProgramGenerator) -> int:
     fn = w.rng.choice(("set", "add", "multiply", "maximum", "minimum"))
     x = w.pick(lambda spec: bool(spec.shape) and (fn == "set" or spec.dtype != "bool"))
     axis, batch, index_shape = _axis_batch_and_index_shape(w, x)
@@ -286,17 +286,17 @@ def _scatter(w: Writer) -> int:
     return w.add(p.Scatter(fn, axis, batch), x, indices, updates)  # type: ignore[arg-type]
 
 
-def _sort(w: Writer) -> int:
+def _sort(w: ProgramGenerator) -> int:
     x = w.pick(lambda spec: bool(spec.shape))
     return w.add(p.Sort(w.axis(x)), x)
 
 
-def _argsort(w: Writer) -> int:
+def _argsort(w: ProgramGenerator) -> int:
     x = w.pick(lambda spec: bool(spec.shape), exact=True)
     return w.add(p.Argsort(w.axis(x)), x)
 
 
-def _search(w: Writer) -> int:
+def _search(w: ProgramGenerator) -> int:
     line = w.pick(exact=True)
     shape, dtype = w.spec(line)
     if len(shape) != 1:
@@ -306,7 +306,7 @@ def _search(w: Writer) -> int:
     return w.add(p.Search(w.rng.choice(("left", "right"))), line, values)
 
 
-def _fourier(w: Writer) -> int:
+def _fourier(w: ProgramGenerator) -> int:
     x = w.pick(lambda spec: is_inexact(spec.dtype) and any(spec.shape))
     axis = w.axis(x, 1)
     length = w.spec(x).shape[axis]
@@ -318,7 +318,7 @@ def _fourier(w: Writer) -> int:
     return w.add(p.Fourier(fn, axis, length), x)  # type: ignore[arg-type]
 
 
-def _linear(w: Writer) -> int:
+def _linear(w: ProgramGenerator) -> int:
     """On x·xᴴ + 1, which is well conditioned. Factors that are not unique are multiplied together again."""
     possible = [each for each in ("float32", "float64", "complex64", "complex128") if each in w.dtypes]
     x = w.pick(lambda spec: spec.dtype in possible and len(spec.shape) >= 2 and min(spec.shape[-2:]) >= 1)
@@ -347,7 +347,7 @@ def _linear(w: Writer) -> int:
     return w.add(p.Linear(fn), a if fn != "svdvals" else x)  # type: ignore[arg-type]
 
 
-def _attend(w: Writer) -> int:
+def _attend(w: ProgramGenerator) -> int:
     """Every query sees a key: what nobody sees is NaN everywhere, which agrees with anything."""
     q = w.pick(lambda spec: KIND[spec.dtype] == "float" and len(spec.shape) >= 2)
     (*stack, n, d), dtype = w.spec(q)
@@ -357,20 +357,20 @@ def _attend(w: Writer) -> int:
     return w.add(Attend(w.rng.choice((0.0625, 0.25)), w.rng.random() < 0.5), *(w.clip(each, -4, 4) for each in given))
 
 
-def _adjoint(w: Writer, x: int) -> int:
+def _adjoint(w: ProgramGenerator, x: int) -> int:
     axes = list(range(len(w.spec(x).shape)))
     axes[-2:] = axes[:-3:-1]
     swapped = w.add(p.Permute(tuple(axes)), x)
     return w.add(p.Unary("conj"), swapped) if w.spec(x).dtype in REAL_PART else swapped
 
 
-def _matmul(w: Writer, x: int, y: int) -> int:
+def _matmul(w: ProgramGenerator, x: int, y: int) -> int:
     last = len(w.spec(x).shape) - 1
     stack = tuple(range(last - 1))
     return w.add(p.Contract((last,), (last - 1,), stack, stack), x, y)
 
 
-def _scaled_columns(w: Writer, vectors: int, sizes: int) -> int:
+def _scaled_columns(w: ProgramGenerator, vectors: int, sizes: int) -> int:
     shape, dtype = w.spec(vectors)
     row = w.add(p.Reshape((*shape[:-2], 1, shape[-1])), sizes)
     row = w.add(p.Broadcast(shape), row) if w.spec(row).shape != shape else row
@@ -378,14 +378,14 @@ def _scaled_columns(w: Writer, vectors: int, sizes: int) -> int:
     return w.add(p.Binary("multiply"), vectors, row)
 
 
-def _positive_definite(w: Writer, x: int) -> int:
+def _positive_definite(w: ProgramGenerator, x: int) -> int:
     squared = _matmul(w, x, _adjoint(w, x))
     spec = w.spec(squared)
     one = w.constant(spec.shape[-2:], spec.dtype, np.eye(spec.shape[-1]))
     return w.add(p.Binary("add"), squared, w.add(p.Broadcast(spec.shape), one) if len(spec.shape) > 2 else one)
 
 
-MAKERS: dict[type[Primitive], Callable[[Writer], int]] = {
+NODE_GENERATORS: dict[type[Primitive], Callable[[ProgramGenerator], int]] = {
     p.Constant: _constant,
     p.Iota: _iota,
     p.Unary: _unary,

@@ -38,11 +38,11 @@ LARGEST_ERROR: dict[DType, float] = {
 
 
 class Impossible(Exception):
-    """What was tried cannot be made here; the writer tries something else."""
+    """What was tried cannot be made here; the generator tries something else."""
 
 
-class Writer:
-    """Writes one program, keeping the bounds of every node."""
+class ProgramGenerator:
+    """Generates one program, with the bounds of every node."""
 
     def __init__(self, rng: random.Random, dtypes: tuple[DType, ...], max_nodes: int, max_elements: int) -> None:
         self.rng = rng
@@ -59,7 +59,9 @@ class Writer:
         self.used: set[int] = set()
 
     def write(
-        self, weights: Mapping[type[Primitive], float], makers: Mapping[type[Primitive], Callable[[Writer], int]]
+        self,
+        weights: Mapping[type[Primitive], float],
+        makers: Mapping[type[Primitive], Callable[[ProgramGenerator], int]],
     ) -> Program:
         """Add nodes by chance, one maker after the other, and return what comes of it."""
         chosen = [each for each, weight in weights.items() if weight > 0 and each is not p.Input]

@@ -18,8 +18,8 @@ from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
 from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Primitive
-from tests.support.node_generators import MAKERS
-from tests.support.program_generator import Writer, random_values
+from tests.support.node_generators import NODE_GENERATORS
+from tests.support.program_generator import ProgramGenerator, random_values
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -79,7 +79,7 @@ def random_program(
         weights = primitives
     else:
         weights = {each: WEIGHTS[each] or 1 for each in primitives}
-    return Writer(rng, tuple(dtypes), max_nodes, max_elements).write(weights, MAKERS)
+    return ProgramGenerator(rng, tuple(dtypes), max_nodes, max_elements).write(weights, NODE_GENERATORS)
 
 
 def random_inputs(program: Program, rng: random.Random) -> list[HostArray]:

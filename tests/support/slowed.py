@@ -35,7 +35,7 @@ class Slowed:
         return ran
 
 
-class SlowedPlaces(DeviceRegistry):
+class SlowedRegistry(DeviceRegistry):
     """NumPy, and one more device of this machine that can be made slower."""
 
     def __init__(self, device: str) -> None:

@@ -69,7 +69,7 @@ class Wrong:
         return ran._replace(results=spoil(ran.results, self.rng))
 
 
-class WrongPlaces(DeviceRegistry):
+class WrongRegistry(DeviceRegistry):
     """NumPy, and one more device of this machine that is wrong when `when` says so."""
 
     def __init__(self, device: str, when: When, *, seed: int = 0) -> None:

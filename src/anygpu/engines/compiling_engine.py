@@ -1,7 +1,7 @@
 """What the engines that compile have in common: programs become schedules, and schedules run through a driver.
 
 An array on such a device is a `DeviceArray`: a part of a block of memory, its shape and type, and the rules that the
-kernels before it may have found broken. Nothing waits for the device until somebody wants values.
+kernels before it may have found broken. Nothing waits for the device until values are downloaded.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ class Session:
         return True
 
     def _refuse_what_never_fits(self, plan: Schedule) -> None:
-        """Before anything is compiled: a kernel for it might be refused for a reason that helps nobody."""
+        """Raise before anything is compiled: the compiler's own refusal of such a kernel would not say why."""
         limit = self.device.limits.get("max-buffer-size")
         largest = max((slot.nbytes for slot in plan.slots), default=0)
         if limit is not None and largest > limit:
@@ -516,7 +516,7 @@ class CompilingEngine:
         self.session(device).memory.reset_peak()
 
     def bytes_in_use(self, device: Device) -> int:
-        """Of arrays, in whole blocks: not of constants, nor of what is kept for later."""
+        """The bytes of arrays, in whole blocks: without constants, and without cached memory."""
         session = self._sessions.get(device.id)
         held = session.memory.snapshot().by_owner.get(ARRAYS) if session is not None else None
         return held.bytes if held is not None else 0

@@ -34,7 +34,7 @@ class Interval(NamedTuple):
 
 
 class IndexFacts:
-    """Of every node: the range of its values, and whether none of them comes twice. Found in one pass, in order."""
+    """For every node the range of its values, and whether none of them comes twice. Found in one pass, in order."""
 
     def __init__(self, program: Program) -> None:
         self._specs = program.specs

@@ -38,7 +38,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """As in `on="webgpu"`; the first part of every device id."""
+        """The engine's name in `on="webgpu"`, and the first part of every device id."""
 
     def discover(self) -> list[Device | Unavailable]:
         """Everything this engine could use, opened no further than listing needs; devices are `usable`."""
@@ -85,7 +85,7 @@ class ProgramEngine(Engine, Protocol):
         """The values on the host, after everything that they depend on is done."""
 
     def execute(self, executable: Executable, buffers: Sequence[Buffer]) -> list[Buffer]:
-        """Run it. Results stay on the device; nobody writes to a buffer that exists."""
+        """Run it. Results stay on the device; buffers that exist are not written to."""
 
     def native(self, buffer: Buffer) -> Any:
         """The library's own array, which speaks DLPack."""

@@ -138,7 +138,7 @@ class Tuner:
         return bool(ones and guesses) and min(ones) < MARGIN * min(guesses)
 
     def _fastest(self, plan: Schedule, steps: tuple[int, ...], best: float | None) -> float | None:
-        """Of a few runs, after one that compiles; `None` when the device has no clock."""
+        """The seconds of a few runs, after one that compiles; `None` when the device has no clock."""
         fastest: float | None = None
         for run in range(RUNS + 1):
             seconds = self._measure(plan, steps)

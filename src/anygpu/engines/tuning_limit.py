@@ -1,4 +1,4 @@
-"""How long sizes of kernels may be looked for, said by whoever asks for a program to be compiled.
+"""How long kernels may be tuned, set by the caller that has a program compiled.
 
 Apart from `anygpu.engines.tuner`, because a process that has others compile for it needs no compiler to say so.
 """

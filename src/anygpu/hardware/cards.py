@@ -31,7 +31,7 @@ class Way(msgspec.Struct, frozen=True):
 class Card(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
     """One physical piece of hardware."""
 
-    #: "nvidia:0", "amd:0", … in PCI order; "cpu" for the host; "unmatched:<device id>" when nobody could say.
+    #: "nvidia:0", "amd:0", … in PCI order; "cpu" for the host; "unmatched:<device id>" when it is unknown.
     id: str
     vendor: str
     name: str

@@ -128,5 +128,5 @@ def unknown_facts(reason: str, *names: str) -> dict[str, str]:
 
 
 def reasons_for(reasons: Mapping[str, str], facts: Mapping[str, object]) -> dict[str, str]:
-    """Only the reasons that are needed: those of facts which turned out to be known are dropped."""
+    """The reasons for facts that are unknown; those of facts which turned out to be known are dropped."""
     return {name: why for name, why in reasons.items() if facts.get(name) is None}

@@ -28,7 +28,7 @@ _VIRTUAL_SCREENS = (0x1AF4, 0x15AD, 0x80EE, 0x1414)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One cause, and what mends it."""
+    """One cause, and its fix."""
 
     #: Stable, for programs: "torch_without_gpu", "no_vulkan_driver", …
     code: str
@@ -44,7 +44,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A real GPU that anybody knows of, and the devices through which it was seen to compute."""
+    """A real GPU that some source knows of, and the devices through which it was seen to compute."""
 
     name: str
     vendor: str
@@ -73,7 +73,7 @@ class DiagnosisContext(msgspec.Struct, frozen=True):
         return known + others
 
     def only_on_the_bus(self, vendor: str | None = None) -> list[PciDevice]:
-        """The GPUs that Linux lists and nobody else does."""
+        """The GPUs that only Linux lists."""
         known = {card.pci for card in self._cards} | {device.pci for device in self.inventory.gpus}
         # A card without an address is one of those on the bus, and which one makes no difference here.
         without_address = Counter(card.vendor for card in self._cards if card.pci is None)
@@ -93,7 +93,7 @@ class DiagnosisContext(msgspec.Struct, frozen=True):
 
     @property
     def seems_to_have_a_gpu(self) -> bool:
-        """Nobody names a GPU, and yet a vendor's tool stumbles over one, or there is a node for one without a bus."""
+        """Whether no source names a GPU, yet a vendor's tool fails on one, or there is a node for one without a bus."""
         stumbles = any(
             (item.engine in _VENDOR_SOURCES and item.cause != "no_device") or item.pci is not None
             for item in self.inventory.unavailable
@@ -132,7 +132,7 @@ def _is_gpu(each: PciDevice) -> bool:
 
 
 def _is_doubtful(card: Card) -> bool:
-    """Made for a device that is one of the other cards, and nobody can tell which."""
+    """Whether it was made for a device that is one of the other cards, without knowing which."""
     return card.id.startswith("unmatched:") and card.note is not None
 
 

@@ -1,4 +1,4 @@
-"""The causes that the doctor knows. Each is one pure function: it yields nothing, or a finding with what mends it."""
+"""The doctor's rules. Each is one pure function that yields nothing, or a finding with its fix."""
 
 from __future__ import annotations
 

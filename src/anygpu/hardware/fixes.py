@@ -1,4 +1,4 @@
-"""The exact commands that mend things, for the system at hand. Pure: what to type, never typed by us."""
+"""The exact commands that fix things, for the system at hand. Pure: anygpu never runs them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ LOAD_NOT_SAMPLED = "the processor's load is not sampled by a probe"
 
 
 def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """As its maker calls it; `platform.processor()` is empty or just "x86_64" on Linux."""
+    """The processor's name as its maker gives it; `platform.processor()` is empty or just "x86_64" on Linux."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
@@ -34,7 +34,7 @@ def memory_free() -> int:
 
 
 def resident_bytes(*, children: bool = False) -> int:
-    """Of this process, and on request of those that it has started, which takes some milliseconds."""
+    """The resident memory of this process and, on request, of its children, which takes some milliseconds."""
     import psutil
 
     me = psutil.Process()

@@ -93,7 +93,7 @@ def select(devices: Iterable[Device], preference: Preference) -> Selection:
 def require(
     devices: Iterable[Device], preference: Preference, missing: Iterable[Unavailable] = ()
 ) -> tuple[Device, ...]:
-    """As `select`, but raises `DeviceUnavailable` when nothing fits, with everything that is known of why."""
+    """Like `select`, but raises `DeviceUnavailable` with every known reason when nothing fits."""
     selection = select(devices, preference)
     if selection.chosen:
         return selection.chosen

@@ -142,7 +142,7 @@ class _DeviceProperties(Structure):
         ("device_type", c_int32),
         ("device_name", c_char * 256),
         ("pipeline_cache_uuid", c_uint8 * 16),
-        # Over a hundred limits that nobody asks for here: only their room, 504 bytes aligned to 8.
+        # Over a hundred limits that are not read here: only their room, 504 bytes aligned to 8.
         ("limits", c_uint64 * 63),
         ("sparse_properties", c_uint32 * 5),
     ]

@@ -55,8 +55,8 @@ def check_engine_programs(engine: Engine, device: Device, *, deep: bool = False)
         ):
             _check_transport(engine, device, array)
     reasons: set[str] = set()
-    for sheet in conformance_programs(deep=deep):
-        reasons |= _check_sheet(engine, device, sheet)
+    for suite in conformance_programs(deep=deep):
+        reasons |= _check_suite(engine, device, suite)
     _check_errors(engine, device)
     _check_compilation(engine, device)
     _check_bfloat16(engine, device)
@@ -95,17 +95,17 @@ def _run(
     return results, {lack.reason for lack in lacks}
 
 
-def _check_sheet(engine: ProgramEngine, device: Device, sheet: ConformanceProgram) -> set[str]:
-    program = sheet.program
-    wanted = lowering.run(program, sheet.inputs)
-    buffers = [engine.upload(each, device) for each in sheet.inputs]
+def _check_suite(engine: ProgramEngine, device: Device, suite: ConformanceProgram) -> set[str]:
+    program = suite.program
+    wanted = lowering.run(program, suite.inputs)
+    buffers = [engine.upload(each, device) for each in suite.inputs]
     results, reasons = _run(engine, device, program, buffers)
-    _expect(len(results) == len(wanted), f"{sheet.name}: {len(wanted)} results were wanted, {len(results)} came")
-    for result, reference, buffer in zip(sheet.results, wanted, results, strict=True):
+    _expect(len(results) == len(wanted), f"{suite.name}: {len(wanted)} results were wanted, {len(results)} came")
+    for result, reference, buffer in zip(suite.results, wanted, results, strict=True):
         wrong = _difference(reference, engine.download(buffer), result)
-        _expect(wrong is None, f"{sheet.name} on {device.id}: {result.label} {wrong}")
-    for before, buffer in zip(sheet.inputs, buffers, strict=True):
-        _expect(_same_bits(engine.download(buffer), before), f"{sheet.name}: {device.id} has written to an input")
+        _expect(wrong is None, f"{suite.name} on {device.id}: {result.label} {wrong}")
+    for before, buffer in zip(suite.inputs, buffers, strict=True):
+        _expect(_same_bits(engine.download(buffer), before), f"{suite.name}: {device.id} has written to an input")
     return reasons
 
 
@@ -144,7 +144,7 @@ def _program(op: Primitive, *inputs: HostArray) -> Program:
 
 
 def _check_errors(engine: ProgramEngine, device: Device) -> None:
-    """Errors that are in the values are NumPy's own, and nobody takes them for the device's."""
+    """Errors that are in the values are NumPy's own, and are not taken for the device's."""
     x = tame("float32", 3, 4)
     mistakes: list[tuple[type[Exception], Program, tuple[HostArray, ...]]] = []
     for dtype, outside in (("int64", 4), ("int64", -1), ("int32", 1 << 30), ("uint64", (1 << 64) - 1), ("uint8", 4)):

@@ -19,7 +19,7 @@ REFERENCE_DTYPES: tuple[DType, ...] = tuple(dtype for dtype in DTYPES if dtype !
 
 
 class ConformanceResult(NamedTuple):
-    """What one output of a sheet is, and how near it must come."""
+    """One output of a `ConformanceProgram`, and how near it must come."""
 
     label: str
     kind: ResultClass

@@ -77,7 +77,7 @@ class FakeEngine:
         self._faults = dict(faults or {})
 
     def entry(self) -> EngineEntry:
-        """As the catalogue would list it, so that a child process can make the same engine."""
+        """The entry that the catalogue would have, so that a child process can make the same engine."""
         script = _Script(name=self.name, devices=tuple(self._devices), faults=self._faults)
         return EngineEntry(
             name=self.name,

@@ -37,7 +37,7 @@ class FakeMemory:
         #: How often each method was called.
         self.allocations = 0
         self.releases = 0
-        #: Called in the middle of `allocate`, as the garbage collector might call somebody's finalizer.
+        #: Called in the middle of `allocate`, as the garbage collector might call a finalizer.
         self.during_allocate: Callable[[], object] | None = None
         self._faults: list[AllocationError] = []
 

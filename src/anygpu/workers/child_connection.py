@@ -1,7 +1,7 @@
 """The worker's side of a child that serves a device: tasks and their answers, one after the other, and its end.
 
-Whoever has the lock sends a task and waits for its answer. A watching thread learns of the child's death at once, and
-everybody who asks afterwards is told why it died.
+The thread that holds the lock sends a task and waits for its answer. A watching thread learns of the child's death at
+once, and every later request is answered with why it died.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ PROGRAMS_SENT = 512
 DROPPED_BYTES = 64 << 20
 
 CLOSE_SECONDS = 5.0
-#: How often shared memory that nobody uses is looked for.
+#: How often unused shared memory is looked for.
 _TIDY_SECONDS = 15.0
 
 _Expected = TypeVar("_Expected", bound=TaskOutcome)
 
 
 class _Use(Taken):
-    """Nobody else talks to the child in this block."""
+    """No other thread talks to the child in this block."""
 
     __slots__ = ("_connection",)
 
@@ -72,7 +72,7 @@ class _Abandoned(NamedTuple):
 
 
 class ChildConnection:
-    """With one child. Between `use` and the end of its block, nobody else talks to it."""
+    """The connection to one child. In a block of `use`, no other thread talks to the child."""
 
     def __init__(self, child: Child, device: str, generation: int, memory_kind: SegmentKind | None) -> None:
         """Takes the child over."""
@@ -84,7 +84,7 @@ class ChildConnection:
         self.shared = SharedMemory(device, kind=memory_kind) if self.link.passes_descriptors else None
         #: Of the last task.
         self.number = 0
-        #: Handles that nobody has any more, of which the child has not been told.
+        #: Handles without a reference, of which the child has not been told.
         self.dropped: deque[int] = deque()
         self._dropped_bytes = 0
         #: By the number of their task.
@@ -156,7 +156,7 @@ class ChildConnection:
         except LinkClosed:
             raise self._lost() from None
         except BaseException:
-            # Nobody knows how much of it was sent.
+            # It is unknown how much of it was sent.
             self.finish("it was interrupted")
             raise
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -206,7 +206,7 @@ class ChildConnection:
         waiting = shared.unannounced if shared is not None else deque[Segment]()
         while waiting:
             segment = waiting.popleft()
-            if segment.closed:  # given back before anybody used it
+            if segment.closed:  # given back before it was used
                 continue
             attached.append(segment)
             if len(attached) == MOST_DESCRIPTORS and waiting:
@@ -225,7 +225,7 @@ class ChildConnection:
             segment.sent()
 
     def _forget(self, number: int) -> None:
-        """The answer of an abandoned call has come: nobody uses its memory now, and nobody wants its results."""
+        """The answer of an abandoned call has come: its memory is free now, and its results are dropped."""
         abandoned = self.abandoned.pop(number, None)
         if abandoned is not None:
             for block in abandoned.blocks:
@@ -258,7 +258,7 @@ class ChildConnection:
         return self.shared is not None and self.shared.out < MOST_OUT // 2
 
     def drop(self, handle: int, nbytes: int) -> None:
-        """Nobody has the handle any more. From a finaliser: on any thread, at any moment, without the lock."""
+        """The handle has no reference left. Called by a finaliser: on any thread, at any moment, without the lock."""
         if self._end is not None:
             return
         self.dropped.append(handle)
@@ -267,7 +267,7 @@ class ChildConnection:
             self.tidy()
 
     def tidy(self) -> None:
-        """Tell the child what is not needed any more, unless somebody is using it: then they do. Takes the lock."""
+        """Tell the child what can be freed. If another thread has the lock, its next task says so instead."""
         with Taken(self._lock, 0) as taken:
             if not taken:
                 return
@@ -332,7 +332,7 @@ class ChildConnection:
         return self._gone()
 
     def died(self) -> None:
-        """From the watcher: whoever waits for an answer sees it too, and says so first."""
+        """Called by the watcher. A thread that waits for an answer sees it too, and reports it first."""
         with self._lock:
             if self._end is None:
                 self._lost()
@@ -363,7 +363,7 @@ def _let_go(child: Child, process_id: int) -> None:
 
 
 def _watch(reference: weakref.ref[ChildConnection], link: Link) -> None:
-    """Until the child closes its end, which it does when it dies; now and then, look for memory that nobody uses."""
+    """Wait until the child closes its end, which it does when it dies; meanwhile free unused memory now and then."""
     if not hasattr(select, "poll"):
         return
     poll = select.poll()

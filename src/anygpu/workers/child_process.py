@@ -23,7 +23,7 @@ class Child:
 
     def __init__(self, request: ChildRequest, *, serves: bool, by_port: bool | None = None) -> None:
         """With `serves` the child is told how to reach `link`. Raises OSError where no child can be started."""
-        # A file and not a pipe: a driver that floods it cannot block, and nobody has to read it in time.
+        # A file and not a pipe: a driver that floods it cannot block, and it need not be read in time.
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self.link: Link | None = None
         invitation: Invitation | None = None
@@ -86,7 +86,7 @@ class Child:
 
 
 def how_it_ended(code: int) -> str:
-    """As in "the process ended by SIGSEGV"."""
+    """The end of a sentence: "by SIGSEGV", "with exit code 1"."""
     if code >= 0:
         return f"with exit code {code}"
     try:

@@ -233,7 +233,7 @@ class Server:
 
 
 def _know(spec: Spec) -> None:
-    """NumPy knows bfloat16 only once somebody has imported it, as the sender has."""
+    """NumPy knows bfloat16 only once ml_dtypes is imported, as it is in the sender."""
     if spec.dtype == "bfloat16":
         with contextlib.suppress(ImportError):
             import ml_dtypes  # noqa: F401

@@ -79,8 +79,8 @@ def _is_compiled() -> bool:
 
 
 def _interpreter() -> str:
-    # What an application that embeds Python has told multiprocessing holds for our children too. If nobody has loaded
-    # that module, nobody has told it anything.
+    # An interpreter that an embedding application has set for multiprocessing is used for our children too. If that
+    # module is not loaded, none was set.
     spawn = sys.modules.get("multiprocessing.spawn")
     told = os.fsdecode(spawn.get_executable() or "") if spawn is not None else ""
     if told and told != sys.executable:

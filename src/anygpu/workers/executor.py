@@ -270,7 +270,7 @@ class Executor:
             return self.engine.memory(self.device)
 
     def reclaim(self) -> int:
-        """Also of arrays in dead cycles."""
+        """Give back cached memory of the device, also that of arrays in unreachable cycles."""
         gc.collect()
         if not isinstance(self.engine, Reclaims):
             return 0

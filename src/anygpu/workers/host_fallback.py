@@ -60,7 +60,7 @@ def run_with_host(
 
 
 def _needed_later(program: Program, part: Sequence[int], after: int) -> list[int]:
-    """Which results of a part somebody outside of it needs."""
+    """The results of a part that other parts, or the caller, need."""
     inside = set(part)
     users = [node.inputs for position, node in enumerate(program.nodes) if position >= after]
     needed = {source for inputs in users for source in inputs} | set(program.outputs)

@@ -1,8 +1,8 @@
 """The way between a worker and its child: whole messages, and with them descriptors of shared memory.
 
-A message is its length in eight bytes, and then its bytes. There is no thread behind it: whoever calls sends and waits.
-Where the system has socket pairs, both ends exist before the child does, and nobody else can get in between. Windows
-has none that a child can inherit: there the child connects to a port of this machine and shows a secret.
+A message is its length in eight bytes, and then its bytes. The calling thread sends and waits; there is no other.
+Where the system has socket pairs, both ends exist before the child does, and no other process can get in between.
+Windows has none that a child can inherit: there the child connects to a port of this machine and shows a secret.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 _HEAD = struct.Struct("<Q")
 _ROOM = 64 << 10
 
-#: So many descriptors fit into one message; Linux allows 253.
+#: Descriptors that fit into one message; Linux allows 253.
 MOST_DESCRIPTORS = 64
 
 HAS_SOCKET_PAIRS = sys.platform != "win32"
@@ -49,7 +49,7 @@ class Link:
         return self._socket.fileno()
 
     def send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Raises `LinkClosed` when nobody is there to read it."""
+        """Raises `LinkClosed` when the other end is gone."""
         parts = [_HEAD.pack(len(data)), data]
         try:
             if descriptors:
@@ -136,14 +136,14 @@ class Link:
         return self._descriptors.popleft()
 
     def shut_down(self) -> None:
-        """Let both ends find it closed, whoever is waiting there."""
+        """Close it for both ends, also for a thread that is waiting there."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
 
     def close(self) -> None:
-        """Give up this end only, without a word to the other if somebody else has it too."""
+        """Close this end only. The other end does not notice while another process holds this one too."""
         self._socket.close()
 
 
@@ -196,7 +196,7 @@ def taken_up(address: str) -> Link:
 
 
 def _let_in(listening: socket.socket, secret: str, timeout: float) -> socket.socket:
-    """The one who knows the secret; anybody of this machine may knock."""
+    """Accept the peer that sends the secret; any local process can connect."""
     deadline = time.monotonic() + timeout
     with listening:
         while True:

@@ -21,7 +21,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     skip: tuple[str, ...] = ()
     #: The child ends itself after this many seconds, whatever happens to its parent.
     seconds: float = 60.0
-    #: Where a child that has finished waits for whoever makes it the worker of a device; without it, it ends.
+    #: Where a child that has finished waits to become the worker of a device; without it, the child ends.
     serve_at: str | None = None
 
 

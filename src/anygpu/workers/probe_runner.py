@@ -37,8 +37,8 @@ def run_probes(
 ) -> dict[str, list[ProbeItem]]:
     """Probe the engines (and the cards) in parallel. Returns within the deadline, whatever the drivers do.
 
-    The children of engines that are named in `adopt` stay when they have verified a device, and are put there: whoever
-    gives it either makes them workers or closes them.
+    The children of engines that are named in `adopt` stay when they have verified a device, and are put there: the
+    caller either makes them workers or closes them.
     """
     targets: dict[str, EngineEntry | None] = {}
     results: dict[str, list[ProbeItem]] = {}

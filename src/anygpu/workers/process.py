@@ -326,7 +326,7 @@ class ProcessWorker:
         with self._connection.use():
             if self._connection.shared is not None:
                 self._connection.shared.reclaim()
-            # What nobody has any more, and shared memory that is gone, is told with the task.
+            # The task also tells of handles without a reference, and of shared memory that is gone.
             return self._connection.unwrap(
                 self._connection.request(task_messages.ReclaimMemory()), task_messages.Reclaimed
             ).nbytes

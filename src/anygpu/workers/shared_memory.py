@@ -88,7 +88,7 @@ class Segment:
         mapped, self._map = self._map, None
         if mapped is not None:
             del self.bytes
-            # Somebody may still look at a view of it; then it goes with the last of these.
+            # There may still be views of it; then it goes with the last of these.
             with contextlib.suppress(BufferError):
                 mapped.close()
 
@@ -151,7 +151,7 @@ def _named(name: str, nbytes: int) -> mmap.mmap:
 class SharedMemory:
     """The worker's side: a pool of segments, and news of them for the child.
 
-    `allocate` is called by whoever has the worker's lock; what comes back may come at any moment, from finalisers.
+    The caller of `allocate` must hold the worker's lock; blocks may come back at any moment, from finalisers.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class SharedMemory:
         self._closed = False
         #: Bytes of every segment that exists, by its number.
         self._sizes: dict[int, int] = {}
-        #: Results that somebody has.
+        #: Results that are in use.
         self.out = 0
         #: What the child has not been told yet.
         self.unannounced: deque[Segment] = deque()

@@ -101,7 +101,7 @@ class Envelope(WireRecord, frozen=True):
 
     number: int
     task: ChildTask | None
-    #: Handles that nobody has any more.
+    #: Handles without a reference.
     dropped: tuple[int, ...] = ()
     #: Segments that will not be used again.
     forgotten: tuple[int, ...] = ()
@@ -133,7 +133,7 @@ class RunDone(WireRecord, frozen=True, tag="done"):
     device_seconds: float | None
     peak_bytes: int | None
     driver: DriverWork | None
-    #: Nodes of the program that ran on the host. The lines are filled in by whoever has them.
+    #: Nodes of the program that ran on the host. The worker's side fills in their lines.
     hosted: list[tuple[int, HostOperation]]
     unknown: dict[str, str]
 
@@ -167,7 +167,7 @@ class TaskFailed(WireRecord, frozen=True, tag="failed"):
     error: str
     message: str
     fields: dict[str, Any]
-    #: Where it came from, for what nobody expected.
+    #: The traceback, for errors that are not expected.
     trace: str
 
 

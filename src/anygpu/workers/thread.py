@@ -150,7 +150,7 @@ class ThreadWorker:
             return LocalHandle(self, resident.buffer, resident.spec)
 
     def download(self, handle: Handle) -> HostArray:
-        """May share memory with what is on the device, which nobody writes to."""
+        """The result may share memory with the array on the device, which is never written to."""
         with self._lock, self._use:
             return self._executor.download(self._own(handle))
 
@@ -228,7 +228,7 @@ class _Use:
 
 
 def owned(values: HostArray, taken: Sequence[HostArray]) -> HostArray:
-    """The values in memory that nobody else has, as C lays them out, to be written to; copied unless they are."""
+    """The values in writable memory of their own, in C order; copied if they are not there already."""
     in_order = values.flags.c_contiguous and values.flags.writeable
     if in_order and not any(np.may_share_memory(values, each) for each in taken):
         return values

@@ -20,7 +20,7 @@ from anygpu.receipts import DriverWork, HostOperation, Phases
 
 
 class Handle(Protocol):
-    """An array that stays on a worker's device. When nobody has it any more, its memory is free again.
+    """An array that stays on a worker's device. Its memory is freed with the last reference to it.
 
     Once its worker is gone, every use raises `DeviceLost` with the generation that the handle belonged to.
     """
@@ -61,7 +61,7 @@ class Lending(Protocol):
     """A worker to which values cross in memory that can be kept."""
 
     def upload_and_lend(self, values: HostArray) -> tuple[Handle, HostArray | None]:
-        """Upload, and the values in the memory that they crossed in, where nobody writes to it until they are gone.
+        """Upload, and return the values in the memory that they crossed in, which stays unchanged as long as they live.
 
         `None` if there is no such memory, or none to spare.
         """
@@ -123,13 +123,13 @@ class Worker(Protocol):
     def memory(self) -> Memory: ...
 
     def reclaim(self) -> int:
-        """Give back the memory that is kept for later calls, and that of arrays nobody has any more.
+        """Give back the memory that is cached for later calls, and that of arrays without a reference.
 
         How many bytes of the device's memory that was, as far as the engine counts them.
         """
 
     def kill(self) -> None:
-        """From another thread, while it is busy: end its process, if it has one. Who waits gets `DeviceLost`."""
+        """From another thread, while it is busy: end its process, if it has one. A waiting caller gets `DeviceLost`."""
 
     def close(self) -> None:
         """Let go of the device. May be called twice."""

@@ -95,7 +95,7 @@ class JaxEngine:
         return self._executables.get((program.key, device.id), compiled)
 
     def upload(self, values: HostArray, device: Device) -> jax.Array:
-        # jax may keep the memory that it is given, so it gets a copy that nobody else knows.
+        # jax may keep the memory that it is given, so it gets a copy of its own.
         copy = np.array(values, values.dtype.newbyteorder("="), order="C")
         with jax.enable_x64(True):
             return jax.device_put(copy, lowering.home(copy.dtype.name, self._found[device.id]))  # type: ignore[arg-type]

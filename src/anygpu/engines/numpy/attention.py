@@ -10,7 +10,7 @@ from anygpu._typing import HostArray
 def attended(
     q: HostArray, k: HostArray, v: HostArray, bias: HostArray | None = None, *, scale: float, causal: bool
 ) -> HostArray:
-    """As `Attend` has it; axes in front of the last two broadcast. The caller has told NumPy to be quiet about NaN."""
+    """The result of `Attend`; axes in front of the last two broadcast. The caller silences NumPy's warnings."""
     # float16 is summed up in float32, as every engine does.
     wide = np.result_type(q.dtype, np.float32)
     q_wide, k_wide, v_wide = (each.astype(wide, copy=False) for each in (q, k, v))

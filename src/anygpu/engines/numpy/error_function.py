@@ -26,7 +26,7 @@ _STRETCH = 1 << 14
 
 
 def erf(x: HostArray) -> HostArray:
-    """Of floats; those of single precision and less are at most 0.54 of a last digit away, as the type rounds."""
+    """The error function of floats. In single precision and less it is at most 0.54 of a last digit away."""
     if x.dtype.itemsize > 4:
         return np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
     result = np.empty(x.shape, x.dtype)

@@ -16,7 +16,7 @@ from anygpu.engines.opencl import errors
 from anygpu.engines.opencl.declarations import WITHOUT_HEADER, with_declarations
 from anygpu.errors import InvalidKernel, InvalidProgram
 
-#: Compiled texts that are kept, whoever still uses them or not.
+#: Compiled texts that are cached, in use or not.
 KEPT_TEXTS = 1024
 
 #: How many runs of a kernel are timed to know how long it takes: the first may have been unlucky.
@@ -195,7 +195,7 @@ class Builder:
 
     def _compiled(self, text: str, options: list[str]) -> Any:
         with warnings.catch_warnings():
-            # A compiler may say something about a text that it takes: nobody can do anything about it.
+            # A compiler may print warnings about a text that it takes, which the user cannot act on.
             warnings.simplefilter("ignore", cl.CompilerWarning)
             # Made from pyopencl's inner program, because the outer one keeps binaries where we do not see them.
             return cl.Program(cl._cl._Program(self._context, text)).build(options)

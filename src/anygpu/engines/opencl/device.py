@@ -70,7 +70,7 @@ def target_of(device: Any, described: Device) -> Target:
 
 
 def _bindings(device: Any) -> int:
-    """As many buffers as a kernel's parameters have room for, when each comes with an offset, and one number more."""
+    """The number of buffers that a kernel's parameters have room for, each with an offset, and one number more."""
     pointer, number = int(device.address_bits) // 8, 4
     return (int(device.max_parameter_size) - number) // (pointer + number)
 

@@ -42,7 +42,7 @@ class BoundPart(NamedTuple):
 
 
 class OpenCLBlock:
-    """A piece of memory. It lives as long as somebody holds it: a driver's caller, or a view of its bytes."""
+    """A piece of memory. It lives as long as it is held: by a driver's caller, or by a view of its bytes."""
 
     __slots__ = ("__weakref__", "_parts", "_whole", "buffer", "host", "last_use", "nbytes")
 
@@ -57,7 +57,7 @@ class OpenCLBlock:
         self._parts: dict[tuple[int, int], BoundPart] = {}
 
     def part(self, offset: int, nbytes: int) -> BoundPart:
-        """As small as can be: what a kernel does with two parts that overlap is undefined in OpenCL."""
+        """The smallest part: what a kernel does with two parts that overlap is undefined in OpenCL."""
         # An empty part may begin where the block ends; it is never looked at, but something must be given.
         if (offset == 0 and nbytes + 3 >= self.nbytes) or offset >= self.nbytes:
             return self._whole
@@ -160,7 +160,7 @@ class MappedBlockMemory:
         mapped.base.release(self._queue)
 
     def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes:
-        # The mapping ends with the view: pyopencl releases it when nobody holds it any more.
+        # The mapping ends with the view: pyopencl releases it with its last reference.
         flags = cl.map_flags.READ | (cl.map_flags.WRITE if writable else 0)
         return LentView(self._map(extent, flags), (extent.block, owner), writable=writable).array()
 
@@ -258,7 +258,7 @@ def _arrive(arriving: tuple[Any, Bytes, Bytes]) -> None:
 def _adopted(context: Any, array: Bytes) -> OpenCLBlock | None:
     if not array.nbytes:
         return None
-    # The device promises never to write, so an array that nobody may write to can be lent as well.
+    # The device promises never to write, so a read-only array can be lent as well.
     flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
     return OpenCLBlock(cl.Buffer(context, flags, hostbuf=array), array.nbytes, array)
 

@@ -8,7 +8,7 @@ from anygpu.engines.torch.site import Step
 
 
 def _negative(x: torch.Tensor) -> torch.Tensor:
-    """Of both parts; torch subtracts from 0, and gives 0 for 0."""
+    """Negate both parts; torch subtracts from 0, and gives 0 for 0."""
     return torch.view_as_complex(-torch.view_as_real(x))
 
 

@@ -88,7 +88,7 @@ class TorchEngine:
         return self._executables.get((program.key, device.id), compiled)
 
     def upload(self, values: HostArray, device: Device) -> torch.Tensor:
-        # A copy whose memory nobody else knows: on the CPU that is all there is to do.
+        # A copy in memory of its own: on the CPU that is all there is to do.
         copy = np.array(values, values.dtype.newbyteorder("="), order="C")
         if copy.dtype.name == "bfloat16":
             tensor = torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16)
@@ -168,7 +168,7 @@ def _runs_backwards(array: Any) -> bool:
 
 
 def _place(device: Device) -> str:
-    """As torch names it: `torch:cuda:1` is its `cuda:1`. ROCm devices are called rocm here, as they call themselves."""
+    """The device as torch names it: `torch:cuda:1` is its `cuda:1`. ROCm devices are called rocm here."""
     return device.id.removeprefix("torch:").replace("rocm", "cuda")
 
 

@@ -28,7 +28,7 @@ def install() -> None:
 
 def _quick(parser: Any) -> Any:
     plainly = parser.parse_type
-    # cffi calls it with a lock of its own; this one is for whoever else might.
+    # cffi calls it with a lock of its own; this lock is for other callers.
     lock = threading.RLock()
 
     def parse_type(text: str) -> Any:

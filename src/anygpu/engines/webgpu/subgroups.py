@@ -22,7 +22,7 @@ fn ask(@builtin(local_invocation_index) lane: u32, @builtin(subgroup_size) size:
 
 
 def subgroup_size(opened: Any, *, software: bool) -> int:
-    """0 when nobody knows."""
+    """The size, or 0 when it is unknown."""
     if not {"subgroup", "subgroups"} & set(opened.features):
         return 0
     if software:

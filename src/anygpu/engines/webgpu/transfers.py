@@ -18,7 +18,7 @@ from anygpu.engines.driver import Bytes
 from anygpu.engines.webgpu.bind_groups import round_up
 from anygpu.engines.webgpu.gate import Gate
 
-#: So much is written before the device is told to begin with it.
+#: Bytes that are written before the device is told to begin with them.
 UPLOAD_PIECE = 16 << 20
 
 #: Downloads of more go in several batches, so many of them under way at once.
@@ -147,7 +147,7 @@ class Downloads:
         view = np.frombuffer(mapped.read_mapped(copy=False), np.uint8)
         for piece in batch:
             _, offset, nbytes = sources[piece.source]
-            before = offset % 4  # bytes of the first word that nobody wants
+            before = offset % 4  # bytes of the first word that were not asked for
             first, last = max(before, piece.result_offset), min(before + nbytes, piece.result_offset + piece.nbytes)
             shift = piece.mapped_offset - piece.result_offset
             targets[piece.source][first - before : last - before] = view[first + shift : last + shift]
