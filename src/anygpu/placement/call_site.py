@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from anygpu.array.trace.traced import Traced
 from anygpu.engines.catalogue import traits_of
 from anygpu.engines.tuner import budget as tuning_budget
-from anygpu.errors import DeviceLost, DeviceUnavailable, InvalidOption
+from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, DeviceKind
-from anygpu.hardware.selection import matches_name, require, select
+from anygpu.hardware.selection import select
 from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options
-from anygpu.placement.planner import Planner
+from anygpu.placement.planner import Planner, first_choice, lacking, usable_bytes
 from anygpu.placement.strategies import Chunked, SingleDevice, SplitAcrossDevices, Strategy
 from anygpu.placement.trust import Trust, may_warn
 from anygpu.placement.values import narrowing, on_numpy
@@ -28,11 +28,6 @@ from anygpu.program.costs import OperationClass, program_cost
 from anygpu.program.graph import Program
 from anygpu.receipts import HostNote, HostOperation
 from anygpu.units import readable_bytes, readable_seconds
-from anygpu.workers.open import default_budget
-
-#: Of a device's free memory: the rest is for what others do there, and for what allocators round up.
-_USABLE = 0.8
-
 
 #: Programs of one function for one kind of arguments, for when something that decides changes back and forth.
 MOST_PROGRAMS = 4
@@ -512,48 +507,3 @@ class CallSite:
         if not facts.calibrated:
             return "it is not calibrated yet: run `anygpu calibrate` for a better prediction."
         return f"computing takes {readable_seconds(phases.run)} of that."
-
-
-def first_choice(devices: Sequence[Device], on: Sequence[str]) -> tuple[list[Device], list[Device]]:
-    """The devices that the first matching name of `on` means, and the others."""
-    for name in on:
-        first = [device for device in devices if matches_name(device, name)]
-        if first:
-            return first, [device for device in devices if device not in first]
-    return list(devices), []
-
-
-def lacking(planner: Planner, device: str, program: Program, options: Options) -> str | None:
-    """A sentence that names what the device cannot do of the program; `None` when it can do it all."""
-    try:
-        lacks = planner.worker(device, options).supports(program)
-    except DeviceLost:
-        # It died of something else: asking can be repeated, and its next generation knows as much.
-        lacks = planner.worker(device, options).supports(program)
-    if not lacks:
-        return None
-    first = lacks[0]
-    line = program.lines[first.node]
-    at = f" ({line[0]}:{line[1]})" if line is not None else ""
-    more = f", and {len(lacks) - 1} more" if len(lacks) > 1 else ""
-    return f"{device} cannot do {program.nodes[first.node].op.name}{at}: {first.reason}{more}."
-
-
-def usable_bytes(device: Device) -> int | None:
-    """The bytes that a program may take there; `None` when that is not known."""
-    budget = default_budget()
-    free = device.memory_free if device.memory_free is not None else device.memory_total
-    usable = None if free is None else int(free * _USABLE)
-    if budget is None:
-        return usable
-    return budget if usable is None else min(budget, usable)
-
-
-def no_device(planner: Planner, options: Options) -> DeviceUnavailable | None:
-    """The error for a preference that no device of this machine fits; `None` when one does."""
-    machine = planner.machine()
-    try:
-        require(machine.devices, options.preference, machine.unavailable)
-    except DeviceUnavailable as error:
-        return error
-    return None

@@ -10,9 +10,9 @@ import numpy as np
 
 from anygpu.errors import AnyGPUError, name_of, text_of
 from anygpu.placement.call import Call
-from anygpu.placement.call_site import COPIED_PER_SECOND, LOOK, MOST_SKIPPED, CallSite, lacking
+from anygpu.placement.call_site import COPIED_PER_SECOND, LOOK, MOST_SKIPPED, CallSite
 from anygpu.placement.check import compared, learn_flags, pin
-from anygpu.placement.planner import Planner
+from anygpu.placement.planner import Planner, lacking
 from anygpu.placement.strategies import as_arguments, execute
 from anygpu.placement.trust import Sample, peculiarity, sample_of
 from anygpu.plan.choosing import DOUBT

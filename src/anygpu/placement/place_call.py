@@ -16,12 +16,12 @@ from anygpu.errors import AnyGPUError, DeviceUnavailable, NotRecordable, Unsuppo
 from anygpu.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.hardware.device import DeviceKind
 from anygpu.placement.call import Call, Known, call_of
-from anygpu.placement.call_site import LARGE, CallSite, no_device
+from anygpu.placement.call_site import LARGE, CallSite
 from anygpu.placement.check import check_now, hear_numpy, judge_returned
 from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore, why_not_elsewhere
 from anygpu.placement.opaque import place_opaque
-from anygpu.placement.planner import Planner
+from anygpu.placement.planner import Planner, no_device
 from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
 from anygpu.placement.strategies import SingleDevice, as_arguments, execute
 from anygpu.placement.trust import Filters, code_of, is_finite, is_shown, loud, modes_now, sample_of, warns

@@ -6,15 +6,15 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from anygpu.array.trace.tracing import trace
-from anygpu.errors import AnyGPUError
+from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.selection import matches_name
+from anygpu.hardware.selection import matches_name, require
 from anygpu.placement.background import Background
 from anygpu.placement.calibrate import calibrate, recalled, remember
 from anygpu.placement.mismatches import Mismatch
@@ -25,6 +25,7 @@ from anygpu.plan.predicting import Expected, predict
 from anygpu.program.costs import OperationClass
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry, registry
+from anygpu.workers.open import default_budget
 from anygpu.workers.worker import Worker
 
 #: Looking at the machine costs this much: it is worth it once calls have taken as long.
@@ -35,6 +36,9 @@ _CALIBRATION_SECONDS = 2.0
 _TRIAL_SECONDS = 1.0
 #: Disagreements that are remembered.
 _MISMATCHES = 100
+#: Of a device's free memory: the rest is for what others do there, and for what allocators round up.
+_USABLE = 0.8
+
 #: Before anything is known: no device answers sooner.
 _FLOOR = 5e-5
 
@@ -245,6 +249,51 @@ class Planner:
 
 
 _NOTHING: Mapping[str, float] = {}
+
+
+def first_choice(devices: Sequence[Device], on: Sequence[str]) -> tuple[list[Device], list[Device]]:
+    """The devices that the first matching name of `on` means, and the others."""
+    for name in on:
+        first = [device for device in devices if matches_name(device, name)]
+        if first:
+            return first, [device for device in devices if device not in first]
+    return list(devices), []
+
+
+def lacking(planner: Planner, device: str, program: Program, options: Options) -> str | None:
+    """A sentence that names what the device cannot do of the program; `None` when it can do it all."""
+    try:
+        lacks = planner.worker(device, options).supports(program)
+    except DeviceLost:
+        # It died of something else: asking can be repeated, and its next generation knows as much.
+        lacks = planner.worker(device, options).supports(program)
+    if not lacks:
+        return None
+    first = lacks[0]
+    line = program.lines[first.node]
+    at = f" ({line[0]}:{line[1]})" if line is not None else ""
+    more = f", and {len(lacks) - 1} more" if len(lacks) > 1 else ""
+    return f"{device} cannot do {program.nodes[first.node].op.name}{at}: {first.reason}{more}."
+
+
+def usable_bytes(device: Device) -> int | None:
+    """The bytes that a program may take there; `None` when that is not known."""
+    budget = default_budget()
+    free = device.memory_free if device.memory_free is not None else device.memory_total
+    usable = None if free is None else int(free * _USABLE)
+    if budget is None:
+        return usable
+    return budget if usable is None else min(budget, usable)
+
+
+def no_device(planner: Planner, options: Options) -> DeviceUnavailable | None:
+    """The error for a preference that no device of this machine fits; `None` when one does."""
+    machine = planner.machine()
+    try:
+        require(machine.devices, options.preference, machine.unavailable)
+    except DeviceUnavailable as error:
+        return error
+    return None
 
 
 def allows_numpy(options: Options) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from anygpu.placement.call_site import CallSite, usable_bytes
+from anygpu.placement.call_site import CallSite
 from anygpu.placement.place_call import choose
-from anygpu.placement.planner import Planner
+from anygpu.placement.planner import Planner, usable_bytes
 from anygpu.placement.strategies import Chunked
 from anygpu.plan.batching import SIZES
 from anygpu.plan.choosing import Choice

@@ -17,9 +17,8 @@ from anygpu.errors import AnyGPUError, text_of
 from anygpu.fallback_warnings import warn_fallback
 from anygpu.hardware.device import DeviceKind
 from anygpu.hardware.selection import select
-from anygpu.placement.call_site import first_choice, lacking, no_device
 from anygpu.placement.options import Options
-from anygpu.placement.planner import Planner
+from anygpu.placement.planner import Planner, first_choice, lacking, no_device
 from anygpu.plan.choosing import DOUBT, DeviceChooser
 from anygpu.plan.predicting import predict
 from anygpu.streams.checking import ChunkCheck

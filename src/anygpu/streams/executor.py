@@ -20,9 +20,8 @@ from anygpu.array.trace.tracing import trace
 from anygpu.engines.numpy import lowering
 from anygpu.errors import AnyGPUError, InvalidOption, Unsupported, text_of
 from anygpu.fallback_warnings import ran_on_host
-from anygpu.placement.call_site import lacking
 from anygpu.placement.executing import Executing
-from anygpu.placement.planner import Planner
+from anygpu.placement.planner import Planner, lacking
 from anygpu.placement.retry import LockedTask, recover
 from anygpu.placement.strategies import merge_runs
 from anygpu.placement.values import narrowing
