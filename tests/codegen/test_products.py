@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -73,3 +75,12 @@ def test_work_is_counted() -> None:
     (kernel,) = plan(lambda x, y: x @ y, spec(65, 63), spec(63, 127), target=CARD).kernels
     assert kernel.flops == 2.0 * 65 * 63 * 127
     assert kernel.bytes_moved == 4.0 * (65 * 63 + 63 * 127 + 65 * 127)
+
+
+@every_target
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_accessors_that_are_called_are_there(target: Target, n: int) -> None:
+    """Blocks of few columns have vectors that are narrower than those in which WGSL reads a buffer."""
+    for kernel in plan(lambda x: x @ x.T, spec(n, 384), target=target).kernels:
+        for name in set(re.findall(r"\b((?:load|store)_\w+)\(", kernel.source)):
+            assert re.search(rf"\b(?!return)\w+ {name}\(", kernel.source), (name, kernel.source)

@@ -249,11 +249,13 @@ def _product_kernel(
     written = [builder.stored[node].buffer for node in accessors.group.members]
     written += [partial.name] if partial is not None else []
     kernel = TemplateKernel(builder, text, accessors.scalar_functions(partial), written)
-    flags = accessors.vectors if tiling.vector > 1 else Vectors()
+    # A buffer in WGSL is read in vectors of one width only; narrower blocks load their elements one by one.
+    has_accessors = tiling.vector == WGSLVectors.width if isinstance(text, WGSLPrinter) else tiling.vector > 1
+    flags = accessors.vectors if has_accessors else Vectors()
     accessors.in_vectors.clear()
     if isinstance(text, WGSLPrinter):
         text.declare_in_vectors(None)
-    in_vectors = accessors.vector_texts(text, tiling, partial) if tiling.vector > 1 else []
+    in_vectors = accessors.vector_texts(text, tiling, partial) if has_accessors else []
     if isinstance(text, WGSLPrinter):
         text.declare_in_vectors(accessors.in_vectors)
     type = compute_type(builder.program.specs[found.node].dtype)
