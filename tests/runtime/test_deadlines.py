@@ -176,7 +176,7 @@ def test_an_error_of_one_does_not_cost_the_others_theirs(caplog: pytest.LogCaptu
     deadlines.add(2, "good", now)
     assert told.wait(PATIENCE)
     deadlines.close()
-    assert "time is over" in caplog.text
+    assert "deadline has passed" in caplog.text
 
 
 def test_entries_of_those_that_are_done_do_not_pile_up() -> None:
