@@ -50,6 +50,20 @@ def _imitate_attribute() -> Callable[[Array, str, Tracer], Any]:
     return attribute
 
 
+def _get_item() -> Callable[[Array, Any], Array]:
+    from anygpu.array.core.indexing import get
+
+    return get
+
+
+def _set_item() -> Callable[[Array, Any, Any], None]:
+    from anygpu.array.core.indexing import put_at
+
+    return put_at
+
+
+overrides.get_item.connect(_get_item)
+overrides.set_item.connect(_set_item)
 overrides.call_ufunc.connect(_call_ufunc)
 overrides.call_plain_ufunc.connect(_call_plain_ufunc)
 overrides.call_function.connect(_call_function)

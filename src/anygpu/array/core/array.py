@@ -22,7 +22,15 @@ from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
 from anygpu.array.core.expression import Value, active_tracer, compute, linearise
 from anygpu.array.core.methods import NumpyMethods
 from anygpu.array.core.operators import Operators
-from anygpu.array.core.overrides import call_function, call_plain_ufunc, call_ufunc, imitate_attribute, override
+from anygpu.array.core.overrides import (
+    call_function,
+    call_plain_ufunc,
+    call_ufunc,
+    get_item,
+    imitate_attribute,
+    override,
+    set_item,
+)
 from anygpu.array.core.recording import Operand, binary, dtype_name
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import SharedState, View, write
@@ -108,7 +116,7 @@ class Array(NumpyMethods, Operators):
         if tracer is None or name.startswith("_") or not hasattr(self._imitated, name):
             shown = type(self).__name__ if tracer is None else f"numpy.{self._imitated.__name__}"
             raise AttributeError(f"{shown!r} object has no attribute {name!r}", name=name, obj=self)
-        return imitate_attribute(self, name, tracer)
+        return imitate_attribute.call(self, name, tracer)
 
     # Facts
 
@@ -313,25 +321,21 @@ class Array(NumpyMethods, Operators):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if not options and method == "__call__":
-            result = call_plain_ufunc(ufunc, inputs)
+            result = call_plain_ufunc.call(ufunc, inputs)
             if result is not None:
                 return result
-        return call_ufunc(ufunc, method, inputs, options)
+        return call_ufunc.call(ufunc, method, inputs, options)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
-        return call_function(function, arguments, options)
+        return call_function.call(function, arguments, options)
 
     # Indexing
 
     def __getitem__(self, key: Any) -> Array:
-        from anygpu.array.core import indexing
-
-        return indexing.get(self, key)
+        return get_item.call(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        from anygpu.array.core import indexing
-
-        indexing.put_at(self, key, value)
+        set_item.call(self, key, value)
 
     # Operators
 

@@ -45,24 +45,20 @@ def implements(*theirs: Callable[..., Any] | str) -> Callable[[Function], Functi
 
 
 class Late(Generic[P, R]):
-    """A function of a layer above this one, which is imported when it is called for the first time."""
+    """A function that is imported when `call` is called for the first time; from then on `call` is that function."""
 
-    __slots__ = ("_find", "_function")
+    __slots__ = ("call",)
 
-    def __init__(self) -> None:
-        self._find: Callable[[], Callable[P, R]] | None = None
-        self._function: Callable[P, R] | None = None
+    call: Callable[P, R]
 
     def connect(self, find: Callable[[], Callable[P, R]]) -> None:
-        """Called by the layer above: `find` imports the function and returns it."""
-        self._find = find
+        """Called by `anygpu.array`: `find` imports the function and returns it."""
 
-    def __call__(self, *arguments: P.args, **options: P.kwargs) -> R:
-        function = self._function
-        if function is None:
-            assert self._find is not None, "anygpu.array connects what its core calls"
-            function = self._function = self._find()
-        return function(*arguments, **options)
+        def first(*arguments: P.args, **options: P.kwargs) -> R:
+            self.call = find()
+            return self.call(*arguments, **options)
+
+        self.call = first
 
 
 #: `Array.__array_ufunc__` with whatever NumPy passes it.
@@ -77,6 +73,10 @@ call_function: Late[[Any, tuple[Any, ...], dict[str, Any]], Any] = Late()
 #: An attribute that NumPy's arrays have and `Array` lacks, while a function is traced.
 imitate_attribute: Late[[Array, str, Tracer], Any] = Late()
 
+#: `array[key]` and `array[key] = new`.
+get_item: Late[[Array, Any], Array] = Late()
+set_item: Late[[Array, Any, Any], None] = Late()
+
 #: Imports every module that registers functions.
 load_functions: Late[[], None] = Late()
 
@@ -85,5 +85,5 @@ def override(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """Our function for one of NumPy's functions or ufuncs, which must have one."""
     table = UFUNCS if isinstance(theirs, np.ufunc) else FUNCTIONS
     if theirs not in table:
-        load_functions()
+        load_functions.call()
     return table[theirs]

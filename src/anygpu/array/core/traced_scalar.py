@@ -245,10 +245,10 @@ class TracedScalar:
     # NumPy
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        return call_ufunc(ufunc, method, inputs, options)
+        return call_ufunc.call(ufunc, method, inputs, options)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
-        return call_function(function, arguments, options)
+        return call_function.call(function, arguments, options)
 
     # Everything that needs the value
 
