@@ -12,10 +12,14 @@ from anygpu.array.core.arguments import to_array
 from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.overrides import UFUNCS
 from anygpu.array.core.recording import binary, cast, reshape, unary
+from anygpu.array.functions import elementwise, products
 from anygpu.array.functions import ufunc_methods as methods
 from anygpu.array.functions.elementwise import RULES, array_of, operands_of, record, resolve
 from anygpu.array.functions.ufunc_methods import into, mask_of
 from anygpu.program.dtypes import FLOATS, DType
+
+#: The modules whose functions are registered in UFUNCS when they are imported.
+MODULES = (elementwise, products)
 
 #: Ufuncs of NumPy that are refused, and what to write instead.
 REFUSED: dict[np.ufunc, str] = {np.isnat: "anygpu has no arrays of dates; keep them in NumPy: np.isnat(np.asarray(x))."}
