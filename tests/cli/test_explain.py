@@ -125,7 +125,7 @@ class TestPlan:
         assert (result.returncode, result.stderr) == (0, "")
         lines = result.stdout.splitlines()
         assert lines[0] == "plain would run on numpy: the first call is measured on numpy."
-        assert lines[1].endswith("39.1 KiB go in and 39.1 KiB come out.") or "go in" in lines[1]
+        assert lines[1].endswith("39.1 KiB of inputs and returns 39.1 KiB.")
         devices = [line.split()[0 if not line.strip().startswith("→") else 1] for line in lines[3:] if " · " in line]
         assert sorted(devices) == ["numpy", "webgpu:0"]
 

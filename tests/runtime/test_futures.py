@@ -160,7 +160,7 @@ def test_a_task_in_pieces_is_cancelled_between_two_of_them(pieces: Pieces) -> No
     again = pieces.submit()
     np.testing.assert_array_equal(again.result(PATIENCE), twice(LARGE))
     assert again.receipt is not None
-    assert "pieces" in str(again.receipt.how)
+    assert "chunks" in str(again.receipt.how)
 
 
 def test_a_task_in_pieces_stops_between_two_of_them_when_its_time_is_over(pieces: Pieces) -> None:

@@ -175,7 +175,7 @@ class Launcher:
             if count % length.multiple:
                 raise InvalidOption(
                     f"{name} of the kernel {self.name} is made of vectors of {length.multiple}, and {count} elements "
-                    "are no whole number of them. Pad the array, or index single numbers in the kernel."
+                    "are not a whole number of them. Pad the array, or index single numbers in the kernel."
                 )
 
     def _key(self, op: Custom, inputs: tuple[Spec, ...]) -> str:

@@ -295,7 +295,7 @@ __kernel void f(__global float* a, __global int* b, __global const float* only, 
     assert caught.value.at.line == 5
     assert any(
         each in caught.value.why
-        for each in ("unchecked=True", "understood", "no constant", "Write ", "anygpu_", "first word", "no length")
+        for each in ("unchecked=True", "understood", "not a constant", "Write ", "anygpu_", "first word", "no length")
     )
 
 

@@ -186,7 +186,7 @@ fn main() {{ {body} }}
         ("@group(0) var<storage, read> x: array<f32>;", 2, 30, "has no @group"),
         ("@group(0) @binding(1) var<storage, write> x: array<f32>;", 2, 43, "no access"),
         ("@group(0) @binding(n) var<storage, read> x: array<f32>;", 2, 20, "n is not a constant"),
-        ("fn anygpu_at(i: u32) {}", 2, 4, "are ours"),
+        ("fn anygpu_at(i: u32) {}", 2, 4, "are reserved"),
         ("hello", 2, 1, "begins no declaration"),
         ("fn f( {", 2, 7, "is never closed"),
         ("struct S { a f32 }", 2, 14, "':' is missing"),

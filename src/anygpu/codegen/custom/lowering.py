@@ -196,7 +196,7 @@ def _lengths(op: Custom, prepared: Prepared, inputs: tuple[Spec, ...]) -> dict[s
         if spec.size % rule.multiple:
             raise InvalidKernel(
                 op.title,
-                f"{name} has vectors of {rule.multiple}, and {spec.size:,} elements are no whole number of them.",
+                f"{name} has vectors of {rule.multiple}, and {spec.size:,} elements are not a whole number of them.",
             )
         lengths[name] = spec.size // rule.multiple
     for name, least in prepared.least:
