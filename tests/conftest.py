@@ -16,6 +16,9 @@ os.environ["SCIPY_ARRAY_API"] = "1"
 os.environ.setdefault("ANYGPU_CACHE_DIR", tempfile.mkdtemp(prefix="anygpu-tests-"))
 os.environ.setdefault("ANYGPU_TUNING_SECONDS", "0")
 
+#: Workers of pytest-xdist have it from the process that started them; a test may set another one for itself.
+_SHARED_FOLDER = Path(os.environ["ANYGPU_CACHE_DIR"])
+
 # In CI the same examples every time: a gate that fails by chance teaches nobody anything. On a developer's machine new
 # ones each time, which is where surprises belong.
 settings.register_profile("ci", derandomize=True, deadline=None)
@@ -57,6 +60,7 @@ ALONE = (
     "tests/faults/",
     "tests/hardware/",
     "tests/integration/",
+    "tests/placement/",
     "tests/residency/",
     "tests/runtime/",
     "tests/streams/",
@@ -79,9 +83,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     import fcntl
 
     alone = item.get_closest_marker("serial") is not None or item.nodeid.startswith(ALONE)
-    # The workers have the folder from the process that started them.
-    folder = Path(os.environ["ANYGPU_CACHE_DIR"])
-    with (folder / "tests-turn").open("w") as turn, (folder / "tests-running").open("w") as running:
+    with (_SHARED_FOLDER / "tests-turn").open("w") as turn, (_SHARED_FOLDER / "tests-running").open("w") as running:
         # A test that waits to be alone has the turn, so that others do not go on past it.
         fcntl.flock(turn, fcntl.LOCK_EX)
         fcntl.flock(running, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
