@@ -25,6 +25,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "typer": "cli/",
     "rich": ("cli/", "progress.py"),
     "zarr": "streams/zarr_arrays.py",
+    "sqlite3": "history/database.py",
 }
 
 
@@ -165,7 +166,7 @@ def watch(event, arguments):
 import numpy  # what numpy itself does is not ours to judge
 sys.addaudithook(watch)
 import anygpu
-loaded = {"wgpu", "torch", "jax", "pyopencl", "ray", "pynvml", "typer", "rich"} & set(sys.modules)
+loaded = {"wgpu", "torch", "jax", "pyopencl", "ray", "pynvml", "typer", "rich", "sqlite3"} & set(sys.modules)
 assert not loaded, loaded
 assert not opened, opened
 """

@@ -56,7 +56,7 @@ def read_file(path: Path, most: int = MOST_BYTES) -> bytes | None:
             # Through the folder that was looked at, so that it cannot be another one by now.
             folder = os.open(path.parent, os.O_RDONLY | _AT_ONCE | getattr(os, "O_CLOEXEC", 0))
             stack.callback(os.close, folder)
-            if not _is_own(os.fstat(folder)):
+            if not is_own(os.fstat(folder)):
                 return None
             descriptor = os.open(path.name, flags, dir_fd=folder)
         else:
@@ -65,7 +65,7 @@ def read_file(path: Path, most: int = MOST_BYTES) -> bytes | None:
             descriptor = os.open(path, flags)
         stack.callback(os.close, descriptor)
         facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > most or not _is_own(facts):
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > most or not is_own(facts):
             return None
         return _read(descriptor, most)
     return None
@@ -74,7 +74,7 @@ def read_file(path: Path, most: int = MOST_BYTES) -> bytes | None:
 def write_file(path: Path, content: bytes) -> bool:
     """Write a file that only this user can read, if that is possible. Others see the old one or the new one."""
     with contextlib.suppress(OSError, ValueError, MemoryError):
-        _make_folder(path.parent)
+        make_folder(path.parent)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=TEMPORARY, delete=False) as file:
             try:
                 file.write(content)
@@ -121,7 +121,8 @@ def _read(descriptor: int, most: int) -> bytes | None:
     return b"".join(parts) if left > 0 else None
 
 
-def _is_own(facts: os.stat_result) -> bool:
+def is_own(facts: os.stat_result) -> bool:
+    """Whether nobody but this user (or root) can have written it, or put something there."""
     if not hasattr(os, "geteuid"):
         return True
     # In a folder with the sticky bit others may make files, which are theirs, and touch none of ours.
@@ -129,7 +130,7 @@ def _is_own(facts: os.stat_result) -> bool:
     return facts.st_uid in (os.geteuid(), 0) and bool(is_sticky or not facts.st_mode & 0o022)
 
 
-def _make_folder(path: Path) -> None:
+def make_folder(path: Path) -> None:
     """With the folders above it that are missing, all of them this user's alone."""
     missing = [path]
     while not missing[-1].parent.exists() and missing[-1].parent != missing[-1]:
