@@ -1,0 +1,252 @@
+"""`anygpu history`: what is known of earlier calls, what follows from it, and how to forget it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from anygpu.errors import InvalidOption
+from anygpu.history.database import Contents, Database, history_path
+from anygpu.history.history import VARIABLE, Setting, setting
+from anygpu.history.merging import HabitKey, TimingKey, habit_of, timing_of
+from anygpu.history.records import Habit, Timing
+from anygpu.history.wording import (
+    age_text,
+    agreement_text,
+    by_speed,
+    consequence,
+    counted,
+    habit_text,
+    latest_by_device,
+    measured_text,
+)
+from anygpu.units import readable_bytes, readable_seconds
+
+SCHEMA = "anygpu.history/1"
+
+#: A person who asks waits longer than a call does, also for other processes.
+_PATIENCE = 5.0
+#: Digits of a hash that tell functions apart, for people.
+_DIGITS = 8
+
+history = typer.Typer(
+    help="Show what is known of earlier calls, in this process and in others.",
+    invoke_without_command=True,
+    add_completion=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable, documented schema.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A function's name, with or without its module, or its hash.")
+]
+
+
+class FunctionHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """A function with one kind of arguments: how it is called, and what its program took on each device."""
+
+    habit: Habit
+    #: The fastest first. A device is there more than once if its driver or a version has changed.
+    timings: tuple[Timing, ...]
+
+
+class KnownHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The document that `--json` prints."""
+
+    schema: str = SCHEMA
+    #: The database, and the bytes that it takes; 0 if there is none.
+    path: str
+    nbytes: int
+    #: What `ANYGPU_HISTORY` says.
+    setting: Setting
+    #: Why nothing could be read, or is added; `None` if all is well.
+    problem: str | None
+    #: Those that were called last come first.
+    functions: tuple[FunctionHistory, ...]
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
+@history.callback()
+def show(
+    context: typer.Context,
+    json: Json = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Show so many functions at most.")] = 30,
+) -> None:
+    """Show what is known of earlier calls, in this process and in others."""
+    if context.invoked_subcommand is not None:
+        return
+    database = Database(history_path())
+    functions = _functions(database.contents(_PATIENCE))
+    if json:
+        _print(database, functions)
+        return
+    console = Console()
+    if functions:
+        _show_table(console, functions[:limit], time.time())
+        if len(functions) > limit:
+            console.print(Text(f"… and {len(functions) - limit:,} more; --limit shows them.", style="dim"))
+    else:
+        console.print("Nothing is known of earlier calls.")
+    console.print(Text(_where(database), style="dim"), soft_wrap=True)
+
+
+@history.command()
+def explain(name: Name, json: Json = False) -> None:
+    """Show for one function what is known of every device, and what follows from it."""
+    database = Database(history_path())
+    functions = _named(_functions(database.contents(_PATIENCE)), name)
+    if json:
+        _print(database, functions)
+        return
+    console = Console()
+    for each in functions:
+        _explain(console, each, time.time())
+
+
+@history.command()
+def clear(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Forget one function only: its name or its hash.")
+    ] = None,
+) -> None:
+    """Forget what is known, of all functions or of one."""
+    database = Database(history_path())
+    if database.nbytes == 0 and not database.aside.exists():
+        print("Nothing is known of earlier calls.")
+        return
+    contents = database.contents(_PATIENCE)
+    if name is None:
+        done, what = database.clear_all(_PATIENCE), "The history"
+    else:
+        functions = _named(_functions(contents), name)
+        habits = {HabitKey(each.habit.function, each.habit.signature) for each in functions}
+        done = database.clear(habits, _timings_of(contents, habits), _PATIENCE)
+        what = f"The history of {_label(functions[0].habit)}"
+    if not done:
+        why = database.off or database.read_only or "other processes are using it; try again"
+        raise InvalidOption(f"the history could not be cleared: {why.rstrip('.')}.")
+    print(f"{what} was cleared.")
+
+
+# -- what is known
+
+
+def _functions(contents: Contents) -> list[FunctionHistory]:
+    by_program: dict[str, list[Timing]] = {}
+    for key, row in contents.timings.items():
+        by_program.setdefault(key.program, []).append(timing_of(key, row))
+    found = []
+    for function, calls in contents.habits.items():
+        habit = habit_of(function, calls)
+        if habit is not None:
+            timings = by_program.get(habit.program, []) if habit.program is not None else []
+            found.append(FunctionHistory(habit=habit, timings=tuple(sorted(timings, key=by_speed))))
+    return sorted(found, key=lambda each: each.habit.when, reverse=True)
+
+
+def _named(functions: Sequence[FunctionHistory], name: str) -> list[FunctionHistory]:
+    """Those of that name. Raises `InvalidOption` when there are none, with names that there are."""
+    found = [each for each in functions if _matches(each.habit, name)]
+    if not found:
+        known = sorted({_label(each.habit) for each in functions})
+        listed = f"the history has {', '.join(known[:8])}{', …' if len(known) > 8 else ''}" if known else "it is empty"
+        raise InvalidOption(f"the history has no function {name!r}; {listed}.")
+    return found
+
+
+def _matches(habit: Habit, name: str) -> bool:
+    if habit.name is not None and (habit.name == name or habit.name.endswith(f".{name}")):
+        return True
+    return len(name) >= _DIGITS and habit.function.startswith(name)
+
+
+def _timings_of(contents: Contents, habits: set[HabitKey]) -> set[TimingKey]:
+    """The timings of their programs, unless another function has the same program."""
+    theirs = {row.program[1] for key, row in contents.habits.items() if key in habits and row.program}
+    others = {row.program[1] for key, row in contents.habits.items() if key not in habits and row.program}
+    return {key for key in contents.timings if key.program in theirs - others}
+
+
+# -- what is shown
+
+
+def _label(habit: Habit) -> str:
+    return habit.name or habit.function[:_DIGITS]
+
+
+def _print(database: Database, functions: Sequence[FunctionHistory]) -> None:
+    document = KnownHistory(
+        path=str(database.path),
+        nbytes=database.nbytes,
+        setting=setting(),
+        problem=database.off or database.read_only,
+        functions=tuple(functions),
+    )
+    sys.stdout.write(document.to_json().decode() + "\n")
+
+
+def _show_table(console: Console, functions: Sequence[FunctionHistory], now: float) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("function", overflow="fold")
+    table.add_column("device", no_wrap=True)
+    table.add_column("a call", justify="right", no_wrap=True)
+    table.add_column("calls", justify="right", no_wrap=True)
+    table.add_column("last", no_wrap=True)
+    for each in functions:
+        label = _label(each.habit)
+        for timing in latest_by_device(each.timings):
+            seconds = "not measured" if timing.seconds is None else readable_seconds(timing.seconds)
+            table.add_row(label, timing.device, seconds, f"{timing.calls:,}", age_text(timing.when, now))
+            label = ""
+        if not each.timings:
+            habit = each.habit
+            seconds = readable_seconds(habit.seconds / max(1, habit.calls))
+            calls = f"{habit.calls:,}"
+            table.add_row(label, Text("as it is", style="dim"), seconds, calls, age_text(habit.when, now))
+    console.print(table)
+
+
+def _explain(console: Console, function: FunctionHistory, now: float) -> None:
+    habit = function.habit
+    console.print(Text.assemble((_label(habit), "bold"), f"  {habit_text(habit, now)}"), soft_wrap=True)
+    latest = latest_by_device(function.timings)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column(overflow="fold")
+    for each in latest:
+        facts = [measured_text(each, now), agreement_text(each, now)]
+        if each.compile is not None:
+            facts.append(f"compiling took {readable_seconds(each.compile)}")
+        seconds = "" if each.seconds is None else readable_seconds(each.seconds)
+        table.add_row(each.device, seconds, " · ".join(facts))
+        table.add_row("", "", Text(consequence(each, latest, habit), style="dim"))
+    if not latest:
+        why = "it was not traced" if habit.program is None else "no call of its program was measured"
+        table.add_row("", "", f"Nothing is known of devices: {why}.")
+    older = len(function.timings) - len(latest)
+    if older:
+        table.add_row(
+            "", "", Text(f"{counted(older, 'timing')} with another driver or version, not used.", style="dim")
+        )
+    console.print(Padding(table, (0, 0, 1, 2)))
+
+
+def _where(database: Database) -> str:
+    problem = database.off or database.read_only
+    if problem is not None:
+        return problem
+    chosen = setting()
+    if chosen == "off":
+        return f"{VARIABLE}=off: nothing is added to {database.path}."
+    return f"The history is kept in {database.path}, {readable_bytes(database.nbytes)}."
