@@ -1,8 +1,8 @@
 """Processes that write one history and are killed. Run it alone: `python -m tests.history.kill_writers`.
 
 Each process writes again and again, and says so after each write; at random moments one of them is killed, and another
-takes its place. In the end every count must be there that was said to be written, nothing twice, and the database must
-be whole. Only where there is fork.
+takes its place. In the end every count must be there that was said to be written, and at most one more for each process
+that was killed before it could say so, and the database must be whole. Only where there is fork.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def main() -> int:
         f"{report.longest_waiting * 1e3:.1f} ms",
         f"  calls that waited and worked for more than {PATIENCE * 1e3:.0f} ms: {report.late} of {report.calls}"
         f"{' (too many)' if too_late else ''}",
-        f"  lost, twice or damaged: {len(report.mistakes)}",
+        f"  lost, too many or damaged: {len(report.mistakes)}",
         *(f"    {each}" for each in report.mistakes[:10]),
     ]
     sys.stdout.write("\n".join(lines) + "\n")
