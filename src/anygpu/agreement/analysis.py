@@ -19,11 +19,13 @@ from anygpu.program import primitives as p
 from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
-from anygpu.program.independence import cut, independent_cuts
+from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.ops.custom import Custom, with_references
 
 #: Elements of a piece.
 _PIECE = 1 << 16
+#: Programs of more pieces than this are large.
+_LARGE = 8
 #: What an analysis may hold at a time.
 MOST_BYTES = 2 << 30
 
@@ -62,8 +64,11 @@ def analyse(program: Program, inputs: Sequence[HostArray], *, most_bytes: int = 
     return _analyse(program, inputs, most_bytes)
 
 
-def _in_pieces(program: Program, inputs: Sequence[HostArray], most_bytes: int) -> Analysis | None:
-    """`None` where it cannot be cut, or would do most of the work again for every piece."""
+def _way_of_cutting(program: Program) -> tuple[Cut, int] | None:
+    """An axis that is independent, and the length of pieces along it that stay in the processor's cache.
+
+    `None` where it cannot be cut, or would do most of the work again for every piece.
+    """
     ways = independent_cuts(program)
     if not ways or None in ways[0].outputs:
         return None
@@ -72,21 +77,97 @@ def _in_pieces(program: Program, inputs: Sequence[HostArray], most_bytes: int) -
     if whole > _PIECE:
         return None
     largest = max(spec.size for spec in program.specs)
-    length = max(1, way.length * _PIECE // largest)
+    return way, max(1, way.length * _PIECE // largest)
+
+
+def _piece(program: Program, inputs: Sequence[HostArray], way: Cut, start: int, stop: int, most_bytes: int) -> Analysis:
+    given = [
+        each if axis is None else each[_slice(axis, start, stop)] for each, axis in zip(inputs, way.inputs, strict=True)
+    ]
+    return _analyse(cut(program, way, start, stop), given, most_bytes)
+
+
+def _slice(axis: int | None, start: int, stop: int) -> tuple[slice, ...]:
+    assert axis is not None
+    return (slice(None),) * axis + (slice(start, stop),)
+
+
+#: Along an axis: consecutive ones, or any.
+Positions = range | HostArray
+
+
+def _taken(values: HostArray, axis: int, positions: Positions) -> HostArray:
+    if isinstance(positions, range):
+        taken: HostArray = values[_slice(axis, positions.start, positions.stop)]
+        return taken
+    return np.take(values, positions, axis)
+
+
+class Pieces:
+    """A large program that can be analysed piece by piece along one axis of all its outputs."""
+
+    def __init__(self, program: Program, inputs: Sequence[HostArray], way: Cut, length: int) -> None:
+        self._program = program
+        self._inputs = inputs
+        self._way = way
+        #: Positions along the axis, and in a piece.
+        self.length = way.length
+        self.piece = length
+
+    @classmethod
+    def of(cls, program: Program, inputs: Sequence[HostArray]) -> Pieces | None:
+        """`None` for a program that cannot be cut, or is so small that all of it may be analysed."""
+        if max(spec.size for spec in program.specs) <= _LARGE * _PIECE:
+            return None
+        found = _way_of_cutting(program)
+        return None if found is None else cls(program, inputs, *found)
+
+    def analyse(self, positions: Positions) -> Analysis | None:
+        """The piece that is made of these positions, no more of them than a piece has.
+
+        `None` if it cannot be made: the program says something else at each position, and these are not consecutive.
+        """
+        count = len(positions)
+        if isinstance(positions, range):
+            first = cut(self._program, self._way, positions.start, positions.stop)
+        else:
+            first = cut(self._program, self._way, 0, count)
+            if first.key != cut(self._program, self._way, self.length - count, self.length).key:
+                return None
+        given = [
+            each if axis is None else _taken(each, axis, positions)
+            for each, axis in zip(self._inputs, self._way.inputs, strict=True)
+        ]
+        return _analyse(first, given, MOST_BYTES)
+
+    def of_output(self, number: int, values: HostArray, positions: Positions) -> HostArray:
+        """The values of an output at these positions."""
+        axis = self._way.outputs[number]
+        assert axis is not None
+        return _taken(values, axis, positions)
+
+    def positions(self, number: int, where: HostArray) -> HostArray:
+        """Where along the axis any element of an output is marked."""
+        axis = self._way.outputs[number]
+        others = tuple(each for each in range(where.ndim) if each != axis)
+        return np.flatnonzero(where.any(axis=others))
+
+
+def _in_pieces(program: Program, inputs: Sequence[HostArray], most_bytes: int) -> Analysis | None:
+    """`None` where it cannot be cut."""
+    cutting = _way_of_cutting(program)
+    if cutting is None:
+        return None
+    way, length = cutting
     bounds: list[Bound] = [None] * len(program.outputs)
     values = [np.empty(spec.shape, spec.dtype) for spec in program.results]
     flags: set[Flag] = set()
     for start in range(0, way.length, length):
         stop = min(start + length, way.length)
-        given = [
-            each if axis is None else each[(slice(None),) * axis + (slice(start, stop),)]
-            for each, axis in zip(inputs, way.inputs, strict=True)
-        ]
-        found = _analyse(cut(program, way, start, stop), given, most_bytes)
+        found = _piece(program, inputs, way, start, stop, most_bytes)
         flags |= found.flags
         for number, (bound, axis) in enumerate(zip(found.bounds, way.outputs, strict=True)):
-            assert axis is not None
-            place = (slice(None),) * axis + (slice(start, stop),)
+            place = _slice(axis, start, stop)
             values[number][place] = found.values[number]
             if bound is not None:
                 known = bounds[number]
