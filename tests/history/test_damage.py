@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 
 from tests.history.fuzz_files import fuzz_in_children
-from tests.history.kill_writers import run
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked, to be killed at any moment")
 
 
 @needs_fork
 @pytest.mark.serial
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_killed_writers_lose_nothing_and_nobody_waits(tmp_path: Path) -> None:
-    report = run(4, 200, 1, tmp_path / "history" / "history.sqlite3")
-    assert report.mistakes == []
-    assert report.writes == 800
-    assert report.kills > 10
-    assert report.calls >= 1600
-    assert report.late <= 2, f"a virtual machine may stand still for a moment: {report}"
+def test_killed_writers_lose_nothing_and_nobody_waits() -> None:
+    # In a process of its own: libraries that other tests have loaded do not like to be forked.
+    command = [sys.executable, "-m", "tests.history.kill_writers", "--processes", "4", "--writes", "200", "--seed", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "800 writes by 4 processes" in done.stdout
+    assert "lost, too many or damaged: 0" in done.stdout
 
 
 def test_damaged_files_are_read_or_set_aside() -> None:

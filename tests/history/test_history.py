@@ -14,7 +14,6 @@ import pytest
 
 from anygpu.errors import InvalidOption
 from anygpu.history import database as database_module
-from anygpu.history import place
 from anygpu.history.database import Database, history_path
 from anygpu.history.history import MOST_COLLECTED, PATIENCE, CallHistory, History, open_history, setting
 from anygpu.history.merging import HabitKey
@@ -310,22 +309,31 @@ assert (found.processes, found.calls) == (2, 5), found
 
 
 @needs_fork
-def test_a_child_that_is_forked_off_from_within_sqlite_does_not_use_it(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = History(path)
-    kept.ran(P, "numpy", S, 1.0)
-    kept.flush()
-    monkeypatch.setattr(place, "_FORK_SECONDS", 0.01)
-    with place._turn:
-        child = os.fork()
-        if child == 0:
-            kept.ran(P, "numpy", S, 1.0)
-            flushed = [kept.flush(), kept.flush()]
-            os._exit(0 if flushed == [False, True] and kept.timings(P) == () else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert [each.calls for each in kept.timings(P)] == [1]
-    assert kept.flush()
+def test_a_child_that_is_forked_off_from_within_sqlite_does_not_use_it(path: Path) -> None:
+    script = """
+import os, sys
+from pathlib import Path
+from anygpu.history import place
+from anygpu.history.history import History
+kept = History(Path(sys.argv[1]))
+P, S = "0" * 32, "2" * 32
+kept.ran(P, "numpy", S, 1.0)
+kept.flush()
+place._FORK_SECONDS = 0.01
+with place._turn:
+    child = os.fork()
+    if child == 0:
+        kept.ran(P, "numpy", S, 1.0)
+        flushed = [kept.flush(), kept.flush()]
+        os._exit(0 if flushed == [False, True] and kept.timings(P) == () else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert [each.calls for each in kept.timings(P)] == [1]
+assert kept.flush()
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_sqlite_is_imported_when_the_history_is_first_used(tmp_path: Path) -> None:
