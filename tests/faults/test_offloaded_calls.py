@@ -68,11 +68,14 @@ class WithFailures(DeviceRegistry):
         #: So many more workers are killed by what they run.
         self.deadly = 0
 
-    def devices(self) -> list[Device]:
+    def devices(self, *, low_priority: bool = False) -> list[Device]:
         return [device for device in registry.devices() if device.id in ("numpy", "opencl:0")]
 
     def unavailable(self) -> list[Unavailable]:
         return []
+
+    def explorer(self, device_id: str) -> Worker:
+        return self.worker(device_id)
 
     def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
         worker = super().worker(device_id, isolation=isolation)

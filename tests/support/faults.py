@@ -59,11 +59,11 @@ class FaultyRegistry(DeviceRegistry):
         target = "tests.support.faulty_engines:faulty_engine"
         return msgspec.structs.replace(entry, target=target, options=self._options)
 
-    def _everything(self) -> list[Device | Unavailable]:
-        return self._probe([entry for entry in catalogue() if entry.name in self._engines])
+    def _everything(self, *, low_priority: bool = False) -> list[Device | Unavailable]:
+        return self._probe([entry for entry in catalogue() if entry.name in self._engines], low_priority=low_priority)
 
-    def _probe_new(self, entries: Sequence[EngineEntry]) -> None:
-        super()._probe_new([self._with_faults(entry) for entry in entries])
+    def _probe_new(self, entries: Sequence[EngineEntry], *, low_priority: bool) -> None:
+        super()._probe_new([self._with_faults(entry) for entry in entries], low_priority=low_priority)
         # A driver of Vulkan that was asked for comes first; the others may be seen through another interface.
         name = self._engines[0]
         if name in self._probed:

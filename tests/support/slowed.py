@@ -43,7 +43,7 @@ class SlowedRegistry(DeviceRegistry):
         self._names = ("numpy", device)
         self.slowed = Slowed(registry.worker(device))
 
-    def devices(self) -> list[Device]:
+    def devices(self, *, low_priority: bool = False) -> list[Device]:
         return [device for device in registry.devices() if device.id in self._names]
 
     def unavailable(self) -> list[Unavailable]:
@@ -51,6 +51,9 @@ class SlowedRegistry(DeviceRegistry):
 
     def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
         return self.slowed if device_id == self._names[1] else registry.worker(device_id, isolation=isolation)
+
+    def explorer(self, device_id: str) -> Worker:
+        return self.worker(device_id)
 
     def is_open(self, device_id: str) -> bool:
         return True

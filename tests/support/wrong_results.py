@@ -77,7 +77,7 @@ class WrongRegistry(DeviceRegistry):
         self._names = ("numpy", device)
         self.wrong = Wrong(registry.worker(device), when, random.Random(seed))
 
-    def devices(self) -> list[Device]:
+    def devices(self, *, low_priority: bool = False) -> list[Device]:
         """Without a probe: that it can be opened is enough here."""
         found = [registry.worker("numpy").device, self.wrong.inner.device]
         return [msgspec.structs.replace(device, state="verified") for device in found]
@@ -87,6 +87,9 @@ class WrongRegistry(DeviceRegistry):
 
     def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
         return self.wrong if device_id == self._names[1] else registry.worker(device_id, isolation=isolation)
+
+    def explorer(self, device_id: str) -> Worker:
+        return self.worker(device_id)
 
     def is_open(self, device_id: str) -> bool:
         return True

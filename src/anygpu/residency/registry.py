@@ -18,11 +18,12 @@ from anygpu.engines.traits import Isolation
 from anygpu.errors import DeviceLost, DeviceUnavailable, MissingExtra
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.selection import prefer, require
+from anygpu.residency.explorers import Explorers
 from anygpu.residency.handle import DeviceHandle
 from anygpu.residency.lineage import Evicted, HostCopyCache, Loss
 from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.workers.child_process import Child
-from anygpu.workers.open import isolation_of, open_worker
+from anygpu.workers.open import ISOLATION, default_budget, isolation_of, open_worker
 from anygpu.workers.worker import Worker
 
 __all__ = ["DeviceHandle", "DeviceRegistry", "registry"]
@@ -56,6 +57,7 @@ class DeviceRegistry:
         self._probed: dict[str, list[Device | Unavailable]] = {}
         #: Children that have verified a device of their engine, and may become its worker.
         self._adoptable: dict[str, Child] = {}
+        self.explorers = Explorers()
         #: Timers that end children which have not become workers.
         self._timers: list[threading.Timer] = []
         #: Copies that arrays are restored from, and reports on workers that died.
@@ -136,6 +138,26 @@ class DeviceRegistry:
         reasons = [item.reason for item in found if isinstance(item, Unavailable)]
         raise DeviceUnavailable(f'on="{device_id}"', reasons, device=device_id)
 
+    def explorer(self, device_id: str) -> Worker:
+        """The worker in which a device is explored in the background: at idle priority, in a child of its own.
+
+        It is the worker that serves callers where memory is limited, which two would take, and where the user wants no
+        children.
+        """
+        entry = entry_of(device_id)
+        if device_id == "numpy" or default_budget() is not None or os.environ.get(ISOLATION) == "thread":
+            return self.worker(device_id)
+        for item in self._probe([entry], low_priority=True):
+            if item.id == device_id and isinstance(item, Device):
+                with self._lock:
+                    child = self._adoptable.get(entry.name)
+                    adopted = self._adoptable.pop(entry.name) if child is not None and child.has_low_priority else None
+                try:
+                    return self.explorers.worker(self._entry_to_open(item), item, adopted)
+                except OSError:  # no child can be started
+                    break
+        return self.worker(device_id)
+
     def default_isolation(self, device_id: str) -> Isolation:
         """The default isolation of a worker of the device."""
         return isolation_of(entry_of(device_id))
@@ -169,7 +191,10 @@ class DeviceRegistry:
             if known is not None:
                 self._record_loss(key, known)
             with self._lock:
-                adopted = self._adoptable.pop(device.engine, None) if where == "process" else None
+                child = self._adoptable.get(device.engine) if where == "process" else None
+                adopted = (
+                    self._adoptable.pop(device.engine) if child is not None and not child.has_low_priority else None
+                )
             self._generations[key] += 1
             entry = self._entry_to_open(device)
             worker = open_worker(entry, device, isolation=where, generation=self._generations[key], adopted=adopted)
@@ -224,31 +249,36 @@ class DeviceRegistry:
         registry = [handle for (name, _), handle in list(self._handles.items()) if name == device_id]
         return [handle for handle in registry if isinstance(handle, RecoverableDevice)]
 
-    def devices(self) -> list[Device]:
-        """All verified devices; the machine is probed once per process."""
-        return [item for item in self._everything() if isinstance(item, Device) and item.verified]
+    def devices(self, *, low_priority: bool = False) -> list[Device]:
+        """All verified devices; the machine is probed once per process, with `low_priority` by children that yield."""
+        return [
+            item for item in self._everything(low_priority=low_priority) if isinstance(item, Device) and item.verified
+        ]
 
     def unavailable(self) -> list[Unavailable]:
         """Devices that exist but cannot be used, with reasons."""
         return [item for item in self._everything() if isinstance(item, Unavailable)]
 
-    def _everything(self) -> list[Device | Unavailable]:
-        return self._probe(catalogue())
+    def _everything(self, *, low_priority: bool = False) -> list[Device | Unavailable]:
+        return self._probe(catalogue(), low_priority=low_priority)
 
-    def _probe(self, entries: Sequence[EngineEntry]) -> list[Device | Unavailable]:
+    def _probe(self, entries: Sequence[EngineEntry], *, low_priority: bool = False) -> list[Device | Unavailable]:
         """The devices of these engines, from the cache or from probes in children."""
         if any(entry.name not in self._probed for entry in entries):
             with self._probing:
                 new = [entry for entry in entries if entry.name not in self._probed]
                 if new:
-                    self._probe_new(new)
+                    self._probe_new(new, low_priority=low_priority)
         return [item for entry in entries for item in self._probed[entry.name]]
 
-    def _probe_new(self, entries: Sequence[EngineEntry]) -> None:
+    def _probe_new(self, entries: Sequence[EngineEntry], *, low_priority: bool) -> None:
         from anygpu.workers.discovery import discover
 
-        adopt: dict[str, Child | None] = {e.name: None for e in entries if isolation_of(e) == "process"}
-        inventory = discover(timeout=LOOK_SECONDS, entries=entries, with_cards=False, adopt=adopt)
+        # Explorers are children whatever the engine; torch and jax take seconds to load.
+        adopt: dict[str, Child | None] = {e.name: None for e in entries if low_priority or isolation_of(e) == "process"}
+        inventory = discover(
+            timeout=LOOK_SECONDS, entries=entries, with_cards=False, adopt=adopt, low_priority=low_priority
+        )
         found: dict[str, list[Device | Unavailable]] = {entry.name: [] for entry in entries}
         items: list[Device | Unavailable] = [*inventory.devices, *inventory.unavailable]
         for item in items:
@@ -295,6 +325,7 @@ class DeviceRegistry:
             self._reap_unclaimed(adopted)
             for table in (self._workers, self._handles, self._by_name, self._listed, self._listing, self._probed):
                 table.clear()
+        self.explorers.kill()
         for timer in timers:
             timer.cancel()
             if timer is not threading.current_thread():
@@ -317,6 +348,7 @@ class DeviceRegistry:
         self._locks()
         self._adoptable.clear()
         self._timers.clear()
+        self.explorers.forked()
         self._copies.forked()
         for handle in self._handles.values():
             if isinstance(handle, RecoverableDevice):

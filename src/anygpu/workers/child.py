@@ -46,8 +46,9 @@ def main() -> None:
     _end_with_the_parent()
     # Without it Mesa prints a warning for every adapter that it lists.
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
-    if not request.serve_at and hasattr(os, "nice"):
-        # Importing torch or jax takes seconds of a core, and the caller may be computing meanwhile.
+    if (request.low_priority or not request.serve_at) and hasattr(os, "nice"):
+        # Importing torch or jax takes seconds of a core, and the caller may be computing meanwhile. Not idle priority:
+        # a probe has a deadline, which it would miss on a machine that is busy with something else.
         os.nice(10)
     engine = _probe(request, channel) if isinstance(request, ProbeRequest) else None
     channel.close()

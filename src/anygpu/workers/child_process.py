@@ -25,6 +25,8 @@ class Child:
         """With `serves` the child is told how to reach `link`. Raises OSError where no child can be started."""
         # A file and not a pipe: a driver that floods it cannot block, and it need not be read in time.
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        #: Whether it has a low priority, for good.
+        self.has_low_priority = request.low_priority
         self.link: Link | None = None
         invitation: Invitation | None = None
         try:

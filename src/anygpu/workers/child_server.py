@@ -26,6 +26,7 @@ from anygpu.workers import task_messages
 from anygpu.workers.error_transport import written
 from anygpu.workers.executor import Executor, Resident, open_engine, prepare_device
 from anygpu.workers.link import Link, LinkClosed
+from anygpu.workers.priority import lower_this_process
 from anygpu.workers.shared_memory import Segment, attached_segment
 from anygpu.workers.task_messages import Attached, ChildTask, Envelope, InSegment, TaskOutcome
 
@@ -133,6 +134,8 @@ class Server:
                 return task_messages.TaskDone()
 
     def _open(self, task: task_messages.Open) -> TaskOutcome:
+        if task.idle:
+            lower_this_process()
         if self._engine is None:
             self._engine = open_engine(task.entry, task.device, task.budget)
         else:

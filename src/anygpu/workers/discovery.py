@@ -27,8 +27,9 @@ def discover(
     evidence: Evidence | None = None,
     with_cards: bool = True,
     adopt: dict[str, Child | None] | None = None,
+    low_priority: bool = False,
 ) -> Inventory:
-    """Everything there is on this machine, usable or not. For `adopt` see `run_probes`."""
+    """Everything there is on this machine, usable or not. For `adopt` and `low_priority` see `run_probes`."""
     began = time.monotonic()
     now = time.time()
     entries = catalogue() if entries is None else entries
@@ -43,6 +44,7 @@ def discover(
         deadlines=deadlines,
         with_cards=with_cards,
         adopt=adopt,
+        low_priority=low_priority,
     )
     write_cached(path, fresh, fingerprints, now)
     items: list[ProbeItem] = []

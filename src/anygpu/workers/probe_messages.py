@@ -23,12 +23,16 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     seconds: float = 60.0
     #: Where a child that has finished waits to become the worker of a device; without it, the child ends.
     serve_at: str | None = None
+    #: Whether it has a low priority, for good.
+    low_priority: bool = False
 
 
 class ServeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="serve"):
     """Be the worker of a device: which one is the first task."""
 
     serve_at: str = ""
+    #: Whether it has a low priority, for good.
+    low_priority: bool = False
 
 
 ChildRequest = ProbeRequest | ServeRequest

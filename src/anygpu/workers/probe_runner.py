@@ -34,11 +34,13 @@ def run_probes(
     with_cards: bool = True,
     deep: bool = False,
     adopt: dict[str, Child | None] | None = None,
+    low_priority: bool = False,
 ) -> dict[str, list[ProbeItem]]:
     """Probe the engines (and the cards) in parallel. Returns within the deadline, whatever the drivers do.
 
     The children of engines that are named in `adopt` stay when they have verified a device, and are put there: the
-    caller either makes them workers or closes them.
+    caller either makes them workers or closes them. With `low_priority` they give way to others, as
+    workers too.
     """
     targets: dict[str, EngineEntry | None] = {}
     results: dict[str, list[ProbeItem]] = {}
@@ -51,7 +53,7 @@ def run_probes(
             targets[entry.name] = entry
     if with_cards:
         targets[CARDS] = None
-    with _Children(targets, deep=deep, deadlines=deadlines, adopt=adopt) as children:
+    with _Children(targets, deep=deep, deadlines=deadlines, adopt=adopt, low_priority=low_priority) as children:
         children.run()
         results |= {name: probe.results() for name, probe in children.probes.items()}
     return results
@@ -78,8 +80,10 @@ class _Children:
         deep: bool,
         deadlines: ProbeDeadlines,
         adopt: dict[str, Child | None] | None,
+        low_priority: bool,
     ) -> None:
         self._targets = targets
+        self._low_priority = low_priority
         self._adopt = adopt
         self._deep = deep
         self._deadlines = deadlines
@@ -144,6 +148,7 @@ class _Children:
                         deep=self._deep,
                         skip=skip,
                         seconds=self._deadlines.total + 1,
+                        low_priority=self._low_priority,
                     )
                     try:
                         stays = self._adopt is not None and name in self._adopt

@@ -88,9 +88,10 @@ class ProcessWorker:
         *,
         generation: int = 1,
         budget: int | None = None,
+        idle: bool = False,
         memory_kind: SegmentKind | None = None,
     ) -> None:
-        """Takes the child over, and waits until it has opened the device."""
+        """Takes the child over, and waits until it has opened the device, with `idle` at idle priority, for good."""
         self._device = device
         self._generation = generation
         self._connection = ChildConnection(child, device.id, generation, memory_kind)
@@ -99,7 +100,7 @@ class ProcessWorker:
         self._lacks: LRUCache[list[Lack]] = LRUCache()
         try:
             with self._connection.use():
-                task = task_messages.Open(entry, device, budget)
+                task = task_messages.Open(entry, device, budget, idle)
                 self._connection.unwrap(
                     self._connection.request(task, timeout=OPEN_SECONDS, doing="it was opened"), task_messages.Opened
                 )

@@ -33,6 +33,8 @@ class Open(WireRecord, frozen=True, tag="open"):
     entry: EngineEntry
     device: Device
     budget: int | None
+    #: At idle priority from now on, for good.
+    idle: bool = False
 
 
 class Supports(WireRecord, frozen=True, tag="supports"):
