@@ -6,8 +6,7 @@ import importlib
 import os
 import warnings
 from functools import cache
-from importlib import metadata
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -15,6 +14,9 @@ from anygpu.engines.protocol import Engine
 from anygpu.engines.traits import DISCRETE, INTEGRATED, AssumedRates, EngineTraits
 from anygpu.errors import DeviceUnavailable, InvalidOption, MissingExtra
 from anygpu.hardware.device import Form
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 ENTRY_POINT_GROUP = "anygpu.engines"
 TRAITS_GROUP = "anygpu.engine_traits"
@@ -148,6 +150,8 @@ def traits_of(engine: str) -> EngineTraits:
 @cache
 def _of_other_packages() -> tuple[EngineEntry, ...]:
     """Read once: it takes some ten milliseconds where many packages are installed."""
+    from importlib import metadata
+
     taken = {entry.name for entry in BUILT_IN}
     traits = {point.name: point for point in metadata.entry_points(group=TRAITS_GROUP)}
     others = [
@@ -184,6 +188,8 @@ def is_installed(entry: EngineEntry) -> bool:
 
 
 def version_of(distribution: str) -> str | None:
+    from importlib import metadata  # which takes as long to load as all the rest of this module
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
