@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from anygpu.plan.renting import LEAST_GAIN, Remembered, is_worth_opening, is_wrong
 from anygpu.plan.sampling import calls_between_samples
 from anygpu.units import readable_seconds
 
@@ -58,6 +59,8 @@ class CandidateHistory:
 
     __slots__ = (
         "agreed",
+        "calls",
+        "disturbed",
         "due",
         "failures",
         "interval",
@@ -74,6 +77,10 @@ class CandidateHistory:
     def __init__(self) -> None:
         #: Seconds of the last real calls, the newest last.
         self.recent: list[float] = []
+        #: Real calls that the history has not been told of.
+        self.calls = 0
+        #: Whether these were taken beside a trial in the background, which makes calls slower.
+        self.disturbed = False
         #: Of its last background run.
         self.rough: float | None = None
         self.trying = False
@@ -106,7 +113,18 @@ class CandidateHistory:
     def known(self) -> bool:
         return len(self.recent) >= TRIAL_CALLS
 
-    def add(self, seconds: float) -> None:
+    def add(self, seconds: float, *, disturbed: bool = False) -> None:
+        """A call took so long. One that was disturbed counts while there is no other, or if it was faster all the same.
+
+        Else a baseline that our own trials have slowed would make other devices look fast.
+        """
+        if disturbed and self.recent and not self.disturbed:
+            if seconds >= (self.estimate or 0.0):
+                return
+            disturbed = False
+        if self.disturbed and not disturbed:
+            self.recent.clear()
+        self.disturbed = disturbed
         self.recent.append(seconds)
         if len(self.recent) > WINDOW:
             del self.recent[0]
@@ -140,6 +158,8 @@ class DeviceChooser:
         self.expected: dict[str, float] = {}
         #: What the first call there would take beyond that: opening the device, compiling.
         self.once: dict[str, float] = {}
+        #: What earlier processes have measured, as long as nothing contradicts it.
+        self.remembered: dict[str, Remembered] = {}
         self.calls = 0
         #: Seconds of all calls, and what was spent on finding out rather than computing.
         self.seconds = 0.0
@@ -150,7 +170,8 @@ class DeviceChooser:
 
     def consider(self, expected: Mapping[str, float], once: Mapping[str, float] | None = None) -> None:
         """Candidates and what is predicted for each, always and once; those that are gone are forgotten."""
-        self.expected = dict(expected)
+        known = {name: each.seconds for name, each in self.remembered.items() if name in expected}
+        self.expected = {**expected, **known}
         self.once = dict(once or {})
         for name in expected:
             self.tracks.setdefault(name, CandidateHistory())
@@ -158,6 +179,11 @@ class DeviceChooser:
             del self.tracks[name]
         if self._current not in self.tracks:
             self._current = self.baseline
+
+    def recall(self, remembered: Mapping[str, Remembered]) -> None:
+        """What earlier processes have measured is better than any prediction."""
+        self.remembered = {name: each for name, each in remembered.items() if name != self.baseline}
+        self.expected |= {name: each.seconds for name, each in self.remembered.items() if name in self.expected}
 
     def offer(self, candidate: str, seconds: float) -> None:
         """A candidate is open and has compiled, and is predicted to take so long: the next calls may measure it.
@@ -169,27 +195,35 @@ class DeviceChooser:
         track = self.tracks.setdefault(candidate, CandidateHistory())
         track.agreed, track.rough, track.trying = True, seconds, False
 
-    def measured(self, candidate: str, seconds: float) -> None:
-        """A real call ran there and took so long."""
+    def measured(self, candidate: str, seconds: float, *, disturbed: bool = False) -> None:
+        """A real call ran there and took so long; `disturbed` if something was tried in the background meanwhile."""
         track = self.tracks.setdefault(candidate, CandidateHistory())
         best = self._best_known(without=candidate)
         if candidate != self._current and track.known:
             # It was away, and what it took long ago says little about now.
             track.recent.clear()
-        track.add(seconds)
+        track.add(seconds, disturbed=disturbed)
+        track.calls += 1
         track.unchecked += 1
         track.failures, track.suspended = 0, False
         self.calls += 1
         self.seconds += seconds
         if best is not None and candidate != self._current:
             self.spent += max(0.0, seconds - best[1])
-        if track.known or candidate == self.baseline:
+        memory = self.remembered.pop(candidate, None)
+        if memory is not None and best is not None and is_wrong(memory.seconds, seconds, best[1]):
+            # The next call is back where it was, and this one has to be tried again like any other.
+            track.rough, self.expected[candidate] = seconds, seconds
+            track.recent.clear()
+            self._later(track)
+        elif track.known or candidate == self.baseline:
             self._settle(candidate)
 
-    def baseline_ran(self, calls: int, seconds: float) -> None:
+    def baseline_ran(self, calls: int, seconds: float, *, disturbed: bool = False) -> None:
         """So many calls ran on the baseline without being planned, and took so long together."""
         if self.baseline is not None and calls > 0:
-            self.tracks[self.baseline].add(seconds / calls)
+            self.tracks[self.baseline].add(seconds / calls, disturbed=disturbed)
+            self.tracks[self.baseline].calls += calls
             self.calls += calls
             self.seconds += seconds
 
@@ -209,6 +243,11 @@ class DeviceChooser:
         elif track.known and best is not None and candidate != self._current:
             # It may be back: what it did before no longer counts.
             track.recent.clear()
+
+    def looks_good(self, seconds: float) -> bool:
+        """Whether a background run that took so long is reason enough for real calls there."""
+        best = self._best_known()
+        return best is None or seconds <= best[1] * CONTENTION
 
     def failed(self, candidate: str, why: str) -> None:
         """It could not run there; it is left alone for a while, each time longer."""
@@ -310,8 +349,7 @@ class DeviceChooser:
                 return Choice(name, "trial", f"{name} is new and being measured.")
             excess = max(0.0, track.rough - best[1])
             if track.rough < best[1] * CONTENTION and self.affords(excess):
-                rough = readable_seconds(track.rough)
-                return Choice(name, "trial", f"{name} took {rough} in the background; this call measures it.")
+                return Choice(name, "trial", self._why_tried(name, track.rough))
         if best is None:
             return self._without_measurement()
         name = self._current_or(best)
@@ -320,6 +358,12 @@ class DeviceChooser:
         if waiting and waiting.get(name):
             return self._soonest(name, waiting)
         return self._again(name) or self._known(name)
+
+    def _why_tried(self, name: str, rough: float) -> str:
+        memory = self.remembered.get(name)
+        if memory is None:
+            return f"{name} took {readable_seconds(rough)} in the background; this call measures it."
+        return f"{name} took {readable_seconds(memory.seconds)} in earlier processes ({memory.source})."
 
     def _soonest(self, current: str, waiting: Mapping[str, float]) -> Choice:
         """The one whose work already begun is over soonest, together with this call."""
@@ -397,6 +441,21 @@ class DeviceChooser:
                 return name
         return None
 
+    def to_open(self) -> str | None:
+        """The candidate that pays for being opened now, going by what earlier processes have measured."""
+        if self.baseline is None or self.pinned is not None or self.trying:
+            return None
+        best = self._best_known()
+        if best is None:
+            return None
+        for name in self._by_promise():
+            memory, track = self.remembered.get(name), self.tracks.get(name)
+            if memory is None or track is None or track.agreed or track.suspended or self.calls < track.due:
+                continue
+            if is_worth_opening(memory, best[1], self.once.get(name, 0.0), self.calls):
+                return name
+        return None
+
     def begin_trial(self, candidate: str) -> None:
         track = self.tracks[candidate]
         track.trying = True
@@ -447,6 +506,9 @@ class DeviceChooser:
         track = self.tracks[name]
         if track.won:
             return True
+        memory = self.remembered.get(name)
+        if memory is not None:
+            return memory.seconds < best * LEAST_GAIN
         expected = self.expected.get(name)
         return expected is not None and expected < best * DOUBT
 
