@@ -12,9 +12,11 @@ from hypothesis import settings
 # SciPy's own switch for arrays that are not NumPy's; it is read once, when SciPy is first imported by anyone.
 os.environ["SCIPY_ARRAY_API"] = "1"
 
-# Tests neither read nor change what the user's own programs have left on disk, and never measure kernels on the side.
+# Tests neither read nor change what the user's own programs have left on disk, never measure kernels on the side, and
+# do not learn from each other.
 os.environ.setdefault("ANYGPU_CACHE_DIR", tempfile.mkdtemp(prefix="anygpu-tests-"))
 os.environ.setdefault("ANYGPU_TUNING_SECONDS", "0")
+os.environ.setdefault("ANYGPU_HISTORY", "off")
 
 #: Workers of pytest-xdist have it from the process that started them; a test may set another one for itself.
 _SHARED_FOLDER = Path(os.environ["ANYGPU_CACHE_DIR"])

@@ -155,6 +155,9 @@ def main() -> int:
         os.chdir(folder)
         # The first entry is where Python was started, the root. A reader has the package installed and works elsewhere.
         sys.path[0] = folder
+        if "$ anygpu history" in (ROOT / page).read_text(encoding="utf-8"):
+            # What this page is about, and what nobody else has added to.
+            os.environ.update(ANYGPU_HISTORY="on", ANYGPU_CACHE_DIR=folder)
         failures = run_page(page)
         os.chdir(ROOT)
     for failure in failures:

@@ -96,6 +96,7 @@ def test_a_reason_is_kept_as_it_was_while_later_calls_have_others(planner: Plann
 def test_receipts_of_tasks_have_reasons_of_their_own(planner: Planner) -> None:
     x = np.random.default_rng(0).normal(size=300_000)
     with Runtime(known=planner.places) as runtime:
+        runtime._planner.add_seconds(1.0)  # as if calls had taken long enough for a look at the machine
         for _ in range(30):
             future = runtime.submit(positive_total, x)
             future.result(60)

@@ -12,6 +12,8 @@ Job = Callable[[], None]
 
 #: How long the end of Python waits for a library that must not be interrupted.
 _PATIENCE = 30.0
+#: With nothing to do for so long, what was only needed for jobs is let go of.
+_IDLE_SECONDS = 2.0
 
 
 class Background:
@@ -21,7 +23,9 @@ class Background:
     the machine.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, when_idle: Callable[[], None] = lambda: None) -> None:
+        """`when_idle` is called on the thread when there was nothing to do for a while."""
+        self._when_idle = when_idle
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
@@ -82,7 +86,11 @@ class Background:
 
     def _work(self) -> None:
         while True:
-            job = self._jobs.get()
+            try:
+                job = self._jobs.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                self._when_idle()
+                job = self._jobs.get()
             if job is None or self._closed:
                 return
             try:

@@ -2,92 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from anygpu.array.trace.traced import CallInputs, NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.hardware.selection import matches_name
-from anygpu.placement.call_site import CallSite, NewCallSite
+from anygpu.placement.call_site import CallSite
 from anygpu.placement.executing import Executing
+from anygpu.placement.known import Known, name_of
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, allows_numpy
-from anygpu.placement.signature import LIFTED, signature, without
+from anygpu.placement.signature import signature
 from anygpu.placement.values import anygpu_arrays_in, majority_device
 
 #: A function that needs another program more often than this stays on NumPy.
 MOST_RECORDINGS = 12
-
-
-#: Kinds of arguments that are remembered for one function, and such that are new.
-_MOST_SITES, _MOST_NEW = 1024, 256
-#: Functions without a decorator that are remembered.
-_MOST_FUNCTIONS = 256
-
-
-class Known:
-    """The call sites of one function with some options."""
-
-    __slots__ = ("lifted", "new", "options", "sites")
-
-    def __init__(self, options: Options) -> None:
-        self.options = options
-        #: Types of numbers whose values are no part of a key.
-        self.lifted = LIFTED
-        #: By key, the latest last. Those of which only the time of a call is known are apart: arguments that are new
-        #: with every call do not drive out what was learnt of others.
-        self.sites: OrderedDict[Hashable, CallSite] = OrderedDict()
-        self.new: dict[Hashable, NewCallSite] = {}
-
-    def on_value_dependence(self, types: frozenset[type]) -> None:
-        """What the function computes depends on the values of such numbers: they are part of a key from now on."""
-        self.lifted = without(self.lifted, types)
-
-    def remember(self, key: Hashable, site: CallSite) -> None:
-        self.new.pop(key, None)
-        self.sites[key] = site
-        if len(self.sites) > _MOST_SITES:
-            self.sites.popitem(last=False)
-
-    def used(self, key: Hashable) -> None:
-        """Not the next to be forgotten."""
-        with contextlib.suppress(KeyError):  # forgotten since, by another thread
-            self.sites.move_to_end(key)
-
-    def remember_new(self, key: Hashable, early: NewCallSite) -> None:
-        if len(self.new) >= _MOST_NEW:
-            self.new.clear()  # which costs less than to look for the oldest one
-        self.new[key] = early
-
-
-class KnownFunctions:
-    """The call sites of functions without a decorator, by the key of the function and its options.
-
-    There is no lock: each step is one operation of a dict, and a process may be forked at any moment.
-    """
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, Known] = OrderedDict()
-
-    def find(self, key: Hashable) -> Known | None:
-        found = self._known.get(key)
-        if found is not None:
-            with contextlib.suppress(KeyError):  # forgotten since, by another thread
-                self._known.move_to_end(key)
-        return found
-
-    def remember(self, key: Hashable, known: Known) -> Known:
-        """The same, or what another thread has remembered since."""
-        known = self._known.setdefault(key, known)
-        if len(self._known) > _MOST_FUNCTIONS:
-            self._known.popitem(last=False)
-        return known
-
-    def forget(self) -> None:
-        self._known.clear()
 
 
 class Call:
@@ -113,7 +43,8 @@ class Call:
         self.cacheable = key is not None
         #: What is known of the function, with other arguments too.
         self._known = known
-        self._key = key
+        #: The signature of the call.
+        self.key = key
         self._given: tuple[Traced, CallInputs] | None = None
         #: Seconds after which a worker that can be killed is.
         self.timeout = site.options.timeout
@@ -184,7 +115,7 @@ class Call:
     def _for_these_values(self) -> CallSite:
         """The program is for these numbers only: where others use the same call site, this call gets its own."""
         site = self.site
-        if self.cacheable and self._key != signature(self.arguments, self.keywords, self._known.lifted):
+        if self.cacheable and self.key != signature(self.arguments, self.keywords, self._known.lifted):
             site = CallSite(site.task, site.options, site.chooser.baseline, has_anygpu_arrays=site.has_anygpu_arrays)
             self.site, self.cacheable = site, False
         return site
@@ -219,14 +150,6 @@ def call_of(
     else:
         known.used(key)
     return Call(planner, function, site, arguments, keywords, known=known, key=key)
-
-
-def name_of(function: Any) -> str:
-    """The name of a function in receipts and messages."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return str(name)
 
 
 def _baseline(planner: Planner, options: Options, ours: str | None) -> str | None:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anygpu.array.trace.traced import Traced
-from anygpu.engines.catalogue import traits_of
-from anygpu.engines.tuner import budget as tuning_budget
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, DeviceKind
 from anygpu.hardware.selection import select
@@ -23,6 +21,7 @@ from anygpu.plan.chunking import Refused as Uncuttable
 from anygpu.plan.corrections import kind_of
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, predict
+from anygpu.plan.renting import Remembered
 from anygpu.plan.splitting import split
 from anygpu.program.costs import OperationClass, program_cost
 from anygpu.program.graph import Program
@@ -43,7 +42,8 @@ class Prediction(NamedTuple):
     #: What calibrations alone say; `None` for parts, whose sum is all that was predicted.
     plain: Expected | None
     seconds: float
-    #: What the first call takes beyond that: opening the device, compiling, finding sizes of kernels.
+    #: What the first call takes beyond that: opening the device and compiling. Sizes of kernels are tuned as far as
+    #: there is time for it.
     once: float
     calibrated: bool
     #: `None` where it was not asked, because the device is not open.
@@ -52,47 +52,10 @@ class Prediction(NamedTuple):
     kind: DeviceKind
 
 
-#: A first call with arguments this large is recorded before it runs: then it need not run on NumPy if that is hopeless.
-LARGE = 1 << 20
-
 #: Calls that may run without planning when there is nothing to find out.
 MOST_SKIPPED = 64
 #: While something is going on in the background, a look for its end costs about this, and may cost a twentieth.
 LOOK = 6e-5 * 20
-
-#: Planning a call takes some 50 µs. Calls that take less than the first are left alone for long; of those that
-#: take less than the second, the first five are.
-_SHORT, _MIDDLING = 2e-5, 2e-4
-
-
-def note_of_new(task: str) -> HostNote:
-    """The note of a call site that is new."""
-    return HostNote(task, "it is new, and its first calls are measured on numpy.", None)
-
-
-class NewCallSite:
-    """A call site of which only the time of its calls is known. They run on the host, as they are."""
-
-    __slots__ = ("_granted", "_seconds", "note", "skip_planning", "unreported_seconds")
-
-    runs_as_is = True
-
-    def __init__(self, note: HostNote, seconds: float) -> None:
-        self.note = note
-        self.skip_planning = self._granted = 1024 if seconds < _SHORT else 4 if seconds < _MIDDLING else 0
-        self.unreported_seconds = 0.0
-        self._seconds = seconds
-
-    def ran_on_host(self, seconds: float) -> None:
-        """A call was run without planning, and took so long."""
-        self.skip_planning -= 1
-        self.unreported_seconds += seconds
-
-    def report_to(self, chooser: DeviceChooser) -> float:
-        """Report all calls; what they took together."""
-        chooser.baseline_ran(1, self._seconds)
-        chooser.baseline_ran(self._granted - self.skip_planning, self.unreported_seconds)
-        return self._seconds + self.unreported_seconds
 
 
 class CallSite:
@@ -178,10 +141,13 @@ class CallSite:
         self.skip_planning -= 1
         self.unreported_seconds += seconds
 
-    def flush_timings(self) -> float:
-        """Report the calls that ran without planning to the chooser; what they took together."""
+    def flush_timings(self, *, disturbed: bool) -> float:
+        """Report the calls that ran without planning to the chooser; what they took together.
+
+        `disturbed` says whether something was being tried in the background meanwhile.
+        """
         seconds, self.unreported_seconds = self.unreported_seconds, 0.0
-        self.chooser.baseline_ran(self._granted - self.skip_planning, seconds)
+        self.chooser.baseline_ran(self._granted - self.skip_planning, seconds, disturbed=disturbed)
         self.skip_planning = self._granted = 0
         return seconds
 
@@ -263,7 +229,7 @@ class CallSite:
         is_baseline = device.id == baseline
         lack: str | None = None
         if not is_baseline and (baseline is None or planner.is_open(device.id)):
-            lack = lacking(planner, device.id, program, self.options)
+            lack = lacking(planner.worker_of(self.options), device.id, program)
             if lack is not None and baseline is not None:
                 return Refused(device.id, lack)
         plain, seconds = planner.expected(
@@ -286,7 +252,6 @@ class CallSite:
         if not is_baseline:
             once = predict(program, calibration, compiled=False).phases.compile
             once += 0.0 if planner.is_open(device.id) else calibration.open
-            once += tuning_budget() if traits_of(device.engine).tunes else 0.0
         return Prediction(way, plain, seconds, once, calibration.source == "measured", lack, device.kind)
 
     def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
@@ -330,11 +295,15 @@ class CallSite:
     def estimate(self, name: str) -> float | None:
         return self.chooser.estimate(name)
 
-    def measured(self, name: str, seconds: float, peak_bytes: int | None = None) -> None:
+    def measured(self, name: str, seconds: float, peak_bytes: int | None = None, *, disturbed: bool = False) -> None:
         """A call ran there, took so long and needed so much memory."""
-        self.chooser.measured(name, seconds)
+        self.chooser.measured(name, seconds, disturbed=disturbed)
         if peak_bytes is not None:
             self._learn_chunk_memory(name, peak_bytes)
+
+    def recall(self, remembered: Mapping[str, Remembered]) -> None:
+        """What earlier processes have measured for this program."""
+        self.chooser.recall(remembered)
 
     def begin_sample(self, name: str) -> None:
         """The next call on NumPy is compared with what the candidate computes."""

@@ -89,6 +89,7 @@ def pin(
         difference,
         before_use=before_use,
     )
+    planner.recall.disagreed(site, device)
     with planner.lock:
         site.pin(found.reason)
         is_news = planner.disagreed(found, code_of(function))

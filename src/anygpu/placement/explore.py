@@ -8,21 +8,29 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AnyGPUError, name_of, text_of
+from anygpu.hardware.device import Device
 from anygpu.placement.call import Call
-from anygpu.placement.call_site import COPIED_PER_SECOND, LOOK, MOST_SKIPPED, CallSite
+from anygpu.placement.call_site import COPIED_PER_SECOND, LOOK, MOST_SKIPPED, CallSite, Prediction
 from anygpu.placement.check import compared, learn_flags, pin
-from anygpu.placement.planner import Planner, lacking
-from anygpu.placement.strategies import as_arguments, execute
+from anygpu.placement.planner import CALIBRATION_SECONDS, LOOKING, Planner, lacking
+from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
 from anygpu.placement.trust import Sample, peculiarity, sample_of
 from anygpu.plan.choosing import DOUBT
+from anygpu.program.graph import Program
 from anygpu.units import readable_seconds
 from anygpu.workers.open import default_budget
+from anygpu.workers.worker import Worker
 
 #: Runs of a trial: the first compiles and fills caches, the best of the others counts.
 _RUNS = 3
 #: A trial that takes longer than this is not repeated.
 _LONG = 0.5
+#: With so many seconds for exploring, some are for tuning.
+_LONG_PROCESS = 4.0
+#: Seconds of calls after which the history is asked for the first time.
+_WORTH_ASKING = 0.05
 #: Calls without planning of a function that is shorter than any device answers.
 _MANY = 1024
 #: Calibrating keeps so much on the device. Under a smaller budget it would take the room of the calls that go on.
@@ -36,7 +44,7 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
     """
     planner, site, chooser = call.planner, call.site, call.site.chooser
     if site.traced is None or not site.evaluated:
-        planner.wake()
+        planner.wake(pays=_foreseen(call))
         _skip_planning(call)
         return
     if value is not None and not _is_ordinary(call, value):
@@ -46,7 +54,14 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
         sample = _sample(call, value)
         planner.background.submit(partial(_check_again, planner, site, call.function, checks, sample))
         return
-    if not site.calibrated:
+    planner.recall.begin(site, call.function, call.key)
+    planner.pace.earlier = planner.recall.earlier_seconds
+    with planner.lock:
+        remembered = chooser.to_open()
+    if remembered is not None:
+        _start_trial(call, remembered, value)
+        return
+    if site.calibrating or (not site.calibrated and _affords_calibration(planner, site)):
         if site.begin_calibrating():
             planner.background.submit(partial(_calibrate, planner, site))
         if chooser.baseline == "numpy":
@@ -57,6 +72,14 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
     if name is None:
         return
     _start_trial(call, name, value)
+
+
+def _foreseen(call: Call) -> bool:
+    """Whether earlier processes have found a device that will pay. Asking takes milliseconds the first time."""
+    planner = call.planner
+    if planner.awake or planner.seconds < _WORTH_ASKING:
+        return False
+    return planner.recall.pays(call.site, call.function, call.key, LOOKING)
 
 
 def _is_ordinary(call: Call, value: Any) -> bool:
@@ -80,12 +103,12 @@ def _is_ordinary(call: Call, value: Any) -> bool:
 
 def _start_trial(call: Call, name: str, value: Any) -> None:
     planner, site, chooser = call.planner, call.site, call.site.chooser
-    devices = site.predictions[name].way.devices
-    machine = planner.machine()
-    if not all(planner.opening_is_worth_it(found) for each in devices if (found := machine.device(each))):
-        with planner.lock:
-            site.rest(MOST_SKIPPED // 4)
-        return
+    if name not in chooser.remembered and chooser.baseline is not None:
+        exploring = site.predictions[name].once + _RUNS * site.predictions[name].seconds
+        if missing := planner.pace.missing(exploring, planner.seconds):
+            with planner.lock:
+                site.rest(site.calls_in(missing) + 1)
+            return
     bytes_in = sum(spec.nbytes for spec in site.program.inputs)
     bytes_out = sum(spec.nbytes for spec in site.program.results)
     cost = (bytes_in + bytes_out) / COPIED_PER_SECOND
@@ -144,20 +167,41 @@ def why_not_elsewhere(planner: Planner, site: CallSite) -> str:
     return f"calls take {takes} there, too little yet to be worth tracing."
 
 
+def _to_calibrate(planner: Planner, site: CallSite) -> list[Device]:
+    """The devices of a call site that have not been calibrated, the most promising first."""
+    if (budget := default_budget()) is not None and budget < _CALIBRATION_BYTES:
+        return []
+    machine = planner.machine()
+    # NumPy last: calls measure it anyway, and it can only be calibrated in this process.
+    order = sorted(site.predictions, key=lambda each: (each == "numpy", site.predictions[each].seconds))
+    found = [machine.device(name) for name in order]
+    return [
+        each
+        for each in found
+        if each is not None
+        and each.id not in site.chooser.remembered
+        and planner.calibration(each).source != "measured"
+    ]
+
+
+def _affords_calibration(planner: Planner, site: CallSite) -> bool:
+    """Whether calls have taken long enough to pay for the next calibration, or there is none to pay for."""
+    return all(_affords(planner, device) for device in _to_calibrate(planner, site)[:1])
+
+
+def _affords(planner: Planner, device: Device) -> bool:
+    seconds = CALIBRATION_SECONDS + planner.calibration(device).open
+    return seconds <= planner.pace.allowance(planner.seconds)
+
+
 def _calibrate(planner: Planner, site: CallSite) -> None:
     """Calibrate what may take part, and look at two devices together."""
     try:
-        machine = planner.machine()
-        for name in list(site.predictions):
-            device = machine.device(name)
-            if device is None or planner.calibration(device).source == "measured":
-                continue
-            if (budget := default_budget()) is not None and budget < _CALIBRATION_BYTES:
-                continue
+        for device in _to_calibrate(planner, site):
             if planner.background.closed:
                 return
-            if planner.opening_is_worth_it(device):
-                with planner.trying((name,)):
+            if _affords(planner, device):
+                with planner.pace:
                     planner.calibrate(device)
         with planner.lock:
             site.consider(planner)
@@ -177,39 +221,78 @@ def _try_out(planner: Planner, site: CallSite, function: Callable[..., Any], nam
         return
     program, devices = sample.traced.program, facts.way.devices
     try:
-        with planner.trying(devices):
-            for device in devices:
-                lack = lacking(planner, device, program, site.options) if device != "numpy" else None
-                if lack is not None:
-                    with planner.lock:
-                        chooser.failed(name, lack)
-                    return
-            workers = [planner.worker(device, site.options) for device in devices]
-            find = dict(zip(devices, workers, strict=True)).__getitem__
-            best = float("inf")
-            first: list[Any] = []
-            for number in range(_RUNS):
-                if planner.background.closed:
-                    return
-                begin = planner.clock()
-                ran = execute(facts.way, program, sample.inputs, find, timeout=site.options.timeout)
-                seconds = planner.clock() - begin
-                first = first or ran.results
-                if number:
-                    best = min(best, seconds)
-                    if seconds > _LONG or seconds > DOUBT * 2 * (chooser.estimate(chooser.baseline or name) or seconds):
-                        break
-        # What compiling gave, and what runs later: the same bits need no second look.
-        runs = [ran.results] if _same_bits(first, ran.results) else [first, ran.results]
-        if chooser.checked and not _agrees(planner, site, function, name, sample, *runs):
-            return
+        memory = chooser.remembered.get(name)
+        if memory is not None:
+            best = memory.seconds
+        else:
+            with planner.pace:
+                for device in devices:
+                    lack = lacking(planner.explorer, device, program) if device != "numpy" else None
+                    if lack is not None:
+                        with planner.lock:
+                            chooser.failed(name, lack)
+                        return
+                tried = _run_trial(planner, site, name, facts, sample)
+            if tried is None:
+                return
+            best, runs = tried
+            if chooser.checked and not _agrees(planner, site, function, name, sample, *runs):
+                return
         learn_flags(site, sample)
+        if not chooser.looks_good(best):
+            with planner.lock:
+                chooser.tried(name, best)
+            return
+        # The explorer has tuned what there was time for, and saved it.
+        with planner.pace, planner.trying(devices), tuning_limited_to(0.0):
+            workers = [planner.worker(device, site.options) for device in devices]
+            _prepare(facts.way, program, planner.worker_of(site.options))
+            find = dict(zip(devices, workers, strict=True)).__getitem__
+            ran = execute(facts.way, program, sample.inputs, find, timeout=site.options.timeout)
+        if chooser.checked and not _agrees(planner, site, function, name, sample, ran.results):
+            return
         with planner.lock:
             site.trust.agree(program.key, name, facts.way, [worker.generation for worker in workers])
             chooser.tried(name, best)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:
             chooser.failed(name, f"{name} failed in a trial: {name_of(error)}: {text_of(error)}")
+
+
+def _run_trial(
+    planner: Planner,
+    site: CallSite,
+    name: str,
+    facts: Prediction,
+    sample: Sample,
+) -> tuple[float, list[list[Any]]] | None:
+    """The best time of several runs on explorers, and their results; `None` if Python ends meanwhile."""
+    chooser, explorers, find = site.chooser, planner.places.explorers, planner.explorer
+    # A short process is over before sizes of kernels are found.
+    has_time = planner.pace.allowance(planner.seconds) > _LONG_PROCESS
+    with tuning_limited_to(None if has_time else 0.0):
+        _prepare(facts.way, sample.traced.program, find)
+    best = float("inf")
+    first: list[Any] = []
+    for number in range(_RUNS):
+        if planner.background.closed:
+            return None
+        begin, pauses = planner.clock(), explorers.pauses
+        ran = execute(facts.way, sample.traced.program, sample.inputs, find, timeout=site.options.timeout)
+        seconds = planner.clock() - begin
+        first = first or ran.results
+        if number and (pauses == explorers.pauses or number == _RUNS - 1):
+            best = min(best, seconds)
+            if seconds > _LONG or seconds > DOUBT * 2 * (chooser.estimate(chooser.baseline or name) or seconds):
+                break
+    # What compiling gave, and what runs later: the same bits need no second look.
+    return best, [ran.results] if _same_bits(first, ran.results) else [first, ran.results]
+
+
+def _prepare(way: Strategy, program: Program, find: Callable[[str], Worker]) -> None:
+    """Compile a program that runs as a whole. What is cut is compiled when it runs."""
+    if isinstance(way, SingleDevice):
+        find(way.name).prepare(program)
 
 
 def _same_bits(one: Sequence[Any], other: Sequence[Any]) -> bool:

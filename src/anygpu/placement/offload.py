@@ -12,19 +12,26 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, Typ
 
 import numpy as np
 
-from anygpu.array.core.array import Array
 from anygpu.errors import InvalidOption
 from anygpu.placement import executing
-from anygpu.placement.call import Call, Known, KnownFunctions, call_of, name_of
-from anygpu.placement.call_site import LARGE, CallSite, NewCallSite, note_of_new
-from anygpu.placement.opaque import explain_opaque
+from anygpu.placement.known import (
+    LARGE,
+    VERY_LARGE,
+    Known,
+    KnownFunctions,
+    NewCallSite,
+    name_of,
+    note_of_new,
+)
 from anygpu.placement.options import CallOptions, Options, options
-from anygpu.placement.place_call import explain, place
-from anygpu.placement.planner import Planner, allows_numpy, default
-from anygpu.placement.signature import BUILTIN, function_key, signature, way_of
-from anygpu.placement.values import largest_of
-from anygpu.plan.plan import Plan
+from anygpu.placement.signature import BUILTIN, OwnArray, function_key, signature, way_of
 from anygpu.receipts import Receipt, last, listeners, publish
+
+if TYPE_CHECKING:
+    from anygpu.placement.call import Call
+    from anygpu.placement.call_site import CallSite
+    from anygpu.placement.planner import Planner
+    from anygpu.plan.plan import Plan
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,15 +69,23 @@ class Calls:
 
     def explain(self, /, *arguments: Any, **keywords: Any) -> Plan:
         """Where the next call with such arguments would run, and why. Nothing is computed."""
+        from anygpu.placement.opaque import explain_opaque
+        from anygpu.placement.place_call import explain
+
         call = self.call(arguments, keywords)
         return explain(call) if self._known.options.engine is None else explain_opaque(call)
 
     def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
         """The call, to be placed."""
+        from anygpu.placement.call import call_of
+
         key = signature(arguments, keywords, self._known.lifted)
         return call_of(self._function, self._known, self._find_planner(), key, arguments, keywords)
 
     def _place(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
+        # Late: a process whose calls are few and short never needs it.
+        from anygpu.placement.place_call import place
+
         return place(self._function, self._known, self._find_planner, key, arguments, keywords)
 
 
@@ -95,7 +110,7 @@ class Offloaded(Calls, Generic[P, R]):
         functools.update_wrapper(self, function)
         #: Whether the function becomes a method when it is an attribute of a class.
         self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
-        self._may_begin_on_host = allows_numpy(options) and options.precision is None
+        self._may_begin_on_host = _allows_numpy(options) and options.precision is None
 
     # -- calls
 
@@ -158,7 +173,7 @@ class Offloaded(Calls, Generic[P, R]):
                     executing.leave(token)
             end = _clock()
             note = self._note_of_new
-            known.remember_new(key, NewCallSite(note, end - ready))
+            known.remember_new(key, NewCallSite(note, end - ready, is_loaded=_is_loaded()))
             _set_last((note, begin, ready, end))
             if _listening():
                 publish((note, begin, ready, end))
@@ -220,22 +235,62 @@ def _found(module: str | None, name: str) -> Any:
 
 
 def _restored(function: Callable[..., Any], options: Options) -> Offloaded[..., Any]:
-    return Offloaded(function, options, default)
+    return Offloaded(function, options, default_planner)
+
+
+def default_planner() -> Planner:
+    """The planner of the module's functions."""
+    from anygpu.placement.planner import default
+
+    return default()
+
+
+def _allows_numpy(options: Options) -> bool:
+    if options.engine is None and not options.preference.on:
+        return True
+    from anygpu.placement.planner import allows_numpy
+
+    return allows_numpy(options)
+
+
+def _is_loaded() -> bool:
+    """Whether what plans calls has been loaded."""
+    return "anygpu.placement.place_call" in sys.modules
 
 
 def _may_begin_small(key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
     """Whether a first such call is to run at once: without anygpu's own arrays, and without large ones."""
+    is_loaded = _is_loaded()
+    most = LARGE if is_loaded else VERY_LARGE
     if not keywords:
         for each in arguments:
             kind = type(each)
             if kind is _ndarray:
-                if each.size >= LARGE:
+                if each.size >= most:
                     return False
             elif kind not in _SMALL:
                 break
         else:
             return True
-    return not any(part is Array for part in key) and largest_of(arguments, keywords) < LARGE
+    if any(part is OwnArray for part in key):
+        return False
+    if not is_loaded:
+        # Arrays inside of other objects are not looked for: that alone would load most of anygpu.
+        return not _has_larger((arguments, keywords), most)
+    from anygpu.placement.values import largest_of
+
+    return largest_of(arguments, keywords) < most
+
+
+def _has_larger(value: Any, size: int, depth: int = 4) -> bool:
+    """Whether there is an array of at least that size in tuples, lists and dicts."""
+    kind = type(value)
+    if kind is _ndarray:
+        found: bool = value.size >= size
+        return found
+    if not depth or kind not in (tuple, list, dict):
+        return False
+    return any(_has_larger(each, size, depth - 1) for each in (value.values() if kind is dict else value))
 
 
 _SMALL = frozenset((int, float, str, bool, bytes, complex, type(None)))
@@ -272,7 +327,7 @@ def offloaded(function: Callable[P, R], given: CallOptions) -> Offloaded[P, R]:
     """The function with these options, as a caller has written them."""
     if isinstance(function, Offloaded):
         function = function.function
-    return Offloaded(function, options(**given), default)
+    return Offloaded(function, options(**given), default_planner)
 
 
 def decorated(function: Any, given: CallOptions) -> Any:
@@ -311,7 +366,7 @@ def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
         if all(value is None for value in given.values()):
             return function
         function = function.function
-    return Calls(function, known_of(function, options(**given)), default)
+    return Calls(function, known_of(function, options(**given)), default_planner)
 
 
 def known_of(function: Callable[..., Any], wanted: Options) -> Known:

@@ -15,11 +15,12 @@ from anygpu.array.core.expression import Value
 from anygpu.errors import AnyGPUError, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.hardware.device import DeviceKind
-from anygpu.placement.call import Call, Known, call_of
-from anygpu.placement.call_site import LARGE, CallSite
+from anygpu.placement.call import Call, call_of
+from anygpu.placement.call_site import CallSite
 from anygpu.placement.check import check_now, hear_numpy, judge_returned
 from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore, why_not_elsewhere
+from anygpu.placement.known import LARGE, VERY_LARGE, Known
 from anygpu.placement.opaque import place_opaque
 from anygpu.placement.planner import Planner, no_device
 from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
@@ -32,8 +33,6 @@ from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt,
 from anygpu.tasks.machine import Requeue, Started
 from anygpu.workers.worker import Ran
 
-#: `LARGE` while the machine has not been looked at, and recording may have to load its modules first.
-_VERY_LARGE = 1 << 24
 #: What recording may take then.
 _AT_FIRST = 0.03
 #: Calls with anygpu's own arrays on the host before that is done for them.
@@ -71,13 +70,17 @@ def place(
     warning = call.site.take_warning()
     if warning is not None:
         raise warning
-    with timer.phase("plan"):
-        planner.add_seconds(call.site.flush_timings())
-        trace_and_predict(call, timer)
-        choice = choose(call)
-        if choice.checks is not None:
-            call.site.begin_sample(choice.checks)
-    outcome = _run_with_retries(call, choice, timer)
+    begun = planner.pace.begin_call()
+    try:
+        with timer.phase("plan"):
+            planner.add_seconds(call.site.flush_timings(disturbed=planner.pace.exploring))
+            trace_and_predict(call, timer)
+            choice = choose(call)
+            if choice.checks is not None:
+                call.site.begin_sample(choice.checks)
+        outcome = _run_with_retries(call, choice, timer)
+    finally:
+        planner.pace.end_call(begun)
     publish(outcome[1])
     return outcome
 
@@ -121,7 +124,7 @@ def _seconds_for_recording(call: Call) -> float | None:
     awake = call.planner.awake
     if not chooser.calls:
         size = largest_of(call.arguments, call.keywords)
-        return _AT_FIRST if size >= (LARGE if awake else _VERY_LARGE) else 0.0
+        return _AT_FIRST if size >= (LARGE if awake else VERY_LARGE) else 0.0
     if call.site.has_anygpu_arrays:
         # Once it is recorded it can run on NumPy's arrays, which takes a part of what lazy ones take.
         return _AT_FIRST if chooser.calls >= _CALLS_BEFORE_RECORDING else 0.0
@@ -217,13 +220,14 @@ def run_untraced(
     """The user's own function on the user's own arrays. What it raises is the user's business."""
     site, planner = call.site, call.planner
     predicted = site.estimate("numpy")
+    disturbed = planner.pace.exploring
     with timer.phase("run"):
         value = site.run_on_host(call.function, call.arguments, call.keywords)
     if site.chooser.baseline == "numpy":
         with timer.phase("plan"):
             took = timer.seconds("run")
             with planner.lock:
-                site.measured("numpy", took)
+                site.measured("numpy", took, disturbed=disturbed or planner.pace.exploring)
                 planner.add_seconds(took)
             site.trust.heard = Filters.now()
             if call.cacheable:
@@ -268,7 +272,7 @@ def on_device(
     why = _why_not_there(call, name, values, [worker.generation for worker in workers], modes)
     if why is not None:
         return _on_baseline_instead(call, why, timer, attempts)
-    begin = planner.clock()
+    begin, disturbed = planner.clock(), planner.pace.exploring
     with planner.using(devices, predicted or 0.0):
         # A worker with another isolation does not know the arrays of this one.
         resident = name if keep and site.options.isolation is None else None
@@ -309,7 +313,7 @@ def on_device(
         took += planner.reading(name, sum(spec.nbytes for spec in program.results))
     with timer.phase("plan"):
         with planner.lock:
-            site.measured(name, took, ran.peak_bytes)
+            site.measured(name, took, ran.peak_bytes, disturbed=disturbed)
             planner.learn(name, site.kind, prediction.plain, took)
             has_news = call.cacheable and site.has_something_to_explore()
         if has_news:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from anygpu.placement.background import Background
 from anygpu.placement.calibrate import calibrate, recalled, remember
 from anygpu.placement.mismatches import Mismatch
 from anygpu.placement.options import Options
+from anygpu.placement.pacing import Pace
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections, kind_of
 from anygpu.plan.predicting import Expected, predict
@@ -28,10 +31,15 @@ from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.open import default_budget
 from anygpu.workers.worker import Worker
 
-#: Looking at the machine costs this much: it is worth it once calls have taken as long.
-_LOOKING = 0.05
+if TYPE_CHECKING:
+    from anygpu.history.history import CallHistory
+    from anygpu.placement.recall import Recall
+
+#: Looking at the machine, and loading what traces functions, takes 0.14 s of Python's time, which callers feel. That is
+#: worth it once calls have taken so long.
+LOOKING = 0.9
 #: What a calibration in the background may take; `anygpu calibrate` takes longer and is more exact.
-_CALIBRATION_SECONDS = 2.0
+CALIBRATION_SECONDS = 2.0
 #: Assumed for a device that is busy with a trial: its end is not known.
 _TRIAL_SECONDS = 1.0
 #: Disagreements that are remembered.
@@ -54,12 +62,21 @@ class Machine(NamedTuple):
 class Planner:
     """Devices and their speed, for all calls. The module's functions use a default one."""
 
-    def __init__(self, *, known: DeviceRegistry = registry, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        *,
+        known: DeviceRegistry = registry,
+        clock: Callable[[], float] = time.perf_counter,
+        history: Callable[[], CallHistory] | None = None,
+    ) -> None:
+        """`history` opens that of the user. Without it nothing is known of earlier processes, or kept for later."""
         self.places = known
         self.clock = clock
         #: Held around every change of choosers and tables; never while a program runs.
         self.lock = threading.RLock()
-        self.background = Background()
+        self.background = Background(when_idle=self._rest)
+        self._open_history = history
+        self.pace = Pace(clock, known.explorers)
         self.corrections = Corrections()
         #: Seconds that calls have taken in all: what exploring has to be worth. `add_seconds` adds to it.
         self.seconds = 0.0
@@ -73,6 +90,18 @@ class Planner:
         self.pinned: dict[Hashable, str] = {}
         self._mismatches: deque[Mismatch] = deque(maxlen=_MISMATCHES)
 
+    @cached_property
+    def recall(self) -> Recall:
+        """What earlier processes have learnt. Most processes are over before they need it."""
+        from anygpu.history.history import History
+        from anygpu.placement.recall import Recall
+
+        if self._open_history is None:
+            return Recall(History(None))
+        recall = Recall(self._open_history())
+        atexit.register(recall.save)
+        return recall
+
     # -- devices
 
     @property
@@ -85,11 +114,11 @@ class Planner:
         """Whether recording would not have to load its modules first."""
         return self._ready
 
-    def machine(self) -> Machine:
-        """The devices of this machine, which is looked at once."""
+    def machine(self, *, low_priority: bool = False) -> Machine:
+        """The devices of this machine, which is looked at once; with `low_priority`, nobody waits for that."""
         found = self._machine
         if found is None:
-            found = Machine(tuple(self.places.devices()), tuple(self.places.unavailable()))
+            found = Machine(tuple(self.places.devices(low_priority=low_priority)), tuple(self.places.unavailable()))
             self._machine = found
             self._recall(found.devices)
         return found
@@ -102,11 +131,14 @@ class Planner:
     @property
     def until_worth_looking(self) -> float:
         """Seconds that calls still have to take before anybody looks at the machine for them."""
-        return 0.0 if self._looking else max(0.0, _LOOKING - self.seconds)
+        return 0.0 if self._looking else max(0.0, LOOKING - self.seconds)
 
-    def wake(self) -> None:
-        """Look at the machine in the background, once calls have taken long enough to make that worth while."""
-        if not self._looking and self.seconds >= _LOOKING:
+    def wake(self, *, pays: bool = False) -> None:
+        """Look at the machine in the background, once calls have taken long enough to make that worth while.
+
+        With `pays` at once: earlier processes have found a faster device.
+        """
+        if not self._looking and (pays or self.seconds >= LOOKING):
             self._looking = True
             self.background.submit(self._look)
 
@@ -116,17 +148,27 @@ class Planner:
         self._ready = True
         # Without devices everything stays where it is; a caller that asks for one gets the error.
         with contextlib.suppress(AnyGPUError):
-            self.machine()
+            self.recall.know(self.machine(low_priority=True).devices)
+
+    def _rest(self) -> None:
+        """There is nothing to do in the background for now."""
+        self.places.explorers.close()
+        if "recall" in self.__dict__:
+            self.recall.save()
 
     def worker(self, device: str, options: Options | None = None) -> Worker:
         return self.places.worker(device, isolation=options.isolation if options else None)
+
+    def explorer(self, device: str) -> Worker:
+        """A worker for trials, which no caller waits for."""
+        return self.places.explorer(device)
 
     def worker_of(self, options: Options) -> Callable[[str], Worker]:
         return lambda device: self.worker(device, options)
 
     @property
     def numpy(self) -> Device:
-        return _NUMPY
+        return numpy_device()
 
     def is_open(self, device: str) -> bool:
         return self.places.is_open(device)
@@ -145,9 +187,9 @@ class Planner:
             known = self._calibrations[device.id]
         return known
 
-    def calibrate(self, device: Device, *, seconds: float = _CALIBRATION_SECONDS) -> Calibration:
+    def calibrate(self, device: Device, *, seconds: float = CALIBRATION_SECONDS) -> Calibration:
         """Measure, and keep it for the next process."""
-        measured = calibrate(self.worker(device.id), seconds=seconds)
+        measured = calibrate(self.explorer(device.id), seconds=seconds)
         remember(measured, device)
         with self.lock:
             self._calibrations[device.id] = measured
@@ -177,15 +219,6 @@ class Planner:
         """Less than the quickest call of any device: a function that takes less stays on NumPy."""
         others = [each for name, each in self._calibrations.items() if name != "numpy"]
         return min((each.launch + each.write.latency + each.read.latency for each in others), default=_FLOOR)
-
-    def opening_is_worth_it(self, device: Device) -> bool:
-        """Whether calls have taken long enough to pay for the start of a library that is not loaded yet.
-
-        A child starts beside the caller; a library that is imported here holds the caller up.
-        """
-        if self.is_open(device.id) or self.places.default_isolation(device.id) == "process":
-            return True
-        return self.seconds >= self.calibration(device).open
 
     # -- devices that were wrong
 
@@ -229,7 +262,7 @@ class Planner:
 
     @contextlib.contextmanager
     def trying(self, devices: tuple[str, ...]) -> Iterator[None]:
-        """Devices are busy with finding out, in the background."""
+        """The workers that serve callers are busy with finding out, in the background."""
         with self.lock:
             self._trials.update(devices)
         here = any(self.places.default_isolation(device) == "thread" for device in devices)
@@ -242,7 +275,11 @@ class Planner:
 
     def settle(self, timeout: float | None = None) -> bool:
         """Wait until nothing is being tried in the background; whether that was so in time."""
-        return self.background.settle(timeout)
+        self.pace.await_end()
+        try:
+            return self.background.settle(timeout)
+        finally:
+            self.pace.stop_awaiting()
 
     def close(self) -> None:
         self.background.close()
@@ -260,13 +297,13 @@ def first_choice(devices: Sequence[Device], on: Sequence[str]) -> tuple[list[Dev
     return list(devices), []
 
 
-def lacking(planner: Planner, device: str, program: Program, options: Options) -> str | None:
+def lacking(find: Callable[[str], Worker], device: str, program: Program) -> str | None:
     """A sentence that names what the device cannot do of the program; `None` when it can do it all."""
     try:
-        lacks = planner.worker(device, options).supports(program)
+        lacks = find(device).supports(program)
     except DeviceLost:
         # It died of something else: asking can be repeated, and its next generation knows as much.
-        lacks = planner.worker(device, options).supports(program)
+        lacks = find(device).supports(program)
     if not lacks:
         return None
     first = lacks[0]
@@ -302,10 +339,12 @@ def allows_numpy(options: Options) -> bool:
     if options.engine is not None:
         return False
     # The first name that matches a device counts, and the machine may not have been looked at.
-    return not preference.on or matches_name(_NUMPY, preference.on[0])
+    return not preference.on or matches_name(numpy_device(), preference.on[0])
 
 
-def _numpy_device() -> Device:
+@cache
+def numpy_device() -> Device:
+    """NumPy's device, which is asked for the processor's memory: not before somebody wants to know."""
     from anygpu.engines.numpy.engine import NumpyEngine
 
     (device,) = NumpyEngine().discover()
@@ -313,10 +352,14 @@ def _numpy_device() -> Device:
     return device
 
 
-_NUMPY = _numpy_device()
-
 _default: Planner | None = None
 _making = threading.Lock()
+
+
+def _users_history() -> CallHistory:
+    from anygpu.history.history import open_history
+
+    return open_history()
 
 
 def default() -> Planner:
@@ -325,5 +368,5 @@ def default() -> Planner:
     if _default is None:
         with _making:
             if _default is None:
-                _default = Planner()
+                _default = Planner(history=_users_history)
     return _default

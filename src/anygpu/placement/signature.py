@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import sys
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
@@ -19,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.core.array import Array
 from anygpu.placement.tokens import token_of
 
 #: Types of numbers that become inputs of programs: their values are no part of a key, unless they turn out to decide
@@ -38,6 +38,10 @@ _FAMILIES = (_FLOATS, _INTEGERS)
 _MOST_PARTS = 256
 #: Longer strings and integers of more bits are known by a hash.
 _LONG_STRING, _LONG_INTEGER = 128, 128
+
+
+class OwnArray:
+    """A mark in a key: an array of anygpu's own."""
 
 
 class ByType:
@@ -287,7 +291,8 @@ def _look_at(kind: type) -> _Describe:
 
 def _way_for(kind: type, token: int) -> _Describe:
     """How objects of a class are described; what holds other values is taken apart as programs take it apart."""
-    if issubclass(kind, Array):
+    # Where it is not loaded, there are none.
+    if (arrays := sys.modules.get("anygpu.array.core.array")) is not None and issubclass(kind, arrays.Array):
         return _array
     if issubclass(kind, np.dtype):
         return _dtype
@@ -316,8 +321,8 @@ def _way_for(kind: type, token: int) -> _Describe:
     return describe_container
 
 
-def _array(value: Array, parts: Parts, lifted: frozenset[type]) -> None:
-    parts += (Array, value.device, value.shape, value.dtype.char)
+def _array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    parts += (OwnArray, value.device, value.shape, value.dtype.char)
 
 
 def _member(token: int, value: enum.Enum, parts: Parts, lifted: frozenset[type]) -> None:

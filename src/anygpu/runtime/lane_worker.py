@@ -185,7 +185,7 @@ class LaneWorker:
                 self._run_opaque(job)
                 return
             with timer.phase("plan"):
-                planner.add_seconds(site.flush_timings())
+                planner.add_seconds(site.flush_timings(disturbed=planner.pace.exploring))
                 if job.forced is None:
                     # Captured values may have changed since another such task has run.
                     trace_and_predict(call, timer)

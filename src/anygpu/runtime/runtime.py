@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack
 
 from anygpu.errors import InvalidOption
 from anygpu.fallback_warnings import users_line
-from anygpu.placement.call import Known, KnownFunctions
+from anygpu.placement.known import Known, KnownFunctions
 from anygpu.placement.offload import Calls, Offloaded, Result, check_callable, check_function, known_of, unwrapped
 from anygpu.placement.options import CallOptions, Options, TaskOptions, check_names, options
 from anygpu.placement.planner import Planner, default

@@ -150,7 +150,7 @@ class StreamDevices:
                 if not planner.is_open(name) and not self._may_open():
                     continue
                 with planner.trying((name,)), contextlib.suppress(AnyGPUError):
-                    if lacking(planner, name, piece, self._options) is None:
+                    if lacking(planner.worker_of(self._options), name, piece) is None:
                         planner.worker(name, self._options).prepare(piece)
                         self._prepared.append(offer)
                         # Whether the next device is promising depends on the speed of this one.

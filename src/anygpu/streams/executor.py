@@ -150,7 +150,7 @@ class ChunkExecutor:
         else:
             if name != "numpy" and name not in devices.done:
                 # Which opens the device.
-                lack = lacking(planner, name, piece, self._options)
+                lack = lacking(planner.worker_of(self._options), name, piece)
                 self.seconds_planning += planner.clock() - begin
                 begin = planner.clock()
                 if lack is not None:

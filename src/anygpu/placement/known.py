@@ -1,0 +1,140 @@
+"""What is known of functions whose calls are placed, as far as the first calls need it.
+
+This module and what it imports are all that a process loads whose calls are few and short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+from anygpu.placement.options import Options
+from anygpu.placement.signature import LIFTED, without
+from anygpu.receipts import HostNote
+
+if TYPE_CHECKING:
+    from anygpu.placement.call_site import CallSite
+    from anygpu.plan.choosing import DeviceChooser
+
+#: A first call with arguments this large is recorded before it runs: then it need not run on NumPy if that is hopeless.
+LARGE = 1 << 20
+#: `LARGE` while the machine has not been looked at, and recording may have to load its modules first.
+VERY_LARGE = 1 << 24
+
+#: Planning a call takes some 50 µs. Calls that take less than the first are left alone for long; of those that
+#: take less than the second, the first five are.
+_SHORT, _MIDDLING = 2e-5, 2e-4
+#: Loading what plans calls takes some 60 ms. Before that is done, calls of one kind run for so long without planning.
+_BEFORE_LOADING = 0.3
+
+#: Kinds of arguments that are remembered for one function, and such that are new.
+_MOST_SITES, _MOST_NEW = 1024, 256
+#: Functions without a decorator that are remembered.
+_MOST_FUNCTIONS = 256
+
+
+class Known:
+    """The call sites of one function with some options."""
+
+    __slots__ = ("lifted", "new", "options", "sites")
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        #: Types of numbers whose values are no part of a key.
+        self.lifted = LIFTED
+        #: By key, the latest last. Those of which only the time of a call is known are apart: arguments that are new
+        #: with every call do not drive out what was learnt of others.
+        self.sites: OrderedDict[Hashable, CallSite] = OrderedDict()
+        self.new: dict[Hashable, NewCallSite] = {}
+
+    def on_value_dependence(self, types: frozenset[type]) -> None:
+        """What the function computes depends on the values of such numbers: they are part of a key from now on."""
+        self.lifted = without(self.lifted, types)
+
+    def remember(self, key: Hashable, site: CallSite) -> None:
+        self.new.pop(key, None)
+        self.sites[key] = site
+        if len(self.sites) > _MOST_SITES:
+            self.sites.popitem(last=False)
+
+    def used(self, key: Hashable) -> None:
+        """Not the next to be forgotten."""
+        with contextlib.suppress(KeyError):  # forgotten since, by another thread
+            self.sites.move_to_end(key)
+
+    def remember_new(self, key: Hashable, early: NewCallSite) -> None:
+        if len(self.new) >= _MOST_NEW:
+            self.new.clear()  # which costs less than to look for the oldest one
+        self.new[key] = early
+
+
+class KnownFunctions:
+    """The call sites of functions without a decorator, by the key of the function and its options.
+
+    There is no lock: each step is one operation of a dict, and a process may be forked at any moment.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, Known] = OrderedDict()
+
+    def find(self, key: Hashable) -> Known | None:
+        found = self._known.get(key)
+        if found is not None:
+            with contextlib.suppress(KeyError):  # forgotten since, by another thread
+                self._known.move_to_end(key)
+        return found
+
+    def remember(self, key: Hashable, known: Known) -> Known:
+        """The same, or what another thread has remembered since."""
+        known = self._known.setdefault(key, known)
+        if len(self._known) > _MOST_FUNCTIONS:
+            self._known.popitem(last=False)
+        return known
+
+    def forget(self) -> None:
+        self._known.clear()
+
+
+def note_of_new(task: str) -> HostNote:
+    """The note of a call site that is new."""
+    return HostNote(task, "it is new, and its first calls are measured on numpy.", None)
+
+
+class NewCallSite:
+    """A call site of which only the time of its calls is known. They run on the host, as they are."""
+
+    __slots__ = ("_granted", "_seconds", "note", "skip_planning", "unreported_seconds")
+
+    runs_as_is = True
+
+    def __init__(self, note: HostNote, seconds: float, *, is_loaded: bool) -> None:
+        """`is_loaded` says whether what plans calls has been loaded."""
+        self.note = note
+        calls = 1024 if seconds < _SHORT else 4 if seconds < _MIDDLING else 0
+        if not is_loaded:
+            calls = max(calls, min(1024, int(_BEFORE_LOADING / seconds))) if seconds else 1024
+        self.skip_planning = self._granted = calls
+        self.unreported_seconds = 0.0
+        self._seconds = seconds
+
+    def ran_on_host(self, seconds: float) -> None:
+        """A call was run without planning, and took so long."""
+        self.skip_planning -= 1
+        self.unreported_seconds += seconds
+
+    def report_to(self, chooser: DeviceChooser) -> float:
+        """Report all calls; what they took together."""
+        chooser.baseline_ran(1, self._seconds)
+        chooser.baseline_ran(self._granted - self.skip_planning, self.unreported_seconds)
+        return self._seconds + self.unreported_seconds
+
+
+def name_of(function: Any) -> str:
+    """The name of a function in receipts and messages."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return str(name)

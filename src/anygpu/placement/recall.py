@@ -1,0 +1,159 @@
+"""What earlier processes have learnt of a call site, and what this one leaves for the next.
+
+The history only says what is worth opening, and what need not be tried: results are compared with NumPy's in every
+process anew, and a time that turns out to be wrong is not believed twice.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from anygpu.engines.catalogue import entry_of
+from anygpu.hardware.device import Device
+from anygpu.history.history import CallHistory
+from anygpu.history.keys import device_stamp, function_hash, function_name, signature_hash
+from anygpu.history.records import Habit
+from anygpu.history.wording import measured_text
+from anygpu.plan.choosing import DeviceChooser
+from anygpu.plan.renting import Remembered, is_worth_opening
+from anygpu.workers.open import isolation_of
+
+#: Opening a device and looking at the machine, as long as the device is not known.
+_OPENING = 0.7
+#: Earlier processes of which the seconds count.
+_MOST_PROCESSES = 10
+
+
+class RecallingSite(Protocol):
+    """What is needed of a call site."""
+
+    @property
+    def traced(self) -> Any:
+        """The trace with its program, or `None`."""
+
+    @property
+    def chooser(self) -> DeviceChooser: ...
+
+    def recall(self, remembered: Mapping[str, Remembered]) -> None: ...
+
+
+class _Site(NamedTuple):
+    """A call site as the history knows it."""
+
+    function: str
+    signature: str
+    name: str
+    habit: Habit | None
+
+
+class Recall:
+    """Reads and writes the history for the call sites of one planner."""
+
+    def __init__(self, history: CallHistory, clock: Callable[[], float] = time.time) -> None:
+        self._history = history
+        self._clock = clock
+        self._stamps: dict[str, str] = {}
+        self._sites: weakref.WeakKeyDictionary[RecallingSite, _Site] = weakref.WeakKeyDictionary()
+        #: Those that have been told what is remembered.
+        self._begun: weakref.WeakSet[RecallingSite] = weakref.WeakSet()
+        #: Seconds of calls in earlier processes, of call sites of which no device is known: what exploring may cost.
+        self.earlier_seconds = 0.0
+        #: Calls and seconds of each that the history was told of.
+        self._told: weakref.WeakKeyDictionary[RecallingSite, tuple[int, float]] = weakref.WeakKeyDictionary()
+
+    def know(self, devices: Iterable[Device]) -> None:
+        """The devices of this machine. In the background: their stamps take milliseconds, as does a first question."""
+        for device in devices:
+            entry = entry_of(device.id)
+            self._stamps[device.id] = device_stamp(device, entry.versions, isolation_of(entry))
+        self._history.timings("0" * 32)
+
+    def begin(self, site: RecallingSite, function: Callable[..., Any], key: Hashable) -> None:
+        """The first look at a call site that has been traced: what earlier processes know of it."""
+        if site.traced is None or site in self._begun:
+            return
+        found = self._find(site, function, key)
+        if found is None:
+            return
+        self._begun.add(site)
+        known = self._remembered(site.traced.program.key, found.habit)
+        current = {name: each for name, each in known.items() if self._stamps.get(name) == each[0]}
+        site.recall({name: memory for name, (_, memory) in current.items()})
+        if found.habit is not None and not any(name != "numpy" for name in current):
+            self.earlier_seconds += found.habit.seconds * min(found.habit.processes, _MOST_PROCESSES)
+
+    def pays(self, site: RecallingSite, function: Callable[..., Any], key: Hashable, looking: float) -> bool:
+        """Whether such calls will pay for a look at the machine, which is worth it after `looking` seconds of calls.
+
+        Earlier processes have found a faster device, or have spent long in such calls and not found out yet.
+        """
+        found, seconds = self._find(site, function, key), site.chooser.estimate("numpy")
+        if found is None or found.habit is None or found.habit.program is None or seconds is None:
+            return False
+        known = self._remembered(found.habit.program, found.habit)
+        others = [memory for name, (_, memory) in known.items() if name != "numpy"]
+        if not others:
+            return found.habit.seconds > looking
+        return any(is_worth_opening(memory, seconds, _OPENING, site.chooser.calls) for memory in others)
+
+    def _find(self, site: RecallingSite, function: Callable[..., Any], key: Hashable) -> _Site | None:
+        """The call site as the history knows it, asked once."""
+        found = self._sites.get(site)
+        if found is None:
+            hashed = function_hash(function)
+            if hashed is None:
+                return None
+            signature = signature_hash(key)
+            habit = self._history.habit(hashed, signature)
+            found = self._sites[site] = _Site(hashed, signature, function_name(function), habit)
+        return found
+
+    def _remembered(self, program: str, habit: Habit | None) -> dict[str, tuple[str, Remembered]]:
+        """By device, what is known of the program there, with the stamp that it had then; the latest one."""
+        now = self._clock()
+        calls = habit.calls if habit is not None else 0
+        known = sorted(self._history.timings(program), key=lambda each: each.when)
+        return {
+            each.device: (each.stamp, Remembered(each.seconds, each.compile or 0.0, calls, measured_text(each, now)))
+            for each in known
+            if each.seconds is not None and each.disagreed is None
+        }
+
+    def disagreed(self, site: RecallingSite, device: str) -> None:
+        """A device was wrong."""
+        stamp = self._stamps.get(device)
+        if site.traced is not None and stamp is not None:
+            self._history.disagreed(site.traced.program.key, device, stamp)
+
+    def save(self, seconds: float | None = None) -> None:
+        """Tell the history what has happened since the last time, and have it written."""
+        for site, found in list(self._sites.items()):
+            self._tell(site, found)
+        if seconds is None:
+            self._history.flush()
+        else:
+            self._history.flush(seconds)
+
+    def _tell(self, site: RecallingSite, found: _Site) -> None:
+        chooser, traced = site.chooser, site.traced
+        calls, seconds = self._told.get(site, (0, 0.0))
+        new = chooser.calls - calls
+        if not new or traced is None:
+            return
+        self._told[site] = chooser.calls, chooser.seconds
+        program = traced.program.key
+        self._history.called(
+            found.function, found.signature, chooser.seconds - seconds, new, name=found.name, program=program
+        )
+        for device, track in list(chooser.tracks.items()):
+            stamp, took = self._stamps.get(device), track.estimate
+            took = took if took is not None else track.rough
+            if stamp is None or took is None or (track.disturbed and device != chooser.current):
+                continue
+            self._history.ran(program, device, stamp, took, max(1, track.calls))
+            track.calls = 0
+            if track.agreed:
+                self._history.agreed(program, device, stamp)

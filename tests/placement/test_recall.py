@@ -1,0 +1,104 @@
+"""What one process has learnt is used by the next: here a planner each, with one history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anygpu as ag
+from anygpu.history.history import History
+from anygpu.history.storage import MemoryStorage
+from anygpu.placement.offload import Offloaded
+from anygpu.placement.options import options
+from anygpu.placement.planner import Planner
+from tests.support.slowed import Slowed, SlowedRegistry
+
+X = np.random.default_rng(0).normal(size=900_000).astype(np.float32)
+
+
+def chain(x: Any) -> Any:
+    """Sixty passes over memory in NumPy, one in a fused kernel."""
+    for _ in range(20):
+        x = np.maximum(x * 1.01 + 0.5, -2.0)
+    return x
+
+
+Begin = Callable[[], tuple[Planner, Offloaded[..., Any]]]
+
+
+@pytest.fixture
+def begin() -> Begin:
+    """Begins a process: a planner that knows nothing but what is in the history."""
+    storage = MemoryStorage()
+
+    def new() -> tuple[Planner, Offloaded[..., Any]]:
+        planner = Planner(known=SlowedRegistry("opencl:0"), history=lambda: History(storage))
+        return planner, Offloaded(chain, options(), lambda: planner)
+
+    return new
+
+
+def went(planner: Planner, function: Offloaded[..., Any], calls: int) -> list[ag.Receipt]:
+    receipts = []
+    for _ in range(calls):
+        receipts.append(function.run(X).receipt)
+        assert planner.settle(60)
+    return receipts
+
+
+def learn(begin: Begin) -> None:
+    """A process in which calls take long enough to find out."""
+    planner, function = begin()
+    planner.add_seconds(100.0)
+    planner.wake()
+    assert planner.settle(60)
+    receipts = went(planner, function, 40)
+    assert receipts[-1].device == "opencl:0"
+    planner.recall.save(5.0)
+
+
+def test_the_next_process_moves_at_once_and_says_where_it_knows_that_from(begin: Begin) -> None:
+    learn(begin)
+    planner, function = begin()
+    receipts = went(planner, function, 12)
+    moved = [receipt for receipt in receipts if receipt.device == "opencl:0"]
+    assert len(moved) >= 6
+    assert "in earlier processes (measured just now, " in moved[0].reason
+    assert planner.pace.spent < 1.0, "only the worker was opened and compared"
+
+
+def test_a_memory_that_is_wrong_costs_one_call(begin: Begin) -> None:
+    learn(begin)
+    planner, function = begin()
+    slowed: Slowed = planner.places.slowed  # type: ignore[attr-defined]
+    slowed.factor = 40.0
+    receipts = went(planner, function, 16)
+    assert [receipt.device for receipt in receipts].count("opencl:0") == 1
+    assert receipts[-1].device == "numpy"
+
+
+def test_without_a_history_nothing_is_foreseen(begin: Begin) -> None:
+    planner, function = begin()
+    receipts = went(planner, function, 4)
+    assert {receipt.device for receipt in receipts} == {"numpy"}
+    assert not planner.awake
+
+
+def test_what_disagreed_is_not_remembered(begin: Begin) -> None:
+    learn(begin)
+    planner, function = begin()
+    function.run(X)
+    (site,) = function._known.sites.values()
+    planner.wake(pays=True)
+    assert planner.settle(60)
+    function.run(X)
+    planner.recall.begin(site, chain, next(iter(function._known.sites)))
+    assert "opencl:0" in site.chooser.remembered
+    planner.recall.disagreed(site, "opencl:0")
+    planner.recall.save(5.0)
+    planner, function = begin()
+    receipts = went(planner, function, 6)
+    assert {receipt.device for receipt in receipts} == {"numpy"}
