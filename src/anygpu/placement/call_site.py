@@ -413,8 +413,13 @@ class CallSite:
         for name, facts in self.predictions.items():
             track = chooser.tracks.get(name)
             measured = track.estimate if track is not None else None
-            basis: Basis = "measured" if measured is not None else "predicted" if facts.calibrated else "assumed"
-            seconds = measured if measured is not None else facts.seconds
+            memory = chooser.remembered.get(name)
+            basis: Basis = "predicted" if facts.calibrated else "assumed"
+            seconds = facts.seconds
+            if measured is not None:
+                basis, seconds = "measured", measured
+            elif memory is not None:
+                basis, seconds = "remembered", memory.seconds
             candidates.append(
                 Candidate(
                     device=name,
@@ -463,6 +468,8 @@ class CallSite:
     def _sentence(self, name: str, facts: Prediction, basis: Basis, seconds: float) -> str:
         if basis == "measured":
             return f"earlier calls took {readable_seconds(seconds)} there."
+        if basis == "remembered":
+            return f"it was {self.chooser.remembered[name].source}, in earlier processes."
         if facts.plain is None:
             return "each device does what it is faster at."
         track = self.chooser.tracks.get(name)

@@ -11,7 +11,7 @@ from anygpu.units import readable_bytes, readable_seconds
 
 #: measured: from earlier calls of this very program there; predicted: from the device's calibration;
 #: assumed: from its kind alone, before a calibration.
-Basis = Literal["measured", "predicted", "assumed"]
+Basis = Literal["measured", "remembered", "predicted", "assumed"]
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
