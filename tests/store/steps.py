@@ -352,7 +352,8 @@ class Machine:
             wanted = np.asarray(known.values + known.values)
         elif kind == 3:
             array = self.attempt(lambda: tensor[index] if index is not None else tensor[...], need=need)
-            wanted = looked_at
+            # A single element is a number of its own, as it is in NumPy.
+            wanted = looked_at if looked_at.ndim or index is None else looked_at.copy()
         else:
             never = kind == 0
             try:
