@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -30,7 +31,13 @@ settings.load_profile("ci" if os.environ.get("CI") else "developer")
 
 @pytest.fixture(scope="module", autouse=True)
 def what_was_there_before() -> None:
-    """Looking for leaks means collecting garbage, again and again: what is left of earlier files is not looked at."""
+    """Looking for leaks means collecting garbage, again and again: what is left of earlier files is not looked at.
+
+    Nor is a device still explored for functions of an earlier file.
+    """
+    planning = sys.modules.get("anygpu.placement.planner")
+    if planning is not None and planning._default is not None:
+        planning._default.settle(60)
     gc.collect()
     gc.freeze()
 

@@ -254,7 +254,7 @@ def test_the_child_dies_again_and_again_in_the_middle_of_work(opencl: Recoverabl
 def test_arrays_that_a_call_left_on_the_device(
     known: DeviceRegistry, opencl: RecoverableDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known, "devices", lambda: [known.find("numpy").facts, opencl.facts])
+    monkeypatch.setattr(known, "devices", lambda **_: [known.find("numpy").facts, opencl.facts])
     monkeypatch.setattr(known, "unavailable", list)
     planner = Planner(known=known)
 

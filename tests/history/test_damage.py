@@ -15,12 +15,12 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are f
 
 @needs_fork
 @pytest.mark.serial
-def test_killed_writers_lose_nothing_and_nobody_waits() -> None:
+def test_killed_writers_lose_nothing() -> None:
     # In a process of its own: libraries that other tests have loaded do not like to be forked.
     command = [sys.executable, "-m", "tests.history.kill_writers", "--processes", "4", "--writes", "200", "--seed", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "800 writes by 4 processes" in done.stdout
+    # How long callers wait is a figure of the long form: here other tests may have the disk.
+    assert "800 writes by 4 processes" in done.stdout, done.stdout + done.stderr
     assert "lost, too many or damaged: 0" in done.stdout
 
 

@@ -11,6 +11,7 @@ import pytest
 import anygpu as ag
 from anygpu.history.history import History
 from anygpu.history.storage import MemoryStorage
+from anygpu.placement import recall
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
@@ -30,9 +31,11 @@ Begin = Callable[[], tuple[Planner, Offloaded[..., Any]]]
 
 
 @pytest.fixture
-def begin() -> Begin:
+def begin(monkeypatch: pytest.MonkeyPatch) -> Begin:
     """Begins a process: a planner that knows nothing but what is in the history."""
     storage = MemoryStorage()
+    # On a fast machine the few calls of a test would not pay for it.
+    monkeypatch.setattr(recall, "_OPENING", 0.0)
 
     def new() -> tuple[Planner, Offloaded[..., Any]]:
         planner = Planner(known=SlowedRegistry("opencl:0"), history=lambda: History(storage))

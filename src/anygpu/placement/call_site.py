@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anygpu.array.trace.traced import Traced
+from anygpu.engines.catalogue import traits_of
+from anygpu.engines.tuner import budget as tuning_budget
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, DeviceKind
 from anygpu.hardware.selection import select
@@ -42,9 +44,10 @@ class Prediction(NamedTuple):
     #: What calibrations alone say; `None` for parts, whose sum is all that was predicted.
     plain: Expected | None
     seconds: float
-    #: What the first call takes beyond that: opening the device and compiling. Sizes of kernels are tuned as far as
-    #: there is time for it.
+    #: What the first call takes beyond that: opening the device and compiling.
     once: float
+    #: What tuning the sizes of its kernels may take, where there is time for it.
+    tuning: float
     calibrated: bool
     #: `None` where it was not asked, because the device is not open.
     lacks: str | None
@@ -252,7 +255,8 @@ class CallSite:
         if not is_baseline:
             once = predict(program, calibration, compiled=False).phases.compile
             once += 0.0 if planner.is_open(device.id) else calibration.open
-        return Prediction(way, plain, seconds, once, calibration.source == "measured", lack, device.kind)
+        tuning = tuning_budget() if traits_of(device.engine).tunes and not is_baseline else 0.0
+        return Prediction(way, plain, seconds, once, tuning, calibration.source == "measured", lack, device.kind)
 
     def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
         return chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))
@@ -280,7 +284,9 @@ class CallSite:
             )
             if found is not None:
                 way = SplitAcrossDevices((baseline, name), found)
-                splits[way.name] = Prediction(way, None, found.seconds, facts.once, True, None, device.kind)
+                splits[way.name] = Prediction(
+                    way, None, found.seconds, facts.once, facts.tuning, True, None, device.kind
+                )
         with planner.lock:
             # A new table: callers may be reading the old one.
             self.predictions = self.predictions | splits

@@ -27,8 +27,6 @@ from anygpu.workers.worker import Worker
 _RUNS = 3
 #: A trial that takes longer than this is not repeated.
 _LONG = 0.5
-#: With so many seconds for exploring, some are for tuning.
-_LONG_PROCESS = 4.0
 #: Seconds of calls after which the history is asked for the first time.
 _WORTH_ASKING = 0.05
 #: Calls without planning of a function that is shorter than any device answers.
@@ -269,7 +267,7 @@ def _run_trial(
     """The best time of several runs on explorers, and their results; `None` if Python ends meanwhile."""
     chooser, explorers, find = site.chooser, planner.places.explorers, planner.explorer
     # A short process is over before sizes of kernels are found.
-    has_time = planner.pace.allowance(planner.seconds) > _LONG_PROCESS
+    has_time = planner.pace.allowance(planner.seconds) > facts.once + 2 * facts.tuning
     with tuning_limited_to(None if has_time else 0.0):
         _prepare(facts.way, sample.traced.program, find)
     best = float("inf")
