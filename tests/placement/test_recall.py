@@ -11,6 +11,7 @@ import pytest
 import anygpu as ag
 from anygpu.history.history import History
 from anygpu.history.storage import MemoryStorage
+from anygpu.placement import planner as planning
 from anygpu.placement import recall
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
@@ -31,9 +32,13 @@ Begin = Callable[[], tuple[Planner, Offloaded[..., Any]]]
 
 
 @pytest.fixture
-def begin(monkeypatch: pytest.MonkeyPatch) -> Begin:
+def storage() -> MemoryStorage:
+    return MemoryStorage()
+
+
+@pytest.fixture
+def begin(monkeypatch: pytest.MonkeyPatch, storage: MemoryStorage) -> Begin:
     """Begins a process: a planner that knows nothing but what is in the history."""
-    storage = MemoryStorage()
     # On a fast machine the few calls of a test would not pay for it.
     monkeypatch.setattr(recall, "_OPENING", 0.0)
 
@@ -105,3 +110,45 @@ def test_what_disagreed_is_not_remembered(begin: Begin) -> None:
     planner, function = begin()
     receipts = went(planner, function, 6)
     assert {receipt.device for receipt in receipts} == {"numpy"}
+
+
+def test_what_was_only_remembered_is_not_kept_as_measured_now(begin: Begin, storage: MemoryStorage) -> None:
+    learn(begin)
+    before = {key.device: row for key, row in storage.rows.items()}
+    planner, function = begin()
+    while not planner.awake:
+        function.run(X)
+        assert planner.settle(60)
+    site = next(iter(function._known.sites.values()))
+    while not site.chooser.tracks.get("opencl:0", site.chooser.tracks["numpy"]).agreed:
+        function.run(X)
+        assert planner.settle(60)
+    planner.recall.save(5.0)
+    after = {key.device: row for key, row in storage.rows.items()}
+    assert (after["opencl:0"].recent, after["opencl:0"].calls) == (before["opencl:0"].recent, before["opencl:0"].calls)
+    assert after["numpy"].calls > before["numpy"].calls
+    planner.recall.save(5.0)
+    assert {key.device: row for key, row in storage.rows.items()} == after
+
+
+def test_numpys_times_are_kept_although_a_plan_was_asked_for_first(begin: Begin, storage: MemoryStorage) -> None:
+    planner, function = begin()
+    function.explain(X)
+    went(planner, function, 3)
+    planner.recall.save(5.0)
+    assert {key.device for key in storage.rows} == {"numpy"}
+    (habit,) = storage.habits.values()
+    assert [calls for _, _, calls, _ in habit.recent] == [3]
+
+
+def test_a_wrong_setting_does_not_fail_a_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ANYGPU_HISTORY", "maybe")
+    planner = Planner(known=SlowedRegistry("opencl:0"), history=planning._users_history)
+    function: Offloaded[..., Any] = Offloaded(chain, options(), lambda: planner)
+    went(planner, function, 20)
+    planner.recall.save()
+    assert [record.message for record in caplog.records if record.name == "anygpu.history"] == [
+        'nothing is kept: ANYGPU_HISTORY is one of "on", "anonymous", "off"; got \'maybe\'.'
+    ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,3 +91,29 @@ def test_the_worker_itself_explores_where_two_would_take_too_much(
     assert known.explorer("numpy") is known.worker("numpy")
     monkeypatch.setenv("ANYGPU_MEMORY", "1GB")
     assert known.explorer("opencl:0") is known.worker("opencl:0")
+
+
+@linux
+def test_a_paused_explorer_dies_with_its_parent() -> None:
+    script = """
+import sys
+from anygpu.residency.registry import registry
+explorer = registry.explorer("opencl:0")
+registry.explorers.pause()
+print(explorer.process_id, flush=True)
+sys.stdin.read()
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "ANYGPU_ENGINES": "opencl"},
+    )
+    with parent:
+        assert parent.stdout is not None
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+        parent.wait()
+        ended, _, _ = select.select([child], [], [], 30)
+        os.close(child)
+    assert ended, "it is left behind, stopped"

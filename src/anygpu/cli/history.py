@@ -85,6 +85,7 @@ def show(
     """Show what is known of earlier calls, in this process and in others."""
     if context.invoked_subcommand is not None:
         return
+    setting()  # which says what is wrong with it before anything is shown
     database = Database(history_path())
     functions = _functions(database.contents(_PATIENCE))
     if json:

@@ -307,6 +307,14 @@ class CallSite:
         if peak_bytes is not None:
             self._learn_chunk_memory(name, peak_bytes)
 
+    @property
+    def totals(self) -> tuple[int, float]:
+        """Calls and the seconds that they took together, those without planning included."""
+        return (
+            self.chooser.calls + self._granted - self.skip_planning,
+            self.chooser.seconds + self.unreported_seconds,
+        )
+
     def recall(self, remembered: Mapping[str, Remembered]) -> None:
         """What earlier processes have measured for this program."""
         self.chooser.recall(remembered)

@@ -100,6 +100,12 @@ class Pace:
         with self._changed:
             self._awaited -= 1
 
+    def forked(self) -> None:
+        """In a child that was forked off: nobody explores, and nobody will let go of the lock."""
+        self._changed = threading.Condition()
+        self._calls, self._awaited, self._exploring = {}, 0, 0
+        self._paused, self._watcher = False, None
+
     def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from anygpu.array.trace.tracing import trace
-from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable
+from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.selection import matches_name, require
 from anygpu.placement.background import Background
@@ -76,6 +78,7 @@ class Planner:
         self.lock = threading.RLock()
         self.background = Background(when_idle=self._rest)
         self._open_history = history
+        self._recalled: Recall | None = None
         self.pace = Pace(clock, known.explorers)
         self.corrections = Corrections()
         #: Seconds that calls have taken in all: what exploring has to be worth. `add_seconds` adds to it.
@@ -90,17 +93,26 @@ class Planner:
         self.pinned: dict[Hashable, str] = {}
         self._mismatches: deque[Mismatch] = deque(maxlen=_MISMATCHES)
 
-    @cached_property
+    @property
     def recall(self) -> Recall:
         """What earlier processes have learnt. Most processes are over before they need it."""
-        from anygpu.history.history import History
-        from anygpu.placement.recall import Recall
+        with self.lock:
+            if self._recalled is None:
+                from anygpu.history.history import History
+                from anygpu.placement.recall import Recall
 
-        if self._open_history is None:
-            return Recall(History(None))
-        recall = Recall(self._open_history())
-        atexit.register(recall.save)
-        return recall
+                keeps = self._open_history is not None
+                history = self._open_history() if self._open_history is not None else History(None)
+                self._recalled = Recall(history, self._find_device)
+                if keeps:
+                    atexit.register(self._recalled.save)
+            return self._recalled
+
+    def _find_device(self, name: str) -> Device | None:
+        """A device by its id, as far as the machine has been looked at."""
+        if self._machine is None:
+            return numpy_device() if name == "numpy" else None
+        return self._machine.device(name)
 
     # -- devices
 
@@ -148,13 +160,13 @@ class Planner:
         self._ready = True
         # Without devices everything stays where it is; a caller that asks for one gets the error.
         with contextlib.suppress(AnyGPUError):
-            self.recall.know(self.machine(low_priority=True).devices)
+            self.recall.prepare(self.machine(low_priority=True).devices)
 
     def _rest(self) -> None:
         """There is nothing to do in the background for now."""
         self.places.explorers.close()
-        if "recall" in self.__dict__:
-            self.recall.save()
+        if self._recalled is not None:
+            self._recalled.save()
 
     def worker(self, device: str, options: Options | None = None) -> Worker:
         return self.places.worker(device, isolation=options.isolation if options else None)
@@ -357,9 +369,14 @@ _making = threading.Lock()
 
 
 def _users_history() -> CallHistory:
-    from anygpu.history.history import open_history
+    """That of the user. A wrong setting is no reason for a call to fail."""
+    from anygpu.history.history import History, open_history
 
-    return open_history()
+    try:
+        return open_history()
+    except InvalidOption as error:
+        logging.getLogger("anygpu.history").warning("nothing is kept: %s", error)
+        return History(None)
 
 
 def default() -> Planner:
@@ -370,3 +387,13 @@ def default() -> Planner:
             if _default is None:
                 _default = Planner(history=_users_history)
     return _default
+
+
+def _forked() -> None:
+    """In a child that was forked off, nothing is explored: the threads for it are the parent's."""
+    if _default is not None:
+        _default.pace.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

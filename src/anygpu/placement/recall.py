@@ -37,6 +37,10 @@ class RecallingSite(Protocol):
     @property
     def chooser(self) -> DeviceChooser: ...
 
+    @property
+    def totals(self) -> tuple[int, float]:
+        """Calls, and the seconds that they have taken together."""
+
     def recall(self, remembered: Mapping[str, Remembered]) -> None: ...
 
 
@@ -52,8 +56,15 @@ class _Site(NamedTuple):
 class Recall:
     """Reads and writes the history for the call sites of one planner."""
 
-    def __init__(self, history: CallHistory, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        history: CallHistory,
+        find_device: Callable[[str], Device | None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`find_device` finds a device of this machine by its id, if the machine has been looked at."""
         self._history = history
+        self._find_device = find_device
         self._clock = clock
         self._stamps: dict[str, str] = {}
         self._sites: weakref.WeakKeyDictionary[RecallingSite, _Site] = weakref.WeakKeyDictionary()
@@ -64,12 +75,21 @@ class Recall:
         #: Calls and seconds of each that the history was told of.
         self._told: weakref.WeakKeyDictionary[RecallingSite, tuple[int, float]] = weakref.WeakKeyDictionary()
 
-    def know(self, devices: Iterable[Device]) -> None:
-        """The devices of this machine. In the background: their stamps take milliseconds, as does a first question."""
+    def prepare(self, devices: Iterable[Device]) -> None:
+        """In the background: the stamps of devices take milliseconds, and so does the first question to the history."""
         for device in devices:
-            entry = entry_of(device.id)
-            self._stamps[device.id] = device_stamp(device, entry.versions, isolation_of(entry))
+            self._stamp(device.id)
         self._history.timings("0" * 32)
+
+    def _stamp(self, name: str) -> str | None:
+        """What has to be the same for a time to hold; `None` while the device is not known."""
+        if name not in self._stamps:
+            device = self._find_device(name)
+            if device is None:
+                return None
+            entry = entry_of(name)
+            self._stamps[name] = device_stamp(device, entry.versions, isolation_of(entry))
+        return self._stamps[name]
 
     def begin(self, site: RecallingSite, function: Callable[..., Any], key: Hashable) -> None:
         """The first look at a call site that has been traced: what earlier processes know of it."""
@@ -80,7 +100,7 @@ class Recall:
             return
         self._begun.add(site)
         known = self._remembered(site.traced.program.key, found.habit)
-        current = {name: each for name, each in known.items() if self._stamps.get(name) == each[0]}
+        current = {name: each for name, each in known.items() if self._stamp(name) == each[0]}
         site.recall({name: memory for name, (_, memory) in current.items()})
         if found.habit is not None and not any(name != "numpy" for name in current):
             self.earlier_seconds += found.habit.seconds * min(found.habit.processes, _MOST_PROCESSES)
@@ -124,7 +144,7 @@ class Recall:
 
     def disagreed(self, site: RecallingSite, device: str) -> None:
         """A device was wrong."""
-        stamp = self._stamps.get(device)
+        stamp = self._stamp(device)
         if site.traced is not None and stamp is not None:
             self._history.disagreed(site.traced.program.key, device, stamp)
 
@@ -139,21 +159,28 @@ class Recall:
 
     def _tell(self, site: RecallingSite, found: _Site) -> None:
         chooser, traced = site.chooser, site.traced
-        calls, seconds = self._told.get(site, (0, 0.0))
-        new = chooser.calls - calls
-        if not new or traced is None:
+        told_calls, told_seconds = self._told.get(site, (0, 0.0))
+        calls, seconds = site.totals
+        if calls <= told_calls or traced is None:
             return
-        self._told[site] = chooser.calls, chooser.seconds
+        self._told[site] = calls, seconds
         program = traced.program.key
         self._history.called(
-            found.function, found.signature, chooser.seconds - seconds, new, name=found.name, program=program
+            found.function,
+            found.signature,
+            max(0.0, seconds - told_seconds),
+            calls - told_calls,
+            name=found.name,
+            program=program,
         )
         for device, track in list(chooser.tracks.items()):
-            stamp, took = self._stamps.get(device), track.estimate
-            took = took if took is not None else track.rough
-            if stamp is None or took is None or (track.disturbed and device != chooser.current):
+            took = track.estimate if track.estimate is not None else track.rough
+            if not track.calls or took is None or (track.disturbed and device != chooser.current):
                 continue
-            self._history.ran(program, device, stamp, took, max(1, track.calls))
+            stamp = self._stamp(device)
+            if stamp is None:  # two devices at once, of which nothing is kept
+                continue
+            self._history.ran(program, device, stamp, took, track.calls)
             track.calls = 0
             if track.agreed:
                 self._history.agreed(program, device, stamp)

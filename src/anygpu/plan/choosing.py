@@ -77,7 +77,7 @@ class CandidateHistory:
     def __init__(self) -> None:
         #: Seconds of the last real calls, the newest last.
         self.recent: list[float] = []
-        #: Real calls that the history has not been told of.
+        #: Calls and trials that the history has not been told of.
         self.calls = 0
         #: Whether these were taken beside a trial in the background, which makes calls slower.
         self.disturbed = False
@@ -236,6 +236,8 @@ class DeviceChooser:
         track.agreed = True
         track.unchecked = 0
         track.rough = seconds
+        if candidate not in self.remembered:  # else it is what the history itself has said
+            track.calls += 1
         track.suspended = False
         best = self._best_known(without=candidate)
         if best is not None and seconds > best[1] * CONTENTION:

@@ -22,6 +22,7 @@ from anygpu.errors import text_of
 from anygpu.hardware import nvidia, sysfs
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
+from anygpu.workers.priority import die_with_parent
 from anygpu.workers.probe_messages import (
     Discovered,
     Message,
@@ -44,6 +45,8 @@ def main() -> None:
     channel = _take_over_stdout()
     request = decode_request(sys.argv[1])
     _end_with_the_parent()
+    if request.low_priority:
+        die_with_parent()
     # Without it Mesa prints a warning for every adapter that it lists.
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     if (request.low_priority or not request.serve_at) and hasattr(os, "nice"):

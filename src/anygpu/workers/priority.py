@@ -15,6 +15,8 @@ from pathlib import Path
 #: macOS: throttles the processor time, disk and network of a whole process.
 _DARWIN_PROCESS, _DARWIN_BACKGROUND = 4, 0x1000
 _WINDOWS_IDLE_PRIORITY_CLASS = 0x40
+#: Of prctl, on Linux.
+_SET_PARENT_DEATH_SIGNAL = 1
 
 
 def lower_this_process() -> None:
@@ -35,22 +37,30 @@ def lower_this_process() -> None:
             os.nice(19)
 
 
-def pause(process: int) -> bool:
-    """Stop a child until `resume`; whether that is possible here."""
-    return _signal(process, "SIGSTOP")
+def die_with_parent() -> None:
+    """Have this process killed when the thread ends that has started it, however that ends, and even while paused.
+
+    A child that is paused does not notice that its parent was killed. Only Linux kills it then.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
 
-def resume(process: int) -> bool:
+def pause(process: int) -> None:
+    """Stop a child until `resume`. Elsewhere than on Linux it goes on: see `die_with_parent`."""
+    if sys.platform == "linux":
+        _send(process, signal.SIGSTOP)
+
+
+def resume(process: int) -> None:
     """Let a child go on that `pause` has stopped."""
-    return _signal(process, "SIGCONT")
+    if sys.platform == "linux":
+        _send(process, signal.SIGCONT)
 
 
-def _signal(process: int, name: str) -> bool:
-    number = getattr(signal, name, None)
-    if number is None:
-        return False
-    try:
+def _send(process: int, number: signal.Signals) -> None:
+    with contextlib.suppress(OSError):  # it has ended
         os.kill(process, number)
-    except OSError:  # it has ended
-        return False
-    return True
