@@ -71,6 +71,16 @@ def test_lies_cost_one_opening_and_one_call_each(
     assert total <= bound + 0.5 * calls * numpy + 1e-9
 
 
+def test_a_wrong_memory_sends_the_next_call_back_even_if_it_is_not_far_off() -> None:
+    true = {"numpy": 1.0, "gpu": 1.5}
+    chooser = DeviceChooser("numpy")
+    chooser.consider(true, {"gpu": 0.0})
+    chooser.recall({"gpu": Remembered(0.5, 0.0, 100, "")})
+    _, opened, losing = play(chooser, true, 10)
+    assert (opened, losing) == ({"gpu"}, 1)
+    assert chooser.choose().candidate == "numpy"
+
+
 @settings(max_examples=500)
 @given(numpy=seconds, gain=st.floats(2.0, 10.0), calls=st.integers(20, 100))
 def test_a_history_that_is_right_wins(numpy: float, gain: float, calls: int) -> None:

@@ -213,7 +213,7 @@ class DeviceChooser:
         memory = self.remembered.pop(candidate, None)
         if memory is not None and best is not None and is_wrong(memory.seconds, seconds, best[1]):
             # The next call is back where it was, and this one has to be tried again like any other.
-            track.rough, self.expected[candidate] = seconds, seconds
+            track.rough, self.expected[candidate] = None, seconds
             track.recent.clear()
             self._later(track)
         elif track.known or candidate == self.baseline:
