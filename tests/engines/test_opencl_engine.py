@@ -152,13 +152,14 @@ class TestSubdevices:
         assert len({part.limits["compute-units"] for part in parts}) == 1
         assert all(engine.verify(part).state == "verified" for part in parts)
         values = np.arange(1025, dtype=np.float32)
-        running: list[tuple[OpenCLDriver, Extent]] = []
+        running: list[tuple[OpenCLDriver, Extent, Extent]] = []
         for part in parts:
             driver = engine.open(part)
             source, target = whole(driver, values), room(driver, values.nbytes)
             driver.submit([Dispatch(driver.build(affine(1025)), (source, target), (0,))])
-            running.append((driver, target))
-        for driver, target in running:
+            # The source as well: nobody else holds its memory while the kernel reads it.
+            running.append((driver, source, target))
+        for driver, _, target in running:
             np.testing.assert_array_equal(driver.read(target).view(np.float32), 2 * values + 1)
             driver.close()
         engine.close()
