@@ -20,7 +20,7 @@ from anygpu.placement.values import narrowing, on_numpy
 from anygpu.plan.choosing import RECORDING, Choice, DeviceChooser
 from anygpu.plan.chunking import Chunks, chunks_for, corrected
 from anygpu.plan.chunking import Refused as Uncuttable
-from anygpu.plan.corrections import kind_of
+from anygpu.plan.corrections import doubt_about, kind_of
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, predict
 from anygpu.plan.renting import Remembered
@@ -53,6 +53,10 @@ class Prediction(NamedTuple):
     lacks: str | None
     #: Of the device, or of the second of two.
     kind: DeviceKind
+    #: The class of operations that most of the program's work is of.
+    of: OperationClass = "elementwise"
+    #: How far predictions for the device were off so far, if that was far.
+    doubt: str | None = None
 
 
 #: Calls that may run without planning when there is nothing to find out.
@@ -96,6 +100,8 @@ class CallSite:
         self.refused: tuple[Refused, ...] = ()
         self._resident: dict[str, int] = {}
         self.evaluated = False
+        #: The version of the planner's corrections that the predictions were made with.
+        self.corrected = 0
         #: Whether calibrations and two devices at once have been looked at.
         self.calibrated = False
         self.calibrating = False
@@ -226,6 +232,7 @@ class CallSite:
         self.predictions, self.refused = facts, tuple(refused)
         self._tell_chooser()
         self.evaluated = True
+        self.corrected = planner.corrections.version
 
     def _judge(self, planner: Planner, device: Device, resident_bytes: int) -> Prediction | Refused:
         program, baseline = self.program, self.chooser.baseline
@@ -256,7 +263,10 @@ class CallSite:
             once = predict(program, calibration, compiled=False).phases.compile
             once += 0.0 if planner.is_open(device.id) else calibration.open
         tuning = tuning_budget() if traits_of(device.engine).tunes and not is_baseline else 0.0
-        return Prediction(way, plain, seconds, once, tuning, calibration.source == "measured", lack, device.kind)
+        doubt = doubt_about(device.id, seconds / plain.seconds) if plain.seconds else None
+        return Prediction(
+            way, plain, seconds, once, tuning, calibration.source == "measured", lack, device.kind, self.kind, doubt
+        )
 
     def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
         return chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))
@@ -491,6 +501,8 @@ class CallSite:
         if rough is not None:
             return f"a trial in the background took {readable_seconds(rough)}; it was not better."
         phases = facts.plain.phases
+        if facts.doubt is not None:
+            return f"its calibration says {readable_seconds(phases.total)}, but {facts.doubt}."
         moving = phases.write + phases.read
         if moving > phases.run:
             return f"transfers take {readable_seconds(moving)} of that."

@@ -66,6 +66,9 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
             site.skip_planning_for(site.calls_in(LOOK), "other devices are being evaluated in the background.")
         return
     with planner.lock:
+        if site.corrected != planner.corrections.version:
+            # Other programs took much more or less than was predicted for them.
+            site.consider(planner)
         name = site.next_trial()
     if name is None:
         return
@@ -235,6 +238,7 @@ def _try_out(planner: Planner, site: CallSite, function: Callable[..., Any], nam
             if tried is None:
                 return
             best, runs = tried
+            planner.learn(name, program.key, facts, best, is_rough=True)
             if chooser.checked and not _agrees(planner, site, function, name, sample, *runs):
                 return
         learn_flags(site, sample)

@@ -314,7 +314,8 @@ def on_device(
     with timer.phase("plan"):
         with planner.lock:
             site.measured(name, took, ran.peak_bytes, disturbed=disturbed)
-            planner.learn(name, site.kind, prediction.plain, took)
+            planner.add_seconds(took)
+            planner.learn(name, program.key, prediction, took, is_rough=disturbed)
             has_news = call.cacheable and site.has_something_to_explore()
         if has_news:
             explore(call)

@@ -27,7 +27,6 @@ from anygpu.placement.pacing import Pace
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections, kind_of
 from anygpu.plan.predicting import Expected, predict
-from anygpu.program.costs import OperationClass
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.open import default_budget
@@ -35,6 +34,7 @@ from anygpu.workers.worker import Worker
 
 if TYPE_CHECKING:
     from anygpu.history.history import CallHistory
+    from anygpu.placement.call_site import Prediction
     from anygpu.placement.recall import Recall
 
 #: Looking at the machine, and loading what traces functions, takes 0.14 s of Python's time, which callers feel. That is
@@ -205,6 +205,7 @@ class Planner:
         remember(measured, device)
         with self.lock:
             self._calibrations[device.id] = measured
+            self.corrections.forget(device.id)
         return measured
 
     def expected(
@@ -212,14 +213,18 @@ class Planner:
     ) -> tuple[Expected, float]:
         """The prediction from the calibration, and its seconds corrected by earlier calls."""
         plain = predict(program, self.calibration(device), resident_bytes=resident_bytes, keep=keep)
-        return plain, plain.seconds * self.corrections.factor(device.id, kind_of(program))
+        return plain, plain.seconds * self.corrections.factor(device.id, kind_of(program), program.key)
 
-    def learn(self, candidate: str, kind: OperationClass, predicted: Expected | None, seconds: float) -> None:
-        """A call ran there and took so long, which corrects predictions for that kind of operation."""
+    def learn(
+        self, candidate: str, program: str, predicted: Prediction, seconds: float, *, is_rough: bool = False
+    ) -> None:
+        """A call or a trial took so long there, which corrects predictions for other programs."""
+        plain, known = predicted.plain, self._calibrations.get(candidate)
+        # What was predicted before the device was calibrated says nothing about predictions since.
+        if plain is None or known is None or predicted.calibrated != (known.source == "measured"):
+            return
         with self.lock:
-            self.seconds += seconds
-            if predicted is not None:
-                self.corrections.learn(candidate, kind, predicted.seconds, seconds)
+            self.corrections.learn(candidate, predicted.of, plain.seconds, seconds, program=program, is_rough=is_rough)
 
     def reading(self, device: str, nbytes: int) -> float:
         """The seconds that downloading so many bytes takes."""
