@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from anygpu.plan.choosing import DeviceChooser
 from anygpu.plan.renting import Remembered, is_worth_opening, is_wrong, remaining_calls
+from tests.plan.lies import KINDS, play, run
 
 seconds = st.floats(1e-4, 10.0)
 
@@ -31,20 +32,12 @@ def test_what_took_twice_as_long_was_remembered_wrongly_if_numpy_is_faster() -> 
     assert not is_wrong(1.0, 1.9, baseline=0.5)
 
 
-def play(chooser: DeviceChooser, true: dict[str, float], calls: int) -> tuple[float, set[str], int]:
-    """Calls as placement makes them: what they take, the devices that were opened, and calls on devices that lose."""
-    total, opened, losing = 0.0, set(), 0
-    for _ in range(calls):
-        name = chooser.to_open()
-        if name is not None:
-            opened.add(name)
-            chooser.begin_trial(name)
-            chooser.tried(name, chooser.remembered[name].seconds)
-        choice = chooser.choose()
-        chooser.measured(choice.candidate, true[choice.candidate])
-        total += true[choice.candidate]
-        losing += true[choice.candidate] > true["numpy"]
-    return total, opened, losing
+def test_two_thousand_five_hundred_lies_of_every_kind() -> None:
+    """The full number is run by hand: `python -m tests.plan.lies`."""
+    report = run(2500, seed=1)
+    assert report.broken == []
+    assert len(report.lies) == len(KINDS)
+    assert report.believed > 1000, "lies that nobody believes prove nothing"
 
 
 @settings(max_examples=10_000 // 4)
@@ -61,7 +54,8 @@ def test_lies_cost_one_opening_and_one_call_each(
     chooser = DeviceChooser("numpy")
     chooser.consider(true, {name: opening for name, (_, _, opening) in devices.items()})
     chooser.recall({name: Remembered(said, 0.0, usual, "") for name, (said, _, _) in devices.items()})
-    total, opened, _ = play(chooser, true, calls)
+    total, opened, _, openings = play(chooser, true, calls)
+    assert openings == len(opened), "no device is opened twice"
     # Two calls measure a device that is not far off what was said: less than twice, or faster than NumPy.
     bound = calls * numpy
     for name in opened:
@@ -76,7 +70,7 @@ def test_a_wrong_memory_sends_the_next_call_back_even_if_it_is_not_far_off() -> 
     chooser = DeviceChooser("numpy")
     chooser.consider(true, {"gpu": 0.0})
     chooser.recall({"gpu": Remembered(0.5, 0.0, 100, "")})
-    _, opened, losing = play(chooser, true, 10)
+    _, opened, losing, _ = play(chooser, true, 10)
     assert (opened, losing) == ({"gpu"}, 1)
     assert chooser.choose().candidate == "numpy"
 
@@ -88,7 +82,7 @@ def test_a_history_that_is_right_wins(numpy: float, gain: float, calls: int) -> 
     chooser = DeviceChooser("numpy")
     chooser.consider(true, {"gpu": 0.0})
     chooser.recall({"gpu": Remembered(numpy / gain, 0.0, calls, "")})
-    total, opened, losing = play(chooser, true, calls)
+    total, opened, losing, _ = play(chooser, true, calls)
     assert opened == {"gpu"}
     assert losing == 0
     # The first call is on NumPy, and later ones that are samples.
