@@ -139,6 +139,13 @@ def test_only_the_latest_programs_are_remembered() -> None:
     assert corrections.factor("gpu", "elementwise", "new") == 1.0
 
 
+def test_short_programs_say_nothing_of_long_ones() -> None:
+    corrections = Corrections()
+    corrections.learn("gpu", "scan", 1e-4, 1e-2, program="short")
+    assert corrections.factor("gpu", "scan", "new", predicted=5e-4) > 10
+    assert corrections.factor("gpu", "scan", "new", predicted=1e-3) == 1.0
+
+
 def test_a_new_speed_is_believed_after_some_calls() -> None:
     corrections = Corrections()
     corrections.learn("gpu", "scan", 1.0, 1.0)

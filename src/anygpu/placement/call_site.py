@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -105,6 +106,8 @@ class CallSite:
         #: Whether calibrations and two devices at once have been looked at.
         self.calibrated = False
         self.calibrating = False
+        #: Set when a trial that began at once has ended; `None` without one, or when a call has waited for it.
+        self.early_trial: threading.Event | None = None
         #: What receipts of calls without planning say.
         self.note = HostNote(task, "", None)
         #: A warning that a filter has made an error of, for the next call to raise.
@@ -317,6 +320,11 @@ class CallSite:
         if peak_bytes is not None:
             self._learn_chunk_memory(name, peak_bytes)
 
+    def has_run_at(self, name: str) -> bool:
+        """Whether a call has run there lately."""
+        track = self.chooser.tracks.get(name)
+        return track is not None and bool(track.recent)
+
     @property
     def totals(self) -> tuple[int, float]:
         """Calls and the seconds that they took together, those without planning included."""
@@ -408,6 +416,16 @@ class CallSite:
 
     def end_calibrating(self) -> None:
         self.calibrating, self.calibrated = False, True
+
+    def begin_early_trial(self) -> threading.Event:
+        """A trial begins at once, on a device that is open; the event is to be set at its end."""
+        self.early_trial = threading.Event()
+        return self.early_trial
+
+    def await_early_trial(self, seconds: float) -> bool:
+        """Wait for its end, so long at most; whether it has come. Only one call waits."""
+        trial, self.early_trial = self.early_trial, None
+        return trial is not None and trial.wait(seconds)
 
     def use_chunks(self, name: str, chunks: Chunks) -> None:
         """Calls run there in chunks from now on. It is a new table: other threads may be reading the old one."""

@@ -19,7 +19,7 @@ from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.check import check_now, hear_numpy, judge_returned
 from anygpu.placement.executing import Executing
-from anygpu.placement.explore import explore, why_not_elsewhere
+from anygpu.placement.explore import await_early_trial, explore, why_not_elsewhere
 from anygpu.placement.known import LARGE, VERY_LARGE, Known
 from anygpu.placement.opaque import place_opaque
 from anygpu.placement.planner import Planner, no_device
@@ -76,6 +76,8 @@ def place(
             planner.add_seconds(call.site.flush_timings(disturbed=planner.pace.exploring))
             trace_and_predict(call, timer)
             choice = choose(call)
+            if choice.kind in ("baseline", "known") and await_early_trial(call):
+                choice = choose(call)
             if choice.checks is not None:
                 call.site.begin_sample(choice.checks)
         outcome = _run_with_retries(call, choice, timer)
@@ -313,9 +315,12 @@ def on_device(
         took += planner.reading(name, sum(spec.nbytes for spec in program.results))
     with timer.phase("plan"):
         with planner.lock:
+            # The first call there fills caches, which predictions for later ones know nothing of.
+            is_first = not site.has_run_at(name)
             site.measured(name, took, ran.peak_bytes, disturbed=disturbed)
             planner.add_seconds(took)
-            planner.learn(name, program.key, prediction, took, is_rough=disturbed)
+            if not is_first:
+                planner.learn(name, program.key, prediction, took, is_rough=disturbed)
             has_news = call.cacheable and site.has_something_to_explore()
         if has_news:
             explore(call)

@@ -169,6 +169,8 @@ class Planner:
             self._recalled.save()
 
     def worker(self, device: str, options: Options | None = None) -> Worker:
+        # Whoever wants to run a program has recorded one.
+        self._ready = True
         return self.places.worker(device, isolation=options.isolation if options else None)
 
     def explorer(self, device: str) -> Worker:
@@ -213,7 +215,8 @@ class Planner:
     ) -> tuple[Expected, float]:
         """The prediction from the calibration, and its seconds corrected by earlier calls."""
         plain = predict(program, self.calibration(device), resident_bytes=resident_bytes, keep=keep)
-        return plain, plain.seconds * self.corrections.factor(device.id, kind_of(program), program.key)
+        factor = self.corrections.factor(device.id, kind_of(program), program.key, predicted=plain.seconds)
+        return plain, plain.seconds * factor
 
     def learn(
         self, candidate: str, program: str, predicted: Prediction, seconds: float, *, is_rough: bool = False

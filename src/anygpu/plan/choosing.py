@@ -16,10 +16,10 @@ next one should run and what should be tried in the background meanwhile. It kee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from anygpu.plan.renting import LEAST_GAIN, Remembered, is_worth_opening, is_wrong
+from anygpu.plan.renting import LEAST_GAIN, Remembered, is_clear, is_worth_opening, is_wrong
 from anygpu.plan.sampling import calls_between_samples
 from anygpu.units import readable_seconds
 
@@ -455,6 +455,19 @@ class DeviceChooser:
             if memory is None or track is None or track.agreed or track.suspended or self.calls < track.due:
                 continue
             if is_worth_opening(memory, best[1], self.once.get(name, 0.0), self.calls):
+                return name
+        return None
+
+    def clearly_better(self, is_open: Callable[[str], bool]) -> str | None:
+        """The candidate that is tried at once: its device is open, and it promises much for long calls."""
+        best = self._best_known()
+        if best is None or self.pinned is not None or self.trying or self.choose().candidate != self.baseline:
+            return None
+        for name in self._by_promise():
+            track = self.tracks[name]
+            if name == self.baseline or track.suspended or track.rough is not None or track.known:
+                continue
+            if self.calls >= track.due and is_clear(self.expected.get(name, float("inf")), best[1]) and is_open(name):
                 return name
         return None
 

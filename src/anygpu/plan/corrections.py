@@ -18,6 +18,8 @@ from anygpu.program.graph import Program
 
 #: The weight of a program's newest error: four or five calls replace what was believed before.
 _NEW = 0.3
+#: Below this, a call takes what starting it takes, which says nothing of programs with more work.
+_SHORT = 1e-3
 #: No correction is larger: beyond that something else is wrong than the model.
 MOST = 20.0
 #: Errors of other kinds of programs count when they are larger than this, and there are so many of them.
@@ -34,6 +36,8 @@ class Error(NamedTuple):
     logarithm: float
     #: Whether it was measured while something else kept the machine busy.
     is_rough: bool
+    #: Whether so little was predicted for it that it says nothing of programs with more work.
+    is_short: bool = False
 
 
 def factor_from(errors: Collection[Error], kind: OperationClass) -> float:
@@ -61,13 +65,18 @@ class Corrections:
         #: Rises when something was learnt that changes other predictions by much.
         self.version = 0
 
-    def factor(self, device: str, kind: OperationClass, program: str = "") -> float:
-        """The factor for a program, by its own error if it has run there; else by those of others."""
+    def factor(self, device: str, kind: OperationClass, program: str = "", *, predicted: float = math.inf) -> float:
+        """The factor for a program, by its own error if it has run there; else by those of others of about its length.
+
+        `predicted` is what the calibration alone says.
+        """
         errors = self._errors.get(device)
         if not errors:
             return 1.0
         own = errors.get(program)
-        return math.exp(own.logarithm) if own is not None else factor_from(errors.values(), kind)
+        if own is not None:
+            return math.exp(own.logarithm)
+        return factor_from([each for each in errors.values() if each.is_short == (predicted < _SHORT)], kind)
 
     def learn(
         self,
@@ -91,7 +100,7 @@ class Corrections:
             error = old.logarithm + _NEW * (error - old.logarithm)
         elif abs(error) > math.log(FAR_OFF):
             self.version += 1
-        errors[program] = Error(kind, error, is_rough)
+        errors[program] = Error(kind, error, is_rough, predicted < _SHORT)
         errors.move_to_end(program)
         if len(errors) > MOST_PROGRAMS:
             errors.popitem(last=False)
