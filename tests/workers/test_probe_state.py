@@ -66,6 +66,21 @@ def test_a_device_that_hangs_is_set_aside_and_a_new_child_goes_on_with_the_rest(
     assert culprit(probe, "fake:1").reason == "Fake GPU (Fake) did not respond within 4 s while it was verified."
 
 
+def test_a_child_that_waits_for_the_processor_gets_that_time_back() -> None:
+    probe = started()
+    probe.starved(1.0)
+    told(probe, listed(*NAMES), ProbeStarted("fake:0"), now=2.0)
+    assert probe.next_deadline == 6.0, "what it waited before this device is no reason to wait for it"
+    probe.starved(3.5)
+    assert probe.next_deadline == 8.5
+    probe.starved(100.0)
+    assert probe.next_deadline == 2.0 + 4 + 8, "three times as long, and no longer"
+    assert probe.expired(14.0) == [StopChild(), StartChild(("fake:0",))]
+    assert culprit(probe, "fake:0").fix == "The machine is very busy: try again when it is calmer."
+    told(probe, listed("fake:1"), ProbeStarted("fake:1"), now=15.0)
+    assert probe.next_deadline == 19.0, "the next child has waited for nothing yet"
+
+
 def test_the_deadline_of_the_whole_cuts_the_step_short() -> None:
     probe = started()
     told(probe, listed(*NAMES), ProbeStarted("fake:0"), now=8.0)

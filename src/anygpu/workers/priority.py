@@ -37,6 +37,16 @@ def lower_this_process() -> None:
             os.nice(19)
 
 
+def seconds_without_processor(process: int) -> float:
+    """How long the thread of a process that waited longest for a processor has done so; 0 where that is not known."""
+    longest = 0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            with contextlib.suppress(OSError):  # it has ended since
+                longest = max(longest, int((thread / "schedstat").read_text().split()[1]))
+    return longest / 1e9
+
+
 def die_with_parent() -> None:
     """Have this process killed when the thread ends that has started it, however that ends, and even while paused.
 

@@ -18,8 +18,16 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.protocol import probe as probe_here
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.workers.child_process import Child
+from anygpu.workers.priority import seconds_without_processor
 from anygpu.workers.probe_messages import Message, ProbeItem, ProbeRequest, decode_line
-from anygpu.workers.probe_state import EngineProbe, ProbeAction, ProbeDeadlines, StartChild, StopChild
+from anygpu.workers.probe_state import (
+    MOST_EXTENSION,
+    EngineProbe,
+    ProbeAction,
+    ProbeDeadlines,
+    StartChild,
+    StopChild,
+)
 
 #: The name under which the vendors' card readers are probed.
 CARDS = "cards"
@@ -37,6 +45,8 @@ def run_probes(
     low_priority: bool = False,
 ) -> dict[str, list[ProbeItem]]:
     """Probe the engines (and the cards) in parallel. Returns within the deadline, whatever the drivers do.
+
+    On a busy machine that is later by what the children wait for the processor; see `probe_state.MOST_EXTENSION`.
 
     The children of engines that are named in `adopt` stay when they have verified a device, and are put there: the
     caller either makes them workers or closes them. With `low_priority` they give way to others, as
@@ -119,6 +129,7 @@ class _Children:
 
     def _told(self, name: str, child: _Child, line: bytes | None) -> list[ProbeAction]:
         probe, now = self.probes[name], time.monotonic()
+        probe.starved(seconds_without_processor(child.child.process.pid))
         if line is None and probe.done and child.child.link is not None:
             return []  # it has said all that it had to say, and stays
         if line is None:
@@ -134,6 +145,10 @@ class _Children:
     def _expire(self, unfinished: Iterable[EngineProbe]) -> None:
         now = time.monotonic()
         for probe in unfinished:
+            if now < probe.next_deadline:
+                continue
+            if (child := self._running.get(probe.name)) is not None:
+                probe.starved(seconds_without_processor(child.child.process.pid))
             if now >= probe.next_deadline:
                 self._carry_out(probe.name, probe.expired(now))
 
@@ -147,7 +162,7 @@ class _Children:
                         engine=self._targets[name],
                         deep=self._deep,
                         skip=skip,
-                        seconds=self._deadlines.total + 1,
+                        seconds=self._deadlines.total * (1 + MOST_EXTENSION) + 1,
                         low_priority=self._low_priority,
                     )
                     try:

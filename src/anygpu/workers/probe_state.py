@@ -15,6 +15,9 @@ from anygpu.hardware.device import Cause, Device, State, Unavailable
 from anygpu.units import readable_seconds
 from anygpu.workers.probe_messages import Discovered, Message, ProbeFinished, ProbeItem, ProbeStarted, Raised, Settled
 
+#: On a busy machine deadlines are later by what a child has waited for the processor, and at most by so many times.
+MOST_EXTENSION = 2.0
+
 
 class ProbeDeadlines(msgspec.Struct, frozen=True, kw_only=True):
     """How long a probe may take in all, and how long one device may be silent."""
@@ -57,6 +60,9 @@ class EngineProbe:
         self._listed: dict[str, Device] = {}
         self._settled: list[str] = []
         self._items: list[ProbeItem] = []
+        #: Seconds that children have waited for the processor: earlier ones, the one that runs, and all when the
+        #: current step began.
+        self._starved_before = self._starved = self._starved_at_step = 0.0
 
     def begin(self) -> list[ProbeAction]:
         return [StartChild(())]
@@ -64,8 +70,17 @@ class EngineProbe:
     @property
     def next_deadline(self) -> float:
         """When `expired` must be called if nothing else happens before."""
-        last = self._began + self._deadlines.total
-        return last if self._step_began is None else min(last, self._step_began + self._deadlines.step)
+        total, step = self._deadlines.total, self._deadlines.step
+        starved = self._starved_before + self._starved
+        last = self._began + total + min(starved, MOST_EXTENSION * total)
+        if self._step_began is None:
+            return last
+        starved -= self._starved_at_step
+        return min(last, self._step_began + step + min(starved, MOST_EXTENSION * step))
+
+    def starved(self, seconds: float) -> None:
+        """The child that runs has waited so long for the processor since it was started: it is slow, not silent."""
+        self._starved = max(self._starved, seconds)
 
     def results(self) -> list[ProbeItem]:
         """What is known now; devices that were listed and never reached are still only `usable`."""
@@ -80,6 +95,7 @@ class EngineProbe:
                 self._items += [item for item in items if not isinstance(item, Device) and item.id not in known]
             case ProbeStarted(name=name):
                 self._current, self._step_began = name, now
+                self._starved_at_step = self._starved_before + self._starved
             case Settled(name=name, items=items):
                 self._settle(name, *items)
             case Raised(error=error, message=words, importing=importing):
@@ -102,8 +118,11 @@ class EngineProbe:
 
     def expired(self, now: float) -> list[ProbeAction]:
         """The time in `next_deadline` has come."""
-        waited = readable_seconds(now - (self._step_began or self._began))
-        return [StopChild(), *self._blame("hung", f"did not respond within {waited}", None, now)]
+        waited = now - (self._step_began or self._began)
+        starved = self._starved_before + self._starved - (self._starved_at_step if self._step_began is not None else 0)
+        fix = _BUSY if starved > waited / 2 else None
+        what = f"did not respond within {readable_seconds(waited)}"
+        return [StopChild(), *self._blame("hung", what, None, now, fix=fix)]
 
     def could_not_start(self, why: str, now: float) -> list[ProbeAction]:
         fix = f"{why[:1].upper()}{why[1:]}."
@@ -140,13 +159,15 @@ class EngineProbe:
             self.done = True
             return []
         self._settle(culprit, item)
-        out_of_time = now >= self._began + self._deadlines.total
+        self._starved_before, self._starved = self._starved_before + self._starved, 0.0
+        out_of_time = now >= self.next_deadline
         if not self._pending or out_of_time:
             self.done = True
             return []
         return [StartChild(tuple(self._settled))]
 
 
+_BUSY = "The machine is very busy: try again when it is calmer."
 _LISTING = " while its devices were listed"
 
 _FIXES: dict[Cause, str] = {
