@@ -136,7 +136,7 @@ def test_numpys_times_are_kept_although_a_plan_was_asked_for_first(begin: Begin,
     function.explain(X)
     went(planner, function, 3)
     planner.recall.save(5.0)
-    assert {key.device for key in storage.rows} == {"numpy"}
+    assert "numpy" in {key.device for key in storage.rows}
     (habit,) = storage.habits.values()
     assert [calls for _, _, calls, _ in habit.recent] == [3]
 

@@ -56,6 +56,9 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
     planner.recall.begin(site, call.function, call.key)
     planner.pace.earlier = planner.recall.earlier_seconds
     with planner.lock:
+        if site.corrected != planner.corrections.version:
+            # Other programs took much more or less than was predicted for them.
+            site.consider(planner)
         remembered = chooser.to_open()
     if remembered is not None:
         _start_trial(call, remembered, value)
@@ -69,9 +72,6 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
             site.skip_planning_for(site.calls_in(LOOK), "other devices are being evaluated in the background.")
         return
     with planner.lock:
-        if site.corrected != planner.corrections.version:
-            # Other programs took much more or less than was predicted for them.
-            site.consider(planner)
         name = site.next_trial()
     if name is None:
         return
