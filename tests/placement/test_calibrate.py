@@ -334,7 +334,7 @@ class TestKept:
             patched.setattr("anygpu.engines.disk_cache.version_of", lambda name: "99.0")
             assert recalled(DEVICE) is None
         with monkeypatch.context() as patched:
-            patched.setattr("anygpu.placement.calibrate._cores", lambda: 1024)
+            patched.setattr("anygpu.placement.calibrate.usable_processors", lambda: 1024)
             assert recalled(DEVICE) is None
         assert recalled(DEVICE) == truth()
 
@@ -383,11 +383,11 @@ class TestRealDevices:
         monkeypatch.setenv("ANYGPU_TUNING_SECONDS", "30")
         worker = opened(engine, home)
         begin = time.perf_counter()
-        found = calibrate(worker, seconds=0.6)
+        found = calibrate(worker, seconds=3.0)
         elapsed = time.perf_counter() - begin
         worker.close()
         # On busy cores one kernel of PoCL may take a second to compile; looking for sizes would take 30.
-        assert elapsed < 10
+        assert elapsed < 20
         assert not list(tmp_path.glob("**/tuning-*"))
         assert found.source == "measured"
         assert found.fuses

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from anygpu.placement import pacing
-from anygpu.placement.pacing import QUIET_SECONDS, SHARE, Pace
+from anygpu.placement.pacing import HEAD_START, QUIET_SECONDS, SHARE, SPARE_SHARE, Pace, ProcessorUse
 
 PATIENCE = 20.0
 
@@ -95,6 +95,26 @@ def test_it_may_take_a_share_of_what_calls_have_taken() -> None:
     pace.earlier = 5.0
     assert pace.allowance(7.0) == 12.0 * SHARE - 2.0
     assert pace.missing(1.0, 3.0) == 3.0 / SHARE - 8.0
+
+
+def test_it_may_take_more_while_a_processor_is_idle() -> None:
+    pace = Pace(Clock(), Explorers(), lambda: True)
+    assert pace.allowance(0.0) == HEAD_START
+    assert pace.missing(HEAD_START, 0.0) == 0.0
+    assert pace.allowance(8.0) == 8.0 * SPARE_SHARE + HEAD_START
+    assert pace.missing(5.0 + HEAD_START, 0.5) == 5.0 / SPARE_SHARE - 0.5
+
+
+@pytest.mark.parametrize(
+    ("processors", "used", "spare"), [(2, 1.0, True), (2, 1.9, False), (1, 1.0, False), (8, 3.0, True), (2, 0.1, True)]
+)
+def test_a_processor_is_idle_that_nobody_uses_on_average(processors: int, used: float, spare: bool) -> None:
+    clock, processor_clock = Clock(), Clock()
+    use = ProcessorUse(processors, clock, processor_clock)
+    assert not use.has_spare(), "nothing is known yet"
+    clock.now += 3.0
+    processor_clock.now += 3.0 * used
+    assert use.has_spare() is spare
 
 
 def test_a_pause_costs_nothing() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 
 from anygpu.engines.disk_cache import stamp_of
 from anygpu.hardware.device import Device
+from anygpu.hardware.host import usable_processors
 from anygpu.history.records import plain_name
 
 #: How far functions are followed that hold functions, and values that hold values.
@@ -67,12 +67,7 @@ def device_stamp(device: Device, libraries: Iterable[str], isolation: str | None
 
     `libraries` are the names of the engine's distributions; `cores` are those that this process may use.
     """
-    return _digest(_value((stamp_of(device, libraries), device.id, isolation, cores or usable_cores()), 0))
-
-
-def usable_cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return _digest(_value((stamp_of(device, libraries), device.id, isolation, cores or usable_processors()), 0))
 
 
 def _digest(content: bytes) -> str:

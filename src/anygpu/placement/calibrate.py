@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.traits import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
+from anygpu.hardware.host import usable_processors
 from anygpu.plan.calibration import Calibration
 from anygpu.workers.open import isolation_of
 from anygpu.workers.worker import Worker
@@ -92,13 +92,8 @@ def _key(device: Device, isolation: Isolation | None) -> bytes:
     entry = _entry(device)
     if isolation is None and entry is not None:
         isolation = isolation_of(entry)
-    return msgspec.msgpack.encode((_VERSION, device.id, _cores(), isolation))
+    return msgspec.msgpack.encode((_VERSION, device.id, usable_processors(), isolation))
 
 
 def _entry(device: Device) -> EngineEntry | None:
     return next((entry for entry in catalogue() if entry.name == device.engine), None)
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

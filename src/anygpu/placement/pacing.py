@@ -8,6 +8,7 @@ one process and never again is left alone.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -18,6 +19,10 @@ _LOOK_SECONDS = 0.2
 #: Seconds that exploring may take for each second of calls. It runs on cores that nobody else wants, and slows calls
 #: down all the same: by what it takes of the memory's bandwidth, and of Python's lock.
 SHARE = 0.25
+#: The same while the calls leave a processor idle, and the seconds that exploring may take then before calls have paid.
+SPARE_SHARE, HEAD_START = 0.5, 1.0
+#: So much of a processor has to be idle: a call on one thread also uses others for a moment.
+_SPARE = 0.75
 
 
 class Pausable(Protocol):
@@ -26,12 +31,36 @@ class Pausable(Protocol):
     def resume(self) -> None: ...
 
 
+class ProcessorUse:
+    """How many processors this process uses on average, of those that it may use."""
+
+    def __init__(
+        self,
+        processors: int,
+        clock: Callable[[], float] = time.monotonic,
+        processor_clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._processors = processors
+        self._clock, self._processor_clock = clock, processor_clock
+        self._began, self._began_with = clock(), processor_clock()
+
+    def has_spare(self) -> bool:
+        """Whether one is idle most of the time, as it is beside calls on one thread."""
+        seconds = self._clock() - self._began
+        used = self._processor_clock() - self._began_with
+        return seconds > 0 and self._processors - used / seconds >= _SPARE
+
+
 class Pace:
     """When exploring goes on, and what it may cost. `clock` is the planner's."""
 
-    def __init__(self, clock: Callable[[], float], explorers: Pausable) -> None:
+    def __init__(
+        self, clock: Callable[[], float], explorers: Pausable, has_spare: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`has_spare` says whether the calls leave a processor idle."""
         self._clock = clock
         self._explorers = explorers
+        self._has_spare = has_spare
         #: Seconds that exploring has taken.
         self.spent = 0.0
         #: Seconds of calls in earlier processes, of functions that are not explored yet.
@@ -69,11 +98,18 @@ class Pace:
 
     def allowance(self, calls: float) -> float:
         """The seconds that exploring may take now, when calls have taken `calls` seconds in all."""
-        return max(0.0, (calls + self.earlier) * SHARE - self.spent)
+        share, head_start = self._terms
+        return max(0.0, (calls + self.earlier) * share + head_start - self.spent)
 
     def missing(self, seconds: float, calls: float) -> float:
         """The seconds that calls still have to take until exploring may take so long."""
-        return max(0.0, (self.spent + seconds) / SHARE - calls - self.earlier)
+        share, head_start = self._terms
+        return max(0.0, (self.spent + seconds - head_start) / share - calls - self.earlier)
+
+    @property
+    def _terms(self) -> tuple[float, float]:
+        """The share of the calls' time, and the seconds before that."""
+        return (SPARE_SHARE, HEAD_START) if self._has_spare() else (SHARE, 0.0)
 
     def __enter__(self) -> None:
         """Something is being explored from now on, on this thread."""

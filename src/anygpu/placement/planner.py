@@ -18,12 +18,13 @@ import numpy as np
 from anygpu.array.trace.tracing import trace
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device, Unavailable
+from anygpu.hardware.host import usable_processors
 from anygpu.hardware.selection import matches_name, require
 from anygpu.placement.background import Background
 from anygpu.placement.calibrate import calibrate, recalled, remember
 from anygpu.placement.mismatches import Mismatch
 from anygpu.placement.options import Options
-from anygpu.placement.pacing import Pace
+from anygpu.placement.pacing import Pace, ProcessorUse
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections, kind_of
 from anygpu.plan.predicting import Expected, predict
@@ -79,7 +80,7 @@ class Planner:
         self.background = Background(when_idle=self._rest)
         self._open_history = history
         self._recalled: Recall | None = None
-        self.pace = Pace(clock, known.explorers)
+        self.pace = Pace(clock, known.explorers, ProcessorUse(usable_processors()).has_spare)
         self.corrections = Corrections()
         #: Seconds that calls have taken in all: what exploring has to be worth. `add_seconds` adds to it.
         self.seconds = 0.0
