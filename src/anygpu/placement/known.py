@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
+from anygpu.placement import loading
 from anygpu.placement.options import Options
 from anygpu.placement.signature import LIFTED, without
 from anygpu.receipts import HostNote
@@ -27,8 +29,9 @@ VERY_LARGE = 1 << 24
 #: Planning a call takes some 50 µs. Calls that take less than the first are left alone for long; of those that
 #: take less than the second, the first five are.
 _SHORT, _MIDDLING = 2e-5, 2e-4
-#: Loading what plans calls takes some 60 ms. Before that is done, calls of one kind run for so long without planning.
-_BEFORE_LOADING = 0.3
+#: Loading what plans calls takes some 60 ms. Before that is begun, calls of one kind run for so long without planning;
+#: and for so long while it is loaded, on a thread beside them.
+_BEFORE_LOADING, _LOADING = 0.3, 0.2
 
 #: Kinds of arguments that are remembered for one function, and such that are new.
 _MOST_SITES, _MOST_NEW = 1024, 256
@@ -106,7 +109,7 @@ def note_of_new(task: str) -> HostNote:
 class NewCallSite:
     """A call site of which only the time of its calls is known. They run on the host, as they are."""
 
-    __slots__ = ("_granted", "_seconds", "note", "skip_planning", "unreported_seconds")
+    __slots__ = ("_granted", "_seconds", "_until_loading", "note", "skip_planning", "unreported_seconds")
 
     runs_as_is = True
 
@@ -115,15 +118,24 @@ class NewCallSite:
         self.note = note
         calls = 1024 if seconds < _SHORT else 4 if seconds < _MIDDLING else 0
         if not is_loaded:
-            calls = max(calls, min(1024, int(_BEFORE_LOADING / seconds))) if seconds else 1024
+            calls = max(calls, min(1024, int((_BEFORE_LOADING + _LOADING) / seconds))) if seconds else 1024
         self.skip_planning = self._granted = calls
         self.unreported_seconds = 0.0
         self._seconds = seconds
+        self._until_loading = math.inf if is_loaded else _BEFORE_LOADING - seconds
+        if self._until_loading <= 0:
+            self._load()
 
     def ran_on_host(self, seconds: float) -> None:
         """A call was run without planning, and took so long."""
         self.skip_planning -= 1
         self.unreported_seconds += seconds
+        if self.unreported_seconds > self._until_loading:
+            self._load()
+
+    def _load(self) -> None:
+        self._until_loading = math.inf
+        loading.begin()
 
     def report_to(self, chooser: DeviceChooser) -> float:
         """Report all calls; what they took together."""

@@ -23,6 +23,7 @@ from anygpu.placement.known import (
     name_of,
     note_of_new,
 )
+from anygpu.placement.loading import is_loaded
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.signature import BUILTIN, OwnArray, function_key, signature, way_of
 from anygpu.receipts import Receipt, last, listeners, publish
@@ -173,7 +174,7 @@ class Offloaded(Calls, Generic[P, R]):
                     executing.leave(token)
             end = _clock()
             note = self._note_of_new
-            known.remember_new(key, NewCallSite(note, end - ready, is_loaded=_is_loaded()))
+            known.remember_new(key, NewCallSite(note, end - ready, is_loaded=is_loaded()))
             _set_last((note, begin, ready, end))
             if _listening():
                 publish((note, begin, ready, end))
@@ -253,15 +254,10 @@ def _allows_numpy(options: Options) -> bool:
     return allows_numpy(options)
 
 
-def _is_loaded() -> bool:
-    """Whether what plans calls has been loaded."""
-    return "anygpu.placement.place_call" in sys.modules
-
-
 def _may_begin_small(key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
     """Whether a first such call is to run at once: without anygpu's own arrays, and without large ones."""
-    is_loaded = _is_loaded()
-    most = LARGE if is_loaded else VERY_LARGE
+    loaded = is_loaded()
+    most = LARGE if loaded else VERY_LARGE
     if not keywords:
         for each in arguments:
             kind = type(each)
@@ -274,7 +270,7 @@ def _may_begin_small(key: tuple[Hashable, ...], arguments: tuple[Any, ...], keyw
             return True
     if any(part is OwnArray for part in key):
         return False
-    if not is_loaded:
+    if not loaded:
         # Arrays inside of other objects are not looked for: that alone would load most of anygpu.
         return not _has_larger((arguments, keywords), most)
     from anygpu.placement.values import largest_of

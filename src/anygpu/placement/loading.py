@@ -1,0 +1,46 @@
+"""Loads what plans calls, on a thread beside the calls, which spend most of their time without Python's lock."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import threading
+
+_PLANNING = "anygpu.placement.place_call"
+
+#: Whoever forks in the middle of an import of their own may keep the thread waiting.
+_PATIENCE = 5.0
+
+_thread: threading.Thread | None = None
+
+
+def is_loaded() -> bool:
+    """Whether what plans calls has been loaded."""
+    # It is among the modules as soon as its import has begun.
+    return hasattr(sys.modules.get(_PLANNING), "place")
+
+
+def begin() -> None:
+    """Begin to load it, once. Whoever needs it before that is done waits for the rest, as for any import."""
+    global _thread
+    if _thread is None:
+        _thread = threading.Thread(target=_load, name="anygpu-loading", daemon=True)
+        _thread.start()
+
+
+def _load() -> None:
+    # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
+    with contextlib.suppress(Exception):
+        importlib.import_module(_PLANNING)
+
+
+def _finish() -> None:
+    """A child that is forked off in the middle of an import would wait for its end for ever."""
+    if _thread is not None:
+        _thread.join(_PATIENCE)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_finish)
