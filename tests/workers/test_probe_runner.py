@@ -172,3 +172,14 @@ def test_a_process_that_does_not_get_the_processor_is_known_to_wait() -> None:
             each.kill()
             each.communicate()
     assert seconds_without_processor(both[0].pid) == 0.0, "it has ended"
+
+
+def test_what_is_known_of_an_engine_is_told_at_once() -> None:
+    told: list[str] = []
+
+    def hear(name: str, items: list[ProbeItem]) -> None:
+        told.append(name)
+        assert [item.state for item in items if isinstance(item, Device)] or name == "bad"
+
+    run_probes([faulty("hang", "discover"), GOOD], with_cards=False, deadlines=DEADLINES, when_done=hear)
+    assert told == ["good", "bad"], "it does not wait for the one that hangs"

@@ -45,8 +45,9 @@ def discover(
         with_cards=with_cards,
         adopt=adopt,
         low_priority=low_priority,
+        # At once: a short process may be over before the slowest engine has answered.
+        when_done=lambda name, items: write_cached(path, {name: items}, fingerprints, now),
     )
-    write_cached(path, fresh, fingerprints, now)
     items: list[ProbeItem] = []
     for entry in entries:
         items += (

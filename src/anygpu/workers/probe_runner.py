@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -43,6 +43,7 @@ def run_probes(
     deep: bool = False,
     adopt: dict[str, Child | None] | None = None,
     low_priority: bool = False,
+    when_done: Callable[[str, list[ProbeItem]], None] = lambda name, items: None,
 ) -> dict[str, list[ProbeItem]]:
     """Probe the engines (and the cards) in parallel. Returns within the deadline, whatever the drivers do.
 
@@ -50,7 +51,7 @@ def run_probes(
 
     The children of engines that are named in `adopt` stay when they have verified a device, and are put there: the
     caller either makes them workers or closes them. With `low_priority` they give way to others, as
-    workers too.
+    workers too. `when_done` is told of each engine as soon as everything of it is known.
     """
     targets: dict[str, EngineEntry | None] = {}
     results: dict[str, list[ProbeItem]] = {}
@@ -64,7 +65,7 @@ def run_probes(
     if with_cards:
         targets[CARDS] = None
     with _Children(targets, deep=deep, deadlines=deadlines, adopt=adopt, low_priority=low_priority) as children:
-        children.run()
+        children.run(when_done)
         results |= {name: probe.results() for name, probe in children.probes.items()}
     return results
 
@@ -114,10 +115,18 @@ class _Children:
             else:
                 child.kill()
 
-    def run(self) -> None:
+    def run(self, when_done: Callable[[str, list[ProbeItem]], None]) -> None:
         for name, probe in self.probes.items():
             self._carry_out(name, probe.begin())
-        while unfinished := [probe for probe in self.probes.values() if not probe.done]:
+        told: set[str] = set()
+        while True:
+            unfinished = [probe for probe in self.probes.values() if not probe.done]
+            for probe in self.probes.values():
+                if probe.done and probe.name not in told:
+                    told.add(probe.name)
+                    when_done(probe.name, probe.results())
+            if not unfinished:
+                return
             wait = max(0.0, min(probe.next_deadline for probe in unfinished) - time.monotonic())
             try:
                 name, child, line = self._events.get(timeout=wait)
