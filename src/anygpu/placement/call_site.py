@@ -17,7 +17,7 @@ from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, first_choice, lacking, usable_bytes
 from anygpu.placement.strategies import Chunked, SingleDevice, SplitAcrossDevices, Strategy
 from anygpu.placement.trust import Trust, may_warn
-from anygpu.placement.values import narrowing, on_numpy
+from anygpu.placement.values import call_on_numpy, narrowing
 from anygpu.plan.choosing import RECORDING, Choice, DeviceChooser
 from anygpu.plan.chunking import Chunks, chunks_for, corrected
 from anygpu.plan.chunking import Refused as Uncuttable
@@ -75,7 +75,7 @@ class CallSite:
 
     def __init__(self, task: str, options: Options, baseline: str | None, *, has_anygpu_arrays: bool) -> None:
         self.task = task
-        #: Whether the function runs on NumPy exactly as it is; else as `host_function` gives it.
+        #: Whether the function runs on NumPy exactly as it is; else as `call_on_host` calls it.
         self.runs_as_is = options.precision is None and not has_anygpu_arrays
         self.options = options
         self.chooser = DeviceChooser(baseline, checked=options.check != "off")
@@ -85,6 +85,8 @@ class CallSite:
         self.has_anygpu_arrays = has_anygpu_arrays
         #: Calls that may run on the baseline without planning.
         self.skip_planning = 0
+        #: Whether each of them has to see first that it `does_as_recorded`.
+        self.looks_first = has_anygpu_arrays
         #: Seconds of such calls that the chooser has not been told of yet.
         self.unreported_seconds = 0.0
         self._granted = 0
@@ -120,22 +122,49 @@ class CallSite:
         #: For each device: what a piece needed by what was predicted.
         self._chunk_corrections: dict[str, float] = {}
 
-    def host_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as it runs on NumPy. A call site holds no function, nor what closures hold."""
-        if self.runs_as_is:
-            return function
-        on_host = function if self.options.precision is None else narrowing(function)
-        return on_numpy(on_host) if self.has_anygpu_arrays else on_host
+    @property
+    def uses_numpys_arrays(self) -> bool:
+        """Whether calls on the host may be given NumPy's arrays for anygpu's own.
+
+        What writes to its arguments, or returns one of them, needs the arrays themselves: recording tells.
+        """
+        return not self.has_anygpu_arrays or (self.traced is not None and self.traced.returns_new)
+
+    def does_as_recorded(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> bool:
+        """Whether a call does what was recorded, as far as data decides that: then it writes to no argument."""
+        traced = self.traced
+        return traced is not None and traced.decides_alike(function, arguments, keywords)
+
+    def call_on_host(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Call the user's function on NumPy. A call site holds no function, nor what closures hold."""
+        if self.options.precision is not None:
+            function = narrowing(function)
+        if not self.has_anygpu_arrays:
+            return function(*arguments, **keywords)
+        try:
+            return call_on_numpy(function, arguments, keywords)
+        except BaseException:
+            # Its code may have been replaced by what writes to its arguments: the next call looks at everything.
+            self._granted -= self.skip_planning
+            self.skip_planning = 0
+            raise
 
     def run_on_host(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Call the user's function on NumPy. What it raises is the caller's."""
+        """Call the user's function on NumPy, marked as placed. What it raises is the caller's."""
         with Executing():
-            return self.host_function(function)(*arguments, **keywords)
+            if self.runs_as_is:  # without a frame of ours more than needed, for functions that call themselves
+                return function(*arguments, **keywords)
+            return self.call_on_host(function, arguments, keywords)
 
     def skip_planning_for(self, calls: int, why: str) -> None:
         """Let so many calls run on the baseline without planning; `why` is for their receipts."""
+        if not self.uses_numpys_arrays:
+            calls = 0
         predicted = self.chooser.estimate(self.chooser.baseline) if self.chooser.baseline is not None else None
         self.note = HostNote(self.task, why, predicted)
+        self.looks_first = self.has_anygpu_arrays and (self.traced is None or self.traced.has_deciding_data)
         self.skip_planning = self._granted = max(0, calls)
 
     def pin(self, why: str) -> None:

@@ -112,6 +112,7 @@ class NewCallSite:
     __slots__ = ("_granted", "_seconds", "_until_loading", "note", "skip_planning", "unreported_seconds")
 
     runs_as_is = True
+    looks_first = False
 
     def __init__(self, note: HostNote, seconds: float, *, is_loaded: bool) -> None:
         """`is_loaded` says whether what plans calls has been loaded."""

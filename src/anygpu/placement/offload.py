@@ -147,13 +147,18 @@ class Offloaded(Calls, Generic[P, R]):
         if site is None:
             site = known.new.get(key)
         function: Callable[..., R] = self._function
-        if site is not None and site.skip_planning > 0:
-            if not site.runs_as_is:
-                function = site.host_function(function)  # type: ignore[union-attr]
+        if (
+            site is not None
+            and site.skip_planning > 0
+            and (not site.looks_first or site.does_as_recorded(function, arguments, keywords))  # type: ignore[union-attr]
+        ):
             ready = _clock()
             token = executing.enter(True) if executing.asked else None
             try:
-                value = function(*arguments, **keywords) if keywords else function(*arguments)
+                if not site.runs_as_is:
+                    value: R = site.call_on_host(function, arguments, keywords)  # type: ignore[union-attr]
+                else:
+                    value = function(*arguments, **keywords) if keywords else function(*arguments)
             finally:
                 if token is not None:
                     executing.leave(token)

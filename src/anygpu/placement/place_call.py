@@ -240,8 +240,10 @@ def run_untraced(
 def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()) -> tuple[Any, Receipt]:
     """The value, and what happened; `attempts` are those that failed before."""
     name = choice.candidate
-    if name == "numpy" and (call.site.traced is not None or not call.site.has_anygpu_arrays):
-        return run_untraced(call, choice, timer, attempts)
+    if name == "numpy":
+        if call.site.uses_numpys_arrays:
+            return run_untraced(call, choice, timer, attempts)
+        return _run_on_lazy_arrays(call, choice, timer, attempts)
     try:
         return on_device(call, name, choice, timer, attempts)
     except AnyGPUError:

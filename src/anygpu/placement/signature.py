@@ -283,6 +283,9 @@ def _look_at(kind: type) -> _Describe:
     token = token_of(kind)
     assert token is not None, "every class can be referred to weakly"
     how = _way_for(kind, token)
+    if how is _array:  # a class that stays
+        BUILTIN[kind] = how
+        return how
     address = id(kind)
     _classes[address] = how
     weakref.finalize(kind, _classes.pop, address, None).atexit = False
@@ -293,7 +296,7 @@ def _way_for(kind: type, token: int) -> _Describe:
     """How objects of a class are described; what holds other values is taken apart as programs take it apart."""
     # Where it is not loaded, there are none.
     if (arrays := sys.modules.get("anygpu.array.core.array")) is not None and issubclass(kind, arrays.Array):
-        return _array
+        return _array if kind is arrays.Array else _kind_of_array
     if issubclass(kind, np.dtype):
         return _dtype
     if issubclass(kind, np.ndarray):
@@ -321,8 +324,18 @@ def _way_for(kind: type, token: int) -> _Describe:
     return describe_container
 
 
-def _array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+def _kind_of_array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
     parts += (OwnArray, value.device, value.shape, value.dtype.char)
+
+
+def _array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    """The same of an `Array` itself, whose value is where its facts are."""
+    shape, dtype = value._stored.spec
+    parts += (OwnArray, value.device, shape, _CHARACTERS[dtype])
+
+
+#: By the name of a type.
+_CHARACTERS = {name: np.dtype(name).char for name in (np.dtype(code).name for code in "?bBhHiIlLqQefdFD")}
 
 
 def _member(token: int, value: enum.Enum, parts: Parts, lifted: frozenset[type]) -> None:

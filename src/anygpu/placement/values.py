@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from anygpu.array.core.array import Array, as_array
+from anygpu.array.core.array import Array, as_array, as_value
 from anygpu.array.core.device import device_for
 from anygpu.array.core.structure import flatten, unflatten
 
@@ -87,17 +87,34 @@ def as_numpy(value: Any) -> Any:
     return unflatten(structure, [np.asarray(leaf) if isinstance(leaf, Array) else leaf for leaf in leaves])
 
 
-def on_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function for anygpu's own arrays on the host: it computes with NumPy's, and returns anygpu's."""
+def call_on_numpy(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Call a function of anygpu's own arrays on the host: it computes with NumPy's, and returns anygpu's."""
+    given = _arguments_as_numpy(arguments)
+    return to_anygpu(function(*given, **as_numpy(keywords)) if keywords else function(*given))
 
-    def called(*arguments: Any, **keywords: Any) -> Any:
-        return to_anygpu(function(*as_numpy(arguments), **as_numpy(keywords)))
 
-    return called
+def _arguments_as_numpy(arguments: tuple[Any, ...]) -> Sequence[Any]:
+    """`as_numpy`, at once for arguments that are arrays and numbers: those of most calls."""
+    given = []
+    for each in arguments:
+        kind = type(each)
+        if kind is Array:
+            given.append(each._shown())
+        elif kind in _LEAVES:
+            given.append(each)
+        else:
+            return as_numpy(arguments)  # type: ignore[no-any-return]
+    return given
+
+
+#: Types of arguments that are no containers.
+_LEAVES = frozenset((np.ndarray, float, int, bool, str, type(None)))
 
 
 def to_anygpu(value: Any) -> Any:
     """NumPy's arrays of a result as anygpu's, on the host."""
+    if type(value) is np.ndarray:  # as most results are
+        return Array(as_value(value, device_for("numpy")))
     leaves, structure = flatten(value)
     host = device_for("numpy")
     arrays = [

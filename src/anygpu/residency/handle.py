@@ -15,6 +15,7 @@ from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.receipts import HostOperation
 from anygpu.workers.host_fallback import line_of
+from anygpu.workers.thread import LocalHandle
 from anygpu.workers.worker import Argument, Handle, Worker
 
 
@@ -52,12 +53,9 @@ class DeviceHandle:
 
     def __init__(self, facts: Device, find_worker: Callable[[], Worker]) -> None:
         self.facts = facts
+        self.device = facts.id
         self._find_worker = find_worker
         self._worker: Worker | None = None
-
-    @property
-    def device(self) -> str:
-        return self.facts.id
 
     @property
     def worker(self) -> Worker:
@@ -68,9 +66,13 @@ class DeviceHandle:
         return worker
 
     def upload(self, values: HostArray) -> Any:
-        return self.worker.upload(values)
+        worker = self._worker
+        return (worker if worker is not None and worker.alive else self.worker).upload(values)
 
     def download(self, buffer: Any) -> HostArray:
+        worker = self._worker
+        if type(buffer) is LocalHandle and buffer.worker is worker and worker.alive:
+            return worker.download(buffer)
         return self._worker_of(buffer).download(buffer)
 
     def run(self, program: Program, buffers: Sequence[Any]) -> list[Any]:

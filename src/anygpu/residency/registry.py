@@ -9,6 +9,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from anygpu.array.core.device import set_device_finder
 from anygpu.array.functions.types import set_devices
@@ -30,6 +31,7 @@ __all__ = ["DeviceHandle", "DeviceRegistry", "registry"]
 
 #: Names the default device; without it that is NumPy.
 VARIABLE = "ANYGPU_DEVICE"
+_ENCODED = os.fsencode(VARIABLE)
 
 #: Time limit for probing the machine.
 LOOK_SECONDS = 20.0
@@ -39,6 +41,16 @@ _ADOPTION_SECONDS = 60.0
 
 #: Losses that are remembered.
 _LOSSES = 100
+
+
+def _named_by_environment() -> str | None:
+    """The value of the variable. It is usually not set, which `os.environ` finds out by raising an exception: that
+    takes longer than everything else that is done for a small array."""
+    variables: Any = os.environ
+    known = getattr(variables, "_data", None)
+    if type(known) is dict and VARIABLE not in known and _ENCODED not in known:
+        return None
+    return os.environ.get(VARIABLE)
 
 
 class DeviceRegistry:
@@ -75,7 +87,7 @@ class DeviceRegistry:
 
         Raises `DeviceUnavailable` with every reason.
         """
-        wanted = name or os.environ.get(VARIABLE) or "numpy"
+        wanted = name or _named_by_environment() or "numpy"
         known = self._by_name.get((wanted, isolation))
         if known is not None:
             return known

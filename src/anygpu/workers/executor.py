@@ -315,12 +315,12 @@ def exportable(values: HostArray) -> HostArray:
     return np.asarray(_Writable(values))
 
 
-#: NumPy makes up the name of a type each time it is asked.
-_NAMES: dict[np.dtype[Any], DType] = {np.dtype(name): name for name in DTYPES if name != "bfloat16"}
+#: Types in the host's byte order. NumPy makes up the name of a type each time it is asked.
+HOST_DTYPES: dict[np.dtype[Any], DType] = {np.dtype(name): name for name in DTYPES if name != "bfloat16"}
 
 
 def spec_of(values: HostArray) -> Spec:
-    name = _NAMES.get(values.dtype)
+    name = HOST_DTYPES.get(values.dtype)
     return Spec(values.shape, name if name is not None else values.dtype.name)  # type: ignore[arg-type]
 
 

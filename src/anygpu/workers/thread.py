@@ -13,6 +13,7 @@ import numpy as np
 from anygpu._typing import HostArray
 from anygpu.array.core.arguments import spec_of
 from anygpu.engines.lru import LRUCache
+from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.engines.protocol import Lack, Memory, ProgramEngine
 from anygpu.engines.traits import Isolation
 from anygpu.errors import DeviceLost, DevicePoisoned, InvalidOption
@@ -20,7 +21,7 @@ from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Constant, Spec
 from anygpu.receipts import Phases
-from anygpu.workers.executor import Executor, Resident, check_arguments, native_order
+from anygpu.workers.executor import HOST_DTYPES, Executor, Resident, check_arguments, native_order
 from anygpu.workers.worker import Argument, Handle, Ran
 
 
@@ -30,9 +31,11 @@ class LocalHandle(Resident):
     __slots__ = ("__weakref__", "generation", "worker")
 
     def __init__(self, worker: ThreadWorker, buffer: Any, spec: Spec) -> None:
-        super().__init__(buffer, spec)
+        # Without the call of Resident's own: an array on the host is made in less than a call takes.
+        self.buffer = buffer
+        self.spec = spec
         self.worker = worker
-        self.generation = worker.generation
+        self.generation = worker._generation
 
     def __repr__(self) -> str:
         return f"<{self.spec} on {self.worker.device.id}>"
@@ -43,6 +46,8 @@ class ThreadWorker:
 
     def __init__(self, engine: ProgramEngine, device: Device, *, generation: int = 1) -> None:
         self._executor = Executor(engine, device)
+        #: NumPy's engine has no state: arrays come and go while a program runs, and without what a use costs.
+        self._is_numpy = type(engine) is NumpyEngine
         self._lock = threading.Lock()
         self._use = _Use(self)
         self._lacks: LRUCache[list[Lack]] = LRUCache()
@@ -145,12 +150,21 @@ class ThreadWorker:
         return self._executor.engine.download(handle.buffer)
 
     def upload(self, values: HostArray) -> LocalHandle:
+        if self._is_numpy and self._end is None and type(values) is np.ndarray:
+            dtype = HOST_DTYPES.get(values.dtype)
+            if dtype is not None:
+                try:
+                    return LocalHandle(self, values.copy(), Spec(values.shape, dtype))
+                except MemoryError:
+                    pass  # it is translated below
         with self._lock, self._use:
             resident = self._executor.upload(native_order(values))
             return LocalHandle(self, resident.buffer, resident.spec)
 
     def download(self, handle: Handle) -> HostArray:
         """The result may share memory with the array on the device, which is never written to."""
+        if self._is_numpy and self._end is None and type(handle) is LocalHandle and handle.worker is self:
+            return handle.buffer  # type: ignore[no-any-return]
         with self._lock, self._use:
             return self._executor.download(self._own(handle))
 

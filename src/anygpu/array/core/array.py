@@ -31,7 +31,7 @@ from anygpu.array.core.overrides import (
     override,
     set_item,
 )
-from anygpu.array.core.recording import Operand, binary, dtype_name
+from anygpu.array.core.recording import Operand, binary, dtype_name, is_array_dtype
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import SharedState, View, write
 from anygpu.errors import InvalidOption
@@ -40,6 +40,12 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import Reshape, Spec
 
 API_VERSION = "2024.12"
+
+
+#: What `np.asarray` looks for before it calls `__array__`: that an array has none is said without delay.
+_ASKED_BY_NUMPY = {
+    name: f"'Array' object has no attribute {name!r}" for name in ("__array_struct__", "__array_interface__")
+}
 
 
 class _OursOnly:
@@ -113,6 +119,8 @@ class Array(NumpyMethods, Operators):
 
     def __getattr__(self, name: str) -> Any:
         tracer = active_tracer.get()
+        if tracer is None and name in _ASKED_BY_NUMPY:
+            raise AttributeError(_ASKED_BY_NUMPY[name])
         if tracer is None or name.startswith("_") or not hasattr(self._imitated, name):
             shown = type(self).__name__ if tracer is None else f"numpy.{self._imitated.__name__}"
             raise AttributeError(f"{shown!r} object has no attribute {name!r}", name=name, obj=self)
@@ -193,10 +201,25 @@ class Array(NumpyMethods, Operators):
         return linearise([self._value])[0]
 
     def _host(self) -> HostArray:
-        compute([self._value], self._device)
-        return self._device.download(self._value.buffer)
+        # As in `_binary`: the property only where there is a view.
+        value = self._stored if self._view is None else self._value
+        device = value.device or device_for(None)
+        if value.op is not None:
+            compute([value], device)
+        return device.download(value.buffer)
+
+    def _shown(self) -> HostArray:
+        """The values in memory that cannot be written to: it may be the device's own, which other arrays share."""
+        value = self._stored if self._view is None else self._value
+        device = value.device
+        values = device.download(value.buffer) if value.op is None and device is not None else self._host()
+        shown = values.view()
+        shown.setflags(False)  # type: ignore[call-arg] # by position, in half of the time
+        return shown
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> HostArray:
+        if dtype is None and not copy:
+            return self._shown()
         values = self._host()
         if dtype is not None and values.dtype != dtype:
             if copy is False:
@@ -457,11 +480,17 @@ def as_value(values: HostArray, device: ArrayDevice) -> Value:
     """A NumPy array as a value: one without axes becomes a constant of the program, others are uploaded."""
     if type(device) is AbstractDevice:
         return device.met(values)
-    if not values.dtype.isnative:
-        values = values.astype(values.dtype.newbyteorder("="))
-    if values.ndim == 0:
+    dtype = values.dtype
+    if not dtype.isnative:
+        values = values.astype(dtype.newbyteorder("="))
+    if not values.ndim:
         return recording.literal(values)
-    return Value.on(device, device.upload(values), Spec(values.shape, dtype_name(values.dtype)))
+    buffer = device.upload(values)
+    # Most buffers know what they look like.
+    spec: Spec | None = getattr(buffer, "spec", None)
+    if spec is None or not is_array_dtype(spec.dtype):
+        spec = Spec(values.shape, dtype_name(values.dtype))
+    return Value(None, (), spec, device, None, buffer, None, True)
 
 
 def as_array(x: Any, device: ArrayDevice | None = None) -> Array:

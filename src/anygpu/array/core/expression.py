@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Protocol
 from weakref import ref
 
 import msgspec
+import numpy as np
 
 from anygpu.array.core.device import ArrayDevice, Buffer
 from anygpu.program.graph import Line, Program
@@ -228,7 +229,19 @@ def compute(wanted: Sequence[Value], device: ArrayDevice) -> None:
     missing = [value for value in wanted if not value.computed]
     if not missing:
         return
+    if device.device == "numpy" and all(type(value.op) is Constant for value in missing):
+        _upload_constants(missing, device)
+        return
     program, leaves, results = linearise(missing)
     buffers = device.run(program, [leaf.buffer for leaf in leaves])
     for value, buffer in zip(results, buffers, strict=True):
         value.becomes(buffer, device)
+
+
+def _upload_constants(values: Sequence[Value], device: ArrayDevice) -> None:
+    """What is known already needs no program: numbers that functions have returned, for the most part."""
+    for value in values:
+        op = value.op
+        if isinstance(op, Constant):  # else it was given twice
+            value.ordered = True
+            value.becomes(device.upload(np.frombuffer(op.data, op.dtype).reshape(op.shape)), device)

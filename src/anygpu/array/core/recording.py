@@ -62,6 +62,8 @@ _UNARY_RESULT: dict[tuple[UnaryFunction, DType], DType] = {
 _COMPARISONS = frozenset(COMPARISONS)
 #: NumPy has no bfloat16, so arrays have none either; inside programs engines may.
 _ARRAY_DTYPES = {name: None for name in DTYPES if name != "bfloat16"}
+#: NumPy makes up the name of a type each time it is asked.
+_NAMES: dict[np.dtype[Any], DType] = {np.dtype(name): name for name in _ARRAY_DTYPES}
 
 #: The name of the device of abstract arrays, with which functions are traced.
 ABSTRACT = "abstract"
@@ -181,8 +183,7 @@ def _new_constant(scalar: Any, dtype: DType) -> Value:
 def literal(values: np.ndarray[Any, Any]) -> Value:
     """A small array as a part of the program."""
     dtype = dtype_name(values.dtype)
-    data = np.ascontiguousarray(values).tobytes()
-    return Value(Constant(values.shape, dtype, data), (), Spec(values.shape, dtype), None)
+    return Value(Constant(values.shape, dtype, values.tobytes()), (), Spec(values.shape, dtype), None)
 
 
 def weak_dtype(scalar: Scalar, dtype: DType) -> DType:
@@ -417,8 +418,13 @@ def where(condition: Value, a: Operand, b: Operand) -> Value:
     return apply(_SELECT, *chosen, spec=Spec(shape, x.spec.dtype))
 
 
+is_array_dtype = _ARRAY_DTYPES.__contains__
+
+
 def dtype_name(dtype: Any) -> DType:
     """The name of whatever a user calls a dtype."""
+    if isinstance(dtype, np.dtype) and (known := _NAMES.get(dtype)) is not None:
+        return known
     name: DType = np.dtype(dtype).name
     if name not in _ARRAY_DTYPES:
         raise TypeError(f"anygpu has no arrays of {name}; it has {', '.join(_ARRAY_DTYPES)}.")

@@ -64,6 +64,8 @@ def asarray(
     An `Array` is returned as it is, unless another type, another device or a copy is asked for. Everything else is
     copied now, because the caller may change it later; so `copy=False` is refused there.
     """
+    if type(obj) is np.ndarray and copy is not False:
+        return _from_host(obj if dtype is None else np.asarray(obj, dtype), device_for(device))
     target = device_for(device) if device is not None else device_among(obj)
     if isinstance(obj, Array):
         return _converted(obj, dtype, target, copy)
@@ -92,7 +94,7 @@ def _converted(array: Array, dtype: npt.DTypeLike | None, target: ArrayDevice, c
 
 
 def _from_host(values: HostArray, target: ArrayDevice) -> Array:
-    if values.dtype == object and values.size and all(type(each) is int for each in values.flat):
+    if values.dtype.kind == "O" and values.size and all(type(each) is int for each in values.flat):
         raise OverflowError("a Python integer is too large for every integer type; use floats.")
     return Array(bound_to(as_value(values, target), target))
 

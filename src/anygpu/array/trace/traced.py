@@ -15,7 +15,7 @@ from anygpu.array.core.structure import LEAF, Structure, flatten, unflatten
 from anygpu.array.core.traced_scalar import evaluator, in_type
 from anygpu.array.core.views import follow_on_host
 from anygpu.array.trace.captures import Capture
-from anygpu.array.trace.guards import GONE
+from anygpu.array.trace.guards import GONE, STEPS
 from anygpu.program.graph import Program
 from anygpu.program.precision import in_single_precision
 
@@ -80,6 +80,7 @@ class Traced:
 
     __slots__ = (
         "_captures",
+        "_deciding",
         "_distinct",
         "_evaluate",
         "_fixed",
@@ -93,6 +94,7 @@ class Traced:
         "by_value",
         "program",
         "quiet_lines",
+        "returns_new",
     )
 
     #: What is computed.
@@ -101,6 +103,8 @@ class Traced:
     by_value: frozenset[type]
     #: Lines on which the user has turned NumPy's warnings off.
     quiet_lines: frozenset[tuple[str, int]]
+    #: Whether each array that is returned is one of its own: no argument, no view, and none of the others.
+    returns_new: bool
 
     def __init__(
         self,
@@ -119,6 +123,8 @@ class Traced:
             (each.parent, each.read, each.key, None if each.kind == "same" else each.test, each.expected)
             for each in captures
         ]
+        self._deciding = _steps_to_data(captures)
+        self.returns_new = _are_new(result)
         first = [each for each in result.reads if each.is_argument]
         self._positions = (
             [each.position for each in first],
@@ -158,6 +164,25 @@ class Traced:
         if self._distinct and len({id(values[each]) for each in self._distinct}) != len(self._distinct):
             return None
         return values
+
+    @property
+    def has_deciding_data(self) -> bool:
+        """Whether data decides what the function does, other than what a call's signature says."""
+        return bool(self._deciding)
+
+    def decides_alike(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+        """Whether the data that decides what the function does is as it was; code and inputs are not looked at."""
+        roots = (arguments, keywords, as_function(function))
+        values: list[Any] = []
+        try:
+            for parent, read, key, test, expected in self._deciding:
+                value = read(values[parent] if parent >= 0 else roots, key)
+                if not test(value, expected):
+                    return False
+                values.append(value)
+        except GONE:
+            return False
+        return True
 
     def changed(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str | None:
         """The name of the first thing that has changed, for people."""
@@ -248,6 +273,40 @@ class Traced:
             for known, leaf in zip(self._leaves, leaves, strict=True)
         ]
         return unflatten(structure, marked)
+
+
+#: One step to something that a function depends on: from which of the earlier ones, how, and what must be true of it.
+_Step = tuple[int, Callable[[Any, Any], Any], Any, Callable[[Any, Any], bool], Any]
+
+#: Captures whose contents may be others at any call.
+_DATA = frozenset(("value", "container", "object"))
+#: What is only another one where somebody replaces parts of a function.
+_OF_CODE = (STEPS["default"], STEPS["keyword default"], STEPS["defaults"], STEPS["globals"])
+
+
+def _steps_to_data(captures: tuple[Capture, ...]) -> list[_Step]:
+    """The steps to all data that decides, beyond what the signature of a call says already."""
+    wanted: set[int] = set()
+    for number, each in enumerate(captures):
+        if each.parent >= 0 and each.kind in _DATA and each.read not in _OF_CODE:
+            way = number
+            while way >= 0 and way not in wanted:
+                wanted.add(way)
+                way = captures[way].parent
+    order = {number: position for position, number in enumerate(sorted(wanted))}
+    found = ((order.get(each.parent, -1), each) for number, each in enumerate(captures) if number in order)
+    return [(parent, each.read, each.key, each.test, each.expected) for parent, each in found]
+
+
+def _are_new(result: TraceResult) -> bool:
+    whole = [each for each in result.leaves if each is not None]
+    made = [each.which for each in whole if each.argument is None and not each.path]
+    if len(set(made)) != len(whole):
+        return False
+    return not any(
+        each is None and isinstance(value, np.ndarray)
+        for each, value in zip(result.leaves, result.returned, strict=True)
+    )
 
 
 #: Stands for an argument that is returned, where the arguments are gone.
