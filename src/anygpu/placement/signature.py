@@ -329,9 +329,9 @@ def _kind_of_array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
 
 
 def _array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
-    """The same of an `Array` itself, whose value is where its facts are."""
-    shape, dtype = value._stored.spec
-    parts += (OwnArray, value.device, shape, _CHARACTERS[dtype])
+    """The same of an `Array` itself, whose facts are with its value."""
+    device, shape, dtype = value._facts()
+    parts += (OwnArray, device, shape, _CHARACTERS[dtype])
 
 
 #: By the name of a type.

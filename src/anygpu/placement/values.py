@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -89,22 +89,17 @@ def as_numpy(value: Any) -> Any:
 
 def call_on_numpy(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Call a function of anygpu's own arrays on the host: it computes with NumPy's, and returns anygpu's."""
-    given = _arguments_as_numpy(arguments)
-    return to_anygpu(function(*given, **as_numpy(keywords)) if keywords else function(*given))
-
-
-def _arguments_as_numpy(arguments: tuple[Any, ...]) -> Sequence[Any]:
-    """`as_numpy`, at once for arguments that are arrays and numbers: those of most calls."""
-    given = []
+    given: list[Any] = []
     for each in arguments:
         kind = type(each)
         if kind is Array:
             given.append(each._shown())
         elif kind in _LEAVES:
             given.append(each)
-        else:
-            return as_numpy(arguments)  # type: ignore[no-any-return]
-    return given
+        else:  # a container, which few calls have
+            given = as_numpy(list(arguments))
+            break
+    return to_anygpu(function(*given, **as_numpy(keywords)) if keywords else function(*given))
 
 
 #: Types of arguments that are no containers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,15 @@ from anygpu.engines.protocol import Lack, Memory, ProgramEngine
 from anygpu.engines.traits import Isolation
 from anygpu.errors import DeviceLost, DevicePoisoned, InvalidOption
 from anygpu.hardware.device import Device
+from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
-from anygpu.program.primitives import Constant, Spec
+from anygpu.program.primitives import Constant, Shape, Spec
 from anygpu.receipts import Phases
 from anygpu.workers.executor import HOST_DTYPES, Executor, Resident, check_arguments, native_order
 from anygpu.workers.worker import Argument, Handle, Ran
+
+#: `Spec(shape, dtype)` in half of the time, which is a part of what an upload to the host takes.
+new_spec: Callable[[type[Spec], tuple[Shape, DType]], Spec] = tuple.__new__
 
 
 class LocalHandle(Resident):
@@ -154,7 +158,7 @@ class ThreadWorker:
             dtype = HOST_DTYPES.get(values.dtype)
             if dtype is not None:
                 try:
-                    return LocalHandle(self, values.copy(), Spec(values.shape, dtype))
+                    return LocalHandle(self, values.copy(), new_spec(Spec, (values.shape, dtype)))
                 except MemoryError:
                     pass  # it is translated below
         with self._lock, self._use:

@@ -35,6 +35,7 @@ from anygpu.array.core.recording import Operand, binary, dtype_name, is_array_dt
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import SharedState, View, write
 from anygpu.errors import InvalidOption
+from anygpu.program.dtypes import DType
 from anygpu.program.functions import BinaryFunction, UnaryFunction
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Reshape, Spec
@@ -155,6 +156,13 @@ class Array(NumpyMethods, Operators):
     @property
     def device(self) -> str:
         return self._device.device if active_tracer.get() is None else "cpu"
+
+    def _facts(self) -> tuple[str, tuple[int, ...], DType]:
+        """Device, shape and type, at once: every call of a function with the array asks for them."""
+        value = self._stored
+        device = value.device or device_for(None)
+        shape, dtype = value.spec
+        return device.device if active_tracer.get() is None else "cpu", shape, dtype
 
     @property
     def _device(self) -> ArrayDevice:

@@ -64,8 +64,10 @@ def asarray(
     An `Array` is returned as it is, unless another type, another device or a copy is asked for. Everything else is
     copied now, because the caller may change it later; so `copy=False` is refused there.
     """
-    if type(obj) is np.ndarray and copy is not False:
-        return _from_host(obj if dtype is None else np.asarray(obj, dtype), device_for(device))
+    if type(obj) is np.ndarray and copy is not False:  # at once, as that is the rule
+        values = obj if dtype is None else np.asarray(obj, dtype)
+        where = device_for(device)
+        return Array(as_value(values, where)) if values.ndim and values.dtype.kind != "O" else _from_host(values, where)
     target = device_for(device) if device is not None else device_among(obj)
     if isinstance(obj, Array):
         return _converted(obj, dtype, target, copy)
