@@ -388,6 +388,10 @@ class Array(NumpyMethods, Operators):
         return Array(binary(fn, operand, self._value))
 
     def _compare(self, fn: BinaryFunction, other: object) -> Array:
+        if type(other) is Array:
+            one = self._stored if self._view is None else self._value
+            two = other._stored if other._view is None else other._value
+            return Array(binary(fn, one, two) if one.spec == two.spec else recording.compare(fn, one, two))
         operand = _operand(other, self)
         if operand is None:
             return NotImplemented  # type: ignore[no-any-return]
