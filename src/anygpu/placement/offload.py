@@ -126,7 +126,8 @@ class Offloaded(Calls, Generic[P, R]):
             kind = type(each)
             if kind is _ndarray:
                 dtype = each.dtype
-                parts += (each.shape, dtype.num if dtype.isnative else -dtype.num)
+                parts.append(each.shape)
+                parts.append(dtype.num if dtype.isnative else -dtype.num)
             elif kind in lifted:
                 parts.append(kind)
             else:
@@ -137,7 +138,8 @@ class Offloaded(Calls, Generic[P, R]):
                 kind = type(each)
                 if kind is _ndarray:
                     dtype = each.dtype
-                    parts += (each.shape, dtype.num if dtype.isnative else -dtype.num)
+                    parts.append(each.shape)
+                    parts.append(dtype.num if dtype.isnative else -dtype.num)
                 elif kind in lifted:
                     parts.append(kind)
                 else:
