@@ -235,3 +235,19 @@ class TestFit:
             got = found.rates[trial.operation].seconds(trial.amount)
             # A fiftieth of a call is as little as can be told from a launch.
             assert got == pytest.approx(wanted, rel=0.01, abs=launch / 20)
+
+
+def test_a_product_that_takes_hardly_longer_than_a_call_says_nothing_of_larger_ones() -> None:
+    """Its own time is a difference of two that are nearly equal: often next to nothing."""
+    times = [
+        measured("launch", 5e-4, 1),
+        measured("contraction 64", 5.01e-4),
+        measured("contraction 256", 8e-3),
+        measured("contraction 512", 8.5e-2),
+    ]
+    found = fit(DEVICE, times)
+    large = named("contraction 512")
+    assert found.rates["contraction"].seconds(large.amount) == pytest.approx(8.45e-2, rel=0.01)
+    # Of two that do say something, the faster one is believed.
+    found = fit(DEVICE, [*times[:2], measured("contraction 256", 4e-3), measured("contraction 512", 0.5)])
+    assert found.rates["contraction"].seconds(large.amount) < 0.1

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device, Unavailable
@@ -27,6 +28,7 @@ from anygpu.placement.options import Options
 from anygpu.placement.pacing import Pace, ProcessorUse
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections, kind_of
+from anygpu.plan.fusion_estimate import structure_of
 from anygpu.plan.predicting import Expected, predict
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry, registry
@@ -157,7 +159,10 @@ class Planner:
 
     def _look(self) -> None:
         # Recording loads modules when it first meets an operation: not in the time of a caller.
-        trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
+        traced = trace(lambda x: (np.tanh(x) * 2 + x.sum(axis=0))[:1], (np.zeros((2, 2), np.float32),), {})
+        if isinstance(traced, Traced):
+            # The same for predicting.
+            structure_of(traced.program, fuses=True)
         self._ready = True
         # Without devices everything stays where it is; a caller that asks for one gets the error.
         with contextlib.suppress(AnyGPUError):

@@ -8,7 +8,7 @@ good sizes of its kernels, and must not be taken for a program of the user's tha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -61,6 +61,8 @@ _OPERATIONS_UNHEARD_OF = 2
 _MOST_BYTES_PER_SECOND = 1e15
 #: Bytes whose transfer is nothing but latency.
 _LITTLE = 10_000
+#: The share of a call's time that has to be the work itself, for its speed to be known from that.
+_TELLING = 0.3
 #: Less than any clock can tell.
 _LEAST_SECONDS = 1e-9
 #: No device moves bytes so much faster than those of its kind usually do.
@@ -437,10 +439,18 @@ class _Fit:
 
     def _rates(self, launch: float) -> dict[OperationClass, Curve]:
         measured: dict[OperationClass, list[tuple[float, float]]] = {}
+        #: Amounts whose time is more than what any call takes, and noise.
+        long: set[tuple[OperationClass, float]] = set()
         for each in self._of("rate"):
-            if each.trial.operation is not None:
-                measured.setdefault(each.trial.operation, []).append((each.trial.amount, _beyond(launch, each)))
-        measured = {kind: _plausible(kind, points) for kind, points in measured.items()}
+            kind = each.trial.operation
+            if kind is not None:
+                measured.setdefault(kind, []).append((each.trial.amount, _beyond(launch, each)))
+                if each.seconds - launch > each.seconds * _TELLING:
+                    long.add((kind, each.trial.amount))
+        measured = {
+            kind: _plausible(kind, points, [amount for other, amount in long if other == kind])
+            for kind, points in measured.items()
+        }
         amounts = _amounts()
         # Of the smallest amounts most is overhead: they say nothing about larger ones.
         telling = {
@@ -448,10 +458,10 @@ class _Fit:
         }
         factors = {kind: self._factor(kind, points[-1]) for kind, points in telling.items() if points}
         rates: dict[OperationClass, Curve] = {}
-        for kind, known in self.before.rates.items():
-            factor = factors.get(kind) or _typical(kind, factors)
-            guessed = [(amount, known.seconds(amount) * factor) for amount in amounts[kind]]
-            rates[kind] = _curve(measured.get(kind, []), guessed)
+        for operation, known in self.before.rates.items():
+            factor = factors.get(operation) or _typical(operation, factors)
+            guessed = [(amount, known.seconds(amount) * factor) for amount in amounts[operation]]
+            rates[operation] = _curve(measured.get(operation, []), guessed)
         return rates
 
     def _factor(self, kind: OperationClass, point: tuple[float, float]) -> float:
@@ -502,8 +512,12 @@ def _typical(kind: OperationClass, factors: dict[OperationClass, float]) -> floa
     return float(np.median(some)) if some else 1.0
 
 
-def _plausible(kind: OperationClass, points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def _plausible(
+    kind: OperationClass, points: Sequence[tuple[float, float]], telling: Collection[float]
+) -> list[tuple[float, float]]:
     """Arithmetic is not done at less than half the speed just because there is more of it.
+
+    Only the amounts in `telling` say how fast it is: the time of others is a difference of two that are nearly equal.
 
     Where it seems so, something was in the way: with NumPy, often another process on the cores that its matrix
     products share, which a smaller product does not need.
@@ -512,7 +526,7 @@ def _plausible(kind: OperationClass, points: Sequence[tuple[float, float]]) -> l
         return list(points)
     result: list[tuple[float, float]] = []
     for amount, seconds in points:
-        most = min((2 * time * amount / other for other, time in result), default=math.inf)
+        most = min((2 * time * amount / other for other, time in result if other in telling), default=math.inf)
         result.append((amount, min(seconds, most)))
     return result
 

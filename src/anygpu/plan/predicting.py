@@ -10,7 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from anygpu.plan.calibration import ARITHMETIC, Calibration
-from anygpu.plan.fusion_estimate import Kernel, structure_of
+from anygpu.plan.fusion_estimate import structure_of
+from anygpu.plan.kernel_work import Kernel
 from anygpu.program.costs import OperationClass
 from anygpu.program.graph import Program
 from anygpu.receipts import Phases

@@ -6,6 +6,7 @@ import math
 
 from anygpu.codegen.syntax import SYNTAX
 from anygpu.codegen.target import ComputeType, Dialect
+from anygpu.codegen.templates.rows import power_of_two
 
 #: Factors that have a butterfly; a length with any other prime factor is transformed by a convolution.
 PRIMES = (2, 3, 5, 7, 11, 13)
@@ -19,6 +20,11 @@ def factors_of(length: int) -> tuple[int, ...] | None:
             found.append(prime)
             length //= prime
     return tuple(reversed(found)) if length == 1 else None
+
+
+def smooth_length(at_least: int) -> int:
+    """The least power of two, or 3 or 5 times one, that is long enough."""
+    return min(factor * power_of_two(-(-at_least // factor)) for factor in (1, 3, 5))
 
 
 def steps_of(radix: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from anygpu.codegen.syntax import indented
 from anygpu.codegen.target import ComputeType, Target
-from anygpu.codegen.templates.butterflies import ComplexSyntax, factors_of, steps_of
+from anygpu.codegen.templates.butterflies import ComplexSyntax, factors_of, smooth_length, steps_of
 from anygpu.codegen.templates.rows import power_of_two
 from anygpu.codegen.templates.stages import Stage, Stages, Temporary
 from anygpu.codegen.templates.values import BYTES
@@ -123,7 +123,7 @@ class _Planner:
 
     def convolution(self, length: int, source: _End, sink: _End) -> Stages:
         """Bluestein: i * j = (i² + j² - (i - j)²) / 2, so that a transform is a convolution between two products."""
-        longer = _smooth_length(2 * length - 1)
+        longer = smooth_length(2 * length - 1)
         # Squares are exact modulo a whole turn; as floats they would soon have lost the fraction that counts.
         squares = np.arange(length, dtype=np.int64) ** 2 % (2 * length)
         chirp = np.exp(-1j * np.pi * squares / length)
@@ -311,8 +311,3 @@ class _Planner:
 def _turns(count: int, period: int, step: int = 1) -> _Complex:
     """exp(-2πi k step / period) for k below `count`."""
     return np.asarray(np.exp(-2j * np.pi * (np.arange(count) * step) / period), np.complex128)
-
-
-def _smooth_length(at_least: int) -> int:
-    """The least power of two, or 3 or 5 times one, that is long enough."""
-    return min(factor * power_of_two(-(-at_least // factor)) for factor in (1, 3, 5))

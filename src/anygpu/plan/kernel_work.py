@@ -1,0 +1,69 @@
+"""The work of one kernel, as predictions count it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from anygpu.program import primitives as p
+from anygpu.program.costs import OperationClass
+from anygpu.program.dtypes import ITEMSIZE, KIND
+from anygpu.program.graph import Program
+from anygpu.program.primitives import Primitive
+
+#: How much longer than `tanh` functions take on processors of all kinds, roughly; what is not here takes about as long.
+_WEIGHTS: dict[str, float] = {
+    "sqrt": 0.5,
+    "sin": 1.5,
+    "cos": 1.5,
+    "tan": 2.0,
+    "sinh": 1.5,
+    "atan2": 2.0,
+    "power": 3.0,
+    "hypot": 4.0,
+    "fmod": 12.0,
+    "remainder": 12.0,
+    "floor_divide": 16.0,
+    "gcd": 16.0,
+}
+_MOST_OF_INTEGERS = 3.0
+#: Choosing one of two values by itself, element by element, is hard to foresee for a processor.
+WEIGHT_OF_A_SELECTION = 4.0
+
+
+class Kernel(NamedTuple):
+    """The work of one kernel."""
+
+    #: The class of what it is there for, and how much of that it does (see `amount_of`).
+    kind: OperationClass
+    amount: float
+    #: Bytes that it reads from memory and writes there.
+    traffic: int
+    #: Elements of the largest value that it computes.
+    elements: int
+    #: Operations that it does besides: functions such as `exp`, and everything else that is elementwise.
+    functions: int
+    others: int
+    #: Whether it computes in 64-bit types.
+    wide: bool
+    nodes: tuple[int, ...]
+    #: The values that it finds in memory, inputs among them, and those that it leaves there.
+    reads: tuple[int, ...]
+    stored: tuple[int, ...]
+
+
+def weight_of(op: Primitive, spec: p.Spec, of_a_selection: float = 1.0) -> float:
+    if isinstance(op, p.Unary | p.Binary):
+        weight = _WEIGHTS.get(op.fn, 1.0)
+        return weight if KIND[spec.dtype] in ("float", "complex") else min(weight, _MOST_OF_INTEGERS)
+    return of_a_selection if isinstance(op, p.Select) else 1.0
+
+
+def is_wide(program: Program, position: int) -> bool:
+    """Whether an operation is one of 64-bit numbers."""
+    op, inputs = program.nodes[position]
+    # Positions are 64-bit integers, whatever is sorted or searched.
+    return _is_wide(program.specs[inputs[0] if op.gives_positions else position])
+
+
+def _is_wide(spec: p.Spec) -> bool:
+    return ITEMSIZE[spec.dtype] == (16 if KIND[spec.dtype] == "complex" else 8)
