@@ -103,6 +103,8 @@ def test_it_may_take_more_while_a_processor_is_idle() -> None:
     assert pace.missing(HEAD_START, 0.0) == 0.0
     assert pace.allowance(8.0) == 8.0 * SPARE_SHARE + HEAD_START
     assert pace.missing(5.0 + HEAD_START, 0.5) == 5.0 / SPARE_SHARE - 0.5
+    assert not pace.affords(1.0, 1.0 / SHARE - 0.1), "what is not for these calls has to be paid first"
+    assert pace.affords(1.0, 1.0 / SHARE)
 
 
 @pytest.mark.parametrize(

@@ -235,8 +235,7 @@ def _affords_calibration(planner: Planner, site: CallSite) -> bool:
 
 
 def _affords(planner: Planner, device: Device) -> bool:
-    seconds = CALIBRATION_SECONDS + planner.calibration(device).open
-    return seconds <= planner.pace.allowance(planner.seconds)
+    return planner.pace.affords(CALIBRATION_SECONDS + planner.calibration(device).open, planner.seconds)
 
 
 def _calibrate(planner: Planner, site: CallSite) -> None:

@@ -101,6 +101,10 @@ class Pace:
         share, head_start = self._terms
         return max(0.0, (calls + self.earlier) * share + head_start - self.spent)
 
+    def affords(self, seconds: float, calls: float) -> bool:
+        """Whether the calls alone have paid for so many seconds: for what is of use to other functions, later on."""
+        return seconds <= (calls + self.earlier) * SHARE - self.spent
+
     def missing(self, seconds: float, calls: float) -> float:
         """The seconds that calls still have to take until exploring may take so long."""
         share, head_start = self._terms
