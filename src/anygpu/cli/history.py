@@ -16,6 +16,7 @@ from rich.text import Text
 
 from anygpu.errors import InvalidOption
 from anygpu.history.database import Contents, Database, history_path
+from anygpu.history.hints import forget_marks
 from anygpu.history.history import VARIABLE, Setting, setting
 from anygpu.history.merging import HabitKey, TimingKey, habit_of, timing_of
 from anygpu.history.records import Habit, Timing
@@ -121,6 +122,7 @@ def clear(
     ] = None,
 ) -> None:
     """Forget what is known, of all functions or of one."""
+    forget_marks()
     database = Database(history_path())
     if database.nbytes == 0 and not database.aside.exists():
         print("Nothing is known of earlier calls.")

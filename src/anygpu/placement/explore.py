@@ -14,7 +14,8 @@ from anygpu.hardware.device import Device
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import COPIED_PER_SECOND, LOOK, MOST_SKIPPED, CallSite, Prediction
 from anygpu.placement.check import compared, learn_flags, pin
-from anygpu.placement.planner import CALIBRATION_SECONDS, LOOKING, Planner, lacking
+from anygpu.placement.pacing import LOOKING
+from anygpu.placement.planner import CALIBRATION_SECONDS, Planner, lacking
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
 from anygpu.placement.trust import Sample, peculiarity, sample_of
 from anygpu.plan.choosing import DOUBT
@@ -65,17 +66,23 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
         return
     if _try_at_once(call, value):
         return
-    if site.calibrating or (not site.calibrated and _affords_calibration(planner, site)):
-        if site.begin_calibrating():
-            planner.background.submit(partial(_calibrate, planner, site))
-        if chooser.baseline == "numpy":
-            site.skip_planning_for(site.calls_in(LOOK), "other devices are being evaluated in the background.")
+    if site.calibrating:
+        _skip_while_calibrating(site)
         return
     with planner.lock:
         name = site.next_trial()
-    if name is None:
-        return
-    _start_trial(call, name, value)
+    if name is not None:
+        _start_trial(call, name, value)
+    elif not site.calibrated and not chooser.trying and _affords_calibration(planner, site):
+        # After trials, which take less, and tell more of these calls.
+        if site.begin_calibrating():
+            planner.background.submit(partial(_calibrate, planner, site))
+        _skip_while_calibrating(site)
+
+
+def _skip_while_calibrating(site: CallSite) -> None:
+    if site.chooser.baseline == "numpy":
+        site.skip_planning_for(site.calls_in(LOOK), "other devices are being evaluated in the background.")
 
 
 def _foreseen(call: Call) -> bool:

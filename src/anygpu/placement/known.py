@@ -31,7 +31,7 @@ VERY_LARGE = 1 << 24
 _SHORT, _MIDDLING = 2e-5, 2e-4
 #: Loading what plans calls takes some 60 ms. Before that is begun, calls of one kind run for so long without planning;
 #: and for so long while it is loaded, on a thread beside them.
-_BEFORE_LOADING, _LOADING = 0.3, 0.2
+BEFORE_LOADING, _LOADING = 0.3, 0.2
 
 #: Kinds of arguments that are remembered for one function, and such that are new.
 _MOST_SITES, _MOST_NEW = 1024, 256
@@ -114,16 +114,16 @@ class NewCallSite:
     runs_as_is = True
     looks_first = False
 
-    def __init__(self, note: HostNote, seconds: float, *, is_loaded: bool) -> None:
-        """`is_loaded` says whether what plans calls has been loaded."""
+    def __init__(self, note: HostNote, seconds: float, *, before_loading: float | None = None) -> None:
+        """`before_loading` are seconds that calls take until what plans them is loaded; `None` if it is already."""
         self.note = note
         calls = 1024 if seconds < _SHORT else 4 if seconds < _MIDDLING else 0
-        if not is_loaded:
-            calls = max(calls, min(1024, int((_BEFORE_LOADING + _LOADING) / seconds))) if seconds else 1024
+        if before_loading is not None:
+            calls = max(calls, min(1024, int((before_loading + _LOADING) / seconds))) if seconds else 1024
         self.skip_planning = self._granted = calls
         self.unreported_seconds = 0.0
         self._seconds = seconds
-        self._until_loading = math.inf if is_loaded else _BEFORE_LOADING - seconds
+        self._until_loading = math.inf if before_loading is None else before_loading - seconds
         if self._until_loading <= 0:
             self._load()
 

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import threading
+from collections.abc import Callable
 
 _PLANNING = "anygpu.placement.place_call"
 
@@ -22,18 +23,22 @@ def is_loaded() -> bool:
     return hasattr(sys.modules.get(_PLANNING), "place")
 
 
-def begin() -> None:
-    """Begin to load it, once. Whoever needs it before that is done waits for the rest, as for any import."""
+def begin(then: Callable[[], None] = lambda: None) -> None:
+    """Begin to load it, once, and do `then` what it is needed for.
+
+    Whoever needs it before that is done waits for the rest, as for any import.
+    """
     global _thread
     if _thread is None:
-        _thread = threading.Thread(target=_load, name="anygpu-loading", daemon=True)
+        _thread = threading.Thread(target=_load, args=(then,), name="anygpu-loading", daemon=True)
         _thread.start()
 
 
-def _load() -> None:
+def _load(then: Callable[[], None]) -> None:
     # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
     with contextlib.suppress(Exception):
         importlib.import_module(_PLANNING)
+        then()
 
 
 def _finish() -> None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, Typ
 import numpy as np
 
 from anygpu.errors import InvalidOption
-from anygpu.placement import executing
+from anygpu.history.hints import is_marked
+from anygpu.placement import executing, loading
 from anygpu.placement.known import (
+    BEFORE_LOADING,
     LARGE,
     VERY_LARGE,
     Known,
@@ -23,7 +25,6 @@ from anygpu.placement.known import (
     name_of,
     note_of_new,
 )
-from anygpu.placement.loading import is_loaded
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.signature import BUILTIN, OwnArray, function_key, signature, way_of
 from anygpu.receipts import Receipt, last, listeners, publish
@@ -181,13 +182,21 @@ class Offloaded(Calls, Generic[P, R]):
                     executing.leave(token)
             end = _clock()
             note = self._note_of_new
-            known.remember_new(key, NewCallSite(note, end - ready, is_loaded=is_loaded()))
+            before = None if loading.is_loaded() else self._seconds_before_loading()
+            known.remember_new(key, NewCallSite(note, end - ready, before_loading=before))
             _set_last((note, begin, ready, end))
             if _listening():
                 publish((note, begin, ready, end))
             return value
         placed: R = self._place(key, arguments, keywords)[0]
         return placed
+
+    def _seconds_before_loading(self) -> float:
+        """The seconds that calls take until what plans them is loaded: none if earlier processes say that it pays."""
+        if not is_marked(self._function):
+            return BEFORE_LOADING
+        loading.begin(lambda: self._find_planner().wake(pays=True))
+        return 0.0
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return types.MethodType(self, instance) if instance is not None and self._binds else self
@@ -263,7 +272,7 @@ def _allows_numpy(options: Options) -> bool:
 
 def _may_begin_small(key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
     """Whether a first such call is to run at once: without anygpu's own arrays, and without large ones."""
-    loaded = is_loaded()
+    loaded = loading.is_loaded()
     most = LARGE if loaded else VERY_LARGE
     if not keywords:
         for each in arguments:

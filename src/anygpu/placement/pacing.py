@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+#: Looking at the machine, and loading what traces functions, takes 0.14 s of Python's time, which callers feel. That is
+#: worth it once calls have taken so long.
+LOOKING = 0.9
 #: Calls have stopped when none has come for so long.
 QUIET_SECONDS = 1.0
 #: How often that is looked at, while something is being explored.

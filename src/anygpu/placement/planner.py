@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,11 +22,12 @@ from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, InvalidOpt
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.host import usable_processors
 from anygpu.hardware.selection import matches_name, require
+from anygpu.history.hints import hints_path
 from anygpu.placement.background import Background
 from anygpu.placement.calibrate import calibrate, recalled, remember
 from anygpu.placement.mismatches import Mismatch
 from anygpu.placement.options import Options
-from anygpu.placement.pacing import Pace, ProcessorUse
+from anygpu.placement.pacing import LOOKING, Pace, ProcessorUse
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections, kind_of
 from anygpu.plan.fusion_estimate import structure_of
@@ -40,9 +42,6 @@ if TYPE_CHECKING:
     from anygpu.placement.call_site import Prediction
     from anygpu.placement.recall import Recall
 
-#: Looking at the machine, and loading what traces functions, takes 0.14 s of Python's time, which callers feel. That is
-#: worth it once calls have taken so long.
-LOOKING = 0.9
 #: What a calibration in the background may take; `anygpu calibrate` takes longer and is more exact.
 CALIBRATION_SECONDS = 2.0
 #: Assumed for a device that is busy with a trial: its end is not known.
@@ -73,8 +72,13 @@ class Planner:
         known: DeviceRegistry = registry,
         clock: Callable[[], float] = time.perf_counter,
         history: Callable[[], CallHistory] | None = None,
+        hints: Path | None = None,
     ) -> None:
-        """`history` opens that of the user. Without it nothing is known of earlier processes, or kept for later."""
+        """`history` opens that of the user. Without it nothing is known of earlier processes, or kept for later.
+
+        `hints` is the file of functions for which a look at the machine pays from the first call on.
+        """
+        self._hints = hints
         self.places = known
         self.clock = clock
         #: Held around every change of choosers and tables; never while a program runs.
@@ -106,7 +110,7 @@ class Planner:
 
                 keeps = self._open_history is not None
                 history = self._open_history() if self._open_history is not None else History(None)
-                self._recalled = Recall(history, self._find_device)
+                self._recalled = Recall(history, self._find_device, hints=self._hints)
                 if keeps:
                     atexit.register(self._recalled.save)
             return self._recalled
@@ -399,7 +403,7 @@ def default() -> Planner:
     if _default is None:
         with _making:
             if _default is None:
-                _default = Planner(history=_users_history)
+                _default = Planner(history=_users_history, hints=hints_path())
     return _default
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from anygpu.engines.catalogue import entry_of
 from anygpu.hardware.device import Device
+from anygpu.history.hints import change_marks, mark_of
 from anygpu.history.history import CallHistory
 from anygpu.history.keys import device_stamp, function_hash, function_name, signature_hash
 from anygpu.history.records import Habit
 from anygpu.history.wording import measured_text
+from anygpu.placement.pacing import LOOKING
 from anygpu.plan.choosing import DeviceChooser
 from anygpu.plan.renting import Remembered, is_worth_opening
 from anygpu.workers.open import isolation_of
@@ -51,6 +54,7 @@ class _Site(NamedTuple):
     signature: str
     name: str
     habit: Habit | None
+    mark: bytes | None
 
 
 class Recall:
@@ -61,8 +65,13 @@ class Recall:
         history: CallHistory,
         find_device: Callable[[str], Device | None],
         clock: Callable[[], float] = time.time,
+        hints: Path | None = None,
     ) -> None:
-        """`find_device` finds a device of this machine by its id, if the machine has been looked at."""
+        """`find_device` finds a device of this machine by its id, if the machine has been looked at.
+
+        `hints` is the file of functions for which that pays from the first call on.
+        """
+        self._hints = hints
         self._history = history
         self._find_device = find_device
         self._clock = clock
@@ -128,7 +137,8 @@ class Recall:
                 return None
             signature = signature_hash(key)
             habit = self._history.habit(hashed, signature)
-            found = self._sites[site] = _Site(hashed, signature, function_name(function), habit)
+            found = _Site(hashed, signature, function_name(function), habit, mark_of(function))
+            self._sites[site] = found
         return found
 
     def _remembered(self, program: str, habit: Habit | None) -> dict[str, tuple[str, Remembered]]:
@@ -150,8 +160,13 @@ class Recall:
 
     def save(self, seconds: float | None = None) -> None:
         """Tell the history what has happened since the last time, and have it written."""
-        for site, found in list(self._sites.items()):
+        sites = list(self._sites.items())
+        for site, found in sites:
             self._tell(site, found)
+        if self._hints is not None:
+            pay = {each.mark: pays for site, each in sites if (pays := _pays_at_once(site)) is not None and each.mark}
+            marked = [mark for mark, pays in pay.items() if pays and mark]
+            change_marks(self._hints, marked, [mark for mark, pays in pay.items() if not pays and mark])
         if seconds is None:
             self._history.flush()
         else:
@@ -184,3 +199,16 @@ class Recall:
             track.calls = 0
             if track.agreed:
                 self._history.agreed(program, device, stamp)
+
+
+def _pays_at_once(site: RecallingSite) -> bool | None:
+    """Whether the next process should look at the machine with the first such call; `None` if there is no telling.
+
+    That is so if calls have moved, or have taken long and nothing is known of any device.
+    """
+    chooser = site.chooser
+    if chooser.current != chooser.baseline:
+        return True
+    if any(name != chooser.baseline and track.is_tried for name, track in chooser.tracks.items()):
+        return False
+    return True if site.totals[1] > LOOKING else None

@@ -113,6 +113,11 @@ class CandidateHistory:
     def known(self) -> bool:
         return len(self.recent) >= TRIAL_CALLS
 
+    @property
+    def is_tried(self) -> bool:
+        """Whether it has been run, or could not be."""
+        return bool(self.recent) or self.rough is not None or self.suspended
+
     def add(self, seconds: float, *, disturbed: bool = False) -> None:
         """A call took so long. One that was disturbed counts while there is no other, or if it was faster all the same.
 

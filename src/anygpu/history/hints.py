@@ -1,0 +1,68 @@
+"""Functions of which earlier processes say that a look at the machine pays: a list that the first call can read.
+
+The history itself is too much to load before it is known to be of use. A mark that is missing, or there in vain, costs
+some milliseconds and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from anygpu.cache_folder import cache_folder, read_file, write_file
+
+_MOST_MARKS = 256
+_DIGEST_BYTES = 16
+_MOST_BYTES = _MOST_MARKS * (2 * _DIGEST_BYTES + 1)
+
+
+def hints_path() -> Path | None:
+    """The file; `None` if the user wants nothing to be kept."""
+    # A setting that is none of these is reported where the history is opened, and nothing is kept then.
+    is_kept = os.environ.get("ANYGPU_HISTORY", "") in ("", "on", "anonymous")
+    return _path() if is_kept else None
+
+
+def forget_marks() -> None:
+    """With the history."""
+    with contextlib.suppress(OSError):
+        _path().unlink(missing_ok=True)
+
+
+def _path() -> Path:
+    return cache_folder() / "history" / "hints"
+
+
+def mark_of(function: Callable[..., Any]) -> bytes | None:
+    """A hash of its name and bytecode; `None` for what is no function of Python."""
+    try:
+        inner: Any = getattr(function, "__func__", function)
+        code = inner.__code__
+        content = b"\0".join((inner.__qualname__.encode(), code.co_code, repr(code.co_names).encode()))
+    except Exception:  # noqa: BLE001 - an object of the user's may raise anything when it is looked at
+        return None
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest().encode()
+
+
+def is_marked(function: Callable[..., Any]) -> bool:
+    """Whether earlier processes of this user have marked it."""
+    path = hints_path()
+    marks = _read(path) if path is not None else ()
+    return bool(marks) and mark_of(function) in marks
+
+
+def change_marks(path: Path, marked: Collection[bytes], unmarked: Collection[bytes]) -> None:
+    """Mark some functions, and others no more. The oldest marks go when there are too many."""
+    before = _read(path)
+    new = [mark for mark in marked if mark not in before]
+    kept = [mark for mark in before if mark not in unmarked]
+    if new or len(kept) < len(before):
+        write_file(path, b"\n".join([*new, *kept][:_MOST_MARKS]))
+
+
+def _read(path: Path) -> list[bytes]:
+    return (read_file(path, _MOST_BYTES) or b"").split()
