@@ -8,16 +8,15 @@ kept, and nobody hears of it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+
+from anygpu.cache_location import cache_location
 
 Record = TypeVar("Record")
 
@@ -33,19 +32,7 @@ _BINARY = getattr(os, "O_BINARY", 0)
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     """`ANYGPU_CACHE_DIR`, or the folder that the system keeps for caches."""
-    environment = os.environ if environment is None else environment
-    if chosen := environment.get("ANYGPU_CACHE_DIR"):
-        return Path(chosen)
-    try:
-        home = Path.home()
-    except RuntimeError:
-        # A user without a home has no cache: below a file nothing can be read or written.
-        home = Path(os.devnull)
-    if sys.platform == "win32":
-        return Path(environment.get("LOCALAPPDATA", str(home / "AppData/Local"))) / "anygpu" / "Cache"
-    if sys.platform == "darwin":
-        return home / "Library/Caches/anygpu"
-    return Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "anygpu"
+    return Path(cache_location(environment))
 
 
 def read_file(path: Path, most: int = MOST_BYTES) -> bytes | None:
@@ -74,6 +61,8 @@ def read_file(path: Path, most: int = MOST_BYTES) -> bytes | None:
 def write_file(path: Path, content: bytes) -> bool:
     """Write a file that only this user can read, if that is possible. Others see the old one or the new one."""
     with contextlib.suppress(OSError, ValueError, MemoryError):
+        import tempfile  # late, as `hashlib` below: most processes only read
+
         make_folder(path.parent)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=TEMPORARY, delete=False) as file:
             try:
@@ -90,6 +79,8 @@ def write_file(path: Path, content: bytes) -> bool:
 
 def sealed(content: bytes, purpose: bytes) -> bytes:
     """With a checksum before it of what it is and of what it is for."""
+    import hashlib
+
     return hashlib.sha256(hashlib.sha256(purpose).digest() + content).hexdigest().encode() + b"\n" + content
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import anygpu as ag
 from anygpu import fallback_warnings
-from anygpu.engines.traits import Isolation
+from anygpu.engines.isolation import Isolation
 from anygpu.errors import DeviceHung, OutOfMemory
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.offload import Offloaded

@@ -34,7 +34,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ANYGPU_HISTORY", "on")
     found = hints_path()
     assert found is not None
-    return found
+    return Path(found)
 
 
 def mark(function: Any) -> bytes:
@@ -45,10 +45,10 @@ def mark(function: Any) -> bytes:
 
 def test_marks_come_and_go(path: Path) -> None:
     assert not is_marked(double)
-    change_marks(path, [mark(double), mark(triple)], [])
+    change_marks(str(path), [mark(double), mark(triple)], [])
     assert is_marked(double)
     assert is_marked(triple)
-    change_marks(path, [], [mark(double)])
+    change_marks(str(path), [], [mark(double)])
     assert not is_marked(double)
     assert is_marked(triple)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -68,7 +68,7 @@ def test_a_mark_is_of_what_the_function_does() -> None:
 def test_nothing_is_kept_or_read_unless_the_user_wants_it(
     path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
-    change_marks(path, [mark(double)], [])
+    change_marks(str(path), [mark(double)], [])
     monkeypatch.setenv("ANYGPU_HISTORY", setting)
     assert hints_path() is None
     assert not is_marked(double)
@@ -76,7 +76,7 @@ def test_nothing_is_kept_or_read_unless_the_user_wants_it(
 
 def test_the_oldest_marks_go_first(path: Path) -> None:
     for number in range(hints._MOST_MARKS + 10):
-        change_marks(path, [b"%032x" % number], [])
+        change_marks(str(path), [b"%032x" % number], [])
     kept = path.read_bytes().split()
     assert len(kept) == hints._MOST_MARKS
     assert kept[0] == b"%032x" % (hints._MOST_MARKS + 9)
@@ -88,5 +88,5 @@ def test_whatever_is_in_the_file_does_no_harm(path: Path, content: bytes) -> Non
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
     assert not is_marked(double)
-    change_marks(path, [mark(double)], [])
+    change_marks(str(path), [mark(double)], [])
     assert is_marked(double)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from anygpu.engines.traits import Isolation
+from anygpu.engines.isolation import Isolation
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry, registry

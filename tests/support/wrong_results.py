@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from anygpu._typing import HostArray
-from anygpu.engines.traits import Isolation
+from anygpu.engines.isolation import Isolation
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec

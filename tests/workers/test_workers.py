@@ -10,7 +10,7 @@ import pytest
 
 from anygpu.array.trace.tracing import record
 from anygpu.engines.catalogue import EngineEntry, catalogue
-from anygpu.engines.traits import Isolation
+from anygpu.engines.isolation import Isolation
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program

@@ -11,11 +11,9 @@ from typing import Literal
 
 import msgspec
 
+from anygpu.engines.isolation import Isolation
 from anygpu.hardware.device import Form
 from anygpu.program.ops.custom import Language
-
-#: thread: in this process, on the thread of the caller; process: a child of its own.
-Isolation = Literal["thread", "process"]
 
 #: Which views of an array share its memory.
 #: strided     any slice, also with negative steps

@@ -7,20 +7,18 @@ some milliseconds and nothing else.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any
 
-from anygpu.cache_folder import cache_folder, read_file, write_file
+from anygpu.cache_location import cache_location
 
 _MOST_MARKS = 256
 _DIGEST_BYTES = 16
 _MOST_BYTES = _MOST_MARKS * (2 * _DIGEST_BYTES + 1)
 
 
-def hints_path() -> Path | None:
+def hints_path() -> str | None:
     """The file; `None` if the user wants nothing to be kept."""
     # A setting that is none of these is reported where the history is opened, and nothing is kept then.
     is_kept = os.environ.get("ANYGPU_HISTORY", "") in ("", "on", "anonymous")
@@ -30,11 +28,11 @@ def hints_path() -> Path | None:
 def forget_marks() -> None:
     """With the history."""
     with contextlib.suppress(OSError):
-        _path().unlink(missing_ok=True)
+        os.unlink(_path())
 
 
-def _path() -> Path:
-    return cache_folder() / "history" / "hints"
+def _path() -> str:
+    return os.path.join(cache_location(), "history", "hints")
 
 
 def mark_of(function: Callable[..., Any]) -> bytes | None:
@@ -45,24 +43,36 @@ def mark_of(function: Callable[..., Any]) -> bytes | None:
         content = b"\0".join((inner.__qualname__.encode(), code.co_code, repr(code.co_names).encode()))
     except Exception:  # noqa: BLE001 - an object of the user's may raise anything when it is looked at
         return None
+    import hashlib  # late, as all that few processes need
+
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest().encode()
 
 
 def is_marked(function: Callable[..., Any]) -> bool:
     """Whether earlier processes of this user have marked it."""
     path = hints_path()
-    marks = _read(path) if path is not None else ()
+    if path is None or not os.path.exists(path):
+        return False
+    marks = _read(path)
     return bool(marks) and mark_of(function) in marks
 
 
-def change_marks(path: Path, marked: Collection[bytes], unmarked: Collection[bytes]) -> None:
+def change_marks(path: str, marked: Collection[bytes], unmarked: Collection[bytes]) -> None:
     """Mark some functions, and others no more. The oldest marks go when there are too many."""
     before = _read(path)
     new = [mark for mark in marked if mark not in before]
     kept = [mark for mark in before if mark not in unmarked]
     if new or len(kept) < len(before):
-        write_file(path, b"\n".join([*new, *kept][:_MOST_MARKS]))
+        from pathlib import Path
+
+        from anygpu.cache_folder import write_file
+
+        write_file(Path(path), b"\n".join([*new, *kept][:_MOST_MARKS]))
 
 
-def _read(path: Path) -> list[bytes]:
-    return (read_file(path, _MOST_BYTES) or b"").split()
+def _read(path: str) -> list[bytes]:
+    from pathlib import Path
+
+    from anygpu.cache_folder import read_file
+
+    return (read_file(Path(path), _MOST_BYTES) or b"").split()

@@ -11,7 +11,7 @@ import msgspec
 from anygpu.cache_folder import cache_folder
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.engines.disk_cache import DiskCache, stamp_of
-from anygpu.engines.traits import Isolation
+from anygpu.engines.isolation import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.hardware.host import usable_processors

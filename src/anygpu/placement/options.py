@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import msgspec
 
-from anygpu.engines.traits import Isolation
+from anygpu.engines.isolation import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.selection import Power, Preference, prefer
 from anygpu.units import bytes_from

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -72,7 +71,7 @@ class Planner:
         known: DeviceRegistry = registry,
         clock: Callable[[], float] = time.perf_counter,
         history: Callable[[], CallHistory] | None = None,
-        hints: Path | None = None,
+        hints: str | None = None,
     ) -> None:
         """`history` opens that of the user. Without it nothing is known of earlier processes, or kept for later.
 

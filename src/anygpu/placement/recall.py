@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from anygpu.engines.catalogue import entry_of
@@ -65,7 +64,7 @@ class Recall:
         history: CallHistory,
         find_device: Callable[[str], Device | None],
         clock: Callable[[], float] = time.time,
-        hints: Path | None = None,
+        hints: str | None = None,
     ) -> None:
         """`find_device` finds a device of this machine by its id, if the machine has been looked at.
 

@@ -14,8 +14,8 @@ from typing import Any
 from anygpu.array.core.device import set_device_finder
 from anygpu.array.functions.types import set_devices
 from anygpu.engines.catalogue import EngineEntry, catalogue, entry_of, is_installed, load
+from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import ProgramEngine
-from anygpu.engines.traits import Isolation
 from anygpu.errors import DeviceLost, DeviceUnavailable, MissingExtra
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.selection import prefer, require

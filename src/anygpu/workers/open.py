@@ -6,7 +6,7 @@ import os
 from typing import get_args
 
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.engines.traits import Isolation
+from anygpu.engines.isolation import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.units import bytes_from

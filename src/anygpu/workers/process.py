@@ -17,9 +17,9 @@ import numpy as np
 from anygpu._typing import HostArray
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.isolation import Isolation
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.protocol import Lack, Memory
-from anygpu.engines.traits import Isolation
 from anygpu.engines.tuning_limit import tuning_limit
 from anygpu.errors import (
     DeviceLost,

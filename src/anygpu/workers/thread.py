@@ -12,10 +12,10 @@ import numpy as np
 
 from anygpu._typing import HostArray
 from anygpu.array.core.arguments import spec_of
+from anygpu.engines.isolation import Isolation
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy.engine import NumpyEngine
 from anygpu.engines.protocol import Lack, Memory, ProgramEngine
-from anygpu.engines.traits import Isolation
 from anygpu.errors import DeviceLost, DevicePoisoned, InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DType

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from anygpu._typing import HostArray
+from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import Lack, Memory
-from anygpu.engines.traits import Isolation
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
