@@ -21,12 +21,12 @@ from anygpu.placement.values import call_on_numpy, narrowing
 from anygpu.plan.choosing import RECORDING, Choice, DeviceChooser
 from anygpu.plan.chunking import Chunks, chunks_for, corrected
 from anygpu.plan.chunking import Refused as Uncuttable
-from anygpu.plan.corrections import doubt_about, kind_of
+from anygpu.plan.corrections import doubt_about
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, predict
 from anygpu.plan.renting import Remembered
 from anygpu.plan.splitting import split
-from anygpu.program.costs import OperationClass, program_cost
+from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program
 from anygpu.receipts import HostNote, HostOperation
 from anygpu.units import readable_bytes, readable_seconds
@@ -54,8 +54,6 @@ class Prediction(NamedTuple):
     lacks: str | None
     #: Of the device, or of the second of two.
     kind: DeviceKind
-    #: The class of operations that most of the program's work is of.
-    of: OperationClass = "elementwise"
     #: How far predictions for the device were off so far, if that was far.
     doubt: str | None = None
 
@@ -97,8 +95,6 @@ class CallSite:
         self.recordings = 0
         #: What recording is expected to take: more, once it was given up.
         self.recording = RECORDING
-        #: The class of operations that most of the program's work is of.
-        self.kind: OperationClass = "elementwise"
         self.predictions: dict[str, Prediction] = {}
         self.refused: tuple[Refused, ...] = ()
         self._resident: dict[str, int] = {}
@@ -243,7 +239,6 @@ class CallSite:
         `resident` are bytes of arguments that are on devices already; as the last time when it is left out.
         """
         self._resident = self._resident if resident is None else resident
-        self.kind = kind_of(self.program)
         machine = planner.machine()
         selection = select(machine.devices, self.options.preference)
         # Those that were asked for and cannot come first, then those that were not asked for.
@@ -296,9 +291,7 @@ class CallSite:
             once += 0.0 if planner.is_open(device.id) else calibration.open
         tuning = tuning_budget() if traits_of(device.engine).tunes and not is_baseline else 0.0
         doubt = doubt_about(device.id, seconds / plain.seconds) if plain.seconds else None
-        return Prediction(
-            way, plain, seconds, once, tuning, calibration.source == "measured", lack, device.kind, self.kind, doubt
-        )
+        return Prediction(way, plain, seconds, once, tuning, calibration.source == "measured", lack, device.kind, doubt)
 
     def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
         return chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))

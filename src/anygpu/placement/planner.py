@@ -28,7 +28,7 @@ from anygpu.placement.mismatches import Mismatch
 from anygpu.placement.options import Options
 from anygpu.placement.pacing import LOOKING, Pace, ProcessorUse
 from anygpu.plan.calibration import Calibration, assumed
-from anygpu.plan.corrections import Corrections, kind_of
+from anygpu.plan.corrections import Corrections
 from anygpu.plan.fusion_estimate import structure_of
 from anygpu.plan.predicting import Expected, predict
 from anygpu.program.graph import Program
@@ -224,8 +224,7 @@ class Planner:
     ) -> tuple[Expected, float]:
         """The prediction from the calibration, and its seconds corrected by earlier calls."""
         plain = predict(program, self.calibration(device), resident_bytes=resident_bytes, keep=keep)
-        factor = self.corrections.factor(device.id, kind_of(program), program.key, predicted=plain.seconds)
-        return plain, plain.seconds * factor
+        return plain, plain.seconds * self.corrections.factor(device.id, plain.seconds, program.key)
 
     def learn(
         self, candidate: str, program: str, predicted: Prediction, seconds: float, *, is_rough: bool = False
@@ -236,7 +235,7 @@ class Planner:
         if plain is None or known is None or predicted.calibrated != (known.source == "measured"):
             return
         with self.lock:
-            self.corrections.learn(candidate, predicted.of, plain.seconds, seconds, program=program, is_rough=is_rough)
+            self.corrections.learn(candidate, plain.seconds, seconds, program=program, is_rough=is_rough)
 
     def reading(self, device: str, nbytes: int) -> float:
         """The seconds that downloading so many bytes takes."""
