@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from anygpu.placement import pacing
-from anygpu.placement.pacing import HEAD_START, QUIET_SECONDS, SHARE, SPARE_SHARE, Pace, ProcessorUse
+from anygpu.placement.pacing import HEAD_START, QUIET_SECONDS, SHARE, SPARE_SHARE, Pace
 
 PATIENCE = 20.0
 
@@ -105,18 +105,6 @@ def test_it_may_take_more_while_a_processor_is_idle() -> None:
     assert pace.missing(5.0 + HEAD_START, 0.5) == 5.0 / SPARE_SHARE - 0.5
     assert not pace.affords(1.0, 1.0 / SHARE - 0.1), "what is not for these calls has to be paid first"
     assert pace.affords(1.0, 1.0 / SHARE)
-
-
-@pytest.mark.parametrize(
-    ("processors", "used", "spare"), [(2, 1.0, True), (2, 1.9, False), (1, 1.0, False), (8, 3.0, True), (2, 0.1, True)]
-)
-def test_a_processor_is_idle_that_nobody_uses_on_average(processors: int, used: float, spare: bool) -> None:
-    clock, processor_clock = Clock(), Clock()
-    use = ProcessorUse(processors, clock, processor_clock)
-    assert not use.has_spare(), "nothing is known yet"
-    clock.now += 3.0
-    processor_clock.now += 3.0 * used
-    assert use.has_spare() is spare
 
 
 def test_a_pause_costs_nothing() -> None:

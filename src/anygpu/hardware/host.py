@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 from pathlib import Path
 
@@ -61,15 +60,6 @@ def _container_limit(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
     except OSError:
         return unlimited
     return int(text) if text.isdigit() else unlimited
-
-
-def usable_processors(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """The processors that this process may use, as far as it or its container is limited."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError):  # no Linux, or no limit
-        quota, period = map(int, cgroup.read_text().split())
-        return max(1, min(found, quota // period))
-    return found
 
 
 def processor_unknowns() -> dict[str, str]:

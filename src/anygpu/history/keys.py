@@ -18,8 +18,8 @@ import numpy as np
 
 from anygpu.engines.disk_cache import stamp_of
 from anygpu.hardware.device import Device
-from anygpu.hardware.host import usable_processors
 from anygpu.history.records import plain_name
+from anygpu.processors import usable_processors
 
 #: How far functions are followed that hold functions, and values that hold values.
 _DEEPEST_FUNCTION, _DEEPEST_VALUE = 3, 50

@@ -14,8 +14,8 @@ from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.isolation import Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
-from anygpu.hardware.host import usable_processors
 from anygpu.plan.calibration import Calibration
+from anygpu.processors import usable_processors
 from anygpu.workers.open import isolation_of
 from anygpu.workers.worker import Worker
 

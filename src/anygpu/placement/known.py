@@ -136,7 +136,8 @@ class NewCallSite:
 
     def _load(self) -> None:
         self._until_loading = math.inf
-        loading.begin()
+        if loading.costs_little():
+            loading.begin()
 
     def report_to(self, chooser: DeviceChooser) -> float:
         """Report all calls; what they took together."""

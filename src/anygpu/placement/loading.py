@@ -9,18 +9,29 @@ import sys
 import threading
 from collections.abc import Callable
 
+from anygpu.processors import ProcessorUse, usable_processors
+
 _PLANNING = "anygpu.placement.place_call"
 
 #: Whoever forks in the middle of an import of their own may keep the thread waiting.
 _PATIENCE = 5.0
 
 _thread: threading.Thread | None = None
+_use = ProcessorUse(usable_processors())
 
 
 def is_loaded() -> bool:
     """Whether what plans calls has been loaded."""
     # It is among the modules as soon as its import has begun.
     return hasattr(sys.modules.get(_PLANNING), "place")
+
+
+def costs_little() -> bool:
+    """Whether a thread may load it.
+
+    Calls that use every processor wait for the slowest one, so there it would cost several times what it takes.
+    """
+    return _use.has_spare()
 
 
 def begin(then: Callable[[], None] = lambda: None) -> None:

@@ -8,7 +8,6 @@ one process and never again is left alone.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -24,34 +23,12 @@ _LOOK_SECONDS = 0.2
 SHARE = 0.25
 #: The same while the calls leave a processor idle, and the seconds that exploring may take then before calls have paid.
 SPARE_SHARE, HEAD_START = 0.5, 1.0
-#: So much of a processor has to be idle: a call on one thread also uses others for a moment.
-_SPARE = 0.75
 
 
 class Pausable(Protocol):
     def pause(self) -> None: ...
 
     def resume(self) -> None: ...
-
-
-class ProcessorUse:
-    """How many processors this process uses on average, of those that it may use."""
-
-    def __init__(
-        self,
-        processors: int,
-        clock: Callable[[], float] = time.monotonic,
-        processor_clock: Callable[[], float] = time.process_time,
-    ) -> None:
-        self._processors = processors
-        self._clock, self._processor_clock = clock, processor_clock
-        self._began, self._began_with = clock(), processor_clock()
-
-    def has_spare(self) -> bool:
-        """Whether one is idle most of the time, as it is beside calls on one thread."""
-        seconds = self._clock() - self._began
-        used = self._processor_clock() - self._began_with
-        return seconds > 0 and self._processors - used / seconds >= _SPARE
 
 
 class Pace:

@@ -19,18 +19,18 @@ from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.host import usable_processors
 from anygpu.hardware.selection import matches_name, require
 from anygpu.history.hints import hints_path
 from anygpu.placement.background import Background
 from anygpu.placement.calibrate import calibrate, recalled, remember
 from anygpu.placement.mismatches import Mismatch
 from anygpu.placement.options import Options
-from anygpu.placement.pacing import LOOKING, Pace, ProcessorUse
+from anygpu.placement.pacing import LOOKING, Pace
 from anygpu.plan.calibration import Calibration, assumed
 from anygpu.plan.corrections import Corrections
 from anygpu.plan.fusion_estimate import structure_of
 from anygpu.plan.predicting import Expected, predict
+from anygpu.processors import ProcessorUse, usable_processors
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.open import default_budget
