@@ -392,9 +392,11 @@ class DeviceChooser:
         """A call for one that was nearly as good when it was last measured."""
         mine = self.tracks[current].estimate or 0.0
         for name, track in self.tracks.items():
-            if name == current or track.suspended or track.trying or self.calls < track.due or not track.known:
+            if name == current or track.suspended or track.trying or self.calls < track.due:
                 continue
-            if not self._is_trusted(name):
+            # The baseline has one time again when it was measured once more, and one may have been a bad moment.
+            is_known = track.known or (name == self.baseline and bool(track.recent))
+            if not is_known or not self._is_trusted(name):
                 continue
             theirs = track.estimate or 0.0
             if theirs < mine * NEARLY and self.affords(max(0.0, theirs - mine)):
@@ -541,6 +543,8 @@ class DeviceChooser:
         current = self._current
         mine = self.tracks[current].estimate if current is not None else None
         if name == current:
+            if candidate != current:
+                self._later(self.tracks[candidate])
             return
         if mine is None or seconds < mine * MARGIN:
             loser = self.tracks.get(current) if current is not None else None
