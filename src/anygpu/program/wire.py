@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Literal, Union
 
 import msgspec
@@ -61,8 +62,13 @@ class _Record(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 
 _HEAD = msgspec.msgpack.Decoder(_Head)
-_RECORD = msgspec.msgpack.Decoder(_Record)
 _ENCODER = msgspec.msgpack.Encoder()
+
+
+@cache
+def _record_decoder() -> msgspec.msgpack.Decoder[_Record]:
+    """Made when the first program is read: it takes 10 ms, and most processes only write programs."""
+    return msgspec.msgpack.Decoder(_Record)
 
 
 def to_bytes(program: Program, *, lines: bool = True) -> bytes:
@@ -86,7 +92,7 @@ def from_bytes(data: bytes) -> Program:
     try:
         head = _HEAD.decode(data)
         _check_head(head)
-        record = _RECORD.decode(data)
+        record = _record_decoder().decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidProgram(f"these bytes are not a program: {_brief(error)}.") from None
     except RecursionError:
