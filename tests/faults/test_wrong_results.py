@@ -16,6 +16,7 @@ from anygpu.placement.call_site import CallSite
 from anygpu.placement.mismatches import kept
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
+from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import Planner
 from anygpu.plan.choosing import Choice
 from anygpu.program.graph import Program
@@ -33,7 +34,7 @@ def chain(x: Any) -> Any:
 class Watched:
     def __init__(self, when: Callable[[Program, int], bool], function: Any = chain, **given: Any) -> None:
         self.planner = Planner(known=WrongRegistry("opencl:0", when))
-        self.planner.seconds = 1.0
+        self.planner.seconds = LOOKING
         self.planner.wake()
         assert self.planner.settle(60)
         self.function: Offloaded[..., Any] = Offloaded(function, options(**given), lambda: self.planner)

@@ -10,6 +10,7 @@ import pytest
 
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
+from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import Planner
 from anygpu.plan.plan import Candidate
 from tests.support.slowed import SlowedRegistry
@@ -21,7 +22,7 @@ MATRIX = VECTOR.reshape(100, 100)
 
 def planner_with(clock: Any = time.perf_counter) -> Planner:
     planner = Planner(known=SlowedRegistry(DEVICE), clock=clock)
-    planner.seconds = 1.0
+    planner.seconds = LOOKING
     planner.wake()
     assert planner.settle(60)
     return planner

@@ -12,6 +12,7 @@ import anygpu as ag
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
+from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import SplitAcrossDevices
 from anygpu.plan.splitting import Split
@@ -55,7 +56,7 @@ class Watched:
 def planner() -> Planner:
     planner = Planner(known=SlowedRegistry("opencl:0"))
     # As if calls had taken long enough for a look at the machine: on a fast one those of a test do not.
-    planner.seconds = 1.0
+    planner.seconds = LOOKING
     planner.wake()
     assert planner.settle(60)
     return planner

@@ -10,6 +10,7 @@ import pytest
 import anygpu as ag
 from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
+from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import Planner
 from anygpu.receipts import Receipt
 from anygpu.runtime.runtime import Runtime
@@ -19,7 +20,7 @@ from tests.support.slowed import SlowedRegistry
 @pytest.fixture
 def planner() -> Planner:
     planner = Planner(known=SlowedRegistry("opencl:0"))
-    planner.seconds = 1.0
+    planner.seconds = LOOKING
     planner.wake()
     assert planner.settle(60)
     return planner
@@ -96,7 +97,7 @@ def test_a_reason_is_kept_as_it_was_while_later_calls_have_others(planner: Plann
 def test_receipts_of_tasks_have_reasons_of_their_own(planner: Planner) -> None:
     x = np.random.default_rng(0).normal(size=300_000)
     with Runtime(known=planner.places) as runtime:
-        runtime._planner.add_seconds(1.0)  # as if calls had taken long enough for a look at the machine
+        runtime._planner.add_seconds(LOOKING)  # as if calls had taken long enough for a look at the machine
         for _ in range(30):
             future = runtime.submit(positive_total, x)
             future.result(60)

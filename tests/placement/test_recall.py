@@ -84,7 +84,7 @@ def test_a_memory_that_is_wrong_costs_one_call(begin: Begin) -> None:
     slowed: Slowed = planner.places.slowed  # type: ignore[attr-defined]
     slowed.factor = 40.0
     receipts = went(planner, function, 16)
-    assert [receipt.device for receipt in receipts].count("opencl:0") == 1
+    assert [receipt.device for receipt in receipts].count("opencl:0") <= 1, "a trial may find out before it"
     assert receipts[-1].device == "numpy"
 
 

@@ -22,6 +22,7 @@ from anygpu.plan.choosing import RECORDING, Choice, DeviceChooser
 from anygpu.plan.chunking import Chunks, chunks_for, corrected
 from anygpu.plan.chunking import Refused as Uncuttable
 from anygpu.plan.corrections import doubt_about
+from anygpu.plan.fusion_estimate import MOST_GROUPED, SECONDS_FOR_EACH
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, predict
 from anygpu.plan.renting import Remembered
@@ -232,6 +233,11 @@ class CallSite:
         if self.traced is None:
             raise InvalidOption(f"{self.task} has not been traced.")
         return self.traced.program
+
+    @property
+    def considering(self) -> float:
+        """The seconds that `consider` takes the first time, about."""
+        return min(len(self.program.nodes), MOST_GROUPED) * SECONDS_FOR_EACH
 
     def consider(self, planner: Planner, *, resident: dict[str, int] | None = None) -> None:
         """Every device that was allowed: what is predicted for it, or why it cannot be.

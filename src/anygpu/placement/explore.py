@@ -14,7 +14,6 @@ from anygpu.hardware.device import Device
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import COPIED_PER_SECOND, LOOK, MOST_SKIPPED, CallSite, Prediction
 from anygpu.placement.check import compared, learn_flags, pin
-from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import CALIBRATION_SECONDS, Planner, lacking
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
 from anygpu.placement.trust import Sample, peculiarity, sample_of
@@ -90,7 +89,7 @@ def _foreseen(call: Call) -> bool:
     planner = call.planner
     if planner.awake or planner.seconds < _WORTH_ASKING:
         return False
-    return planner.recall.pays(call.site, call.function, call.key, LOOKING)
+    return planner.recall.pays(call.site, call.function, call.key)
 
 
 def _is_ordinary(call: Call, value: Any) -> bool:
@@ -202,8 +201,10 @@ def _skip_planning(call: Call) -> None:
         site.skip_planning_for(_MANY, why)
     elif not planner.awake and (site.traced is not None or not planner.ready_to_record):
         site.skip_planning_for(site.calls_in(max(LOOK, planner.until_worth_looking)), why)
-    elif site.traced is None and not chooser.affords(site.recording):
-        site.skip_planning_for(min(MOST_SKIPPED, chooser.calls_until_affordable(site.recording)), why)
+    else:
+        seconds = site.recording if site.traced is None else site.considering
+        if not chooser.affords(seconds):
+            site.skip_planning_for(min(MOST_SKIPPED, chooser.calls_until_affordable(seconds)), why)
 
 
 def why_not_elsewhere(planner: Planner, site: CallSite) -> str:

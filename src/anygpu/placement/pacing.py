@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-#: Looking at the machine, and loading what traces functions, takes 0.14 s of Python's time, which callers feel. That is
-#: worth it once calls have taken so long.
-LOOKING = 0.9
+#: Looking at the machine, and loading what traces functions, takes 0.2 s of Python's time, which callers feel. That is
+#: worth it once calls have taken so long in this process, or with the first call if earlier ones have spent so long.
+LOOKING, LOOKING_AT_ONCE = 2.0, 3.0
 #: Calls have stopped when none has come for so long.
 QUIET_SECONDS = 1.0
 #: How often that is looked at, while something is being explored.

@@ -110,10 +110,14 @@ def trace_and_predict(call: Call, timer: PhaseTimer) -> None:
         _require_what_was_asked_for(call)
     if site.traced is None or site.fallback_reason is not None:
         return
-    if planner.awake or chooser.baseline != "numpy":
-        call.consider()
-        if chooser.baseline is None:
-            _require_that_it_can(call)
+    if chooser.baseline == "numpy" and not (planner.awake and chooser.affords(site.considering)):
+        return
+    begin = planner.clock()
+    call.consider()
+    if chooser.baseline is not None:
+        chooser.spend(planner.clock() - begin)
+    else:
+        _require_that_it_can(call)
 
 
 def _seconds_for_recording(call: Call) -> float | None:

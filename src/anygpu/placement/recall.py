@@ -18,7 +18,7 @@ from anygpu.history.history import CallHistory
 from anygpu.history.keys import device_stamp, function_hash, function_name, signature_hash
 from anygpu.history.records import Habit
 from anygpu.history.wording import measured_text
-from anygpu.placement.pacing import LOOKING
+from anygpu.placement.pacing import LOOKING_AT_ONCE
 from anygpu.plan.choosing import DeviceChooser
 from anygpu.plan.renting import Remembered, is_worth_opening
 from anygpu.workers.open import isolation_of
@@ -54,6 +54,11 @@ class _Site(NamedTuple):
     name: str
     habit: Habit | None
     mark: bytes | None
+
+    @property
+    def earlier(self) -> float:
+        """The seconds that earlier processes have spent in such calls, as far as that counts."""
+        return self.habit.seconds * min(self.habit.processes, _MOST_PROCESSES) if self.habit is not None else 0.0
 
 
 class Recall:
@@ -111,20 +116,21 @@ class Recall:
         current = {name: each for name, each in known.items() if self._stamp(name) == each[0]}
         site.recall({name: memory for name, (_, memory) in current.items()})
         if found.habit is not None and not any(name != "numpy" for name in current):
-            self.earlier_seconds += found.habit.seconds * min(found.habit.processes, _MOST_PROCESSES)
+            self.earlier_seconds += found.earlier
 
-    def pays(self, site: RecallingSite, function: Callable[..., Any], key: Hashable, looking: float) -> bool:
-        """Whether such calls will pay for a look at the machine, which is worth it after `looking` seconds of calls.
+    def pays(self, site: RecallingSite, function: Callable[..., Any], key: Hashable) -> bool:
+        """Whether such calls will pay for a look at the machine, which few calls alone would not be worth.
 
         Earlier processes have found a faster device, or have spent long in such calls and not found out yet.
         """
         found, seconds = self._find(site, function, key), site.chooser.estimate("numpy")
-        if found is None or found.habit is None or found.habit.program is None or seconds is None:
+        if found is None or found.habit is None or seconds is None:
             return False
-        known = self._remembered(found.habit.program, found.habit)
+        program = found.habit.program
+        known = self._remembered(program, found.habit) if program is not None else {}
         others = [memory for name, (_, memory) in known.items() if name != "numpy"]
         if not others:
-            return found.habit.seconds > looking
+            return found.earlier > LOOKING_AT_ONCE
         return any(is_worth_opening(memory, seconds, _OPENING, site.chooser.calls) for memory in others)
 
     def _find(self, site: RecallingSite, function: Callable[..., Any], key: Hashable) -> _Site | None:
@@ -163,7 +169,11 @@ class Recall:
         for site, found in sites:
             self._tell(site, found)
         if self._hints is not None:
-            pay = {each.mark: pays for site, each in sites if (pays := _pays_at_once(site)) is not None and each.mark}
+            pay = {
+                each.mark: pays
+                for site, each in sites
+                if (pays := _pays_at_once(site, each.earlier)) is not None and each.mark
+            }
             marked = [mark for mark, pays in pay.items() if pays and mark]
             change_marks(self._hints, marked, [mark for mark, pays in pay.items() if not pays and mark])
         if seconds is None:
@@ -175,10 +185,10 @@ class Recall:
         chooser, traced = site.chooser, site.traced
         told_calls, told_seconds = self._told.get(site, (0, 0.0))
         calls, seconds = site.totals
-        if calls <= told_calls or traced is None:
+        if calls <= told_calls:
             return
         self._told[site] = calls, seconds
-        program = traced.program.key
+        program = traced.program.key if traced is not None else None
         self._history.called(
             found.function,
             found.signature,
@@ -187,6 +197,8 @@ class Recall:
             name=found.name,
             program=program,
         )
+        if program is None:
+            return
         for device, track in list(chooser.tracks.items()):
             took = track.estimate if track.estimate is not None else track.rough
             if not track.calls or took is None or (track.disturbed and device != chooser.current):
@@ -200,14 +212,14 @@ class Recall:
                 self._history.agreed(program, device, stamp)
 
 
-def _pays_at_once(site: RecallingSite) -> bool | None:
+def _pays_at_once(site: RecallingSite, earlier: float) -> bool | None:
     """Whether the next process should look at the machine with the first such call; `None` if there is no telling.
 
-    That is so if calls have moved, or have taken long and nothing is known of any device.
+    That is so if calls have moved, or have taken long, here and in `earlier` seconds, and no device is known.
     """
     chooser = site.chooser
     if chooser.current != chooser.baseline:
         return True
     if any(name != chooser.baseline and track.is_tried for name, track in chooser.tracks.items()):
         return False
-    return True if site.totals[1] > LOOKING else None
+    return True if earlier + site.totals[1] > LOOKING_AT_ONCE else None

@@ -18,6 +18,11 @@ from anygpu.program.costs import node_costs
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Program
 
+#: Programs with more operations are taken to be kernels of one operation each. Grouping takes 70 µs for each, and more
+#: for each of so many.
+MOST_GROUPED = 5000
+SECONDS_FOR_EACH = 7e-5
+
 #: Kernels compute with words of 32 bits, and what they keep for one another is stored as that.
 _WORD = 4
 
@@ -35,7 +40,7 @@ class Structure(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def structure_of(program: Program, *, fuses: bool) -> Structure:
-    kernels = _fused(program) if fuses else _one_by_one(program)
+    kernels = _fused(program) if fuses and len(program.nodes) <= MOST_GROUPED else _one_by_one(program)
     bytes_in = sum(spec.nbytes for spec in program.inputs)
     bytes_out = sum(spec.nbytes for spec in program.results)
     ends = bytes_in + bytes_out + sum(spec.nbytes for spec in tables_of(program))
