@@ -25,7 +25,7 @@ from anygpu.plan.corrections import doubt_about
 from anygpu.plan.fusion_estimate import MOST_GROUPED, SECONDS_FOR_EACH
 from anygpu.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.plan.predicting import Expected, predict
-from anygpu.plan.renting import Remembered
+from anygpu.plan.renting import CALLS_WAITED, Remembered
 from anygpu.plan.splitting import split
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program
@@ -57,6 +57,14 @@ class Prediction(NamedTuple):
     kind: DeviceKind
     #: How far predictions for the device were off so far, if that was far.
     doubt: str | None = None
+
+
+class EarlyTrial:
+    """How far a trial is that began at once."""
+
+    def __init__(self) -> None:
+        self.compiled = threading.Event()
+        self.ended = threading.Event()
 
 
 #: Calls that may run without planning when there is nothing to find out.
@@ -105,8 +113,8 @@ class CallSite:
         #: Whether calibrations and two devices at once have been looked at.
         self.calibrated = False
         self.calibrating = False
-        #: Set when a trial that began at once has ended; `None` without one, or when a call has waited for it.
-        self.early_trial: threading.Event | None = None
+        #: A trial that began at once; `None` without one, or when a call has waited for it.
+        self.early_trial: EarlyTrial | None = None
         #: What receipts of calls without planning say.
         self.note = HostNote(task, "", None)
         #: A warning that a filter has made an error of, for the next call to raise.
@@ -445,15 +453,15 @@ class CallSite:
     def end_calibrating(self) -> None:
         self.calibrating, self.calibrated = False, True
 
-    def begin_early_trial(self) -> threading.Event:
-        """A trial begins at once, on a device that is open; the event is to be set at its end."""
-        self.early_trial = threading.Event()
+    def begin_early_trial(self) -> EarlyTrial:
+        """A trial begins at once, on a device that is open."""
+        self.early_trial = EarlyTrial()
         return self.early_trial
 
     def await_early_trial(self, seconds: float) -> bool:
-        """Wait for its end, so long at most; whether it has come. Only one call waits."""
+        """Wait for its end, so long at most; whether it has come. Only one call waits, and hardly for a compiler."""
         trial, self.early_trial = self.early_trial, None
-        return trial is not None and trial.wait(seconds)
+        return trial is not None and trial.compiled.wait(seconds / CALLS_WAITED) and trial.ended.wait(seconds)
 
     def use_chunks(self, name: str, chunks: Chunks) -> None:
         """Calls run there in chunks from now on. It is a new table: other threads may be reading the old one."""

@@ -12,7 +12,7 @@ from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AnyGPUError, name_of, text_of
 from anygpu.hardware.device import Device
 from anygpu.placement.call import Call
-from anygpu.placement.call_site import COPIED_PER_SECOND, LOOK, MOST_SKIPPED, CallSite, Prediction
+from anygpu.placement.call_site import COPIED_PER_SECOND, LOOK, MOST_SKIPPED, CallSite, EarlyTrial, Prediction
 from anygpu.placement.check import compared, learn_flags, pin
 from anygpu.placement.planner import CALIBRATION_SECONDS, Planner, lacking
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
@@ -129,13 +129,13 @@ def _try_at_once(call: Call, value: Any) -> bool:
     with planner.lock:
         chooser.spend(planner.clock() - begin)
         chooser.begin_trial(name)
-    ended = site.begin_early_trial()
+    early = site.begin_early_trial()
 
     def trial() -> None:
         try:
-            _try_out(planner, site, call.function, name, sample, at_once=True)
+            _try_out(planner, site, call.function, name, sample, early)
         finally:
-            ended.set()
+            early.ended.set()
 
     planner.background.submit(trial)
     return True
@@ -271,12 +271,11 @@ def _try_out(
     function: Callable[..., Any],
     name: str,
     sample: Sample,
-    *,
-    at_once: bool = False,
+    early: EarlyTrial | None = None,
 ) -> None:
     """Run it there, compare what comes out with NumPy's, and only then let real calls go there.
 
-    An explorer runs it first, and the worker that serves callers only if that looked good; with `at_once`, the worker.
+    An explorer runs it first, and the worker that serves callers only if that looked good; at once, only the worker.
     """
     chooser = site.chooser
     facts = site.predictions.get(name)
@@ -289,7 +288,7 @@ def _try_out(
         best = 0.0
         if memory is not None:
             best = memory.seconds
-        elif not at_once:
+        elif early is None:
             with planner.pace:
                 for device in devices:
                     lack = lacking(planner.explorer, device, program) if device != "numpy" else None
@@ -313,14 +312,16 @@ def _try_out(
         with planner.pace, planner.trying(devices), tuning_limited_to(0.0):
             workers = [planner.worker(device, site.options) for device in devices]
             _prepare(facts.way, program, planner.worker_of(site.options))
+            if early is not None:
+                early.compiled.set()
             find = dict(zip(devices, workers, strict=True)).__getitem__
             ran = execute(facts.way, program, sample.inputs, find, timeout=site.options.timeout)
-            if at_once:
+            if early is not None:
                 runs = [ran.results]
                 begin = planner.clock()
                 ran = execute(facts.way, program, sample.inputs, find, timeout=site.options.timeout)
                 best = planner.clock() - begin
-        if at_once and chooser.checked and not _agrees(planner, site, function, name, sample, *runs):
+        if early is not None and chooser.checked and not _agrees(planner, site, function, name, sample, *runs):
             return
         is_known = any(_same_bits(each, ran.results) for each in runs)
         if chooser.checked and not is_known and not _agrees(planner, site, function, name, sample, ran.results):

@@ -22,7 +22,7 @@ _LOOK_SECONDS = 0.2
 #: down all the same: by what it takes of the memory's bandwidth, and of Python's lock.
 SHARE = 0.25
 #: The same while the calls leave a processor idle, and the seconds that exploring may take then before calls have paid.
-SPARE_SHARE, HEAD_START = 0.5, 1.0
+SPARE_SHARE, HEAD_START = 0.35, 1.0
 
 
 class Pausable(Protocol):
