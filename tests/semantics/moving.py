@@ -2,9 +2,9 @@
 
 This file is the only one that reaches into the runtime. The call's own way is kept: signatures, recording, guards,
 programs, workers, results, and what NumPy's own calls teach about warnings and the order of memory. Only these answers
-are other ones: a function may always be recorded; the next call goes to the next of the devices which can run the
-program, the host among them; every device is believed without a comparison, so that a wrong result is seen here;
-nothing is tried in the background.
+are other ones: a function may always be recorded, and its times predicted; the next call goes to the next of the
+devices which can run the program, the host among them; every device is believed without a comparison, so that a wrong
+result is seen here; nothing is tried in the background.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
     with (
         mock.patch.object(DeviceChooser, "choose", lambda chooser, waiting=None: placement.choose(chooser, waiting)),
         mock.patch.object(DeviceChooser, "to_try", return_value=None),
+        mock.patch.object(DeviceChooser, "clearly_better", return_value=None),
+        mock.patch.object(DeviceChooser, "affords", return_value=True),
         mock.patch.object(Trust, "agreed", return_value=True),
         mock.patch.object(place_call, "explore", _learn),
         mock.patch.object(place_call, "_seconds_for_recording", return_value=None),
