@@ -29,8 +29,9 @@ def chain(x: Any) -> Any:
 
 @pytest.fixture
 def planner(monkeypatch: pytest.MonkeyPatch) -> Planner:
-    """With an open device. Whatever is predicted for it is clear here: that depends on how fast the machine is."""
+    """With an open device. What is clear, and what calls can pay for, depends on how fast the machine is: not here."""
     monkeypatch.setattr(choosing, "is_clear", lambda expected, baseline: True)
+    monkeypatch.setattr(choosing, "EARLY_SHARE", 1000.0)
     planner = Planner(known=DeviceRegistry())
     planner.machine()
     assert planner.worker("opencl:0").alive
