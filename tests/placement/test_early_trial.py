@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from anygpu.placement.options import options
 from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import Planner
 from anygpu.plan import choosing
+from anygpu.plan.renting import CALLS_WAITED
 from anygpu.residency.registry import DeviceRegistry
 
 X = np.random.default_rng(0).normal(size=900_000).astype(np.float32)
@@ -53,25 +54,32 @@ def test_at_most_three_calls_pass(planner: Planner, monkeypatch: pytest.MonkeyPa
     assert not planner.places.explorers._workers, "the open worker itself was tried"
 
 
+class Noted:
+    """An event that notes for how long it was waited for, and comes or does not."""
+
+    def __init__(self, comes: bool) -> None:
+        self.comes = comes
+        self.waited: list[float] = []
+
+    def set(self) -> None: ...
+
+    def wait(self, seconds: float) -> bool:
+        self.waited.append(seconds)
+        return self.comes
+
+
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_a_call_waits_only_so_long(planner: Planner, monkeypatch: pytest.MonkeyPatch, is_compiled: bool) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def hangs(*arguments: Any) -> None:
-        if is_compiled:
-            arguments[-1].compiled.set()
-        begun.set()
-        go_on.wait(60)
-
-    monkeypatch.setattr(explore, "_try_out", hangs)
-    try:
-        made = receipts(planner, 6)
-        assert begun.is_set()
-        assert {receipt.device for receipt in made} == {"numpy"}
-        slow = [receipt for receipt in made if receipt.phases.plan > 2 * receipt.phases.run]
-        assert len(slow) <= is_compiled, "one call waits, and no other; none for a compiler"
-    finally:
-        go_on.set()
+    compiled, ended = Noted(is_compiled), Noted(False)
+    monkeypatch.setattr(call_site, "EarlyTrial", lambda: SimpleNamespace(compiled=compiled, ended=ended))
+    monkeypatch.setattr(explore, "_try_out", lambda *arguments: None)  # it never ends
+    made = receipts(planner, 8)
+    assert {receipt.device for receipt in made} == {"numpy"}
+    assert len(compiled.waited) == 1, "one call waits, and no other"
+    assert len(ended.waited) == is_compiled, "none waits for what is not compiled"
+    slowest = max(receipt.phases.run for receipt in made)
+    assert 0 < compiled.waited[0] <= slowest, "for a compiler as long as a call takes"
+    assert all(waited <= CALLS_WAITED * slowest for waited in ended.waited)
 
 
 def test_a_device_that_is_not_open_is_not_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
