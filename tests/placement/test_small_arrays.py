@@ -272,6 +272,28 @@ def test_a_function_that_begins_to_write_to_its_argument() -> None:
     np.testing.assert_array_equal(np.asarray(x), [7, 1, 1])
 
 
+def test_a_function_under_a_name_that_is_bound_again() -> None:
+    def double(x: Any) -> Any:
+        return x * 2
+
+    def overwrite(x: Any) -> Any:
+        x[0] = 7
+        return x * 3
+
+    inner = double
+
+    def function(x: Any) -> Any:
+        return inner(x)
+
+    small = Small(function)
+    x = array(np.ones(3, np.float32))
+    small.begin(x)
+    small.site.skip_planning_for(8, "")
+    inner = overwrite
+    np.testing.assert_array_equal(np.asarray(small.offloaded(x)), [21, 3, 3])
+    np.testing.assert_array_equal(np.asarray(x), [7, 1, 1])
+
+
 def test_data_inside_of_an_argument_decides_too() -> None:
     model = SimpleNamespace(writes=False)
 

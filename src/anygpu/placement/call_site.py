@@ -138,7 +138,7 @@ class CallSite:
     def does_as_recorded(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> bool:
-        """Whether a call does what was recorded, as far as data decides that: then it writes to no argument."""
+        """Whether a call does what was recorded, as far as captures decide that: then it writes to no argument."""
         traced = self.traced
         return traced is not None and traced.decides_alike(function, arguments, keywords)
 
@@ -169,7 +169,7 @@ class CallSite:
             calls = 0
         predicted = self.chooser.estimate(self.chooser.baseline) if self.chooser.baseline is not None else None
         self.note = HostNote(self.task, why, predicted)
-        self.looks_first = self.has_anygpu_arrays and (self.traced is None or self.traced.has_deciding_data)
+        self.looks_first = self.has_anygpu_arrays and (self.traced is None or self.traced.has_deciding_captures)
         self.skip_planning = self._granted = max(0, calls)
 
     def pin(self, why: str) -> None:

@@ -123,7 +123,7 @@ class Traced:
             (each.parent, each.read, each.key, None if each.kind == "same" else each.test, each.expected)
             for each in captures
         ]
-        self._deciding = _steps_to_data(captures)
+        self._deciding = _steps_to_watched(captures)
         self.returns_new = _are_new(result)
         first = [each for each in result.reads if each.is_argument]
         self._positions = (
@@ -166,12 +166,12 @@ class Traced:
         return values
 
     @property
-    def has_deciding_data(self) -> bool:
-        """Whether data decides what the function does, other than what a call's signature says."""
+    def has_deciding_captures(self) -> bool:
+        """Whether data or functions decide what it does, other than what a call's signature says."""
         return bool(self._deciding)
 
     def decides_alike(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-        """Whether the data that decides what the function does is as it was; code and inputs are not looked at."""
+        """Whether the data and functions that decide what it does are as they were; inputs are not looked at."""
         roots = (arguments, keywords, as_function(function))
         values: list[Any] = []
         try:
@@ -278,17 +278,17 @@ class Traced:
 #: One step to something that a function depends on: from which of the earlier ones, how, and what must be true of it.
 _Step = tuple[int, Callable[[Any, Any], Any], Any, Callable[[Any, Any], bool], Any]
 
-#: Captures whose contents may be others at any call.
-_DATA = frozenset(("value", "container", "object"))
+#: Captures that may be others at any call: data, and functions of Python under a name that can be bound again.
+_WATCHED = frozenset(("value", "container", "object", "function", "method", "partial"))
 #: What is only another one where somebody replaces parts of a function.
 _OF_CODE = (STEPS["default"], STEPS["keyword default"], STEPS["defaults"], STEPS["globals"])
 
 
-def _steps_to_data(captures: tuple[Capture, ...]) -> list[_Step]:
-    """The steps to all data that decides, beyond what the signature of a call says already."""
+def _steps_to_watched(captures: tuple[Capture, ...]) -> list[_Step]:
+    """The steps to all data and functions that decide, beyond what the signature of a call says already."""
     wanted: set[int] = set()
     for number, each in enumerate(captures):
-        if each.parent >= 0 and each.kind in _DATA and each.read not in _OF_CODE:
+        if each.parent >= 0 and each.kind in _WATCHED and each.read not in _OF_CODE:
             way = number
             while way >= 0 and way not in wanted:
                 wanted.add(way)
