@@ -29,7 +29,7 @@ VERY_LARGE = 1 << 24
 #: Planning a call takes some 50 µs. Calls that take less than the first are left alone for long; of those that
 #: take less than the second, the first five are.
 _SHORT, _MIDDLING = 2e-5, 2e-4
-#: Loading what plans calls takes some 60 ms. Before that is begun, calls of one kind run for so long without planning;
+#: Loading what plans calls takes some 0.1 s. Before that is begun, calls of one kind run for so long without planning;
 #: and for so long while it is loaded, on a thread beside them.
 BEFORE_LOADING, _LOADING = 0.3, 0.2
 
