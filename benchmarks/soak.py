@@ -2,11 +2,15 @@
 
 Some callers do everything that a runtime offers, and check every result. Meanwhile workers are killed with SIGKILL or
 stopped with SIGSTOP, and on one more device of its own the device is destroyed, memory is missing, and kernels never
-end. Every twenty seconds all pause, and memory is measured after a garbage collection, when the C library has given
-back the free pages of its heap; without shared memory, whose pool breathes. Its slope is the middle of the slopes
-between all pairs of these (Theil and Sen), without the first third. In the end everything is closed, and
-threads, files, shared memory and children must be those of the beginning. Engines are numpy, opencl and webgpu only;
-the program starts itself again with them. `--trace` counts allocations, which takes memory of its own.
+end. Every twenty seconds all pause, and private memory is measured after a garbage collection, when the C library has
+given back the free pages of its heap; without shared memory, whose pool breathes. The bound is for its slope: the
+middle of the slopes between all pairs of these (Theil and Sen), without the first third. Resident memory is beside it.
+In the end everything is closed, and threads, files, shared memory and children must be those of the beginning.
+
+The clock counts the time in which this process could run: not for how long it was stopped (SIGSTOP) or starved.
+`--patience` is how long a result may take before its task counts as lost; on a machine that is busy with other things
+more. Engines are numpy, opencl and webgpu only; the program starts itself again with them. `--trace` counts
+allocations, which takes memory of its own.
 """
 
 from __future__ import annotations
@@ -22,8 +26,8 @@ import numpy as np
 
 from benchmarks.faults import Never
 from benchmarks.report import Figure, options_parser, publish
-from benchmarks.soak_load import Client, Faults, FaultyClient, Gate, Tally
-from benchmarks.soak_watch import Held, Sample, give_back, held, left_over, objects, sample, slope
+from benchmarks.soak_load import PATIENCE, Client, Faults, FaultyClient, Gate, Tally
+from benchmarks.soak_watch import Clock, Held, Sample, give_back, held, keep_little, left_over, objects, sample, slope
 
 VARIABLE, ENGINES = "ANYGPU_ENGINES", "numpy,opencl,webgpu"
 
@@ -44,11 +48,13 @@ GROWN = 12
 class Soak:
     """Everything that is seen while it goes on."""
 
-    def __init__(self, minutes: float, seed: int, *, trace: bool) -> None:
+    def __init__(self, minutes: float, seed: int, *, trace: bool, patience: float = PATIENCE) -> None:
         self._seconds = 60 * minutes
+        self._patience = patience
         self._seed = seed
         self._trace = trace
         self.tally = Tally()
+        self.clock = Clock()
         self.samples: list[Sample] = []
         #: Taken while nobody worked.
         self.quiet: list[Sample] = []
@@ -58,48 +64,56 @@ class Soak:
         self.after: Held
 
     def run(self) -> None:
+        import anygpu.residency.registry as devices
         from anygpu.placement.planner import default
-        from anygpu.residency.registry import registry
         from anygpu.runtime.runtime import Runtime
 
+        keep_little()
+        # Whoever waits longer for results waits longer for devices to be found, too.
+        devices.LOOK_SECONDS *= self._patience / PATIENCE
         # Libraries that start threads when they are first used do it before anything is counted.
         np.ones((256, 256), np.float32) @ np.ones((256, 256), np.float32)
         self.before = held()
         gate = Gate()
         runtime = Runtime(queue=QUEUE)
         everybody: list[Client | FaultyClient | Faults] = [
-            *(Client(runtime, self.tally, gate, 1000 * self._seed + number) for number in range(CLIENTS)),
-            FaultyClient(self.tally, gate, self._seed + 7),
+            *(
+                Client(runtime, self.tally, gate, 1000 * self._seed + number, self._patience)
+                for number in range(CLIENTS)
+            ),
+            FaultyClient(self.tally, gate, self._seed + 7, self._patience),
             Faults(runtime, self.tally, gate, self._seed + 8),
         ]
         self._watch(gate)
         for each in everybody:
             each.stop()
         for each in everybody:
-            each.thread.join(180)
+            each.thread.join(self._patience + 60)
         runtime.close()
         default().settle(30)
         default().close()
-        registry.close()
+        devices.registry.close()
         del runtime, everybody, each
         self.after = held(self.tally.names)
 
     def _watch(self, gate: Gate) -> None:
-        begin = time.monotonic()
+        clock = self.clock
+        clock.start()
         pause = min(PAUSE, self._seconds / PAUSES)
         next_sample, next_pause, next_line = 0.0, pause, PROGRESS
         first: Counter[str] | None = None
         last: Counter[str] = Counter()
         traced: tracemalloc.Snapshot | None = None
-        while (now := time.monotonic() - begin) < self._seconds:
+        while (now := clock.now()) < self._seconds:
             if now >= next_sample:
                 self.samples.append(sample(now))
                 next_sample = now + EVERY
             if now >= next_pause:
-                with gate.quiet() as is_quiet:
+                with gate.quiet(self._patience) as is_quiet:
+                    clock.skip()
                     give_back()
                     if is_quiet:
-                        self.quiet.append(sample(time.monotonic() - begin))
+                        self.quiet.append(sample(clock.now()))
                     else:
                         self.not_quiet += 1
                     if first is None and now >= self._seconds * WARM_UP:
@@ -109,7 +123,8 @@ class Soak:
                             traced = tracemalloc.take_snapshot()
                     elif first is not None:
                         last = objects()
-                next_pause = time.monotonic() - begin + pause
+                clock.skip()
+                next_pause = clock.now() + pause
             if now >= next_line:
                 self._tell(now)
                 next_line += PROGRESS
@@ -141,15 +156,23 @@ class Soak:
         before, after = self.before, self.after
         return [
             Figure(name="minutes", value=minutes, unit=""),
+            Figure(name="minutes besides, stopped or starved", value=self.clock.lost / 60, unit=""),
             Figure(name="tasks done and checked", value=tally.done, unit=""),
             *(Figure(name=what, value=count, unit="") for what, count in sorted(tally.counts.items())),
             Never(name="wrong", value=tally.wrong),
             Never(name="lost", value=tally.lost),
-            Figure(name="memory at rest, in the end", value=(self.quiet or self.samples)[-1].private / 1e6, unit="MB"),
-            Figure(name="memory, at most", value=max(each.resident for each in self.samples) / 1e6, unit="MB"),
-            Figure(name="memory slope, at rest", value=slope(steady, "private"), unit="MB/h", bound=bound),
-            Figure(name="the same with shared memory", value=slope(steady), unit="MB/h"),
-            Figure(name="memory slope, under load", value=slope(all_steady), unit="MB/h"),
+            Figure(
+                name="private memory at rest, first", value=(self.quiet or self.samples)[0].private / 1e6, unit="MB"
+            ),
+            Figure(
+                name="private memory at rest, in the end",
+                value=(self.quiet or self.samples)[-1].private / 1e6,
+                unit="MB",
+            ),
+            Figure(name="resident memory, at most", value=max(each.resident for each in self.samples) / 1e6, unit="MB"),
+            Figure(name="private memory slope, at rest", value=slope(steady, "private"), unit="MB/h", bound=bound),
+            Figure(name="resident memory slope, at rest", value=slope(steady), unit="MB/h"),
+            Figure(name="resident memory slope, under load", value=slope(all_steady), unit="MB/h"),
             Figure(name="pauses in which not all came to rest", value=self.not_quiet, unit=""),
             Never(name="threads left over", value=len(left_over(before.threads, after.threads))),
             Never(name="native threads left over", value=max(0, after.native_threads - before.native_threads)),
@@ -179,8 +202,9 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trace", action="store_true", help="tell which lines have allocated what is there at the end")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds after which a task counts as lost")
     options = parser.parse_args(given)
-    soak = Soak(options.minutes, options.seed, trace=options.trace)
+    soak = Soak(options.minutes, options.seed, trace=options.trace, patience=options.patience)
     soak.run()
     sys.stderr.write(soak.stories())
     publish(soak.figures(), options)

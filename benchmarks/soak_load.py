@@ -27,7 +27,7 @@ from tests.support.faults import FaultyRegistry
 
 Vector = npt.NDArray[np.float32]
 
-#: A task that takes longer counts as lost.
+#: A task that takes longer counts as lost, unless it is told otherwise.
 PATIENCE = 120.0
 DEVICES = ("opencl", "webgpu")
 SIZE, LARGE = 256, 1 << 20
@@ -139,9 +139,10 @@ class Gate:
 class Client:
     """One caller, on a thread of its own, who does something else each time."""
 
-    def __init__(self, runtime: Runtime, tally: Tally, gate: Gate, seed: int) -> None:
+    def __init__(self, runtime: Runtime, tally: Tally, gate: Gate, seed: int, patience: float) -> None:
         self._runtime = runtime
         self._tally = tally
+        self._patience = patience
         self._gate = gate
         self._random = np.random.default_rng(seed)
         self._matrix: Vector = np.random.default_rng(1).standard_normal((SIZE, SIZE), np.float32)
@@ -199,7 +200,7 @@ class Client:
 
     def _check(self, where: str, future: Future, expected: Any, *allowed: type[BaseException]) -> None:
         try:
-            value = future.result(PATIENCE)
+            value = future.result(self._patience)
         except allowed as error:
             self._tally.expected(type(error).__name__)
         except BaseException as error:  # noqa: BLE001 - counted
@@ -259,7 +260,7 @@ class Client:
         place = int(self._random.integers(len(self._resident)))
         array, expected = self._resident[place]
         try:
-            made = self._submit(scaled, array).result(PATIENCE)
+            made = self._submit(scaled, array).result(self._patience)
             value = np.asarray(made)
         except DeviceLost:
             # Named as lost: that is allowed for what cannot be had again, and all of these can.
@@ -304,8 +305,9 @@ class Client:
 class FaultyClient:
     """A runtime of its own over a device that is lost, out of memory or hung as planned; now and then a new one."""
 
-    def __init__(self, tally: Tally, gate: Gate, seed: int) -> None:
+    def __init__(self, tally: Tally, gate: Gate, seed: int, patience: float) -> None:
         self._tally = tally
+        self._patience = patience
         self._gate = gate
         self._random = np.random.default_rng(seed)
         self._stopped = False
@@ -347,7 +349,7 @@ class FaultyClient:
             known.schedule.next_is(Kind.HANG)
             x = self._numbered(1)[0]
             try:
-                value = runtime.submit(chain, x, deadline=1.0, **on).result(PATIENCE)
+                value = runtime.submit(chain, x, deadline=1.0, **on).result(self._patience)
             except (DeadlineExceeded, DeviceHung) as error:
                 self._tally.expected(f"hung: {type(error).__name__}")
             else:
@@ -360,7 +362,7 @@ class FaultyClient:
         futures = [runtime.submit(chain, x, **on) for x in given]
         for x, future in zip(given, futures, strict=True):
             try:
-                value = future.result(PATIENCE)
+                value = future.result(self._patience)
             except BaseException as error:  # noqa: BLE001 - counted
                 self._tally.losing("faulty device", error)
             else:

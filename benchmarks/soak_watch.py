@@ -6,14 +6,19 @@ import contextlib
 import ctypes
 import gc
 import threading
+import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import numpy as np
 import psutil
+
+#: Of mallopt, and what both are when nothing has been freed yet.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES = 128 * 1024
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +46,41 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     segments: int
 
 
+class Clock:
+    """Seconds in which its process could run, for whoever looks at it at least every second.
+
+    A process that is stopped, or that gets no processor for long, looks late; what is too much of that does not count.
+    """
+
+    #: A look that comes so many seconds after the one before is late.
+    LATE = 5.0
+
+    def __init__(self, look: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._last = look()
+        self._now = 0.0
+        #: Seconds that did not count.
+        self.lost = 0.0
+
+    def start(self) -> None:
+        self._last, self._now, self.lost = self._look(), 0.0, 0.0
+
+    def now(self) -> float:
+        moment = self._look()
+        since, self._last = moment - self._last, moment
+        if since > self.LATE:
+            self.lost += since
+        else:
+            self._now += since
+        return self._now
+
+    def skip(self) -> None:
+        """Whatever was waited for since the last look counts, however long it took."""
+        moment = self._look()
+        self._now += moment - self._last
+        self._last = moment
+
+
 def sample(seconds: float) -> Sample:
     process = psutil.Process()
     children = 0
@@ -51,7 +91,7 @@ def sample(seconds: float) -> Sample:
         seconds=seconds,
         resident=process.memory_info().rss,
         children=children,
-        private=_private(),
+        private=private_bytes(),
         threads=_count("/proc/self/task"),
         files=_count("/proc/self/fd"),
         segments=_segments(),
@@ -88,14 +128,31 @@ def give_back() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def slope(samples: Sequence[Sample], of: Literal["resident", "private"] = "resident") -> float:
-    """MB an hour: the middle of the slopes between all pairs (Theil and Sen), which no single peak can move."""
-    if len(samples) < 3:
+def keep_little() -> None:
+    """Let the C library keep next to nothing of what was freed, from now on.
+
+    Otherwise glibc raises its own limits to the largest block that was ever freed: arrays of 4 MB then lie in the heap
+    of the thread that made them, each of up to eight heaps a core keeps twice as much at its end, and `malloc_trim`
+    gives back the end of the first heap only. Memory grows by such a step whenever a thread has its first large array.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        for limit in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+            libc.mallopt(limit, _KEPT_BYTES)
+
+
+def middle_slope(places: Sequence[float], sizes: Sequence[float]) -> float:
+    """The middle of the slopes between all pairs (Theil and Sen), which no single peak can move."""
+    if len(places) < 3:
         return 0.0
-    hours = np.array([each.seconds for each in samples]) / 3600
-    sizes = np.array([getattr(each, of) for each in samples]) / 1e6
-    first, second = np.triu_indices(len(samples), 1)
-    return float(np.median((sizes[second] - sizes[first]) / (hours[second] - hours[first])))
+    x, y = np.array(places, float), np.array(sizes, float)
+    first, second = np.triu_indices(len(x), 1)
+    return float(np.median((y[second] - y[first]) / (x[second] - x[first])))
+
+
+def slope(samples: Sequence[Sample], of: Literal["resident", "private"] = "resident") -> float:
+    """MB an hour."""
+    return middle_slope([each.seconds / 3600 for each in samples], [getattr(each, of) / 1e6 for each in samples])
 
 
 def _files() -> list[str]:
@@ -112,7 +169,8 @@ def _count(folder: str) -> int:
     return sum(1 for _ in Path(folder).iterdir())
 
 
-def _private() -> int:
+def private_bytes() -> int:
+    """Of this process, without shared memory and without files."""
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "RssAnon":
