@@ -190,3 +190,26 @@ def test_results_are_read_straight_into_the_memory_of_the_caller(
     with pytest.raises(InvalidOption, match="does not fit"):
         worker.engine.download_into(worker.upload(x).buffer, np.empty(3, dtype))  # type: ignore[attr-defined]
     worker.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_program_is_launched_again_without_the_detour(engine: str, devices: dict[str, Device]) -> None:
+    worker = open_worker(entry_of(engine), devices[engine], isolation="thread")
+    assert isinstance(worker, ThreadWorker)
+    x = np.arange(8, dtype=np.float32)
+    program = record(lambda x: x * 2 + 1, x)
+    handle = worker.upload(x)
+    assert worker.launch(program, [handle]) is None
+    worker.run(program, [handle], keep=True, wait=False)
+    for _ in range(4):
+        launched = worker.launch(program, [handle])
+        assert launched is not None
+        np.testing.assert_array_equal(worker.download(launched[0]), x * 2 + 1)
+    # What `run` has something to say about is left to it.
+    assert worker.launch(program, [x]) is None
+    assert worker.launch(program, [worker.upload(x[:3])]) is None
+    assert worker.launch(program, []) is None
+    with pytest.raises(InvalidOption):
+        worker.run(program, [worker.upload(x[:3])], keep=True)
+    worker.close()
+    assert worker.launch(program, [handle]) is None

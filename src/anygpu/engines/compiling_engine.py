@@ -31,6 +31,7 @@ from anygpu.engines.indices import IndexFacts
 from anygpu.engines.kernel_timing import KernelTimer
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy.lowering import evaluate_constant
+from anygpu.engines.prepared_launches import LaunchKey, PreparedLaunches, ProgramLaunches
 from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack
 from anygpu.engines.tuner import Tuner, budget
@@ -123,6 +124,13 @@ class CompiledProgram:
         names = {f"offset_{name}": position for position, name in enumerate(inputs)}
         self.steps = [_step(session, step, names) for step in plan.steps]
         self.places, self.sizes = shared_temporaries(plan)
+        #: Slots that every run has new memory for, and its bytes.
+        self.made = tuple(
+            (number, slot.nbytes) for number, slot in enumerate(plan.slots) if slot.role in ("output", "status")
+        )
+        #: Whether a run has nothing to submit: its results are its arguments, or constants.
+        self.idle = not self.steps and plan.status is None and not (self.made and not overwrites)
+        self.launches = ProgramLaunches()
 
 
 class Session:
@@ -134,13 +142,15 @@ class Session:
 
     def __init__(self, driver: Driver, device: Device, engine: CompilingEngine) -> None:
         self.driver = driver
+        self._alignment = driver.alignment
         self.device = device
         self.lock = threading.Lock()
         self._engine = engine
         self._executables: ProgramCache[CompiledProgram] = ProgramCache()
         self._lacks: LRUCache[list[Lack]] = LRUCache()
+        self._prepared = PreparedLaunches()
         self.kept = DiskCache(cache_folder() / "kernels", stamp_of(device, engine.libraries))
-        self._root = DeviceMemory(driver.allocate, driver.release, classify=self._translated, guard=self.lock)
+        self._root = DeviceMemory(driver.allocate, self._release, classify=self._translated, guard=self.lock)
         # What is idle may be a quarter of the memory there is: enough for any program that fits.
         keep = (device.memory_total or 1 << 30) // 4
         self.memory = pooled(self._root, device=device.id, keep_bytes=keep, budget=engine.budgets.get(device.id))
@@ -312,59 +322,95 @@ class Session:
     def run(
         self, executable: CompiledProgram, arrays: Sequence[DeviceArray], *, timed: bool = False
     ) -> list[DeviceArray]:
-        offsets = tuple(array.offset % self.driver.alignment != 0 for array in arrays)
-        if any(offsets) and executable.offsets != offsets:
-            executable = self.compiled(executable.program, offsets)
-        plan = executable.schedule
-        whole: list[tuple[BlockRef | None, int]] = []
+        alignment = self._alignment
+        numbers: list[int] = []
+        pending: tuple[Pending, ...] = ()
+        for array in arrays:
+            if array.offset % alignment:
+                executable = self._for_offsets(executable, arrays)
+            numbers.append(array.held.block.number)
+            numbers.append(array.offset)
+            if array.pending:
+                pending = tuple(dict.fromkeys((*pending, *array.pending)))
         temporaries = [BlockRef(self.memory, size, TEMPORARIES) for size in executable.sizes]
-        outputs: dict[int, BlockRef] = {}
-        status: BlockRef | None = None
+        made = {number: BlockRef(self.memory, nbytes, ARRAYS) for number, nbytes in executable.made}
+        if not executable.idle:
+            numbers += [held.block.number for held in temporaries]
+            numbers += [held.block.number for held in made.values()]
+            with self.lock:
+                self._launch(executable, tuple(numbers), arrays, temporaries, made, timed=timed)
+        plan = executable.schedule
+        if plan.status is not None:
+            pending = (*pending, Pending(made[plan.status], plan.checks))
+        results = []
+        for output in plan.outputs:
+            held = made.get(output.slot)
+            if held is not None:
+                results.append(DeviceArray(self, held, output.spec, output.offset, pending))
+            elif plan.slots[output.slot].role == "input":
+                source = arrays[output.slot]
+                results.append(DeviceArray(self, source.held, output.spec, source.offset + output.offset, pending))
+            else:
+                held = executable.constants[output.slot]
+                results.append(DeviceArray(self, held, output.spec, output.offset, pending))
+        return results
+
+    def _for_offsets(self, executable: CompiledProgram, arrays: Sequence[DeviceArray]) -> CompiledProgram:
+        offsets = tuple(array.offset % self._alignment != 0 for array in arrays)
+        return executable if executable.offsets == offsets else self.compiled(executable.program, offsets)
+
+    def _launch(
+        self,
+        executable: CompiledProgram,
+        key: LaunchKey,
+        arrays: Sequence[DeviceArray],
+        temporaries: Sequence[BlockRef],
+        made: Mapping[int, BlockRef],
+        *,
+        timed: bool,
+    ) -> None:
+        """Submit what was prepared for these blocks, or work it out. The caller holds the lock."""
+        launches = executable.launches
+        if not timed:
+            prepared = launches.get(key)
+            if prepared is not None:
+                self.driver.submit_prepared(prepared)
+                return
+        commands = self._commands(executable, arrays, temporaries, made)
+        if commands:
+            self.driver.submit(commands, timed=timed)
+        if timed:
+            return
+        if key not in launches:
+            self._prepared.note(launches, key)
+        elif (prepared := self.driver.prepared(commands)) is not None:
+            self._prepared.keep(launches, key, prepared, commands)
+
+    def _commands(
+        self,
+        executable: CompiledProgram,
+        arrays: Sequence[DeviceArray],
+        temporaries: Sequence[BlockRef],
+        made: Mapping[int, BlockRef],
+    ) -> list[Command]:
+        plan, alignment = executable.schedule, self._alignment
+        whole: list[tuple[BlockRef | None, int]] = []
         for number, slot in enumerate(plan.slots):
             match slot.role:
                 case "input":
                     array = arrays[number]
-                    whole.append((array.held, array.offset // self.driver.alignment * self.driver.alignment))
+                    whole.append((array.held, array.offset // alignment * alignment))
                 case "constant":
                     whole.append((executable.constants[number], 0))
                 case "temporary":
                     # A value that stays inside of its kernel has a slot, but no memory.
                     piece = executable.places.get(number)
                     whole.append((temporaries[piece] if piece is not None else None, 0))
-                case "status":
-                    status = BlockRef(self.memory, slot.nbytes, ARRAYS)
-                    whole.append((status, 0))
                 case _:
-                    outputs[number] = BlockRef(self.memory, slot.nbytes, ARRAYS)
-                    whole.append((outputs[number], 0))
-        commands = self._commands(executable, whole, arrays, status)
-        if commands:
-            with self.lock:
-                self.driver.submit(commands, timed=timed)
-        pending = tuple(dict.fromkeys(each for array in arrays for each in array.pending))
-        if status is not None:
-            pending = (*pending, Pending(status, plan.checks))
-        results = []
-        for slot_number, spec, offset in ((each.slot, each.spec, each.offset) for each in plan.outputs):
-            if plan.slots[slot_number].role == "input":
-                source = arrays[slot_number]
-                results.append(DeviceArray(self, source.held, spec, source.offset + offset, pending))
-            else:
-                held = outputs.get(slot_number) or executable.constants[slot_number]
-                results.append(DeviceArray(self, held, spec, offset, pending))
-        return results
-
-    def _commands(
-        self,
-        executable: CompiledProgram,
-        whole: Sequence[tuple[BlockRef | None, int]],
-        arrays: Sequence[DeviceArray],
-        status: BlockRef | None,
-    ) -> list[Command]:
-        plan, alignment = executable.schedule, self.driver.alignment
+                    whole.append((made[number], 0))
         commands: list[Command] = []
-        if status is not None:
-            commands.append(Clear(status.extent(4 * len(plan.checks))))
+        if plan.status is not None:
+            commands.append(Clear(made[plan.status].extent(4 * len(plan.checks))))
         if not executable.overwrites:
             stored = [held for (held, _), slot in zip(whole, plan.slots, strict=True) if slot.role in _STORED]
             commands += [Clear(held.extent(held.block.nbytes)) for held in dict.fromkeys(stored) if held is not None]
@@ -387,6 +433,11 @@ class Session:
             commands.append(Dispatch(step.built, extents, numbers))
         return commands
 
+    def _release(self, block: Any) -> None:
+        """To the library. Called with the lock held."""
+        self._prepared.forget(block)
+        self.driver.release(block)
+
     def synchronize(self) -> None:
         with self.lock:
             self.driver.synchronize()
@@ -397,6 +448,8 @@ class Session:
         return max(0, before - self._root.live_bytes)
 
     def close(self) -> None:
+        with self.lock:
+            self._prepared.clear()
         self._executables.clear()
         self._lacks.clear()
         reclaim(self.memory)

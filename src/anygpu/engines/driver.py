@@ -129,6 +129,15 @@ class Driver(Protocol):
         A kernel whose grid would run too long for one dispatch is cut along its groups.
         """
 
+    def prepared(self, commands: Sequence[Command]) -> Any | None:
+        """What `submit` works out of these commands, for `submit_prepared`; it holds their blocks.
+
+        `None` where that may change from one submission to the next.
+        """
+
+    def submit_prepared(self, prepared: Any) -> None:
+        """`submit` of the commands once more. None of their blocks was released in between."""
+
     def device_seconds(self) -> float | None:
         """By the device's own clock: of the last submission that was `timed`; waits for it. `None` when it has none."""
 

@@ -15,7 +15,7 @@ from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.receipts import HostOperation
 from anygpu.workers.host_fallback import line_of
-from anygpu.workers.thread import LocalHandle
+from anygpu.workers.thread import LocalHandle, ThreadWorker
 from anygpu.workers.worker import Argument, Handle, Worker
 
 
@@ -76,6 +76,10 @@ class DeviceHandle:
         return self._worker_of(buffer).download(buffer)
 
     def run(self, program: Program, buffers: Sequence[Any]) -> list[Any]:
+        if type(self._worker) is ThreadWorker:
+            launched = self._worker.launch(program, buffers)
+            if launched is not None:
+                return launched
         worker = self.worker
         for buffer in buffers:
             worker = self._worker_of(buffer)

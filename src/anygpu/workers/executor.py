@@ -105,20 +105,20 @@ class Executor:
     def __init__(self, engine: ProgramEngine, device: Device) -> None:
         self.engine = engine
         self.device = device
-        self._translating = Translating(engine, device)
+        self.translating = Translating(engine, device)
         self._counting: Counting | None = engine if isinstance(engine, Counting) else None
         self._reads_into: ReadsInto | None = engine if isinstance(engine, ReadsInto) else None
         self._borrows: Borrows | None = engine if isinstance(engine, Borrows) else None
         self._in_host_memory = device.form == "host" and self._counting is None
 
     def supports(self, program: Program) -> list[Lack]:
-        with self._translating:
+        with self.translating:
             return self.engine.supports(program, self.device)
 
     def prepare(self, program: Program) -> float:
         """Compile it. What is cut by operations on the host is compiled when it runs."""
         begin = time.perf_counter()
-        with self._translating:
+        with self.translating:
             if not self.engine.supports(program, self.device):
                 self.engine.compile(program, self.device)
         return time.perf_counter() - begin
@@ -139,7 +139,7 @@ class Executor:
 
         `targets` are arrays that results are wanted in; a result without one is delivered.
         """
-        with self._translating:
+        with self.translating:
             give = self._lent if lend and not keep and self._in_host_memory else self._uploaded
             return self._run(program, arguments, keep, wait, timed, deliver, targets, give)
 
@@ -248,15 +248,15 @@ class Executor:
         )
 
     def upload(self, values: HostArray) -> Resident:
-        with self._translating:
+        with self.translating:
             return Resident(self.engine.upload(values, self.device), spec_of(values))
 
     def download(self, resident: Resident) -> HostArray:
-        with self._translating:
+        with self.translating:
             return self.engine.download(resident.buffer)
 
     def download_into(self, resident: Resident, target: HostArray) -> None:
-        with self._translating:
+        with self.translating:
             self._read_into(resident.buffer, target)
 
     def _read_into(self, buffer: Buffer, target: HostArray) -> None:
@@ -266,7 +266,7 @@ class Executor:
             np.copyto(target, self.engine.download(buffer))
 
     def memory(self) -> Memory:
-        with self._translating:
+        with self.translating:
             return self.engine.memory(self.device)
 
     def reclaim(self) -> int:
@@ -274,7 +274,7 @@ class Executor:
         gc.collect()
         if not isinstance(self.engine, Reclaims):
             return 0
-        with self._translating:
+        with self.translating:
             return self.engine.reclaim(self.device)
 
 

@@ -170,6 +170,62 @@ def linearise(
     return graph.program([positions[id(value)] for value in results]), leaves, results
 
 
+#: Programs that were made of recorded operations, by what they were made of: a loop makes the same one each time.
+#: Beside each program, whether NumPy would give its results in C order.
+_MADE: dict[tuple[Any, ...], tuple[Program, tuple[bool, ...]]] = {}
+_MOST_MADE = 256
+
+
+def program_of(wanted: Sequence[Value]) -> tuple[Program, list[Value], list[Value]]:
+    """`linearise` of what is wanted; operations that were recorded before, on the same lines, give the same object.
+
+    What is known of a program by its identity (its key, a prepared launch) is then found at once.
+    """
+    order = _in_order(wanted)
+    positions: dict[int, int] = {}
+    leaves: list[Value] = []
+    results: list[Value] = []
+    # Flat, because it is hashed each time. Operations, specs and lines are no integers, so it can be read in one way.
+    parts: list[Any] = []
+    for value in order:
+        if value.op is None:
+            positions[id(value)] = len(positions)
+            leaves.append(value)
+            parts.append(value.spec)
+            parts.append(value.ordered)
+    for value in order:
+        op = value.op
+        if op is None:
+            continue
+        parts.append(op)
+        parts += [positions[id(each)] for each in value.inputs]
+        positions[id(value)] = len(positions)
+        parts.append(value.line)
+        holder = value.holder
+        if holder is not None and type(op) not in _NOT_WORTH_KEEPING and holder() is not None:
+            results.append(value)
+            parts.append(None)
+    for value in wanted:
+        parts.append(positions[id(value)])
+        if not any(value is each for each in results):
+            results.append(value)
+    key = tuple(parts)
+    known = _MADE.get(key)
+    if known is None:
+        expected = results
+        program, leaves, results = linearise(wanted)
+        if len(_MADE) >= _MOST_MADE:
+            _MADE.clear()
+        # Others, if the garbage collector has taken an array meanwhile.
+        if list(map(id, results)) == list(map(id, expected)):
+            _MADE[key] = program, tuple([value.ordered for value in results])
+        return program, leaves, results
+    program, ordered = known
+    for value, is_ordered_now in zip(results, ordered, strict=True):
+        value.ordered = is_ordered_now
+    return program, leaves, results
+
+
 _KEEP_ORDER = (Unary, Binary, Select, Cast, Reduce, Scan, Concatenate, Reshape)
 
 
@@ -210,17 +266,22 @@ def _in_order(wanted: Sequence[Value]) -> list[Value]:
     """Every value that is needed, inputs before what uses them. Iterative: a loop may have made a very deep graph."""
     order: list[Value] = []
     seen: set[int] = set()
-    stack: list[tuple[Value, bool]] = [(value, False) for value in reversed(wanted)]
+    #: A value in a tuple has been met already, and all that it needs stands before it.
+    stack: list[Value | tuple[Value]] = list(reversed(wanted))
     while stack:
-        value, entered = stack.pop()
-        if entered:
-            order.append(value)
+        value = stack.pop()
+        if type(value) is tuple:
+            order.append(value[0])
             continue
         if id(value) in seen:
             continue
         seen.add(id(value))
-        stack.append((value, True))
-        stack.extend((each, False) for each in reversed(value.inputs) if id(each) not in seen)
+        inputs = value.inputs  # type: ignore[union-attr]
+        if not inputs:
+            order.append(value)  # type: ignore[arg-type]
+            continue
+        stack.append((value,))  # type: ignore[arg-type]
+        stack += [each for each in reversed(inputs) if id(each) not in seen]
     return order
 
 
@@ -232,7 +293,7 @@ def compute(wanted: Sequence[Value], device: ArrayDevice) -> None:
     if device.device == "numpy" and all(type(value.op) is Constant for value in missing):
         _upload_constants(missing, device)
         return
-    program, leaves, results = linearise(missing)
+    program, leaves, results = program_of(missing)
     buffers = device.run(program, [leaf.buffer for leaf in leaves])
     for value, buffer in zip(results, buffers, strict=True):
         value.becomes(buffer, device)

@@ -52,6 +52,11 @@ class OpenCLKernel:
         self._timed = 0
         self._event: tuple[Any, int] | None = None
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing more is learned from its runs, so that `cuts` stays as it is."""
+        return self._timed >= _TIMED_RUNS or "first_group" not in self.kernel.numbers
+
     def cuts(self, pace: AssumedPace) -> tuple[GridCut, ...]:
         """The parts in which it runs: by its own earlier runs where there are any, by its estimates otherwise."""
         kernel = self.kernel

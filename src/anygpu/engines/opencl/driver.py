@@ -13,7 +13,7 @@ from anygpu.codegen.kernel import Kernel
 from anygpu.codegen.target import Target
 from anygpu.engines.driver import Bytes, Clear, Command, Counters, Dispatch, Extent, Move
 from anygpu.engines.grid_cuts import AssumedPace
-from anygpu.engines.opencl.builder import Builder, OpenCLKernel, seconds_of
+from anygpu.engines.opencl.builder import Builder, KernelFunction, OpenCLKernel, seconds_of
 from anygpu.engines.opencl.device import OpenDevice
 from anygpu.engines.opencl.memory import (
     BlockMemory,
@@ -34,6 +34,26 @@ class LiveObjects(NamedTuple):
     blocks: int
     nbytes: int
     functions: int
+
+
+class PreparedDispatch(NamedTuple):
+    """A kernel in one piece, with what its function has to be bound to."""
+
+    function: KernelFunction
+    #: As `KernelFunction.bound`, and the buffers themselves.
+    bound: list[int]
+    buffers: list[Any]
+    numbers: list[int | None]
+    items: tuple[int, ...]
+    group: tuple[int, ...]
+
+
+class PreparedCommands(NamedTuple):
+    """What `OpenCLDriver.submit` makes of commands, and the blocks in all of them."""
+
+    steps: list[PreparedDispatch | Move | Clear]
+    blocks: list[OpenCLBlock]
+    dispatches: int
 
 
 class OpenCLDriver:
@@ -169,6 +189,64 @@ class OpenCLDriver:
         if timed:
             self._timed = events
 
+    def prepared(self, commands: Sequence[Command]) -> PreparedCommands | None:
+        steps: list[PreparedDispatch | Move | Clear] = []
+        blocks: dict[OpenCLBlock, None] = {}
+        for command in commands:
+            extents: tuple[Extent, ...]
+            if not isinstance(command, Dispatch):
+                steps.append(command)
+                extents = (command.source, command.target) if isinstance(command, Move) else (command.extent,)
+            else:
+                extents = command.extents
+                step = self._prepared_dispatch(command)
+                if step is None:
+                    return None
+                steps.append(step)
+            blocks.update((extent.block, None) for extent in extents)
+        dispatches = sum(isinstance(step, PreparedDispatch) for step in steps)
+        return PreparedCommands(steps, list(blocks), dispatches)
+
+    def _prepared_dispatch(self, launch: Dispatch) -> PreparedDispatch | None:
+        built: OpenCLKernel = launch.built
+        kernel, function = built.kernel, built.function
+        sizes: tuple[tuple[int, ...], tuple[int, ...]] = (kernel.groups * kernel.group_size,), (kernel.group_size,)
+        if kernel.grid is not None and kernel.group is not None:
+            sizes = tuple(groups * size for groups, size in zip(kernel.grid, kernel.group, strict=True)), kernel.group
+        elif not built.is_settled or len(built.cuts(self._pace)) != 1:
+            return None
+        if not kernel.groups:
+            return None
+        parts = [block.part(offset, nbytes) for block, offset, nbytes in launch.extents]
+        bound, buffers = [part.number for part in parts], [part.buffer for part in parts]
+        return PreparedDispatch(function, bound, buffers, list(launch.numbers), *sizes)
+
+    def submit_prepared(self, prepared: PreparedCommands) -> None:
+        self._require_open()
+        self._let_go()
+        number = self._submissions.next
+        queue = self._queue
+        events: list[Any] = []
+        for block in prepared.blocks:
+            block.last_use = number
+        try:
+            for step in prepared.steps:
+                if type(step) is PreparedDispatch:
+                    function, bound, buffers, numbers, items, group = step
+                    if function.bound != bound or function.numbers != numbers:
+                        _bind(function, bound, buffers, numbers)
+                    events.append(cl.enqueue_nd_range_kernel(queue, function.kernel, items, group))
+                elif isinstance(step, Move):
+                    self._move(step.source, step.target, number, events)
+                elif isinstance(step, Clear):
+                    self._clear(step.extent, number, events)
+        finally:
+            if events:
+                self._submissions.add(events[-1])
+                queue.flush()
+                self._counters.submits += 1
+        self._counters.dispatches += prepared.dispatches
+
     def device_seconds(self) -> float | None:
         """The sum of what each command took, from its start to its end: idle time between two is the host's doing."""
         if self._timed is None:
@@ -213,16 +291,11 @@ class OpenCLDriver:
                 f"given {len(launch.extents)} and {len(launch.numbers)}."
             )
         compiled = function.kernel
-        for index, (block, offset, nbytes) in enumerate(launch.extents):
-            part = block.part(offset, nbytes)
-            if function.bound[index] != part.number:
-                function.bound[index] = 0
-                compiled.set_arg(index, part.buffer)
-                function.bound[index] = part.number
+        parts = []
+        for block, offset, nbytes in launch.extents:
+            parts.append(block.part(offset, nbytes))
             block.last_use = number
-        for index, value in enumerate(launch.numbers):
-            if function.numbers[index] != value:
-                _set_number(function, index, value)
+        _bind(function, [part.number for part in parts], [part.buffer for part in parts], launch.numbers)
         if kernel.grid is not None and kernel.group is not None:
             if kernel.groups:
                 sizes = tuple(groups * size for groups, size in zip(kernel.grid, kernel.group, strict=True))
@@ -230,15 +303,15 @@ class OpenCLDriver:
                 self._counters.dispatches += 1
             return
         size = kernel.group_size
-        parts = built.cuts(self._pace)
-        for part_of_grid in parts:
-            if len(parts) > 1:
+        cuts = built.cuts(self._pace)
+        for part_of_grid in cuts:
+            if len(cuts) > 1:
                 where = kernel.numbers.index("first_group")
                 _set_number(function, where, launch.numbers[where] + part_of_grid.first_group)
             event = cl.enqueue_nd_range_kernel(self._queue, compiled, (part_of_grid.groups * size,), (size,))
             events.append(event)
             built.ran(event, part_of_grid.groups)
-        self._counters.dispatches += len(parts)
+        self._counters.dispatches += len(cuts)
 
     def _move(self, source: Extent, target: Extent, number: int, events: list[Any]) -> None:
         if not source.nbytes:
@@ -271,6 +344,18 @@ class OpenCLDriver:
     def _require_open(self) -> None:
         if self._closed:
             raise DeviceLost("the OpenCL device", detail="it was closed")
+
+
+def _bind(function: KernelFunction, bound: list[int], buffers: list[Any], numbers: Sequence[int | None]) -> None:
+    """Give the function its arguments: only those that are others than the last time."""
+    for index, part in enumerate(bound):
+        if function.bound[index] != part:
+            function.bound[index] = 0
+            function.kernel.set_arg(index, buffers[index])
+            function.bound[index] = part
+    for index, value in enumerate(numbers):
+        if value is not None and function.numbers[index] != value:
+            _set_number(function, index, value)
 
 
 def _set_number(function: Any, index: int, value: int) -> None:

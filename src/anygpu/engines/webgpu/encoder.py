@@ -13,6 +13,7 @@ from anygpu.engines.webgpu.gate import Gate
 from anygpu.engines.webgpu.numbers import Numbers
 from anygpu.engines.webgpu.pace import GridPart
 from anygpu.engines.webgpu.pipelines import BuiltKernel, grid_of
+from anygpu.engines.webgpu.replay import NativeCalls, NativeClear, NativeCopy, NativeLaunch, NativeStep, Replay
 from anygpu.engines.webgpu.stopwatch import Stopwatch
 
 BLOCK_USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
@@ -73,6 +74,29 @@ class Encoder:
         self._gate.send(self._encoder)
         self._encoder = None
         return dispatches
+
+    def replay_of(self, commands: Sequence[Command], native: NativeCalls) -> Replay | None:
+        """What `submit` sends for these, all of it in one submission; `None` where it makes something new each time."""
+        steps: list[NativeStep] = []
+        keep: list[Any] = []
+        for command in commands:
+            if not isinstance(command, Dispatch):
+                step = _native_copy(command)
+                if step is None:
+                    return None
+                steps.append(step)
+                continue
+            built: BuiltKernel = command.built
+            if not all(built.grid):
+                continue
+            group = self._groups.get(built.layout, command.extents)
+            place = self._numbers.place(command.numbers) if command.numbers else None
+            if place is None and command.numbers:
+                return None
+            steps.append(native.launch(built.pipeline, group, place, built.grid))
+            keep += (built.pipeline, group)
+        self._numbers.flush()
+        return Replay(steps, sum(isinstance(step, NativeLaunch) for step in steps), keep)
 
     def _launch(self, launch: Dispatch, part: GridPart | None, *, begins: bool, ends: bool) -> bool:
         """Whether there was anything to dispatch."""
@@ -146,3 +170,17 @@ class Encoder:
             self._encoder.copy_buffer_to_buffer(source, offset, between, 0, nbytes)
             source, offset = between, 0
         self._encoder.copy_buffer_to_buffer(source, offset, buffer, target.offset, nbytes)
+
+
+def _native_copy(command: Move | Clear) -> NativeStep | None:
+    """As `_copy_or_clear` does it."""
+    target = command.target if isinstance(command, Move) else command.extent
+    buffer, nbytes = buffer_of(target), round_up(target.nbytes, 4)
+    if not nbytes:
+        return None
+    if isinstance(command, Clear):
+        return NativeClear(buffer._internal, target.offset, nbytes)
+    source = buffer_of(command.source)
+    if source is buffer or command.source.nbytes != target.nbytes:
+        return None
+    return NativeCopy(source._internal, command.source.offset, buffer._internal, target.offset, nbytes)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from anygpu.engines.driver import Counters
+from anygpu.engines.webgpu.replay import NativeCalls, Replay
 
 
 class Gate:
@@ -26,6 +27,12 @@ class Gate:
     def send(self, encoder: Any) -> None:
         finished = encoder.finish()
         self._device.queue.submit([finished])
+        self._counters.submits += 1
+        self.written = 0
+
+    def replay(self, replay: Replay, native: NativeCalls) -> None:
+        """`send` of a submission that was sent before."""
+        native.submit(replay)
         self._counters.submits += 1
         self.written = 0
 

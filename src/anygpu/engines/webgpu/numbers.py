@@ -27,6 +27,8 @@ class Numbers:
         #: Bytes that are taken, and how many of them the device has.
         self._taken = 0
         self._written = 0
+        #: How often everything was forgotten: places are good for one generation.
+        self.generation = 0
         usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
         self.buffer: Any = device.create_buffer(size=nbytes, usage=usage)
 
@@ -55,4 +57,5 @@ class Numbers:
     def clear(self) -> None:
         """Forget everything. Launches that are encoded but not yet submitted must not need it any more."""
         self._places.clear()
+        self.generation += 1
         self._taken = self._written = 0
