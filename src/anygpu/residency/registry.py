@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,13 +16,14 @@ from anygpu.array.functions.types import set_devices
 from anygpu.engines.catalogue import EngineEntry, catalogue, entry_of, is_installed, load
 from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import ProgramEngine
-from anygpu.errors import DeviceLost, DeviceUnavailable, MissingExtra
+from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, MissingExtra
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.selection import prefer, require
 from anygpu.residency.explorers import Explorers
 from anygpu.residency.handle import DeviceHandle
 from anygpu.residency.lineage import Evicted, HostCopyCache, Loss
 from anygpu.residency.recoverable import RecoverableDevice
+from anygpu.residency.spares import Spares
 from anygpu.workers.child_process import Child
 from anygpu.workers.open import ISOLATION, default_budget, isolation_of, open_worker
 from anygpu.workers.worker import Worker
@@ -70,6 +71,7 @@ class DeviceRegistry:
         #: Children that have verified a device of their engine, and may become its worker.
         self._adoptable: dict[str, Child] = {}
         self.explorers = Explorers()
+        self.spares = Spares()
         #: Timers that end children which have not become workers.
         self._timers: list[threading.Timer] = []
         #: Copies that arrays are restored from, and reports on workers that died.
@@ -209,9 +211,27 @@ class DeviceRegistry:
                 )
             self._generations[key] += 1
             entry = self._entry_to_open(device)
-            worker = open_worker(entry, device, isolation=where, generation=self._generations[key], adopted=adopted)
+            opened = partial(open_worker, entry, device, isolation=where, generation=self._generations[key])
+            if known is None or where != "process":
+                worker = opened(adopted=adopted)
+            else:
+                worker = self._replaced(entry, opened, adopted)
             self._workers[key] = worker
             return worker
+
+    def _replaced(self, entry: EngineEntry, opened: Callable[..., Worker], adopted: Child | None) -> Worker:
+        """The worker that takes the place of a lost one, from a spare if there is one."""
+        child = adopted or self.spares.replacement(entry)
+        try:
+            worker = opened(adopted=child)
+        except AnyGPUError:
+            if child is None or not child.is_copy:
+                raise
+            # If it is not the device, it is the copy.
+            worker = opened()
+            self.spares.refuse(entry)
+        self.spares.replenish(entry)
+        return worker
 
     def _entry_to_open(self, device: Device) -> EngineEntry:
         """The entry that a worker loads; tests substitute another engine."""
@@ -344,6 +364,8 @@ class DeviceRegistry:
                 timer.join(5)
         for worker in workers:
             worker.close()
+        # After the workers, which may be copies of them.
+        self.spares.close()
         for engine in engines:
             engine.close()
 
@@ -361,6 +383,7 @@ class DeviceRegistry:
         self._adoptable.clear()
         self._timers.clear()
         self.explorers.forked()
+        self.spares.forked()
         self._copies.forked()
         for handle in self._handles.values():
             if isinstance(handle, RecoverableDevice):

@@ -2,7 +2,7 @@
 
 It is started as a Python command of its own and imports nothing of the caller's. The messages of a probe go out on what
 was its standard output; that is then pointed at standard error, so that a library which prints cannot garble them. A
-probe that is asked to stay becomes the worker of a device that it has verified.
+probe that is asked to stay becomes the worker of a device that it has verified. A spare waits to become one.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from anygpu.engines import catalogue
 from anygpu.engines.protocol import Engine, ProgramEngine
@@ -22,6 +21,7 @@ from anygpu.errors import text_of
 from anygpu.hardware import nvidia, sysfs
 from anygpu.hardware.cards import Card
 from anygpu.hardware.device import Device, Unavailable
+from anygpu.workers.orphans import end_with_parent
 from anygpu.workers.priority import die_with_parent
 from anygpu.workers.probe_messages import (
     Discovered,
@@ -30,10 +30,14 @@ from anygpu.workers.probe_messages import (
     ProbeRequest,
     ProbeStarted,
     Raised,
+    ServeRequest,
     Settled,
     decode_request,
     encode_line,
 )
+
+if TYPE_CHECKING:
+    from anygpu.workers.link import Link
 
 #: Who knows of cards without any engine.
 CARD_SOURCES: dict[str, Callable[[], list[Card | Unavailable]]] = {"nvidia": nvidia.read, "sysfs": sysfs.read}
@@ -44,7 +48,9 @@ Send = Callable[[Message], None]
 def main() -> None:
     channel = _take_over_stdout()
     request = decode_request(sys.argv[1])
-    _end_with_the_parent()
+    is_spare = isinstance(request, ServeRequest) and request.spare_for is not None
+    # A spare can copy itself only as long as it has one thread.
+    end_with_parent(watch=not is_spare)
     if request.low_priority:
         die_with_parent()
     # Without it Mesa prints a warning for every adapter that it lists.
@@ -60,10 +66,26 @@ def main() -> None:
         from anygpu.workers.child_server import serve
         from anygpu.workers.link import taken_up
 
-        serve(taken_up(request.serve_at), engine if isinstance(engine, ProgramEngine) else None)
+        link = taken_up(request.serve_at)
+        if isinstance(request, ServeRequest) and is_spare:
+            _serve_when_needed(link, request)
+        else:
+            serve(link, engine if isinstance(engine, ProgramEngine) else None)
     # Drivers crash in their exit handlers more often than anywhere else, and there is nothing left to clean up.
     sys.stderr.flush()
     os._exit(0)
+
+
+def _serve_when_needed(link: Link, request: ServeRequest) -> None:
+    from anygpu.workers.child_server import serve
+    from anygpu.workers.link import LinkClosed
+    from anygpu.workers.spare_child import stand_by
+
+    try:
+        link, engine = stand_by(link, request)
+    except LinkClosed:
+        return
+    serve(link, engine, listed=False)
 
 
 def _probe(request: ProbeRequest, channel: BinaryIO) -> Engine | None:
@@ -124,24 +146,6 @@ def _end_after(seconds: float | None) -> None:
         # The default action needs no Python, so it works while a driver call blocks the interpreter.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(math.ceil(seconds) if seconds is not None else 0)
-
-
-def _end_with_the_parent() -> None:
-    """When the parent closes its end of standard input, on purpose or by being killed."""
-    if sys.platform == "linux":
-        import fcntl
-
-        # The kernel then sends a signal, whose default action ends the process even inside of a driver call that
-        # holds the interpreter's lock.
-        signal.signal(signal.SIGIO, signal.SIG_DFL)
-        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
-
-    def watch() -> None:
-        os.read(0, 1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from typing import IO
+from typing import IO, Protocol
 
 import msgspec
 
@@ -17,17 +17,40 @@ from anygpu.workers.probe_messages import ChildRequest
 
 _LAST_WORDS = 4000
 
+#: The exit code of a process whose end was told to somebody else, who is gone.
+UNKNOWN_CODE = 256
+
+
+class Process(Protocol):
+    """What is asked of a process: a `subprocess.Popen`, or a copy of a spare."""
+
+    pid: int
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
 
 class Child:
     """A process that was started as a Python command of its own, and imports nothing of the caller's."""
+
+    process: Process
+    link: Link | None
+    #: Whether it has a low priority, for good.
+    has_low_priority: bool
+    #: Whether it is a copy of a spare.
+    is_copy = False
 
     def __init__(self, request: ChildRequest, *, serves: bool, by_port: bool | None = None) -> None:
         """With `serves` the child is told how to reach `link`. Raises OSError where no child can be started."""
         # A file and not a pipe: a driver that floods it cannot block, and it need not be read in time.
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
-        #: Whether it has a low priority, for good.
         self.has_low_priority = request.low_priority
-        self.link: Link | None = None
+        self.link = None
         invitation: Invitation | None = None
         try:
             if serves:
@@ -89,6 +112,8 @@ class Child:
 
 def how_it_ended(code: int) -> str:
     """The end of a sentence: "by SIGSEGV", "with exit code 1"."""
+    if code == UNKNOWN_CODE:
+        return "for an unknown reason"
     if code >= 0:
         return f"with exit code {code}"
     try:

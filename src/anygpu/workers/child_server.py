@@ -42,11 +42,11 @@ class UnknownProgramError(Exception):
     """The program was not sent, and it is not here."""
 
 
-def serve(link: Link, engine: ProgramEngine | None = None) -> None:
-    """Until the link closes. `engine` is one that has discovered its devices already."""
+def serve(link: Link, engine: ProgramEngine | None = None, *, listed: bool = True) -> None:
+    """Until the link closes. `engine` is loaded already, and if its devices are `listed`, it has discovered them."""
     # What the user types at the terminal goes to every process there; only the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server = Server(engine)
+    server = Server(engine, listed=listed)
     count = 0
     while not server.finished:
         try:
@@ -71,9 +71,10 @@ def _forget_old_words() -> None:
 class Server:
     """What a child holds: one open device, the programs and arrays that it was sent, and views of shared memory."""
 
-    def __init__(self, engine: ProgramEngine | None = None) -> None:
+    def __init__(self, engine: ProgramEngine | None = None, *, listed: bool = True) -> None:
         self.finished = False
         self._engine = engine
+        self._listed = listed
         self._executor: Executor | None = None
         self._programs: dict[str, Program] = {}
         self._residents: dict[int, Resident] = {}
@@ -139,7 +140,7 @@ class Server:
         if self._engine is None:
             self._engine = open_engine(task.entry, task.device, task.budget)
         else:
-            prepare_device(self._engine, task.device, task.budget, listed=True)
+            prepare_device(self._engine, task.device, task.budget, listed=self._listed)
         self._executor = Executor(self._engine, task.device)
         # What is there now stays: the garbage collector need not look at it again and again.
         gc.collect()

@@ -10,11 +10,14 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
-#: macOS: throttles the processor time, disk and network of a whole process.
-_DARWIN_PROCESS, _DARWIN_BACKGROUND = 4, 0x1000
-_WINDOWS_IDLE_PRIORITY_CLASS = 0x40
+#: macOS: throttles the processor time, disk and network of a thread, or of a whole process.
+_DARWIN_THREAD, _DARWIN_PROCESS, _DARWIN_BACKGROUND = 3, 4, 0x1000
+_WINDOWS_IDLE_PRIORITY_CLASS, _WINDOWS_THREAD_LOWEST = 0x40, -2
+#: On Linux, where 19 is the lowest.
+_LOW_NICENESS = 10
 #: Of prctl, on Linux.
 _SET_PARENT_DEATH_SIGNAL = 1
 
@@ -35,6 +38,20 @@ def lower_this_process() -> None:
             kernel.SetPriorityClass(kernel.GetCurrentProcess(), _WINDOWS_IDLE_PRIORITY_CLASS)
         else:
             os.nice(19)
+
+
+def lower_this_thread() -> None:
+    """Let other threads and processes go first, as far as the system has priorities of threads."""
+    with contextlib.suppress(OSError, AttributeError):
+        if sys.platform == "linux":
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_NICENESS)
+        elif sys.platform == "darwin":
+            os.setpriority(_DARWIN_THREAD, 0, _DARWIN_BACKGROUND)
+        elif sys.platform == "win32":
+            import ctypes
+
+            kernel = ctypes.windll.kernel32
+            kernel.SetThreadPriority(kernel.GetCurrentThread(), _WINDOWS_THREAD_LOWEST)
 
 
 def seconds_without_processor(process: int) -> float:

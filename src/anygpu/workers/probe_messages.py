@@ -33,6 +33,11 @@ class ServeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="serve"):
     serve_at: str = ""
     #: Whether it has a low priority, for good.
     low_priority: bool = False
+    #: The engine that a spare loads before it is needed; `None` for a worker that is needed now.
+    spare_for: EngineEntry | None = None
+    #: Whether a spare may make copies of itself, and whether it loads at low priority, as nobody waits for it.
+    may_copy: bool = False
+    quietly: bool = False
 
 
 ChildRequest = ProbeRequest | ServeRequest

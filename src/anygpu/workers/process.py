@@ -47,6 +47,8 @@ from anygpu.workers.worker import Argument, Handle, Ran
 INLINE_BYTES = 8 << 10
 
 OPEN_SECONDS = 120.0
+#: A copy has loaded everything; if it should be stuck, a child that is started afresh is not.
+OPEN_COPY_SECONDS = 15.0
 
 #: The type is `None` where NumPy does not have it.
 _Facts = tuple[Spec, np.dtype[Any] | None, int]
@@ -101,8 +103,9 @@ class ProcessWorker:
         try:
             with self._connection.use():
                 task = task_messages.Open(entry, device, budget, idle)
+                timeout = OPEN_COPY_SECONDS if child.is_copy else OPEN_SECONDS
                 self._connection.unwrap(
-                    self._connection.request(task, timeout=OPEN_SECONDS, doing="it was opened"), task_messages.Opened
+                    self._connection.request(task, timeout=timeout, doing="it was opened"), task_messages.Opened
                 )
         except BaseException:
             self._connection.finish("it could not be opened")

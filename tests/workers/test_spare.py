@@ -1,0 +1,222 @@
+"""Spares: copies of them are workers like any other, and neither they nor their copies are left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from anygpu.engines.catalogue import EngineEntry, entry_of
+from anygpu.errors import DeviceLost
+from anygpu.testing import FakeEngine, check_worker, fake_device
+from anygpu.workers.open import open_worker
+from anygpu.workers.process import ProcessWorker
+from anygpu.workers.spare import Spare, can_copy
+from tests.support.faults import _let_children_import_tests
+from tests.support.fork_engines import THREADED
+from tests.workers.programs import doubled
+from tests.workers.test_process import until
+
+FAKE = FakeEngine("fake").entry()
+X = np.ones(3000, np.float32)
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux copies processes")
+
+
+@contextmanager
+def ready(entry: EngineEntry = FAKE, *, quietly: bool = False, may_copy: bool | None = None) -> Iterator[Spare]:
+    spare = Spare(entry, quietly=quietly, may_copy=may_copy)
+    try:
+        spare.wait()
+        yield spare
+    finally:
+        spare.kill()
+
+
+def worker_of(spare: Spare, device: str = "fake:0") -> ProcessWorker:
+    child = spare.take()
+    assert child is not None
+    worker = open_worker(spare.entry, fake_device(device), isolation="process", adopted=child)
+    assert isinstance(worker, ProcessWorker)
+    assert worker.process_id == child.process.pid
+    return worker
+
+
+def is_over(process: psutil.Process) -> bool:
+    """Also if the first process of the machine, which has inherited it, does not care."""
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@linux_only
+def test_copies_are_workers_and_the_spare_stays() -> None:
+    assert can_copy()
+    with ready() as spare:
+        first, second = worker_of(spare), worker_of(spare)
+        assert len({first.process_id, second.process_id, spare.process_id}) == 3
+        for worker in (first, second):
+            np.testing.assert_array_equal(worker.run(doubled(X.size), [X]).results[0], 2 * X)
+        processes = [psutil.Process(worker.process_id) for worker in (first, second)]
+        check_worker(first)
+        second.close()
+        assert not any(process.is_running() for process in processes)
+        worker_of(spare).close()
+
+
+@linux_only
+def test_many_copies_leave_no_process_and_no_descriptor() -> None:
+    with ready() as spare:
+        worker_of(spare).close()
+        before = descriptors()
+        for end in (ProcessWorker.close, ProcessWorker.kill) * 3:
+            worker = worker_of(spare)
+            worker.run(doubled(X.size), [X])
+            end(worker)
+            worker.close()
+            del worker
+        assert descriptors() == before
+        assert psutil.Process(spare.process_id).children() == [], "not even one that nobody has waited for"
+        assert len(psutil.Process(spare.process_id).open_files()) <= 1, "of its own standard error"
+
+
+@linux_only
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_it_is_known_how_a_copy_ended(number: signal.Signals) -> None:
+    with ready() as spare:
+        worker = worker_of(spare)
+        os.kill(worker.process_id, number)
+        with pytest.raises(DeviceLost, match=number.name):
+            worker.run(doubled(X.size), [X])
+
+
+@linux_only
+def test_the_last_words_of_a_copy_are_its_own() -> None:
+    device = fake_device("bad:0")
+    entry = FakeEngine("bad", [device], {"execute bad:0": "abort"}).entry()
+    with ready(entry) as spare:
+        for _ in range(2):
+            worker = worker_of(spare, "bad:0")
+            with pytest.raises(DeviceLost, match="SIGABRT") as caught:
+                worker.run(doubled(X.size), [X])
+            assert str(caught.value).count("SIGABRT") == 1
+
+
+@linux_only
+def test_copies_outlive_their_spare_and_the_reason_of_their_end_is_unknown_then() -> None:
+    with ready() as spare:
+        worker = worker_of(spare)
+        idle = worker_of(spare)
+    assert not psutil.pid_exists(spare.process_id)
+    np.testing.assert_array_equal(worker.run(doubled(X.size), [X]).results[0], 2 * X)
+    worker.kill()
+    with pytest.raises(DeviceLost, match="for an unknown reason"):
+        worker.run(doubled(X.size), [X])
+    process = psutil.Process(idle.process_id)
+    idle.close()
+    assert is_over(process)
+
+
+def test_a_spare_that_died_gives_nothing_and_says_so() -> None:
+    with ready() as spare:
+        psutil.Process(spare.process_id).kill()
+        psutil.Process(spare.process_id).wait(10)
+        assert spare.take() is None
+        assert spare.take() is None
+
+
+def test_a_spare_whose_engine_cannot_be_loaded_does_not_start() -> None:
+    spare = Spare(EngineEntry(name="none", target="anygpu.no_such_module:engine"))
+    with pytest.raises(OSError, match="no_such_module"):
+        spare.wait()
+    assert spare.take() is None
+
+
+@pytest.mark.parametrize("entry", [FAKE, THREADED], ids=["not allowed to copy", "its library has a thread"])
+def test_a_spare_that_makes_no_copies_becomes_the_worker_itself(entry: EngineEntry) -> None:
+    _let_children_import_tests()
+    with ready(entry, may_copy=None if entry is THREADED else False) as spare:
+        assert spare.copies is False
+        worker = worker_of(spare, f"{entry.name}:0")
+        assert worker.process_id == spare.process_id
+        assert spare.take() is None
+        spare.kill()
+        np.testing.assert_array_equal(worker.run(doubled(X.size), [X]).results[0], 2 * X)
+        worker.close()
+
+
+@linux_only
+def test_what_was_loaded_quietly_does_not_serve_quietly() -> None:
+    with ready(entry_of("opencl:0"), quietly=True) as spare:
+        threads = Path(f"/proc/{spare.process_id}/task").iterdir()
+        ours = os.getpriority(os.PRIO_PROCESS, 0)
+        assert {os.getpriority(os.PRIO_PROCESS, int(thread.name)) for thread in threads} == {ours}
+
+
+def test_a_spare_does_not_suit_another_engine_or_other_surroundings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with ready() as spare:
+        assert spare.suits(FAKE)
+        assert not spare.suits(FakeEngine("fake", faults={"discover": "hang"}).entry())
+        with monkeypatch.context() as changed:
+            changed.setenv("ANYGPU_SOMETHING", "1")
+            assert not spare.suits(FAKE)
+        with monkeypatch.context() as changed:
+            changed.chdir(tmp_path)
+            assert not spare.suits(FAKE)
+        assert spare.suits(FAKE)
+
+
+_PARENT = """
+import sys
+from tests.workers.test_spare import Spare, FAKE, worker_of
+spare = Spare(FAKE)
+spare.wait()
+worker = worker_of(spare)
+print(spare.process_id, worker.process_id, flush=True)
+{then}
+"""
+
+
+def _ended(then: str, *, kill: bool) -> bool:
+    """Whether spare and copy end with the process that has them, which does that or is killed."""
+    parent = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", _PARENT.format(then=then)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    processes = [psutil.Process(int(each)) for each in parent.stdout.readline().split()]
+    assert len(processes) == 2
+    if kill:
+        parent.kill()
+        parent.wait()
+    else:
+        parent.communicate(timeout=60)
+    ended = until(lambda: all(is_over(process) for process in processes), 30)
+    # What it may have forked reads from it until now.
+    parent.communicate(timeout=60)
+    return ended
+
+
+@linux_only
+@pytest.mark.parametrize(
+    "then", ["sys.stdin.read()", "import os\nif os.fork() == 0: sys.stdin.read()\nsys.stdin.read()"]
+)
+def test_neither_spare_nor_copy_outlives_a_parent_that_is_killed(then: str) -> None:
+    """Also when the parent has forked, and what it has forked lives on."""
+    assert _ended(then, kill=True)
+
+
+@linux_only
+def test_neither_spare_nor_copy_outlives_a_parent_that_ends() -> None:
+    assert _ended("sys.stdin.read()", kill=False)
