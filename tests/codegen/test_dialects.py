@@ -127,7 +127,14 @@ class TestLoops:
         four = Loop("part", Literal(0, "i32"), 4, 1, body, vector=4)
         assert self.lines(wgsl, four) == ["let x = a[0];", "let part_value_1 = (x + 1.0f);", "b[0] = part_value_1;"]
         lines = self.lines(opencl, Loop("part", Literal(0, "i32"), 16, 1, body, vector=16))
-        assert lines[0] == "const float16 x = vload16(0, a);"
+        assert lines[0] == "const float16 x = *(__global const loose_float16 *)(a);"
+
+    def test_what_is_known_of_a_stretch_is_added_to_the_pointer_last(self) -> None:
+        row, part = variable("row", 2), variable("part", 32)
+        body = (Let("x", Load("a", row * 32 + part, "f32")), Store("b", row * 32 + part, X))
+        text = "\n".join(self.lines(OpenCLPrinter(OPENCL), Loop("part", Literal(0, "i32"), 32, 1, body, vector=32)))
+        assert "*(__global const loose_float16 *)(a + row * 32 + each * 16);" in text
+        assert "*(__global loose_float16 *)(b + row * 32 + each * 16) = x;" in text
 
     def test_a_sum_over_lanes(self) -> None:
         column = variable("column", 64)

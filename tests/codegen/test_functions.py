@@ -146,7 +146,7 @@ def test_what_is_of_32_bits_needs_nothing_wider() -> None:
 def test_a_word_that_was_not_replaced_would_be_seen() -> None:
     for dialect in DIALECTS:
         for definition in read(dialect).values():
-            code = re.sub(r"//.*", "", definition.text)
+            code = re.sub(r"//.*|#pragma.*", "", definition.text)
             left = re.findall(r"\b[A-Z][A-Z0-9]*\b|_[A-Z]\b", code)
             assert not left, (definition.name, left)
 

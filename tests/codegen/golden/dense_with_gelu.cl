@@ -3,14 +3,9 @@
 // Every invocation keeps 8 x 16 totals in registers and reads the operands where they are.
 #pragma OPENCL FP_CONTRACT ON
 typedef float8 loose_float8 __attribute__((aligned(4)));
-// The nearest whole number to one less than 2^22 or 2^51: the sum has no room for anything smaller. Unlike rint, which
-// some compilers call for one number at a time, these are two instructions.
-static float nearest_f32(float x) {
-    return (x + 12582912.0f) - 12582912.0f;
-}
-
 // (e^r - 1 - r) / r^2, |r| <= ln(2) / 2; error 2^-26.6.
 static float expm1_tail_f32(float r) {
+    #pragma OPENCL FP_CONTRACT ON
     float p = 0.001392639242f;
     p = p * r + 0.008363345638f;
     p = p * r + 0.04166655242f;
@@ -19,34 +14,27 @@ static float expm1_tail_f32(float r) {
     return p;
 }
 
-// 2^n, for exponents of normal numbers only.
-static float power_of_two_f32(int n) {
-    return as_float((n + 127) << 23);
-}
-
 // 2^n (e^r - 1) + (2^n - 1) between the limits of expm1, halved until the last step: 2^n may be just out of range.
 static float bounded_expm1_f32(float x) {
-    const float n = nearest_f32(x * 1.44269504f);
+    #pragma OPENCL FP_CONTRACT ON
+    const float sum = x * 1.44269504f + 12582912.0f;
+    const float n = sum - 12582912.0f;
     const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-    const float p = r + r * r * expm1_tail_f32(r);
-    const float halved = power_of_two_f32(convert_int(n) - 1);
+    const float p = r * r * expm1_tail_f32(r) + r;
+    const float halved = as_float((as_int(sum) << 23) + ((int)(127 - 1) << 23));
     return (halved * p + (halved - 0.5f)) * 2.0f;
 }
 
-// Beyond, it is 1.
+// Beyond, it is 1; NaN stays what it is.
 static float tanh_f32(float x) {
-    const float t = bounded_expm1_f32(2.0f * fmin(fabs(x), 10.0f));
-    return isnan(x) ? x : copysign(t / (t + 2.0f), x);
-}
-
-// The nearest whole number to one less than 2^22 or 2^51: the sum has no room for anything smaller. Unlike rint, which
-// some compilers call for one number at a time, these are two instructions.
-static float8 nearest_f32x8(float8 x) {
-    return (x + 12582912.0f) - 12582912.0f;
+    const float a = fabs(x);
+    const float t = bounded_expm1_f32(2.0f * ((float)10.0f < a ? (float)10.0f : a));
+    return copysign(t / (t + 2.0f), x);
 }
 
 // (e^r - 1 - r) / r^2, |r| <= ln(2) / 2; error 2^-26.6.
 static float8 expm1_tail_f32x8(float8 r) {
+    #pragma OPENCL FP_CONTRACT ON
     float8 p = 0.001392639242f;
     p = p * r + 0.008363345638f;
     p = p * r + 0.04166655242f;
@@ -55,24 +43,22 @@ static float8 expm1_tail_f32x8(float8 r) {
     return p;
 }
 
-// 2^n, for exponents of normal numbers only.
-static float8 power_of_two_f32x8(int8 n) {
-    return as_float8((n + 127) << 23);
-}
-
 // 2^n (e^r - 1) + (2^n - 1) between the limits of expm1, halved until the last step: 2^n may be just out of range.
 static float8 bounded_expm1_f32x8(float8 x) {
-    const float8 n = nearest_f32x8(x * 1.44269504f);
+    #pragma OPENCL FP_CONTRACT ON
+    const float8 sum = x * 1.44269504f + 12582912.0f;
+    const float8 n = sum - 12582912.0f;
     const float8 r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-    const float8 p = r + r * r * expm1_tail_f32x8(r);
-    const float8 halved = power_of_two_f32x8(convert_int8(n) - 1);
+    const float8 p = r * r * expm1_tail_f32x8(r) + r;
+    const float8 halved = as_float8((as_int8(sum) << 23) + ((int8)(127 - 1) << 23));
     return (halved * p + (halved - 0.5f)) * 2.0f;
 }
 
-// Beyond, it is 1.
+// Beyond, it is 1; NaN stays what it is.
 static float8 tanh_f32x8(float8 x) {
-    const float8 t = bounded_expm1_f32x8(2.0f * fmin(fabs(x), 10.0f));
-    return isnan(x) ? x : copysign(t / (t + 2.0f), x);
+    const float8 a = fabs(x);
+    const float8 t = bounded_expm1_f32x8(2.0f * ((float8)10.0f < a ? (float8)10.0f : a));
+    return copysign(t / (t + 2.0f), x);
 }
 
 static inline float load_a(__global const float *restrict input_a, __global const float *restrict input_b, __global const float *restrict input_c, __global float *restrict t0, const int batch, const int m, const int k) {
@@ -101,17 +87,17 @@ static inline void store_out(__global const float *restrict input_a, __global co
 }
 
 static inline float8 load_a_vector(__global const float *restrict input_a, __global const float *restrict input_b, __global const float *restrict input_c, __global float *restrict t0, const int batch, const int m, const int k) {
-    const float8 input_a_value = vload8(0, input_a + m * 127 + k);
+    const float8 input_a_value = *(__global const loose_float8 *)(input_a + (m * 127 + k));
     return input_a_value;
 }
 
 static inline float8 load_b_vector(__global const float *restrict input_a, __global const float *restrict input_b, __global const float *restrict input_c, __global float *restrict t0, const int batch, const int k, const int n) {
-    const float8 input_b_value = vload8(0, input_b + k * 63 + n);
+    const float8 input_b_value = *(__global const loose_float8 *)(input_b + (k * 63 + n));
     return input_b_value;
 }
 
 static inline void store_out_vector(__global const float *restrict input_a, __global const float *restrict input_b, __global const float *restrict input_c, __global float *restrict t0, const int batch, const int m, const int n, const float8 total) {
-    const float8 input_c_value = vload8(0, input_c + n);
+    const float8 input_c_value = *(__global const loose_float8 *)(input_c + n);
     const float8 add_1 = total + input_c_value;
     const float8 multiply_2 = 0.5f * add_1;
     const float8 multiply_3 = 0.044715f * add_1;
@@ -122,7 +108,7 @@ static inline void store_out_vector(__global const float *restrict input_a, __gl
     const float8 tanh_8 = tanh_f32x8(multiply_7);
     const float8 add_9 = 1.0f + tanh_8;
     const float8 multiply_0 = multiply_2 * add_9;
-    *(__global loose_float8 *)(t0 + m * 63 + n) = multiply_0;
+    *(__global loose_float8 *)(t0 + (m * 63 + n)) = multiply_0;
 }
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))

@@ -1,5 +1,6 @@
 // 1 groups of 64
 #pragma OPENCL FP_CONTRACT OFF
+typedef int8 loose_int8 __attribute__((aligned(4)));
 typedef long8 loose_long8 __attribute__((aligned(8)));
 
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
@@ -11,7 +12,7 @@ void select_0(__global const int *restrict input_a, __global long *restrict t0) 
         return;
     }
     if (block < 32) {
-        const int8 input_a_value = vload8(block, input_a);
+        const int8 input_a_value = *(__global const loose_int8 *)(input_a + block * 8);
         const long8 cast_1 = convert_long8(input_a_value);
         const int8 less_2 = convert_int8((cast_1 < (long8)(0L)));
         const long8 add_3 = as_long8(as_ulong8(cast_1) + as_ulong8((long8)(65L)));

@@ -13,12 +13,12 @@ void add_0(__global const float *restrict input_a, __global const float *restric
         for (; strip_2 + 3 < 127; strip_2 += 4) {
             #pragma unroll
             for (int chain = 0; chain < 4; chain++) {
-                const float8 input_a_value = vload8(0, input_a + row * 1023 + strip_2 * 8 + chain * 8);
+                const float8 input_a_value = *(__global const loose_float8 *)(input_a + (row * 1023 + strip_2 * 8) + chain * 8);
                 sum_1_strips[chain] = sum_1_strips[chain] + input_a_value;
             }
         }
         for (; strip_2 < 127; strip_2 += 1) {
-            const float8 input_a_value = vload8(0, input_a + row * 1023 + strip_2 * 8);
+            const float8 input_a_value = *(__global const loose_float8 *)(input_a + (row * 1023 + strip_2 * 8));
             sum_1_strips[0] = sum_1_strips[0] + input_a_value;
         }
         float8 sum_1_all = sum_1_strips[0];
@@ -42,14 +42,14 @@ void add_0(__global const float *restrict input_a, __global const float *restric
         for (; strip_1 + 3 < 127; strip_1 += 4) {
             #pragma unroll
             for (int chain = 0; chain < 4; chain++) {
-                const float8 input_a_value_2 = vload8(0, input_a + row * 1023 + strip_1 * 8 + chain * 8);
+                const float8 input_a_value_2 = *(__global const loose_float8 *)(input_a + (row * 1023 + strip_1 * 8) + chain * 8);
                 const float8 subtract_5 = input_a_value_2 - divide_4;
                 const float8 multiply_6 = subtract_5 * subtract_5;
                 sum_3_strips[chain] = sum_3_strips[chain] + multiply_6;
             }
         }
         for (; strip_1 < 127; strip_1 += 1) {
-            const float8 input_a_value_2 = vload8(0, input_a + row * 1023 + strip_1 * 8);
+            const float8 input_a_value_2 = *(__global const loose_float8 *)(input_a + (row * 1023 + strip_1 * 8));
             const float8 subtract_5 = input_a_value_2 - divide_4;
             const float8 multiply_6 = subtract_5 * subtract_5;
             sum_3_strips[0] = sum_3_strips[0] + multiply_6;
@@ -73,14 +73,14 @@ void add_0(__global const float *restrict input_a, __global const float *restric
     const float add_8 = divide_7 + 1e-05f;
     const float sqrt_9 = sqrt(add_8);
     for (int strip_10 = 0; strip_10 < 127; strip_10 += 1) {
-        const float8 input_a_value_3 = vload8(0, input_a + row * 1023 + strip_10 * 8);
+        const float8 input_a_value_3 = *(__global const loose_float8 *)(input_a + (row * 1023 + strip_10 * 8));
         const float8 subtract_5_2 = input_a_value_3 - divide_4;
         const float8 divide_11 = subtract_5_2 / sqrt_9;
-        const float8 input_b_value = vload8(strip_10, input_b);
+        const float8 input_b_value = *(__global const loose_float8 *)(input_b + strip_10 * 8);
         const float8 multiply_12 = divide_11 * input_b_value;
-        const float8 input_c_value = vload8(strip_10, input_c);
+        const float8 input_c_value = *(__global const loose_float8 *)(input_c + strip_10 * 8);
         const float8 add_0 = multiply_12 + input_c_value;
-        *(__global loose_float8 *)(t0 + row * 1023 + strip_10 * 8) = add_0;
+        *(__global loose_float8 *)(t0 + (row * 1023 + strip_10 * 8)) = add_0;
     }
     for (int column_10 = 1016; column_10 < 1023; column_10 += 1) {
         const float input_a_value_3 = input_a[row * 1023 + column_10];

@@ -1,5 +1,6 @@
 // 16 groups of 1
 #pragma OPENCL FP_CONTRACT OFF
+typedef float8 loose_float8 __attribute__((aligned(4)));
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void divide_0_parts(__global const float *restrict input_a, __global float *restrict parts_1) {
@@ -14,12 +15,12 @@ void divide_0_parts(__global const float *restrict input_a, __global float *rest
         for (; strip_2 + 3 < strips; strip_2 += 4) {
             #pragma unroll
             for (int chain = 0; chain < 4; chain++) {
-                const float8 input_a_value = vload8(row * 2064 + strip_2 + chain, input_a);
+                const float8 input_a_value = *(__global const loose_float8 *)(input_a + (row * 16512 + strip_2 * 8) + chain * 8);
                 sum_1_strips[chain] = sum_1_strips[chain] + input_a_value;
             }
         }
         for (; strip_2 < strips; strip_2 += 1) {
-            const float8 input_a_value = vload8(row * 2064 + strip_2, input_a);
+            const float8 input_a_value = *(__global const loose_float8 *)(input_a + (row * 16512 + strip_2 * 8));
             sum_1_strips[0] = sum_1_strips[0] + input_a_value;
         }
         float8 sum_1_all = sum_1_strips[0];
@@ -39,6 +40,7 @@ void divide_0_parts(__global const float *restrict input_a, __global float *rest
 
 // 1 groups of 1
 #pragma OPENCL FP_CONTRACT OFF
+typedef float8 loose_float8 __attribute__((aligned(4)));
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void divide_0(__global float *restrict t0, __global const float *restrict parts_1) {
@@ -48,7 +50,7 @@ void divide_0(__global float *restrict t0, __global const float *restrict parts_
     {
         float8 sum_1_strip = (float8)(0.0f);
         for (int strip_2 = 0; strip_2 < 2; strip_2 += 1) {
-            const float8 parts_1_value = vload8(strip_2, parts_1);
+            const float8 parts_1_value = *(__global const loose_float8 *)(parts_1 + strip_2 * 8);
             sum_1_strip = sum_1_strip + parts_1_value;
         }
         const float4 sum_1_4 = sum_1_strip.lo + sum_1_strip.hi;

@@ -2,25 +2,9 @@
 #pragma OPENCL FP_CONTRACT OFF
 typedef float8 loose_float8 __attribute__((aligned(4)));
 
-// The nearest whole number to one less than 2^22 or 2^51: the sum has no room for anything smaller. Unlike rint, which
-// some compilers call for one number at a time, these are two instructions.
-static float nearest_f32(float x) {
-    return (x + 12582912.0f) - 12582912.0f;
-}
-
-// 2^n, for exponents of normal numbers only.
-static float power_of_two_f32(int n) {
-    return as_float((n + 127) << 23);
-}
-
-// value * 2^n in two steps, for neither 2^n nor the result has to be a normal number.
-static float scale_f32(float value, int n) {
-    const int first = n >> 1;
-    return value * power_of_two_f32(first) * power_of_two_f32(n - first);
-}
-
 // (e^r - 1 - r) / r^2, |r| <= ln(2) / 2; error 2^-26.6.
 static float expm1_tail_f32(float r) {
+    #pragma OPENCL FP_CONTRACT ON
     float p = 0.001392639242f;
     p = p * r + 0.008363345638f;
     p = p * r + 0.04166655242f;
@@ -29,37 +13,31 @@ static float expm1_tail_f32(float r) {
     return p;
 }
 
-// e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; NaN is for the caller to replace.
+// e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; limits are taken so that NaN stays what it is.
+// The sum with 12582912.0f rounds to a whole number n, as nearest_f32 does, and has n in its lowest bits: shifted up, all that is
+// above is gone. 2^n comes in two factors, for neither 2^n nor the result has to be a normal number.
 static float scaled_exp_f32(float x, int shift) {
-    const float t = clamp(x, -104.0f, 91.0f);
-    const float n = nearest_f32(t * 1.44269504f);
+    #pragma OPENCL FP_CONTRACT ON
+    const float bounded = (float)-104.0f > x ? (float)-104.0f : x;
+    const float t = (float)91.0f < bounded ? (float)91.0f : bounded;
+    const float sum = t * 1.44269504f + 12582912.0f;
+    const float n = sum - 12582912.0f;
     const float r = (t - n * 0.693359375f) - n * -2.12194440e-4f;
-    return scale_f32(1.0f + (r + r * r * expm1_tail_f32(r)), convert_int(n) + shift);
+    const float tail = r * r * expm1_tail_f32(r) + r;
+    const int exponent = as_int(sum) + shift;
+    const int half_of_it = exponent >> 1;
+    const float first = as_float((half_of_it << 23) + ((int)127 << 23));
+    const float second = as_float(((exponent - half_of_it) << 23) + ((int)127 << 23));
+    return (first * tail + first) * second;
 }
 
 static float exp_f32(float x) {
-    return isnan(x) ? x : scaled_exp_f32(x, 0);
-}
-
-// The nearest whole number to one less than 2^22 or 2^51: the sum has no room for anything smaller. Unlike rint, which
-// some compilers call for one number at a time, these are two instructions.
-static float8 nearest_f32x8(float8 x) {
-    return (x + 12582912.0f) - 12582912.0f;
-}
-
-// 2^n, for exponents of normal numbers only.
-static float8 power_of_two_f32x8(int8 n) {
-    return as_float8((n + 127) << 23);
-}
-
-// value * 2^n in two steps, for neither 2^n nor the result has to be a normal number.
-static float8 scale_f32x8(float8 value, int8 n) {
-    const int8 first = n >> 1;
-    return value * power_of_two_f32x8(first) * power_of_two_f32x8(n - first);
+    return scaled_exp_f32(x, 0);
 }
 
 // (e^r - 1 - r) / r^2, |r| <= ln(2) / 2; error 2^-26.6.
 static float8 expm1_tail_f32x8(float8 r) {
+    #pragma OPENCL FP_CONTRACT ON
     float8 p = 0.001392639242f;
     p = p * r + 0.008363345638f;
     p = p * r + 0.04166655242f;
@@ -68,16 +46,26 @@ static float8 expm1_tail_f32x8(float8 r) {
     return p;
 }
 
-// e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; NaN is for the caller to replace.
+// e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; limits are taken so that NaN stays what it is.
+// The sum with 12582912.0f rounds to a whole number n, as nearest_f32x8 does, and has n in its lowest bits: shifted up, all that is
+// above is gone. 2^n comes in two factors, for neither 2^n nor the result has to be a normal number.
 static float8 scaled_exp_f32x8(float8 x, int shift) {
-    const float8 t = clamp(x, -104.0f, 91.0f);
-    const float8 n = nearest_f32x8(t * 1.44269504f);
+    #pragma OPENCL FP_CONTRACT ON
+    const float8 bounded = (float8)-104.0f > x ? (float8)-104.0f : x;
+    const float8 t = (float8)91.0f < bounded ? (float8)91.0f : bounded;
+    const float8 sum = t * 1.44269504f + 12582912.0f;
+    const float8 n = sum - 12582912.0f;
     const float8 r = (t - n * 0.693359375f) - n * -2.12194440e-4f;
-    return scale_f32x8(1.0f + (r + r * r * expm1_tail_f32x8(r)), convert_int8(n) + shift);
+    const float8 tail = r * r * expm1_tail_f32x8(r) + r;
+    const int8 exponent = as_int8(sum) + shift;
+    const int8 half_of_it = exponent >> 1;
+    const float8 first = as_float8((half_of_it << 23) + ((int8)127 << 23));
+    const float8 second = as_float8(((exponent - half_of_it) << 23) + ((int8)127 << 23));
+    return (first * tail + first) * second;
 }
 
 static float8 exp_f32x8(float8 x) {
-    return isnan(x) ? x : scaled_exp_f32x8(x, 0);
+    return scaled_exp_f32x8(x, 0);
 }
 
 static float infinity_f32(void) {
@@ -98,7 +86,7 @@ void divide_0(__global const float *restrict input_a, __global float *restrict t
         for (int strip_2 = 0; strip_2 < 32; strip_2 += 4) {
             #pragma unroll
             for (int chain = 0; chain < 4; chain++) {
-                const float8 input_a_value = vload8(0, input_a + row * 257 + strip_2 * 8 + chain * 8);
+                const float8 input_a_value = *(__global const loose_float8 *)(input_a + (row * 257 + strip_2 * 8) + chain * 8);
                 max_1_strips[chain] = select(input_a_value, max_1_strips[chain], (max_1_strips[chain] > input_a_value) | (max_1_strips[chain] != max_1_strips[chain]));
             }
         }
@@ -120,10 +108,10 @@ void divide_0(__global const float *restrict input_a, __global float *restrict t
         for (int strip_4 = 0; strip_4 < 32; strip_4 += 4) {
             #pragma unroll
             for (int chain = 0; chain < 4; chain++) {
-                const float8 input_a_value_2 = vload8(0, input_a + row * 257 + strip_4 * 8 + chain * 8);
+                const float8 input_a_value_2 = *(__global const loose_float8 *)(input_a + (row * 257 + strip_4 * 8) + chain * 8);
                 const float8 subtract_5 = input_a_value_2 - max_1;
                 const float8 exp_6 = exp_f32x8(subtract_5);
-                *(__global loose_float8 *)(t0 + row * 257 + strip_4 * 8 + chain * 8) = exp_6;
+                *(__global loose_float8 *)(t0 + (row * 257 + strip_4 * 8) + chain * 8) = exp_6;
                 sum_3_strips[chain] = sum_3_strips[chain] + exp_6;
             }
         }
@@ -144,9 +132,9 @@ void divide_0(__global const float *restrict input_a, __global float *restrict t
     }
     const float result_3 = sum_3 + 0.0f;
     for (int strip_5 = 0; strip_5 < 32; strip_5 += 1) {
-        const float8 kept_6 = vload8(0, t0 + row * 257 + strip_5 * 8);
+        const float8 kept_6 = *(__global loose_float8 *)(t0 + (row * 257 + strip_5 * 8));
         const float8 divide_0 = kept_6 / result_3;
-        *(__global loose_float8 *)(t0 + row * 257 + strip_5 * 8) = divide_0;
+        *(__global loose_float8 *)(t0 + (row * 257 + strip_5 * 8)) = divide_0;
     }
     for (int column_5 = 256; column_5 < 257; column_5 += 1) {
         const float kept_6 = t0[row * 257 + column_5];

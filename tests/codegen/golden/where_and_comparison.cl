@@ -1,5 +1,6 @@
 // 1 groups of 16
 #pragma OPENCL FP_CONTRACT OFF
+typedef float8 loose_float8 __attribute__((aligned(4)));
 
 __kernel __attribute__((reqd_work_group_size(16, 1, 1)))
 void not_equal_0(__global const float *restrict input_a, __global const float *restrict input_b, __global uchar *restrict t0) {
@@ -10,8 +11,8 @@ void not_equal_0(__global const float *restrict input_a, __global const float *r
         return;
     }
     if (block < 8) {
-        const float8 input_a_value = vload8(block, input_a);
-        const float8 input_b_value = vload8(block, input_b);
+        const float8 input_a_value = *(__global const loose_float8 *)(input_a + block * 8);
+        const float8 input_b_value = *(__global const loose_float8 *)(input_b + block * 8);
         const int8 greater_1 = input_a_value > input_b_value;
         const float8 select_2 = select(input_b_value, input_a_value, greater_1);
         const int8 not_equal_0 = select_2 != (float8)(0.0f);

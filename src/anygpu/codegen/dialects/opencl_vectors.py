@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from anygpu.codegen.dialects.vector_syntax import EXACT, VectorSyntax, is_multiple
 from anygpu.codegen.functions import library
-from anygpu.codegen.index import Index
+from anygpu.codegen.index import ZERO, Atom, Index
+from anygpu.codegen.index import Variable as Counter
 from anygpu.codegen.kernel_ir import Buffer, Literal
 from anygpu.codegen.syntax import COMPARISONS, WIDE_TYPES
 from anygpu.codegen.target import ComputeType
@@ -15,6 +16,10 @@ from anygpu.program.dtypes import ITEMSIZE, DType
 
 if TYPE_CHECKING:
     from anygpu.codegen.dialects.opencl import OpenCLPrinter
+
+
+#: Counters of loops that are unrolled: compilers know what they are in each round.
+_UNROLLED = ("each", "chain")
 
 
 class OpenCLVectors(VectorSyntax):
@@ -46,7 +51,25 @@ class OpenCLVectors(VectorSyntax):
             return f"{self._printer.position(index // self.width)}, {buffer.name}"
         return f"0, {buffer.name} + {first}{self._printer.position(index)}"
 
+    def _pointer(self, buffer: Buffer, index: Index) -> str | None:
+        """The vector in place, where the device is a processor: PoCL's vload and vstore are of halves and quarters.
+
+        What is known when loops are unrolled is added last: then it is a part of the instruction, not one of its own.
+        """
+        if buffer.dtype not in EXACT or not self._printer.target.scalar_invocations:
+            return None
+        known = Index(index.constant, [(atom, factor) for atom, factor in index.terms if _is_unrolled(atom)])
+        offset = f" + offset_{buffer.name}" if buffer.has_offset else ""
+        parts = [self._printer.position(each) for each in (index - known, known) if each != ZERO]
+        at = "".join(f" + ({part})" if _is_sum(part) else f" + {part}" for part in parts)
+        loose = self._printer.loose_vector(self.type_name(EXACT[buffer.dtype]), ITEMSIZE[buffer.dtype])
+        constness = "const " if buffer.access == "read" else ""
+        return f"*(__global {constness}{loose} *)({buffer.name}{offset}{at})"
+
     def load(self, buffer: Buffer, index: Index) -> str | None:
+        pointer = self._pointer(buffer, index)
+        if pointer is not None:
+            return f"({pointer})"
         at, width = self._address(buffer, index), self.width
         match buffer.dtype:
             case "bfloat16":
@@ -81,12 +104,8 @@ class OpenCLVectors(VectorSyntax):
                 value = f"convert_uchar{width}({value} & 1)"
             case "int8" | "int16" | "uint8" | "uint16":
                 value = f"convert_{self._ELEMENTS[buffer.dtype]}{width}({value})"
-        if buffer.dtype not in EXACT or not self._printer.target.scalar_invocations:
-            return [f"vstore{width}({value}, {at});"]
-        # For processors, compilers are known to take vstore apart.
-        first = f"offset_{buffer.name} + " if buffer.has_offset else ""
-        loose = self._printer.loose_vector(self.type_name(EXACT[buffer.dtype]), ITEMSIZE[buffer.dtype])
-        return [f"*(__global {loose} *)({buffer.name} + {first}{self._printer.position(index)}) = {value};"]
+        pointer = self._pointer(buffer, index)
+        return [f"{pointer} = {value};" if pointer is not None else f"vstore{width}({value}, {at});"]
 
     def word(self, buffer: Buffer, value: str) -> str | None:
         return None
@@ -132,6 +151,14 @@ class OpenCLVectors(VectorSyntax):
         """NaN wins, as in NumPy: a comparison with it fails, so it is asked for by itself."""
         mask = f"({one} {'>' if fn == 'maximum' else '<'} {other}) | ({one} != {one})"
         return f"select({other}, {one}, {mask})"
+
+
+def _is_sum(text: str) -> bool:
+    return " + " in text or " - " in text
+
+
+def _is_unrolled(atom: Atom) -> bool:
+    return isinstance(atom, Counter) and atom.name in _UNROLLED
 
 
 def vector_width(target_width: int, types: set[ComputeType]) -> int:

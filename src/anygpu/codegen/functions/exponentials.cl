@@ -3,6 +3,8 @@
 //
 // The dialect promises the accuracy of its own functions, but not their speed: on processors these are twice as fast
 // with vectors, and ten to a hundred times with single numbers, of which compilers make vectors only here.
+//
+// A product and a sum may be rounded once where a function says so (FP_CONTRACT): there that only takes an error away.
 
 //:: N=f32 T=float I=int
 //:: N=f64 T=double I=long
@@ -14,40 +16,55 @@ static T scale_N(T value, I n) {
 }
 
 //:: N=f32 T=float I=int LOW=-104.0 HIGH=91.0 LOG2E=1.44269504 LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4
+//:   UNIT=12582912.0 SHIFT=23 BIAS=127
 //:: N=f64 T=double I=long LOW=-746.0 HIGH=712.0 LOG2E=1.4426950408889634 LN2HIGH=0.69314718036912382
-//:   LN2LOW=1.90821492927058782e-10
+//:   LN2LOW=1.90821492927058782e-10 UNIT=6755399441055744.0 SHIFT=52 BIAS=1023
 
-// e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; NaN is for the caller to replace.
+// e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; limits are taken so that NaN stays what it is.
+// The sum with UNIT rounds to a whole number n, as nearest_N does, and has n in its lowest bits: shifted up, all that is
+// above is gone. 2^n comes in two factors, for neither 2^n nor the result has to be a normal number.
 static T scaled_exp_N(T x, int shift) {
-    const T t = clamp(x, LOW, HIGH);
-    const T n = nearest_N(t * LOG2E);
+    #pragma OPENCL FP_CONTRACT ON
+    const T bounded = (T)LOW > x ? (T)LOW : x;
+    const T t = (T)HIGH < bounded ? (T)HIGH : bounded;
+    const T sum = t * LOG2E + UNIT;
+    const T n = sum - UNIT;
     const T r = (t - n * LN2HIGH) - n * LN2LOW;
-    return scale_N(1.0 + (r + r * r * expm1_tail_N(r)), convert_I(n) + shift);
+    const T tail = r * r * expm1_tail_N(r) + r;
+    const I exponent = as_I(sum) + shift;
+    const I half_of_it = exponent >> 1;
+    const T first = as_T((half_of_it << SHIFT) + ((I)BIAS << SHIFT));
+    const T second = as_T(((exponent - half_of_it) << SHIFT) + ((I)BIAS << SHIFT));
+    return (first * tail + first) * second;
 }
 
 //:: N=f32 T=float I=int LOW=-151.0 HIGH=129.0 LN2=0.693147181
 //:: N=f64 T=double I=long LOW=-1076.0 HIGH=1025.0 LN2=0.69314718055994531
 
 static T exp_N(T x) {
-    return isnan(x) ? x : scaled_exp_N(x, 0);
+    return scaled_exp_N(x, 0);
 }
 
 static T exp2_N(T x) {
+    #pragma OPENCL FP_CONTRACT ON
     const T t = clamp(x, LOW, HIGH);
     const T n = nearest_N(t);
     const T r = (t - n) * LN2;
     return isnan(x) ? x : scale_N(1.0 + (r + r * r * expm1_tail_N(r)), convert_I(n));
 }
 
-//:: N=f32 T=float I=int LOG2E=1.44269504 LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4
+//:: N=f32 T=float I=int LOG2E=1.44269504 LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4 UNIT=12582912.0 SHIFT=23 BIAS=127
 //:: N=f64 T=double I=long LOG2E=1.4426950408889634 LN2HIGH=0.69314718036912382 LN2LOW=1.90821492927058782e-10
+//:   UNIT=6755399441055744.0 SHIFT=52 BIAS=1023
 
 // 2^n (e^r - 1) + (2^n - 1) between the limits of expm1, halved until the last step: 2^n may be just out of range.
 static T bounded_expm1_N(T x) {
-    const T n = nearest_N(x * LOG2E);
+    #pragma OPENCL FP_CONTRACT ON
+    const T sum = x * LOG2E + UNIT;
+    const T n = sum - UNIT;
     const T r = (x - n * LN2HIGH) - n * LN2LOW;
-    const T p = r + r * r * expm1_tail_N(r);
-    const T halved = power_of_two_N(convert_I(n) - 1);
+    const T p = r * r * expm1_tail_N(r) + r;
+    const T halved = as_T((as_I(sum) << SHIFT) + ((I)(BIAS - 1) << SHIFT));
     return (halved * p + (halved - 0.5)) * 2.0;
 }
 
@@ -72,10 +89,11 @@ static T cosh_N(T x) {
     return isnan(x) ? x : h + 0.25 / h;
 }
 
-// Beyond, it is 1.
+// Beyond, it is 1; NaN stays what it is.
 static T tanh_N(T x) {
-    const T t = bounded_expm1_N(2.0 * fmin(fabs(x), ALMOST));
-    return isnan(x) ? x : copysign(t / (t + 2.0), x);
+    const T a = fabs(x);
+    const T t = bounded_expm1_N(2.0 * ((T)ALMOST < a ? (T)ALMOST : a));
+    return copysign(t / (t + 2.0), x);
 }
 
 // Two numbers. The dialect's own pairs would be vectors, and those keep compilers from making longer ones.
