@@ -96,6 +96,15 @@ def test_bounds_follow_the_size() -> None:
     assert "processor time, anygpu / by hand" not in short
 
 
+def test_beside_a_load_only_processor_time_has_a_bound() -> None:
+    best = {f"{side}, {what}": 0.03 for side in ("by hand", "anygpu") for what in ("device", "resident", "round trip")}
+    best |= {"by hand, processor": 0.02, "anygpu, processor": 0.03, "NumPy": 0.01}
+    found = bare.figures(WORKLOADS[0], best, kernels=1, software=True, busy=True)
+    bounds = {figure.name.split(": ")[1]: figure.bound for figure in found if figure.bound is not None}
+    assert bounds == {"processor time, anygpu / by hand": pytest.approx(1.05)}
+    assert bare.figures(WORKLOADS[0], best, kernels=1, software=False, busy=True)[1].bound == pytest.approx(1.05)
+
+
 def test_a_wrong_result_is_not_timed() -> None:
     workload, expected = WORKLOADS[0], np.ones(3, np.float32)
     bare.require_agreement(expected, expected, workload, "anygpu")

@@ -204,3 +204,25 @@ def test_the_end_of_a_product_may_have_more_inputs(target: Target) -> None:
 def test_a_product_with_an_end_that_mixes_its_elements_is_two_kernels() -> None:
     assert len(plan(lambda x, w: (x @ w).T + 1, spec(65, 128), spec(128, 96)).kernels) == 2
     assert len(plan(lambda x, w: softmax(x @ w), spec(65, 128), spec(128, 96)).kernels) == 2
+
+
+def test_the_index_of_long_rows_is_computed_with_them() -> None:
+    """Once for each row: a kernel of its own for the indices would take longer than all of that."""
+
+    def rows(table: Any, wanted: Any) -> Any:
+        return np.take(table, wanted, axis=0)
+
+    planned = plan(rows, spec(1000, 64), spec(4096, dtype="int32"), target=PROCESSOR)
+    (kernel,) = planned.kernels
+    lines = [line.strip() for line in kernel.source.splitlines()]
+    loop = next(number for number, line in enumerate(lines) if line.startswith("for (int each"))
+    assert next(number for number, line in enumerate(lines) if "status[0]" in line) < loop
+    assert next(number for number, line in enumerate(lines) if line.startswith("const int at_")) < loop
+
+
+def test_the_index_of_single_elements_that_many_ask_for_is_stored() -> None:
+    def columns(table: Any, wanted: Any) -> Any:
+        return np.take(table, wanted, axis=1)
+
+    planned = plan(columns, spec(4096, 1000), spec(500, dtype="int32"), target=PROCESSOR)
+    assert len(planned.kernels) == 2

@@ -128,6 +128,18 @@ class TestGather:
         wanted = np.random.default_rng(0).integers(-50, 50, 70).astype("int32")
         engine.agrees(lambda table, rows: np.take(table, rows, axis=0), normal(50, columns), wanted)
 
+    @pytest.mark.parametrize("wrong", [50, -51, 1 << 31, -(1 << 40)])
+    def test_a_row_outside_is_reported_and_no_other_is_wrong(self, engine: Engine, wrong: int) -> None:
+        wanted = np.zeros(70, "int64")
+        wanted[33] = wrong
+        with pytest.raises(IndexError, match="is out of bounds for an axis with size 50"):
+            engine.run(lambda table, rows: np.take(table, rows, axis=0) * 2, normal(50, 64), wanted)
+
+    def test_rows_of_rows(self, engine: Engine) -> None:
+        first, second = (np.random.default_rng(seed).integers(-50, 50, 50).astype("int32") for seed in (0, 1))
+        engine.agrees(lambda table, i, j: np.take(np.take(table, i, axis=0), j, axis=0), normal(50, 64), first, second)
+        engine.agrees(lambda table, i: np.take(table, i, axis=1).sum(axis=1), normal(9, 50, 16), first)
+
     def test_single_elements(self, engine: Engine) -> None:
         wanted = np.random.default_rng(0).integers(0, 50, 1025).astype("int32")
         engine.agrees(lambda table, at: np.take(table, at) * 2, normal(50), wanted)

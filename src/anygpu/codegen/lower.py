@@ -108,6 +108,8 @@ class Scope:
         self.variables = set(variables)
         self.statements: list[Statement] = []
         self.known: dict[tuple[int, Positions], Value] = {}
+        #: For gathers, and the positions of their indices, the places that those stand for.
+        self.places: dict[tuple[int, Positions], Index] = {}
 
 
 #: Asked to check positions at run time: check number for a node's rule, or `None` when it cannot be broken.
@@ -412,10 +414,24 @@ class Lowering:
     def _gather(self, node: int, op: Gather, inputs: tuple[int, ...], positions: Positions) -> Value:
         shape, index_shape = self._shape(inputs[0]), self._shape(inputs[1])
         extra = len(index_shape) - op.batch
-        wanted = self.value(inputs[1], (*positions[: op.batch], *positions[op.axis : op.axis + extra]))[0]
-        place = self.checked_position(node, wanted, shape[op.axis])
+        at_index = (*positions[: op.batch], *positions[op.axis : op.axis + extra])
+        wanted = self.value(inputs[1], at_index)[0]
+        place = self._place_once(node, at_index, lambda: self.checked_position(node, wanted, shape[op.axis]))
         moved = (*positions[: op.axis], place, *positions[op.axis + extra :])
         return self.value(inputs[0], moved)
+
+    def _place_once(self, node: int, at_index: Positions, make: Callable[[], Index]) -> Index:
+        """The place that an index stands for, made where the index itself is: once for all that is read there."""
+        home = self._home(at_index)
+        inner = self.scopes[home + 1 :]
+        self.scopes = self.scopes[: home + 1]
+        try:
+            places = self.scopes[home].places
+            if (node, at_index) not in places:
+                places[node, at_index] = make()
+            return places[node, at_index]
+        finally:
+            self.scopes += inner
 
     def checked_position(self, node: int, wanted: Expr, length: int) -> Index:
         """An index that was computed, as a position that is surely inside; a wrong one is reported."""

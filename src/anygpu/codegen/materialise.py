@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import gcd
 
 from anygpu.codegen.custom.lowering import stored_under
 from anygpu.codegen.lower import single_value
@@ -16,6 +17,7 @@ from anygpu.program.primitives import (
     Concatenate,
     Constant,
     Contract,
+    Gather,
     Input,
     Iota,
     Permute,
@@ -34,6 +36,9 @@ _MEMORY = 3.0
 _FUNCTION = 20.0
 _CHEAP = ("add", "subtract", "multiply", "negative", "abs", "minimum", "maximum", "copysign", "real", "imag", "conj")
 _MIDDLING = ("divide", "sqrt", "reciprocal", "floor", "ceil", "trunc", "rint", "remainder", "floor_divide", "sign")
+
+#: What is saved by storing is more than this part of what its readers do anyway.
+_LITTLE = 0.1
 
 #: Columns from which a vector times a matrix is done in blocks of columns.
 _WIDE_MATRIX = 256
@@ -117,6 +122,8 @@ class _Choice:
                     seen = {use: self._asked_by(use, position, loops=loops[position])}
                 else:
                     seen = evaluations[use]
+                if isinstance(op, Gather) and position == self.program.nodes[use].inputs[1]:
+                    seen = {root: times / self._sharing(use) for root, times in seen.items()}
                 if isinstance(op, Reduce | Contract) and use not in self.stored:
                     seen = {root: times * _inner_length(self.program, use) for root, times in seen.items()}
                 for root, times in seen.items():
@@ -131,8 +138,18 @@ class _Choice:
                 continue
             total, size = sum(evaluations[position].values()), specs[position].size
             saved = (total - size) * costs[position]
-            if saved > _MEMORY * (size + total) and costs[position] > 2:
+            work = _MEMORY * sum(specs[root].size for root in evaluations[position])
+            if saved > max(_MEMORY * (size + total), _LITTLE * work) and costs[position] > 2:
                 self.stored.add(position)
+
+    def _sharing(self, gather: int) -> int:
+        """How many neighbours that one invocation moves are at the same index: those along the axes behind it."""
+        op, inputs = self.program.nodes[gather]
+        if not isinstance(op, Gather):
+            return 1
+        shape = self.program.specs[inputs[0]].shape
+        together = 4 * self.target.vector_width if self.target.scalar_invocations else 4
+        return gcd(product(shape[op.axis + 1 :]), together)
 
     def _stays_in_its_row(self, position: int, roots: Mapping[int, float]) -> bool:
         """Whether those who need it are reductions of its rows and what is made of them: they will be one kernel."""
