@@ -12,16 +12,20 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from anygpu.residency.registry import DeviceRegistry
-from benchmarks.report import options_parser, this_machine
+from benchmarks.report import options_parser, say, this_machine
 from tests.support.faults import SWIFTSHADER
 from tests.support.special_values import Tally, cases, tally
+from tests.support.special_values.programs import Case
 
 #: Functions whose differences are printed, the worst first.
 SHOWN = 40
+#: After so many programs it says how far it is; `some` are about 600.
+TOLD = 50
 
 
 def report(engine: str, device: str, found: Tally, seconds: float) -> str:
@@ -45,6 +49,14 @@ def report(engine: str, device: str, found: Tally, seconds: float) -> str:
     return "\n".join(lines)
 
 
+def told(cases: Iterable[Case], begin: float) -> Iterator[Case]:
+    """The same cases; says now and then how far it is."""
+    for number, case in enumerate(cases):
+        if number and number % TOLD == 0:
+            say(f"{number} programs, {time.perf_counter() - begin:.0f} s")
+        yield case
+
+
 def main() -> None:
     parser = options_parser(__doc__)
     parser.add_argument("--engine", required=True, help="numpy, webgpu, opencl, torch, jax")
@@ -66,7 +78,7 @@ def main() -> None:
         and (options.type is None or any(options.type == check.dtype for check in case.checks))
         and (options.form is None or options.form == case.form)
     )
-    found = tally(wanted, lambda: place.worker)
+    found = tally(told(wanted, begin), lambda: place.worker)
     seconds = time.perf_counter() - begin
     if options.json:
         text = msgspec.json.format(msgspec.json.encode(found)).decode()
