@@ -79,17 +79,24 @@ def test_bounds_follow_the_size() -> None:
         "anygpu, device": 0.011,
         "by hand, resident": 0.0101,
         "anygpu, resident": 0.0103,
+        "by hand, thread": 0.00001,
+        "anygpu, thread": 0.00009,
         "by hand, processor": 0.02,
         "anygpu, processor": 0.021,
         "by hand, round trip": 0.02,
         "anygpu, round trip": 0.021,
+        "by hand, round trip, processor": 0.03,
+        "anygpu, round trip, processor": 0.06,
     }
     long = {figure.name.split(": ")[1]: figure for figure in bare.figures(workload, best, kernels=1, software=True)}
     assert long["device, anygpu / by hand"].bound == pytest.approx(1.05)
     assert long["device, anygpu / by hand"].share > 1
-    assert long["resident call beyond bare"].bound == 100
+    # What the kernels differ by is in it.
+    assert long["resident call beyond bare"].bound is None
     assert long["resident call beyond bare"].value == pytest.approx(200)
-    best["by hand, device"] = 0.004
+    assert long["resident call beyond bare, thread"].value == pytest.approx(80)
+    assert long["round trip / bare"].share < 1
+    best["by hand, device"] = 0.0004
     short = {figure.name.split(": ")[1]: figure for figure in bare.figures(workload, best, kernels=1, software=False)}
     assert short["device, anygpu / by hand"].bound is None
     assert short["resident call beyond bare"].share > 1
@@ -97,11 +104,16 @@ def test_bounds_follow_the_size() -> None:
 
 
 def test_beside_a_load_only_processor_time_has_a_bound() -> None:
-    best = {f"{side}, {what}": 0.03 for side in ("by hand", "anygpu") for what in ("device", "resident", "round trip")}
+    figures = ("device", "resident", "thread", "round trip", "round trip, processor")
+    best = {f"{side}, {what}": 0.03 for side in ("by hand", "anygpu") for what in figures}
     best |= {"by hand, processor": 0.02, "anygpu, processor": 0.03, "NumPy": 0.01}
     found = bare.figures(WORKLOADS[0], best, kernels=1, software=True, busy=True)
     bounds = {figure.name.split(": ")[1]: figure.bound for figure in found if figure.bound is not None}
-    assert bounds == {"processor time, anygpu / by hand": pytest.approx(1.05)}
+    assert bounds == {
+        "resident call beyond bare, thread": 100,
+        "round trip, processor / bare": pytest.approx(1.1),
+        "processor time, anygpu / by hand": pytest.approx(1.05),
+    }
     assert bare.figures(WORKLOADS[0], best, kernels=1, software=False, busy=True)[1].bound == pytest.approx(1.05)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyopencl as cl
 
 from anygpu.engines.driver import Bytes, Extent
+from anygpu.engines.host_copies import copy_bytes
 from anygpu.engines.opencl.submissions import Submissions
 
 #: What kernels may expect of the first byte of memory that the user brought: NumPy's own memory begins so.
@@ -118,11 +119,11 @@ class SharedBlockMemory:
 
     def write(self, extent: Extent, data: Bytes) -> None:
         self._submissions.wait(extent.block.last_use)
-        self._bytes(extent)[:] = data
+        copy_bytes(self._bytes(extent), data)
 
     def read(self, extent: Extent, target: Bytes) -> None:
         self._submissions.wait(extent.block.last_use)
-        target[:] = self._bytes(extent)
+        copy_bytes(target, self._bytes(extent))
 
     def view(self, extent: Extent, owner: object, *, writable: bool) -> Bytes:
         self._submissions.wait(extent.block.last_use)
