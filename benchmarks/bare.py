@@ -12,7 +12,7 @@ same memory: both find in the caches what their own call left there.
 Device time has a bound where the hand-written kernel takes 5 ms or more: below, clocks are too coarse. A resident call
 may take 100 µs more than the bare one. That is judged by the processor time of the calling thread, which does not count
 what the kernels themselves differ by; by the wall clock only where the kernel takes less than a millisecond. Where the
-device is this processor, its time on a run is compared too: of all figures, other work on the machine disturbs it least.
+device is this processor, its time on a run is compared too: of all figures, other work disturbs it least.
 
 With --busy so many processes compute beside the measurement. Clocks then measure those as well: the bounds on device
 time and on round trips are on the processor's, and the others are only printed.

@@ -6,7 +6,7 @@ is the call that is faster than nine of ten, step by step, so steps do not quite
 a microsecond, which is not subtracted. The clock is the calling thread's processor time (`--wall` for the wall clock):
 other work on the machine does not count, nor does waiting for the device.
 
-With `--busy` two processes compute meanwhile.
+With `--busy` so many processes compute meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -189,9 +189,9 @@ def main() -> None:
     parser.add_argument("--only", metavar="NAME", default="matmul 128", help="the workload (default: matmul 128)")
     parser.add_argument("--calls", type=int, default=500)
     parser.add_argument("--wall", action="store_true", help="by the wall clock")
-    parser.add_argument("--busy", action="store_true", help="while two processes compute")
+    parser.add_argument("--busy", type=int, default=0, metavar="COUNT", help="so many processes compute beside it")
     options = parser.parse_args()
-    with busy_processes(2) if options.busy else nullcontext():
+    with busy_processes(options.busy):
         figures = profile(options.engine, options.only, calls=options.calls, wall=options.wall)
     publish(figures, options)
 
