@@ -9,6 +9,7 @@ import numpy as np
 import anygpu as ag
 from anygpu.array.core.expression import linearise, program_of
 from anygpu.program.graph import Program
+from anygpu.program.primitives import Attend
 
 
 def on_numpy(values: Any) -> Any:
@@ -43,6 +44,32 @@ def test_other_operations_shapes_and_lines_do_not() -> None:
 def test_zeros_of_both_signs_are_two_programs() -> None:
     x = on_numpy([1, 2])
     assert made(recorded(x, number=0.0)) != made(recorded(x, number=-0.0))
+
+
+def test_so_they_are_as_a_scale_of_attention() -> None:
+    x = on_numpy(np.ones((2, 2)))
+    for _ in range(2):
+        for zero in (0.0, -0.0):
+            op = made(ag.nn.attention(x, x, x, scale=zero)).nodes[-1].op
+            assert isinstance(op, Attend)
+            assert repr(op.scale) == repr(zero)
+
+
+def test_and_as_a_number_of_a_kernel() -> None:
+    source = "__kernel void f(__global const float *x, const float number, __global float *y) { y[0] = x[0] * number; }"
+    kernel = ag.Kernel(source, lambda x, number: x * number)
+    x = ag.asarray(np.ones(1, np.float32), device="opencl")
+    for _ in range(3):
+        for zero in (0.0, -0.0):
+            assert np.signbit(np.asarray(kernel(x, number=zero)))[0] == np.signbit(zero)
+
+
+def test_large_constants_are_not_kept() -> None:
+    data = np.arange(1000, dtype=np.float32)
+    x = on_numpy(data)
+    first = made(x + data)
+    assert made(x + data) is not first
+    assert made(x + data) == first
 
 
 def test_one_array_twice_is_another_program_than_two() -> None:

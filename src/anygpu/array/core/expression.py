@@ -18,12 +18,14 @@ from anygpu.array.core.device import ArrayDevice, Buffer
 from anygpu.program.graph import Line, Program
 from anygpu.program.graph import Recorder as GraphRecorder
 from anygpu.program.primitives import (
+    Attend,
     Binary,
     Broadcast,
     Cast,
     Concatenate,
     Constant,
     Contract,
+    Custom,
     Iota,
     Permute,
     Primitive,
@@ -176,6 +178,20 @@ _MADE: dict[tuple[Any, ...], tuple[Program, tuple[bool, ...]]] = {}
 _MOST_MADE = 256
 
 
+#: Programs with more data than that are made anew: to compare the data takes as long, and it would be kept.
+_MOST_DATA = 1024
+_WITH_MORE = (Constant, Attend, Custom)
+
+
+def _beyond_equality(op: Primitive) -> tuple[str, ...] | None:
+    """What tells this operation from an equal one: zeros of both signs are equal. `None` if it is not worth knowing."""
+    if type(op) is Constant:
+        return () if len(op.data) <= _MOST_DATA else None
+    if type(op) is Attend:
+        return (repr(op.scale),)
+    return tuple([repr(each.value) for each in op.scalars]) if type(op) is Custom else ()
+
+
 def program_of(wanted: Sequence[Value]) -> tuple[Program, list[Value], list[Value]]:
     """`linearise` of what is wanted; operations that were recorded before, on the same lines, give the same object.
 
@@ -197,6 +213,11 @@ def program_of(wanted: Sequence[Value]) -> tuple[Program, list[Value], list[Valu
         op = value.op
         if op is None:
             continue
+        if type(op) in _WITH_MORE:
+            more = _beyond_equality(op)
+            if more is None:
+                return linearise(wanted)
+            parts.append(more)
         parts.append(op)
         parts += [positions[id(each)] for each in value.inputs]
         positions[id(value)] = len(positions)
