@@ -43,7 +43,8 @@ class Panels(MatmulBody):
             "block_row": [f"{self.tile_row} + {times('block', tiling.rows)}"],
             "resume": resume,
             "load_a": [syntax.let(f"a_{i}", 1, load) for i, load in enumerate(loads)],
-            "load_b": [syntax.let(f"b_0_{j}", width, f"panel_b[{plus(strip, j)}]") for j in range(vectors)],
+            # What is added to a pointer last, and is known, is a part of the instruction that loads.
+            "load_b": [syntax.let(f"b_0_{j}", width, f"(panel_b + {strip})[{j}]") for j in range(vectors)],
             "multiply": self.multiply(1, {(i, 0): f"a_{i}" for i in numbers}),
             "keep": keep,
         }
