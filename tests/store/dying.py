@@ -13,6 +13,7 @@ import random
 import select
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -74,8 +75,11 @@ def killed_at_line(number: int, action: Callable[[], None]) -> bool:
                     os.kill(os.getpid(), signal.SIGKILL)
             return trace
 
-        sys.settrace(trace)
-        _end_with(action)
+        # Not in the main thread, which leaves to others what must not be interrupted.
+        threading.settrace(trace)
+        thread = threading.Thread(target=_end_with, args=(action,))
+        thread.start()
+        thread.join()
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         return True

@@ -104,7 +104,7 @@ def leak_on_close(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A holder that dies keeps its reference."""
-    monkeypatch.setattr("anygpu.store.store._holder_is_gone", lambda *arguments: None)
+    monkeypatch.setattr("anygpu.store.names.Names.holder_is_gone", lambda *arguments: None)
 
 
 @pytest.mark.parametrize("fault", [release_twice, evict_what_is_leased, write_in_place, leak_on_close, forget_to_count])

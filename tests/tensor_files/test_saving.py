@@ -166,8 +166,9 @@ def test_a_folder_that_cannot_be_written(path: Path) -> None:
 
 def test_what_the_dead_left_is_removed_and_what_the_living_write_is_not(path: Path) -> None:
     living = Unfinished(path.parent, like=None)
+    living.begin()
     dead = Unfinished(path.parent, like=None)
-    dead.file.close()  # the system gives its lock back, as when the process ends
+    dead.begin().close()  # the system gives its lock back, as when the process ends
     (path.parent / ".anygpu-saving-something-else").write_bytes(b"")
     save(path, {"x": np.zeros(3)})
     assert files(path.parent) == {path.name, living.path.name, ".anygpu-saving-something-else"}

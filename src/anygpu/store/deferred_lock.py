@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from anygpu.interrupts import may_be_interrupted, soon
 
 #: A call to make once the lock is held.
 Note = Callable[[], None]
+
+
+class _Gone(weakref.ref[Any]):
+    """Becomes a note when its object is gone. That is done by a function of C, which no interrupt can come into."""
+
+    __slots__ = ("bell", "note")
+
+    note: Note
+    #: Tells the lock of it, in Python: if that is interrupted, the note is found at the next use.
+    bell: weakref.ref[Any]
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
 
 class DeferredLock:
@@ -21,7 +36,8 @@ class DeferredLock:
     """
 
     def __init__(self) -> None:
-        self._notes: deque[Note] = deque()
+        self._notes: deque[Note | _Gone] = deque()
+        self._watched: set[_Gone] = set()
         self.anew()
 
     def anew(self) -> None:
@@ -49,6 +65,16 @@ class DeferredLock:
     def note(self, note: Note) -> None:
         """Make the call now if the lock is free, else when it is released. Never waits."""
         self._notes.append(note)
+        self._ring()
+
+    def note_when_gone(self, thing: object, note: Note) -> None:
+        """Make the call when the object is gone, wherever that is. The caller must hold the lock."""
+        bell = weakref.ref(thing, self._ring)
+        gone = _Gone(thing, self._notes.append)  # the last is called first
+        gone.note, gone.bell = note, bell
+        self._watched.add(gone)
+
+    def _ring(self, _: object = None) -> None:
         if not may_be_interrupted():
             self._look_again()
         if self._notes:
@@ -76,7 +102,11 @@ class DeferredLock:
 
     def _settle(self) -> None:
         while self._notes:
-            self._notes.popleft()()
+            note = self._notes.popleft()
+            if isinstance(note, _Gone):
+                self._watched.discard(note)
+                note = note.note
+            note()
 
     def _look_again(self) -> None:
         # A call may have been deferred between the last look and the release.

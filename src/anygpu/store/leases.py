@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from anygpu.errors import NotHeld
@@ -24,31 +24,35 @@ def label_of(holder: Holder) -> str:
 class Lease:
     """Keeps a tensor on the device until it is released: by `with`, by `release()`, or when it is collected."""
 
-    def __init__(self, tensor: Tensor, holder: str) -> None:
+    def __init__(self, tensor: Tensor, holder: str, end: Callable[[], None]) -> None:
+        """`end` is for the store to call, once or twice: it ends the lease at the first time."""
         self._tensor = tensor
         self.holder = holder
         self.name = tensor.name
-        entry = tensor._entry
-        #: Runs at most once. The finalizer may run on any thread, so it only leaves a note.
-        self._end = weakref.finalize(self, entry.store._lease_is_over, entry, holder)
-        self._end.atexit = False
+        #: Empty once it was released.
+        self._right = [True]
+        self._end = end
 
     @property
     def tensor(self) -> Tensor:
-        if not self._end.alive:
+        if not self._right:
             raise NotHeld(self.name, self.holder)
         return self._tensor
 
     @property
     def active(self) -> bool:
-        return self._end.alive
+        return bool(self._right)
 
     def release(self) -> None:
         """Raises `NotHeld` when it was released before."""
-        if self._end.detach() is None:
+        if not self._right:
             raise NotHeld(self.name, self.holder)
-        entry = self._tensor._entry
-        entry.store._lease_is_over(entry, self.holder)
+        # In this order: what was begun and interrupted can be done again.
+        self._tensor._entry.store._later(self._end)
+        try:
+            self._right.pop()
+        except IndexError:  # by another thread just now
+            raise NotHeld(self.name, self.holder) from None
 
     def __enter__(self) -> Tensor:
         return self.tensor
@@ -56,7 +60,7 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._end.alive:
+        if self._right:
             self.release()
 
     def __repr__(self) -> str:

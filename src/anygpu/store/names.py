@@ -85,13 +85,22 @@ class Names:
 
     # -- references
 
-    def end_lease(self, entry: Entry, holder: str) -> None:
+    def end_lease(self, entry: Entry, holder: str, right: list[bool]) -> None:
+        """End one lease; `right` is its own, and empty afterwards."""
+        if not right:
+            return
+        right.clear()
         count = entry.leases.get(holder, 0)
         if count > 1:
             entry.leases[holder] = count - 1
         else:
             entry.leases.pop(holder, None)
         self.free_if_unheld(entry)
+
+    def holder_is_gone(self, entry: Entry, holder: str) -> None:
+        if holder in entry.holders:
+            entry.holders.remove(holder)
+            self.free_if_unheld(entry)
 
     def free_if_unheld(self, entry: Entry) -> None:
         if entry.is_held or entry.released:

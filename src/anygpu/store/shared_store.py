@@ -40,6 +40,7 @@ import numpy as np
 
 from anygpu._typing import HostArray
 from anygpu.errors import InvalidOption, NameTaken, StoreClosed, StoreError, UnknownTensor, Unsupported
+from anygpu.interrupts import soon, uninterrupted, whole
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.primitives import Spec
 from anygpu.store import segments
@@ -96,6 +97,10 @@ def open_shared(name: str, *, within: Path | None = None) -> SharedTensors:
         message = "shared stores are not supported on Windows yet."
         raise Unsupported("shared stores", "Windows", instead=instead, message=message)
     path = _path(name, within)
+    return uninterrupted(lambda: _opened(name, path))
+
+
+def _opened(name: str, path: Path) -> SharedTensors:
     for _ in range(_TRIES):
         # The last process may remove the folder between any two steps. Then it is created again.
         with contextlib.suppress(FileNotFoundError):
@@ -136,14 +141,40 @@ class SharedTensors:
         return self._folder.path
 
     def names(self) -> tuple[Key, ...]:
-        with self._using():
+        with self._mutex:
+            self._check_usable()
+            if self._folder.changed_at(_DIRECTORY) == self._known_at:
+                return tuple(self._entries)
+        return uninterrupted(self._names)
+
+    def _names(self) -> tuple[Key, ...]:
+        with self._mutex, self._using():
             self._directory()
             return tuple(self._entries)
 
     def find(self, key: Key) -> Found | None:
         """The tensor as it is now, without a copy. Later publications do not change it, they make others."""
+        # What was looked up before needs no file to be opened, which an interrupt could leave open.
+        known, found = self._found_before(key)
+        return found if known else uninterrupted(lambda: self._find(key))
+
+    def _found_before(self, key: Key) -> tuple[bool, Found | None]:
+        """Whether it is known without opening a file, and what is known then."""
+        with self._mutex:
+            self._check_usable()
+            if self._folder.changed_at(_DIRECTORY) != self._known_at:
+                return False, None
+            entry = self._entries.get(key)
+            if entry is None:
+                return True, None
+            memory = self._maps.get(entry.segment)
+            if memory is None:
+                return False, None
+            return True, Found(segments.tensor(memory, entry), entry.owner, entry.hash, entry.version)
+
+    def _find(self, key: Key) -> Found | None:
         for _ in range(_TRIES):
-            with self._using():
+            with self._mutex, self._using():
                 self._directory()
                 entry = self._entries.get(key)
                 if entry is None:
@@ -180,7 +211,13 @@ class SharedTensors:
             _check_texts(key, owner, given.get(key, ""))
         if not tensors:
             return {}
-        arrays = {key: self._on_host(values) for key, values in tensors.items()}
+        # By the caller's own thread: this may be code of a user.
+        return self._publish_all({key: self._on_host(values) for key, values in tensors.items()}, owner, given)
+
+    @whole
+    def _publish_all(
+        self, arrays: dict[AnyKey, HostArray], owner: str, given: Mapping[AnyKey, str]
+    ) -> dict[AnyKey, HostArray]:
         specs = {key: Spec(values.shape, _checked_dtype(key, values)) for key, values in arrays.items()}
         while True:
             twins = {key: twin for key in arrays if (twin := self._twin(arrays[key], specs[key], given.get(key, "")))}
@@ -206,6 +243,7 @@ class SharedTensors:
                 }
             self._discard(written.name)  # another process removed the equal tensor: try again, with a copy
 
+    @whole
     def reserve(self, shape: Sequence[int], dtype: DType | str) -> Segment:
         """Memory to write the values into directly; then `publish` it, or `discard` it."""
         if not _is_dtype(dtype):
@@ -213,23 +251,28 @@ class SharedTensors:
         spec = Spec(tuple(map(operator.index, shape)), dtype)
         if min(spec.shape, default=0) < 0 or not fits_anywhere(spec.shape, dtype):
             raise InvalidOption(f"no tensor has the shape {spec.shape}.")
-        with self._using(), self._folder.locked():
+        with self._mutex, self._using(), self._folder.locked():
             name, descriptor = segments.create(self._folder)
         try:
-            return segments.writable(name, descriptor, spec)
+            segment = segments.writable(name, descriptor, spec)
         except BaseException:
             self._discard(name)
             raise
+        # Also when its caller was interrupted before having it.
+        weakref.finalize(segment, _discard_forgotten, weakref.ref(self), name).atexit = False
+        return segment
 
+    @whole
     def discard(self, segment: Segment) -> None:
         """Give reserved memory back. Nothing happens to what was published."""
         segment.seal()
-        with self._using():
+        with self._mutex, self._using():
             self._discard(segment.name)
 
+    @whole
     def remove(self, key: Key) -> None:
         """Remove a tensor. Processes that have mapped it keep it; its memory is freed with the last of them."""
-        with self._using(), self._folder.locked():
+        with self._mutex, self._using(), self._folder.locked():
             directory = self._directory()
             if key not in self._entries:
                 alike = difflib.get_close_matches(
@@ -238,22 +281,24 @@ class SharedTensors:
                 raise UnknownTensor(key[-1], self.name, alike)
             self._replace(directory, directory.without(frozenset([key])))
 
+    @whole
     def in_use(self, key: Key) -> bool:
         """Whether a living process has an array of it, or of a tensor that was published together with it."""
-        with self._using(), self._folder.locked():
+        with self._mutex, self._using(), self._folder.locked():
             self._directory()
             entry = self._entries.get(key)
             return entry is not None and self._folder.held(entry.segment)
 
     def changed(self) -> bool:
         """Whether other processes have published or removed a tensor since the last call. Costs some microseconds."""
-        with self._using():
+        with self._mutex, self._using():
             now = self._folder.changed_at(_DIRECTORY)
             told, self._told = self._told, now
             return now != told
 
+    @whole
     def statistics(self) -> Sharing:
-        with self._using():
+        with self._mutex, self._using():
             with self._folder.locked():
                 processes = sum(name.startswith(_HOLDER) and self._folder.held(name) for name in self._folder.names())
             entries = self._directory().entries
@@ -265,6 +310,7 @@ class SharedTensors:
                 crossings=tuple(self._crossings),
             )
 
+    @whole
     def close(self) -> None:
         """Detach. The last process removes the store; mapped arrays stay valid."""
         with self._mutex:
@@ -278,20 +324,23 @@ class SharedTensors:
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[None]:
-        with self._mutex:
-            if not self._leave.alive:
-                raise StoreClosed(self.name)
-            if os.getpid() != self._process:
-                raise StoreError(
-                    f"the shared store {self.name} was opened before this process was forked. Call open_shared() here."
-                )
-            try:
-                yield
-            except FileNotFoundError as error:
-                raise StoreError(
-                    f"{self._folder.path} was removed while it was in use. Tensors that were found stay valid; "
-                    "open the store again for others."
-                ) from error
+        """The caller must hold the lock."""
+        self._check_usable()
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise StoreError(
+                f"{self._folder.path} was removed while it was in use. Tensors that were found stay valid; "
+                "open the store again for others."
+            ) from error
+
+    def _check_usable(self) -> None:
+        if not self._leave.alive:
+            raise StoreClosed(self.name)
+        if os.getpid() != self._process:
+            raise StoreError(
+                f"the shared store {self.name} was opened before this process was forked. Call open_shared() here."
+            )
 
     def _directory(self) -> Directory:
         """The current directory, read again only if it has changed."""
@@ -315,7 +364,7 @@ class SharedTensors:
 
     def _commit(self, entries: list[Entry], borrowed: frozenset[str] = frozenset()) -> tuple[Entry, ...] | None:
         """The entries as they are in the directory now, or None where a borrowed segment is gone."""
-        with self._using(), self._folder.locked():
+        with self._mutex, self._using(), self._folder.locked():
             directory = self._directory()
             self._require_free([entry.key for entry in entries], entries[0].owner if entries else "")
             if not borrowed <= directory.segments():
@@ -331,12 +380,13 @@ class SharedTensors:
             if there is not None and there.owner != owner:
                 raise NameTaken(key[-1], there.owner)
 
+    @whole
     def _publish_segment(self, key: Key, segment: Segment, owner: str, hash: str) -> HostArray:
         """The values of a segment that this process has reserved and filled."""
         _check_texts(key, owner, hash)
         if segment.published:
             raise InvalidOption(f"the segment for {key} was published or discarded before. Reserve another.")
-        with self._using():
+        with self._mutex, self._using():
             try:
                 memory = self._map(segment.name)
             except FileNotFoundError:
@@ -349,7 +399,7 @@ class SharedTensors:
         offsets, nbytes = segments.layout(specs)
         if not arrays:
             return _Written()
-        with self._using(), self._folder.locked():
+        with self._mutex, self._using(), self._folder.locked():
             self._directory()
             self._require_free(keys, owner)  # before the time is spent
             name, descriptor = segments.create(self._folder)
@@ -368,7 +418,7 @@ class SharedTensors:
         """A tensor with the same bytes, which is there already. The hash only says where to look."""
         if not hash:
             return None
-        with self._using():
+        with self._mutex, self._using():
             alike = [
                 entry
                 for entry in self._directory().entries
@@ -389,7 +439,7 @@ class SharedTensors:
 
     def _discard(self, name: str) -> None:
         """Unless the directory has it: an interruption may come when a publication is as good as done."""
-        with contextlib.suppress(StoreError), self._using(), self._folder.locked():
+        with contextlib.suppress(StoreError), self._mutex, self._using(), self._folder.locked():
             if name and name not in self._directory().segments():
                 self._folder.remove(name)
 
@@ -495,6 +545,13 @@ def _tidy(folder: PrivateFolder) -> bool:
             if name.startswith(segments.PREFIX) and name not in wanted and not folder.held(name):
                 folder.remove(name)
     return True
+
+
+def _discard_forgotten(shared: weakref.ref[SharedTensors], name: str) -> None:
+    found = shared()
+    if found is not None and found._process == os.getpid():
+        # Later, because a finalizer may run where the lock is taken.
+        soon(functools.partial(found._discard, name))
 
 
 def _leave(folder: PrivateFolder, holder: str, descriptor: int, process: int) -> None:

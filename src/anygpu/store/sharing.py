@@ -34,15 +34,18 @@ class SharedNames:
         return HostBytes(shared, "shared")
 
     def news(self, key: Key, *, here: bool) -> Found | None:
-        """The tensor that others have published under the name since the last look; `None` if there is none.
+        """The tensor that others have published under the name since the last `seen`; `None` if there is none.
 
         Everything is new to a store that has no tensor of that name, or none any more.
         """
         found = self._shared.find(key)
         if found is None or (here and found.version == self._versions.get(key)):
             return None
-        self._versions[key] = found.version
         return found
+
+    def seen(self, key: Key, found: Found) -> None:
+        """The store has taken that tensor."""
+        self._versions[key] = found.version
 
     def keys(self) -> Sequence[Key]:
         return self._shared.names()

@@ -6,7 +6,8 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -33,6 +34,7 @@ from anygpu.store.namespaces import Namespace
 from anygpu.store.policy import Mode
 from anygpu.store.prefetching import Prefetcher
 from anygpu.store.report import CopyKind, Counters, Report, Statistics
+from anygpu.store.shared_store import Found
 from anygpu.store.sharing import SharedNames
 from anygpu.store.statistics import statistics_of
 from anygpu.store.tensor import Tensor, tensor_of
@@ -90,7 +92,7 @@ class Store:
             self._new_entry, handle, self._names, self._tiers, self._deduplication, self._guard, self._counters
         )
         self._prefetcher = Prefetcher(self._prefetch)
-        self._shared_names = SharedNames(self.name) if shared else None
+        self._shared_names = uninterrupted(lambda: SharedNames(self.name)) if shared else None
         _stores.add(self)
 
     @property
@@ -155,6 +157,7 @@ class Store:
         entry = self._insertion.put_host(key, source, owner, claimed_hash=claimed_hash, hashing=self._hash)
         return tensor_of(entry)
 
+    @whole
     def open(
         self,
         path: str | os.PathLike[str],
@@ -244,7 +247,7 @@ class Store:
                 if label not in entry.holders:
                     entry.holders.add(label)
                     if not isinstance(holder, str):
-                        weakref.finalize(holder, _holder_is_gone, weakref.ref(self), entry, label).atexit = False
+                        self._guard.note_when_gone(holder, partial(self._names.holder_is_gone, entry, label))
             return tensor_of(entry)
 
     @whole
@@ -254,14 +257,15 @@ class Store:
         key = self._key(namespace, name)
         with self._guard:
             entry = self._names.find(key)
+            end = partial(self._names.end_lease, entry, label, [True])
             entry.leases[label] = entry.leases.get(label, 0) + 1
-            lease = Lease(tensor_of(entry), label)
             try:
                 self._bring(entry)
             except BaseException:
-                lease._end.detach()
-                self._names.end_lease(entry, label)
+                end()
                 raise
+            lease = Lease(tensor_of(entry), label, end)
+            self._guard.note_when_gone(lease, end)
             return lease
 
     @whole
@@ -477,8 +481,8 @@ class Store:
         with self._reading():
             return tuple(sorted({*entry.holders, *entry.leases}))
 
-    def _lease_is_over(self, entry: Entry, holder: str) -> None:
-        self._guard.note(lambda: self._names.end_lease(entry, holder))
+    def _later(self, note: Callable[[], None]) -> None:
+        self._guard.note(note)
 
     def _reading(self) -> threading.Lock:
         """The lock, for reading one thing: an interrupt releases it and leaves nothing half done."""
@@ -511,15 +515,25 @@ class Store:
     def _key(self, namespace: Path, name: str) -> Key:
         """The key of a name, after importing what other processes have published under it."""
         key = key_of(namespace, name)
-        if self._shared_names is not None:
-            with self._reading():
-                self._names.check_open()
-                here = key in self._names.entries
-            found = self._shared_names.news(key, here=here)
-            if found is not None:
-                source = HostBytes(found.values, "shared")
-                self._put_host(name, source, owner=found.owner, namespace=namespace, claimed_hash=found.hash or None)
+        if self._shared_names is not None and self._news(key) is not None:
+            uninterrupted(lambda: self._take_news(key))
         return key
+
+    def _news(self, key: Key) -> Found | None:
+        if self._shared_names is None:
+            return None
+        with self._reading():
+            self._names.check_open()
+            here = key in self._names.entries
+        return self._shared_names.news(key, here=here)
+
+    def _take_news(self, key: Key) -> None:
+        found = self._news(key)
+        if found is not None and self._shared_names is not None:
+            self._shared_names.seen(key, found)
+            source = HostBytes(found.values, "shared")
+            claimed_hash = found.hash or None
+            self._put_host(key[-1], source, owner=found.owner, namespace=key[:-1], claimed_hash=claimed_hash)
 
     def _publish(self, entry: Entry) -> None:
         """Publish the current content to other processes. It crosses through the host, which is counted."""
@@ -535,19 +549,6 @@ class Store:
         with self._guard:
             if content.tensors:
                 self._tiers.set_backing(content, source)
-
-
-def _holder_is_gone(store: weakref.ref[Store], entry: Entry, label: str) -> None:
-    """The finalizer of a holder, which never waits."""
-    found = store()
-    if found is not None:
-
-        def let_go() -> None:
-            if label in entry.holders:
-                entry.holders.remove(label)
-                found._names.free_if_unheld(entry)
-
-        found._guard.note(let_go)
 
 
 def _bytes(name: str, wanted: int | str | None) -> int | None:

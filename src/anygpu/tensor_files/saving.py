@@ -97,7 +97,7 @@ def _save_file(target: Path, tensors: list[_Tensor], metadata: Mapping[str, str]
     clear_unfinished(target.parent)
     new = Unfinished(target.parent, like=_existing(target))
     try:
-        found = _write(new.file, tensors, metadata, hashes)
+        found = _write(new.begin(), tensors, metadata, hashes)
         new.take_name(target)
     finally:
         new.abandon()
@@ -118,6 +118,7 @@ def _save_folder(
     found: dict[str, str] = {}
     names: list[str] = []
     try:
+        file_of_index = index.begin()
         for number, group in enumerate(groups, 1):
             names.append(part_name(index.token, number, len(groups)))
             with new_file(folder / names[-1], like) as file:
@@ -127,7 +128,7 @@ def _save_folder(
         where = {each.name: name for name, group in zip(names, groups, strict=True) for each in group}
         total = sum(each.nbytes for each in tensors)
         text = msgspec.json.encode({"metadata": {"total_size": total, REPLACED: replaced}, "weight_map": where})
-        write_all(index.file, memoryview(msgspec.json.format(text, indent=2)))
+        write_all(file_of_index, memoryview(msgspec.json.format(text, indent=2)))
         index.take_name(folder / INDEX)
     finally:
         # After a failure this removes the new files, after success the old ones: those that the index does not name.

@@ -27,36 +27,48 @@ class Unfinished:
     """A file that is being written. `token` is in its name, and in those of other files that belong to it."""
 
     def __init__(self, folder: Path, *, like: os.stat_result | None) -> None:
-        """A new file in the folder, with the permissions of the file that it replaces."""
+        """For a new file in the folder, with the permissions of the file that it replaces."""
+        self._folder = folder
+        self._like = like
+        self._name()
+        self._file: io.FileIO | None = None
+
+    def _name(self) -> None:
+        self.token = secrets.token_hex(8)
+        self.path = self._folder / f".anygpu-saving-{self.token}"
+
+    def begin(self) -> io.FileIO:
+        """Create the file. The caller must call `abandon` in the end, also when this raises."""
         while True:
-            self.token = secrets.token_hex(8)
-            self.path = folder / f".anygpu-saving-{self.token}"
-            self.file = new_file(self.path, like)
-            if self._locked():
-                return
-            self.file.close()
+            self._file = file = new_file(self.path, self._like)
+            if self._locked(file):
+                return file
+            file.close()
+            self._name()
 
     def take_name(self, target: Path) -> None:
         """Complete the file: flush it, rename it, and flush the folder."""
-        sync_file(self.file)
+        assert self._file is not None, "it was begun"
+        sync_file(self._file)
         if sys.platform == "win32":
-            self.file.close()  # Windows renames no open file
+            self._file.close()  # Windows renames no open file
         self.path.replace(target)
-        self.file.close()
+        self._file.close()
         sync_folder(target.parent)
 
     def abandon(self) -> None:
         """May be called after `take_name`, and then does nothing."""
-        self.file.close()
+        if self._file is not None:
+            self._file.close()
         self.path.unlink(missing_ok=True)
 
-    def _locked(self) -> bool:
+    def _locked(self, file: io.FileIO) -> bool:
         """Lock the file; `False` if another process removed it as a leftover just before."""
         if sys.platform != "win32":
             with contextlib.suppress(OSError):  # a file system without locks: no other process can lock it either
-                fcntl.flock(self.file, fcntl.LOCK_EX)
+                fcntl.flock(file, fcntl.LOCK_EX)
         try:
-            return os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
+            return os.path.samestat(os.fstat(file.fileno()), self.path.stat())
         except FileNotFoundError:
             return False
 
