@@ -30,6 +30,14 @@ def uninterrupted(call: Callable[[], T]) -> T:
     return _elsewhere(call) if may_be_interrupted() else call()
 
 
+def completed(call: Callable[[], T]) -> T:
+    """As `uninterrupted`, but a caller who is interrupted leaves only when the call has come to its end, or not begun.
+
+    For what is short and has to be taken back afterwards.
+    """
+    return _elsewhere(call, patient=True) if may_be_interrupted() else call()
+
+
 def whole(method: Callable[P, T]) -> Callable[P, T]:
     """A method that comes to its end also when its caller is interrupted."""
 
@@ -46,6 +54,26 @@ def soon(call: Callable[[], object]) -> None:
     """On another thread, and nobody waits for it. It must not raise."""
     with contextlib.suppress(RuntimeError):  # the interpreter is about to end
         _thread.start_new_thread(_run, (call,))
+
+
+def is_of_a_handler(error: BaseException) -> bool:
+    """Whether the handler of a signal has raised it, as an alarm of the user's does: it is no function's own.
+
+    It is told by the handler's frame in the traceback, which takes microseconds.
+    """
+    if not may_be_interrupted():
+        return False
+    import signal  # only now: it is rarely needed
+
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(getattr(each, "__func__", each), "__code__", None) for each in handlers if callable(each)}
+    codes.discard(None)
+    trace = error.__traceback__ if codes else None
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 class Taken:
@@ -94,7 +122,7 @@ def _forget_this_thread() -> None:
         threading._active.pop(_thread.get_ident(), None)  # type: ignore[attr-defined]
 
 
-def _elsewhere(call: Callable[[], T]) -> T:
+def _elsewhere(call: Callable[[], T], *, patient: bool = False) -> T:
     done = _thread.allocate_lock()
     done.acquire()
     # Taken out of these lists by whoever uses it: the thread may live on for a moment, and must hold nothing then.
@@ -105,7 +133,8 @@ def _elsewhere(call: Callable[[], T]) -> T:
 
     def run() -> None:
         try:
-            values.append(context.run(calls.pop()))
+            if calls:
+                values.append(context.run(calls.pop()))
         except BaseException as error:  # noqa: BLE001 - it is the caller's
             errors.append(error)
         finally:
@@ -117,10 +146,29 @@ def _elsewhere(call: Callable[[], T]) -> T:
     except RuntimeError:  # the interpreter is about to end
         return call()
     del call
-    done.acquire()
+    if patient:
+        try:
+            with done:  # it can be waited for again
+                pass
+        except BaseException:
+            if not _taken_back(calls):
+                with done:
+                    pass
+            raise
+    else:
+        done.acquire()
     if errors:
         try:
             raise errors[0]
         finally:
             errors.clear()  # the traceback has this frame
     return values.pop()
+
+
+def _taken_back(calls: list[Callable[[], T]]) -> bool:
+    """Whether the other thread had not begun with it, and will not."""
+    try:
+        calls.pop()
+    except IndexError:
+        return False
+    return True

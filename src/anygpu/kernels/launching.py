@@ -15,6 +15,7 @@ import msgspec
 from anygpu.array.trace.tracing import record
 from anygpu.codegen.custom.reflection import Length, Reflected
 from anygpu.errors import InvalidOption
+from anygpu.interrupts import is_of_a_handler
 from anygpu.kernels.arguments import Given, Number, scalars_of
 from anygpu.kernels.comparing import Tolerance
 from anygpu.kernels.shapes import Grid, Results, group_for, groups_for, invocations, numbers_for, result_shapes
@@ -141,7 +142,9 @@ class Launcher:
             return None
         try:
             program = record(partial(self.reference, **numbers_for(self.reference, numbers)), *inputs)
-        except Exception:  # noqa: BLE001 - the user's function on arrays that have no values: it may raise anything
+        except Exception as error:  # the user's function on arrays that have no values: it may raise anything
+            if is_of_a_handler(error):
+                raise
             return None
         # A kernel in there is something to be compared with, and cannot stand for this one.
         return None if any(isinstance(node.op, Custom) for node in program.nodes) else program

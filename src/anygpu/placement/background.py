@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
 
 Job = Callable[[], None]
+
+_log = logging.getLogger(__name__)
 
 #: How long the end of Python waits for a library that must not be interrupted.
 _PATIENCE = 30.0
@@ -95,6 +98,8 @@ class Background:
                 return
             try:
                 job()
+            except Exception:  # noqa: BLE001 - one job must not cost the others their thread
+                _log.exception("a job in the background failed")
             finally:
                 with self._idle:
                     self._waiting -= 1

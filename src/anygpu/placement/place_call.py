@@ -15,6 +15,7 @@ from anygpu.array.core.expression import Value
 from anygpu.errors import AnyGPUError, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.hardware.device import DeviceKind
+from anygpu.interrupts import is_of_a_handler
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.check import check_now, hear_numpy, judge_returned
@@ -254,7 +255,7 @@ def run_at(call: Call, choice: Choice, timer: PhaseTimer, attempts: tuple[Attemp
         raise
     except Exception as error:
         # The program's own error, such as a position outside of its axis.
-        if call.site.chooser.baseline != "numpy" or call.site.has_anygpu_arrays:
+        if call.site.chooser.baseline != "numpy" or call.site.has_anygpu_arrays or is_of_a_handler(error):
             raise
         kind = type(error).__name__
     return _on_baseline_instead(call, f"{name} met a {kind}, which NumPy raises with its own message.", timer, attempts)

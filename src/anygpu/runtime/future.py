@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import concurrent.futures
 import contextlib
@@ -15,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from anygpu.receipts import Receipt
+from anygpu.runtime.future_lock import FutureLock
 from anygpu.runtime.waiting import Waiters, Waiting
 
 #: Finished tasks that an event loop is told about in one turn, so that it can do other things in between.
@@ -30,16 +30,6 @@ def _call_back(function: Callable[[Any], object], future: Future) -> None:
         _log.exception("the callback %r of a task raised an error", function)
 
 
-class _Lock(_thread.RLock):  # type: ignore[misc]
-    """Replaces a `threading.Condition`, whose `with` can be interrupted between acquiring its lock and entering."""
-
-    def notify_all(self) -> None:
-        """Does nothing: waiters are called back instead."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return False
-
-
 class Future(concurrent.futures.Future[Any]):
     """The result of a task, some day: `future.result()`, or `await future`.
 
@@ -49,7 +39,7 @@ class Future(concurrent.futures.Future[Any]):
 
     def __init__(self, cancel: Callable[[Future], bool], awaited: Callable[[Future, bool], None] | None = None) -> None:
         super().__init__()
-        self._condition = _Lock()  # type: ignore[assignment]
+        self._condition = FutureLock()  # type: ignore[assignment]
         self._cancel_task = cancel
         self._tell_awaited = awaited
         self._waiters = Waiters(self)
@@ -112,6 +102,48 @@ class Future(concurrent.futures.Future[Any]):
         self._is_awaited = True
         if self._tell_awaited is not None:
             self._tell_awaited(self, soon)
+
+    # -- for lanes, which must not wait for a thread that was interrupted. Otherwise as in `concurrent.futures`
+
+    def set_result(self, result: Any) -> None:
+        lock = self._changing()
+        try:
+            with self._condition:
+                self._check_open()
+                self._result, self._state = result, "FINISHED"
+                for waiter in self._waiters:
+                    waiter.add_result(self)
+        finally:
+            lock.changed()
+        self._invoke_callbacks()  # type: ignore[attr-defined]
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        lock = self._changing()
+        try:
+            with self._condition:
+                self._check_open()
+                self._exception, self._state = exception, "FINISHED"
+                for waiter in self._waiters:
+                    waiter.add_exception(self)
+        finally:
+            lock.changed()
+        self._invoke_callbacks()  # type: ignore[attr-defined]
+
+    def set_running_or_notify_cancel(self) -> bool:
+        lock = self._changing()
+        try:
+            return super().set_running_or_notify_cancel()
+        finally:
+            lock.changed()
+
+    def _changing(self) -> FutureLock:
+        lock: FutureLock = self._condition  # type: ignore[assignment]
+        lock.change()
+        return lock
+
+    def _check_open(self) -> None:
+        if self._state not in ("PENDING", "RUNNING"):
+            raise concurrent.futures.InvalidStateError(f"{self._state}: {self!r}")
 
     def cancel(self) -> bool:
         """Whether the task will not deliver: it waited still, or runs in pieces and stops after this one."""

@@ -61,6 +61,7 @@ class Intake:
         self._bell: queue.SimpleQueue[_Ring] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._over = False
 
     def __len__(self) -> int:
         return len(self._items)
@@ -92,7 +93,7 @@ class Intake:
 
     def _start(self) -> None:
         with self._starting:
-            if self._thread is None:
+            if self._thread is None and not self._over:  # one that was interrupted may come here late
                 thread = threading.Thread(target=self._watch, name="anygpu-intake", daemon=True)
                 thread.start()
                 self._thread = thread
@@ -104,16 +105,16 @@ class Intake:
 
     def close(self) -> None:
         """End the thread and wait for it."""
+        self.end()
         thread = self._thread
-        if thread is not None:
-            self._bell.put("over")
-            if thread is not threading.current_thread():
-                thread.join(5)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(5)
 
     def end(self) -> None:
         """End the thread without waiting for it."""
-        if self._thread is not None:
-            self._bell.put("over")
+        with self._starting:
+            self._over = True
+        self._bell.put("over")
 
     def _watch(self) -> None:
         while (ring := self._bell.get()) != "over":

@@ -10,6 +10,7 @@ from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
 from anygpu.errors import Overloaded, QueueFull
+from anygpu.interrupts import is_of_a_handler
 from anygpu.progress import Progress, showing
 from anygpu.receipts import Receipt
 from anygpu.runtime.future import Future
@@ -136,7 +137,9 @@ def _submitted(
                 time.sleep(_LOOK_AGAIN)
             else:
                 return error
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
+            if is_of_a_handler(error):  # not the item's own
+                raise
             return error
 
 

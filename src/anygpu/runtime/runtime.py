@@ -15,6 +15,7 @@ from typing import Any, Self, Unpack
 
 from anygpu.errors import InvalidOption
 from anygpu.fallback_warnings import users_line
+from anygpu.interrupts import whole
 from anygpu.placement.known import Known, KnownFunctions
 from anygpu.placement.offload import Calls, Offloaded, Result, check_callable, check_function, known_of, unwrapped
 from anygpu.placement.options import CallOptions, Options, TaskOptions, check_names, options
@@ -159,6 +160,7 @@ class Runtime:
         """Take no more tasks, and wait for those that were submitted; whether all were done in time."""
         return self._scheduler.drain(timeout)
 
+    @whole
     def close(self, timeout: float | None = _PATIENCE) -> None:
         """Take no more tasks, cancel those that wait, and wait so long for those that run. May be called twice.
 

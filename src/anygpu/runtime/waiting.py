@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Any, Protocol
 from weakref import ref
 
+from anygpu.runtime.future_lock import Bell
+
 
 class Awaitable(Protocol):
     """A future that is told when a lane thread waits for it."""
@@ -83,6 +85,9 @@ class Waiters(list[Any]):
         self._future = ref(future)
 
     def append(self, waiter: Any) -> None:
+        if isinstance(waiter.event, threading.Event):
+            # Nobody tells it anything before it is in all lists.
+            waiter.event = Bell()
         super().append(waiter)
         future = self._future()
         if future is not None:

@@ -27,6 +27,7 @@ from anygpu.array.trace.traced import (
     same,
 )
 from anygpu.errors import AnyGPUError, ValueNeeded
+from anygpu.interrupts import is_of_a_handler
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 
@@ -77,7 +78,10 @@ def attempt_to_trace(search: CaptureSearch, attempt: TraceAttempt, views: bool) 
     except AnyGPUError as error:
         line = error.line if isinstance(error, ValueNeeded) else None
         return Failure(NotTraceable(tracer.reason or _reason(error), line), tracer.asked_of_known)
-    except Exception as error:  # noqa: BLE001 - the user's own, whatever it is: the function itself raises it again
+    except Exception as error:
+        if is_of_a_handler(error):
+            raise
+        # The user's own, whatever it is: the function itself raises it again.
         if tracer.reason is not None:
             return Failure(NotTraceable(tracer.reason), tracer.asked_of_known)
         # It may be because of what stands there instead; when nothing does, it is the function's own.
