@@ -6,7 +6,6 @@ a chunk runs, and the state machine of tasks what follows a failure.
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from anygpu.array.trace.tracing import trace
 from anygpu.engines.numpy import lowering
 from anygpu.errors import AnyGPUError, InvalidOption, Unsupported, text_of
 from anygpu.fallback_warnings import ran_on_host
+from anygpu.interrupts import is_of_a_handler
 from anygpu.placement.executing import Executing
 from anygpu.placement.planner import Planner, lacking
 from anygpu.placement.retry import LockedTask, recover
@@ -223,12 +223,16 @@ class ChunkExecutor:
                 return None
             whole = stream.values[position]
             shapes.append(self._part_of(whole, number, 0, length))
-        # Whatever it raises for a chunk, the program of the whole is right.
-        with contextlib.suppress(Exception), Executing():
-            found = trace(stream.function, tuple(shapes), {}, precision=self._options.precision, views=False)
-            if isinstance(found, Traced) and self._uses_the_same(found, shapes):
-                is_plain = returned_by(found) == list(range(len(found.program.outputs)))
-                return found.program if is_plain else None
+        try:
+            with Executing():
+                found = trace(stream.function, tuple(shapes), {}, precision=self._options.precision, views=False)
+                if isinstance(found, Traced) and self._uses_the_same(found, shapes):
+                    is_plain = returned_by(found) == list(range(len(found.program.outputs)))
+                    return found.program if is_plain else None
+        except Exception as error:
+            if is_of_a_handler(error):
+                raise
+            # Whatever it raises for a chunk, the program of the whole is right.
         return None
 
     def _uses_the_same(self, found: Traced, shapes: Sequence[HostArray]) -> bool:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from anygpu.interrupts import completed
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
@@ -21,53 +23,70 @@ class Stopped(Exception):
 
 
 class Stages:
-    """The shared state of the stages: whether they go on, and the first error."""
+    """The shared state of the stages: whether they go on, and the first error.
+
+    Nobody waits for a lock here: the caller may be interrupted at any moment, and the other threads have to go on.
+    """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
         self.over = False
-        self.error: BaseException | None = None
+        self._errors: list[BaseException] = []
+        #: What stages wait for.
+        self.queues: list[SimpleQueue[Any]] = []
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._errors[0] if self._errors else None
 
     def stop(self, error: BaseException | None = None) -> None:
-        with self.changed:
-            if self.error is None and not self.over:
-                self.error = error
-            self.over = True
-            self.changed.notify_all()
+        if error is not None and not self.over:
+            self._errors.append(error)
+        self.over = True
+        for queue in self.queues:
+            queue.put(None)  # whoever waits there looks whether it is over
+
+
+#: Behind the last item.
+_END = object()
 
 
 class Channel(Generic[Item]):
-    """A bounded queue between two stages."""
+    """A bounded queue from one stage to another."""
 
     def __init__(self, stages: Stages, most: int, first: Iterable[Item] = ()) -> None:
         self._stages = stages
-        self._most = most
-        self._items = deque(first)
-        self._closed = False
+        self._items: SimpleQueue[Any] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for item in first:
+            self._items.put(item)
+        for _ in range(most - self._items.qsize()):
+            self._room.put(None)
+        stages.queues += (self._items, self._room)
 
     def put(self, item: Item) -> None:
-        with self._stages.changed:
-            self._stages.changed.wait_for(lambda: self._stages.over or len(self._items) < self._most)
-            if self._stages.over:
-                raise Stopped
-            self._items.append(item)
-            self._stages.changed.notify_all()
+        self._next(self._room)
+        self._items.put(item)
 
     def take(self) -> Item:
         """The next item; raises `Stopped` if there will be none."""
-        with self._stages.changed:
-            self._stages.changed.wait_for(lambda: self._stages.over or self._items or self._closed)
-            if self._stages.over or not self._items:
-                raise Stopped
-            item = self._items.popleft()
-            self._stages.changed.notify_all()
-            return item
+        item: Item = self._next(self._items)
+        if item is _END:
+            self._items.put(_END)
+            raise Stopped
+        self._room.put(None)
+        return item
 
     def close(self) -> None:
         """Nothing more will come."""
-        with self._stages.changed:
-            self._closed = True
-            self._stages.changed.notify_all()
+        self._items.put(_END)
+
+    def _next(self, queue: SimpleQueue[Any]) -> Any:
+        if self._stages.over:
+            raise Stopped
+        found = queue.get()
+        if self._stages.over:
+            raise Stopped
+        return found
 
 
 def overlap(
@@ -93,8 +112,14 @@ def overlap(
         while True:
             write(results.take())
 
-    threads = [_started(stages, "reads", reading), _started(stages, "writes", writing)]
+    threads: list[threading.Thread] = []
+
+    def start() -> None:
+        threads.append(_started(stages, "reads", reading))
+        threads.append(_started(stages, "writes", writing))
+
     try:
+        completed(start)
         while True:
             try:
                 piece = pieces.take()

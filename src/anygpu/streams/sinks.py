@@ -22,6 +22,7 @@ from anygpu._typing import HostArray
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.structure import Structure, flatten, unflatten
 from anygpu.errors import InvalidOption
+from anygpu.interrupts import whole
 from anygpu.program.primitives import Spec
 from anygpu.streams.source import span_of
 from anygpu.streams.sources import InFile, file_range_of
@@ -190,6 +191,8 @@ class ToFile:
         self.partial = path.with_name(
             f"{path.name}.partial" if resume else f".{path.name}.{secrets.token_hex(4)}.partial"
         )
+        #: Whether the partial file may be there.
+        self._begun = False
         self._file: io.FileIO | None = None
         self._file_range: FileRange | None = None
         self._axis: int | None = None
@@ -211,6 +214,7 @@ class ToFile:
         self._file_range = file_range = FileRange(self.partial, len(header), shape, dtype)
         whole = len(header) + file_range.nbytes
         _require_room(self.path, whole)
+        self._begun = True  # before: it may be interrupted in between
         self._file = file = io.FileIO(self.partial, "r+" if self._resume and self.partial.exists() else "w+")
         _lock(file, self.path)
         os.ftruncate(file.fileno(), whole)
@@ -275,6 +279,7 @@ class ToFile:
         file.close()
         self._file = None
         self.partial.replace(self.path)
+        self._begun = False
         sync_folder(self.path.parent)
         return self.path
 
@@ -282,8 +287,9 @@ class ToFile:
         if self._file is not None:
             self._file.close()
             self._file = None
-            if not self._resume:
-                self.partial.unlink(missing_ok=True)
+        if self._begun and not self._resume:
+            self.partial.unlink(missing_ok=True)
+            self._begun = False
 
 
 class ToZarr:
@@ -318,6 +324,7 @@ class ToZarr:
     def write(self, values: Any, start: int, stop: int) -> None:
         _put(self._array, self._axis, values, start, stop)
 
+    @whole
     def finish(self) -> Any:
         if self._partial is None:
             return self._array
