@@ -1,247 +1,200 @@
-"""Ctrl-C at every moment at which Python can raise it: afterwards everything works as before, for every thread.
+"""Ctrl-C at the moments at which Python can raise it: afterwards everything works as before, for every thread.
 
-Python looks for signals when a function of Python begins and after a function of C has returned. Both are events that a
-profiler is told of, and what a profiler raises is raised there. So each operation is called again and again, and
-interrupted at its first such moment, at its second one, and so on, until it comes to its end.
+Of calls with many such moments only some are tried here, others each time; `python -m benchmarks.interruptions` tries
+them all, and interrupts at random, too.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import gc
-import sys
+import os
+import signal
 import threading
-from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-import anygpu as ag
+from anygpu.interrupts import completed, is_of_a_handler, uninterrupted
 from anygpu.residency.registry import DeviceRegistry
+from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
 from anygpu.store.store import Store
+from benchmarks import interruption_scenarios, interruptions
+from benchmarks.interruption_scenarios import Calls, Tensors
+from tests.support.interrupting import AfterSeconds, Alarm, AtMoment, places_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 PATIENCE = 30.0
 X = np.arange(6.0)
 
-
-def interrupted_at(moment: int, call: Callable[[], object]) -> bool:
-    """Whether the call was still under way at that moment; it was interrupted then."""
-    left = moment
-
-    def profile(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal left
-        if event in ("call", "c_return") and frame.f_code is not own:
-            left -= 1
-            if left == 0:
-                sys.setprofile(None)
-                raise KeyboardInterrupt
-
-    own = interrupted_at.__code__
-    try:
-        sys.setprofile(profile)
-        call()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.setprofile(None)
-    return left <= 0
-
-
-def at_every_moment(call: Callable[[], object], check: Callable[[], None], *, least: int, step: int = 1) -> None:
-    moment = 1
-    while interrupted_at(moment, call):
-        _within_time(check)
-        moment += step
-    check()
-    assert moment > least, "it was hardly interrupted at all"
-
-
-def _within_time(check: Callable[[], None]) -> None:
-    """On another thread too: it must find no lock that nobody lets go of."""
-    done = concurrent.futures.Future[None]()
-
-    def run() -> None:
-        try:
-            check()
-            done.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - it is the test that fails
-            done.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    done.result(PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def known() -> Iterator[DeviceRegistry]:
-    known = DeviceRegistry()
-    yield known
-    known.close()
-
-
-@pytest.fixture
-def runtime(known: DeviceRegistry) -> Iterator[Runtime]:
-    runtime = Runtime(known=known)
-    yield runtime
-    assert runtime.drain(PATIENCE)
-    assert runtime.health().open_tasks == 0
-    runtime.close()
-
-
-def double(x: Any) -> Any:
-    return x * 2
-
-
-# -- tasks
-
-
-def test_submit(runtime: Runtime) -> None:
-    def check() -> None:
-        assert runtime.submit(np.sum, X).result(PATIENCE) == 15
-
-    at_every_moment(lambda: runtime.submit(np.sum, X), check, least=20)
-
-
-def test_submit_to_a_tenant_with_a_limit(known: DeviceRegistry) -> None:
-    with Runtime(known=known, tenants=[ag.Tenant(name="a", queued=500)]) as runtime:
-
-        def check() -> None:
-            assert runtime.submit(np.sum, X, tenant="a").result(PATIENCE) == 15
-
-        at_every_moment(lambda: runtime.submit(np.sum, X, tenant="a"), check, least=20)
-
-
-def test_result(runtime: Runtime) -> None:
-    def slow(x: Any) -> Any:
-        for _ in range(2000):
-            x = x + 0
-        return x.sum()
-
-    def check() -> None:
-        assert runtime.submit(np.sum, X).result(PATIENCE) == 15
-
-    at_every_moment(lambda: runtime.submit(slow, X).result(PATIENCE), check, least=20)
-
-
-def test_map_and_cancel(runtime: Runtime) -> None:
-    def work() -> None:
-        runtime.submit(np.sum, X).cancel()
-        runtime.map(np.sum, [X, X])
-
-    def check() -> None:
-        assert [each.value for each in runtime.map(np.sum, [X, X])] == [15, 15]
-
-    at_every_moment(work, check, least=50)
-
-
-def test_closing(known: DeviceRegistry) -> None:
-    made: list[Runtime] = []
-
-    def work() -> None:
-        with Runtime(known=known) as runtime:
-            made.append(runtime)
-            runtime.submit(np.sum, X)
-
-    def check() -> None:
-        for each in made:
-            each.close()
-        made.clear()
-        with Runtime(known=known) as runtime:
-            assert runtime.submit(np.sum, X).result(PATIENCE) == 15
-
-    at_every_moment(work, check, least=50)
-
-
-@pytest.mark.parametrize("device", ["numpy", "torch", "opencl"])
-def test_calls(device: str) -> None:
-    offloaded = ag.offload(on=device, fallback="raise")(double)
-    for _ in range(3):
-        offloaded(X)
-
-    def check() -> None:
-        np.testing.assert_array_equal(offloaded(X), X * 2)
-
-    at_every_moment(lambda: offloaded(X), check, least=2, step=3)
-
-
-# -- stores
-
-
-def _in_a_store(device: str, work: Callable[[Store, int], object], *, least: int) -> None:
-    with Store(device=device) as store:
-        store.put("a", X)
-        number = 0
-
-        def call() -> None:
-            nonlocal number
-            number += 1
-            work(store, number)
-
-        def check() -> None:
-            np.testing.assert_array_equal(np.asarray(store.get("a")), X)
-            store.put("checked", X + 1)
-            store.share("checked", ["other"])
-            with store.lease("checked") as tensor:
-                assert tensor.holders == ("main", "other")
-            store.release("checked", holder="other")
-            store.release("checked")
-            assert "checked" not in store.names()
-            store.statistics()
-
-        at_every_moment(call, check, least=least)
-        gc.collect()
-        check()
-
-
-WORK: dict[str, Callable[[Store, int], object]] = {
-    "put": lambda store, number: store.put(f"b{number}", X * number),
-    "read": lambda store, number: np.asarray(store.get("a")),
-    "holders": lambda store, number: store.get("a").holders,
-    "share": lambda store, number: store.share("a", [f"holder {number}"]),
-    "lease": lambda store, number: store.lease("a", holder="him").release(),
-    "pin": lambda store, number: (store.pin("a"), store.unpin("a")),
-    "host": lambda store, number: store.get("a").host(),
-    "optimise": lambda store, number: store.optimise(),
+#: How many moments of each kind are tried.
+MOMENTS = {
+    "submit": 420,
+    "map": 150,
+    "run": 220,
+    "result": 250,
+    "asyncio": 60,
+    "close": 150,
+    "store": 300,
+    "shared_store": 250,
+    "offload": 100,
+    "stream": 30,
+    "offload_torch": 15,
+    "offload_opencl": 40,
+    "store_opencl": 40,
 }
 
 
-@pytest.mark.parametrize(
-    ("device", "work"), [*(("numpy", name) for name in WORK), ("opencl", "put"), ("opencl", "read")]
-)
-def test_stores(device: str, work: str) -> None:
-    _in_a_store(device, WORK[work], least=3)
+@pytest.fixture(autouse=True)
+def more_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(interruption_scenarios.SCENARIOS, "store_opencl", lambda: Tensors("opencl"))
 
 
-def test_releasing_in_a_store() -> None:
-    def work(store: Store, number: int) -> None:
-        store.put(f"b{number}", X + number)
-        store.release(f"b{number}")
-
-    _in_a_store("numpy", work, least=10)
-
-
-def test_closing_a_store() -> None:
-    def work() -> None:
-        with Store() as store:
-            store.put("a", X)
-
-    def check() -> None:
-        with Store() as store:
-            store.put("a", X)
-            assert store.get("a").holders == ("main",)
-
-    at_every_moment(work, check, least=20)
+@pytest.mark.parametrize("kind", MOMENTS)
+def test_interruptions(kind: str) -> None:
+    seed = int.from_bytes(os.urandom(2))
+    told = interruptions.interrupt(kind, MOMENTS[kind], seed, ways="moments")
+    assert not told.broken, f"seed {seed}: {told.broken[0]}"
+    assert told.interruptions >= MOMENTS[kind] // 2, "it was hardly interrupted at all"
 
 
-def test_no_thread_stays(known: DeviceRegistry) -> None:
+def test_a_broken_promise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that keeps a lock when it is interrupted."""
+
+    class Careless(Calls):
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+            self.works = (self._call,)
+
+        def _call(self) -> None:
+            self._lock.acquire()
+            str(1)
+            self._lock.release()
+
+        def check(self) -> None:
+            interruption_scenarios.expect(self._lock.acquire(timeout=0.01), "the lock is taken")
+            self._lock.release()
+
+    monkeypatch.setitem(interruption_scenarios.SCENARIOS, "careless", Careless)
+    told = interruptions.interrupt("careless", 20, 0, ways="moments")
+    assert any("the lock is taken" in why for why in told.broken)
+
+
+# -- the ways to interrupt
+
+
+def test_every_moment_is_found() -> None:
+    def call() -> None:
+        for _ in range(3):
+            len("a")
+
+    places = places_of(call)
+    assert len(places) >= 1 + 1 + 3 + 2, "its beginning, `range`, three calls, and two jumps"
+    assert all(AtMoment(place).run(call) for place in places)
+
+
+def test_nothing_is_raised_behind_a_lock_that_c_takes() -> None:
+    lock = threading.Lock()
+
+    def call() -> int:
+        with lock:
+            return len("a")
+
+    for place in places_of(call):
+        AtMoment(place).run(call)
+        assert not lock.locked()
+
+
+# -- what makes calls whole
+
+
+@pytest.mark.parametrize("run", [uninterrupted, completed])
+def test_what_has_begun_comes_to_its_end(run: object) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        threading.Timer(0.0, lambda: signal.raise_signal(signal.SIGALRM)).start()
+        go_on.wait(PATIENCE)
+        ended.set()
+
+    def handler(*_: object) -> None:
+        go_on.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(call)  # type: ignore[operator]
+        if run is completed:
+            assert ended.is_set()
+        assert ended.wait(PATIENCE)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_exception_of_a_handler_is_known() -> None:
+    found: list[bool] = []
+
+    def call() -> None:
+        try:
+            len("a")
+        except Alarm as error:
+            found.append(is_of_a_handler(error))
+
+    for place in places_of(call):
+        AtMoment(place, Alarm).run(call)
+    assert found
+    assert all(found)
+    with pytest.raises(Alarm) as own:
+        raise Alarm
+    assert not is_of_a_handler(own.value)
+
+
+def test_a_future_is_delivered_to_one_who_was_interrupted_while_looking() -> None:
+    """Python's `wait` takes the lock of each future, and may be interrupted before it lets go of them."""
+    future = Future(lambda _: False)
+
+    def call() -> None:
+        concurrent.futures.wait([future], timeout=0)
+
+    for place in places_of(call):
+        AtMoment(place).run(call)
+    thread = threading.Thread(target=future.set_result, args=(1,), daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert future.result(PATIENCE) == 1
+    assert concurrent.futures.wait([future], PATIENCE).done == {future}
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    known = DeviceRegistry()
+    with Runtime(known=known) as runtime:
+        yield runtime
+    known.close()
+
+
+def test_a_map_does_not_take_an_alarm_for_the_error_of_an_item(runtime: Runtime) -> None:
+    seen = 0
+    for seconds in (1e-4, 3e-4, 1e-3):
+        way = AfterSeconds(seconds, Alarm)
+        values: list[object] = []
+        way.run(lambda values=values: values.extend(each.unwrap() for each in runtime.map(np.sum, [X] * 200)))  # type: ignore[misc]
+        seen += way.raised
+        assert not (way.raised and len(values) == 200)
+    assert seen
+
+
+def test_no_thread_stays() -> None:
     before = set(threading.enumerate())
     with Store() as store:
         for number in range(20):
             store.put(str(number), X + number)
+    known = DeviceRegistry()
     with Runtime(known=known) as runtime:
         runtime.submit(np.sum, X).cancel()
+    known.close()
     assert not [each for each in threading.enumerate() if each not in before and "Dummy" in each.name]
