@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from anygpu.interrupts import completed
+
 if sys.platform != "win32":  # there an open file cannot be removed, which is lock enough
     import fcntl
 
@@ -75,6 +77,10 @@ class Unfinished:
 
 def new_file(path: Path, like: os.stat_result | None) -> io.FileIO:
     """A file for writing, with the permissions of `like` if that exists."""
+    return completed(lambda: _new_file(path, like))  # whose descriptor an interrupt could lose
+
+
+def _new_file(path: Path, like: os.stat_result | None) -> io.FileIO:
     mode = 0o666 if like is None else 0o600
     file = open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
     if like is not None and sys.platform != "win32":
