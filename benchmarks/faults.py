@@ -5,6 +5,9 @@ limited by RLIMIT_AS or by a budget, processes are killed, kernels never end. Fu
 lavapipe, half on SwiftShader), 1,000 lacks of memory, 200 kills over 10,000 tasks, one poisonous task, and 100 endless
 kernels on each of SwiftShader and PoCL; `--count N` takes N of each instead. Bytes left are what the engine in the
 worker counts for arrays and temporaries after the last task, without what its pool keeps.
+
+Of a hang, two seconds are for the tasks of other devices while nothing hangs; `--calm` shortens that. On a machine that is
+busy with other things, `--look` gives devices more seconds to be found before anything begins.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
+from anygpu.residency import registry
 from benchmarks.faults_scenarios import Hung, Tally, hangs, is_poison, kills, losses, poison, shortages
 from benchmarks.report import Figure, options_parser, publish
 from tests.support.fault_schedule import Kind
@@ -35,6 +40,8 @@ class Never(Figure, frozen=True, kw_only=True):
 
 #: Of each kind, when nobody says how many.
 LOSSES, SHORTAGES, KILLS, TASKS, HANGS = 1000, 1000, 200, 10_000, 100
+#: Seconds without a hang between two.
+CALM = 2.0
 
 
 def tallied(name: str, tally: Tally, expected: int, *, replaced: bool = True) -> list[Figure]:
@@ -106,10 +113,10 @@ def measure_poison(count: int | None) -> list[Figure]:
     ]
 
 
-def measure_hangs(count: int | None) -> list[Figure]:
+def measure_hangs(count: int | None, calm: float = CALM) -> list[Figure]:
     total = HANGS if count is None else count
-    on_swiftshader = hangs(total, engine="webgpu", drivers=SWIFTSHADER, others=("opencl",))
-    on_pocl = hangs(total, engine="opencl", others=("webgpu",))
+    on_swiftshader = hangs(total, engine="webgpu", drivers=SWIFTSHADER, others=("opencl",), each=calm)
+    on_pocl = hangs(total, engine="opencl", others=("webgpu",), each=calm)
     return [*hung_figures("hung, SwiftShader", on_swiftshader, total), *hung_figures("hung, PoCL", on_pocl, total)]
 
 
@@ -122,9 +129,9 @@ MEASURES: dict[str, Callable[[int | None], list[Figure]]] = {
 }
 
 
-def measured_apart(name: str, count: int | None) -> list[Figure]:
+def measured_apart(name: str, count: int | None, *more: str) -> list[Figure]:
     """Measured in a process of its own, which is the caller: whether it lived is one of the figures."""
-    command = [sys.executable, "-m", "benchmarks.faults", "--what", name, "--json", "--here"]
+    command = [sys.executable, "-m", "benchmarks.faults", "--what", name, "--json", "--here", *more]
     if count is not None:
         command += ["--count", str(count)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
@@ -143,12 +150,17 @@ def main() -> None:
     parser.add_argument("--what", default=",".join(MEASURES), help="which of them, separated by commas")
     parser.add_argument("--count", type=int, help="how many of each, instead of the full counts")
     parser.add_argument("--here", action="store_true", help="in this process, and not in one of its own for each")
+    parser.add_argument("--calm", type=float, default=CALM, help="seconds without a hang between two")
+    parser.add_argument("--look", type=float, default=registry.LOOK_SECONDS, help="seconds to find the devices in")
     options = parser.parse_args()
+    registry.LOOK_SECONDS = options.look
+    measures = {**MEASURES, "hangs": partial(measure_hangs, calm=options.calm)}
+    more = ("--calm", str(options.calm), "--look", str(options.look))
     figures: list[Figure] = []
     for name in options.what.split(","):
         if name not in MEASURES:
             parser.error(f"there is no {name}; there are {', '.join(MEASURES)}")
-        found = MEASURES[name](options.count) if options.here else measured_apart(name, options.count)
+        found = measures[name](options.count) if options.here else measured_apart(name, options.count, *more)
         figures += found
         if not options.here:
             # As they come: all of it takes the better part of an hour.
