@@ -6,8 +6,8 @@ lavapipe, half on SwiftShader), 1,000 lacks of memory, 200 kills over 10,000 tas
 kernels on each of SwiftShader and PoCL; `--count N` takes N of each instead. Bytes left are what the engine in the
 worker counts for arrays and temporaries after the last task, without what its pool keeps.
 
-Of a hang, two seconds are for the tasks of other devices while nothing hangs; `--calm` shortens that. On a machine that is
-busy with other things, `--look` gives devices more seconds to be found before anything begins.
+Before each hang, two seconds are for the tasks of other devices while nothing hangs; `--calm` shortens that. On a
+machine that is busy with other things, `--look` gives devices more seconds to be found before anything begins.
 """
 
 from __future__ import annotations
