@@ -10,13 +10,14 @@ In the end everything is closed, and threads, files, shared memory and children 
 The clock counts the time in which this process could run: not for how long it was stopped (SIGSTOP) or starved.
 `--patience` is how long a result may take before its task counts as lost; on a machine that is busy with other things
 more. Engines are numpy, opencl and webgpu only; the program starts itself again with them. `--trace` counts
-allocations, which takes memory of its own.
+allocations, which takes memory of its own. Ctrl-C ends it early, with its figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 import tracemalloc
@@ -53,6 +54,7 @@ class Soak:
         self._patience = patience
         self._seed = seed
         self._trace = trace
+        self._ended = False
         self.tally = Tally()
         self.clock = Clock()
         self.samples: list[Sample] = []
@@ -62,6 +64,10 @@ class Soak:
         self.grown: list[tuple[str, int]] = []
         self.before: Held
         self.after: Held
+
+    def end(self) -> None:
+        """Earlier than it was meant to; its figures are of what has been."""
+        self._ended = True
 
     def run(self) -> None:
         import anygpu.residency.registry as devices
@@ -104,7 +110,7 @@ class Soak:
         first: Counter[str] | None = None
         last: Counter[str] = Counter()
         traced: tracemalloc.Snapshot | None = None
-        while (now := clock.now()) < self._seconds:
+        while (now := clock.now()) < self._seconds and not self._ended:
             if now >= next_sample:
                 self.samples.append(sample(now))
                 next_sample = now + EVERY
@@ -129,6 +135,7 @@ class Soak:
                 self._tell(now)
                 next_line += PROGRESS
             time.sleep(min(0.5, max(0.0, self._seconds - now)))
+        self._seconds = min(self._seconds, now)
         if first is not None:
             # The counters themselves are some objects more.
             self.grown = (last - first).most_common(GROWN)
@@ -205,6 +212,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds after which a task counts as lost")
     options = parser.parse_args(given)
     soak = Soak(options.minutes, options.seed, trace=options.trace, patience=options.patience)
+    signal.signal(signal.SIGINT, lambda *_: soak.end())
     soak.run()
     sys.stderr.write(soak.stories())
     publish(soak.figures(), options)
