@@ -249,8 +249,9 @@ class Hung(msgspec.Struct, kw_only=True):
     hangs: int = 0
     #: Not ended by `DeadlineExceeded` or `DeviceHung`.
     untyped: dict[str, int] = {}
-    #: For each, the seconds that passed after its deadline.
+    #: For each, the seconds that passed after its deadline; and those without what this process stood still for.
     late: list[float] = []
+    late_running: list[float] = []
     replaced: list[float] = []
     #: For each healthy device the seconds of its tasks while nothing hung, and while something did.
     calm: dict[str, list[float]] = {}
@@ -286,15 +287,18 @@ def hangs(
             runtime.submit(function, x, **on).result(PATIENCE)
         known.schedule.mark(ENDLESS, Kind.HANG)
         clients = [_Client(runtime, device) for device in ("numpy", *others)]
+        stalls = Stalls()
         try:
             for _ in range(count):
                 _look_at(clients, hung.calm, each)
-                begin = time.monotonic()
+                begin, stood_still = time.monotonic(), stalls.seconds
                 future = runtime.submit(endless, x, deadline=deadline, **on)
                 for client in clients:
                     client.begin()
                 error = future.exception(PATIENCE)
-                hung.late.append(time.monotonic() - begin - deadline)
+                late = time.monotonic() - begin - deadline
+                hung.late.append(late)
+                hung.late_running.append(max(0.0, late - (stalls.seconds - stood_still)))
                 # Until the device is back, which takes time of the processor as well.
                 value = runtime.submit(smooth, x, **on).result(PATIENCE)
                 hung.wrong += not np.allclose(value, smooth(x), rtol=1e-5)
@@ -306,10 +310,36 @@ def hangs(
             hung.hangs = known.schedule.times_injected(Kind.HANG)
             hung.replaced = known.schedule.replacements().tolist()
         finally:
+            stalls.close()
             for client in clients:
                 client.close()
         hung.wrong += sum(client.wrong for client in clients)
     return hung
+
+
+class Stalls:
+    """How long this process stood still: stopped by a signal, or without a processor on a busy machine."""
+
+    #: Seconds between two looks, and beyond that what counts.
+    LOOK, LATE = 0.02, 0.1
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        last = time.monotonic()
+        while not self._closed.wait(self.LOOK):
+            now = time.monotonic()
+            if now - last > self.LOOK + self.LATE:
+                self.seconds += now - last - self.LOOK
+            last = now
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
 
 
 class _Client:

@@ -27,7 +27,7 @@ from tests.support.faults import FaultyRegistry
 
 Vector = npt.NDArray[np.float32]
 
-#: A task that takes longer counts as lost, unless it is told otherwise.
+#: Seconds after which a task counts as lost, unless the soak is told otherwise.
 PATIENCE = 120.0
 DEVICES = ("opencl", "webgpu")
 SIZE, LARGE = 256, 1 << 20
