@@ -158,7 +158,10 @@ def main() -> None:
     parser.add_argument("--look", type=float, default=registry.LOOK_SECONDS, help="seconds to find the devices in")
     options = parser.parse_args()
     registry.LOOK_SECONDS = options.look
-    measures = {**MEASURES, "hangs": partial(measure_hangs, calm=options.calm)}
+    measures: dict[str, Callable[[int | None], list[Figure]]] = {
+        **MEASURES,
+        "hangs": partial(measure_hangs, calm=options.calm),
+    }
     more = ("--calm", str(options.calm), "--look", str(options.look))
     figures: list[Figure] = []
     for name in options.what.split(","):
