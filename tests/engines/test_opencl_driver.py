@@ -81,6 +81,25 @@ class TestMemory:
         data[:] = 2
         assert (driver.read(extent) == 1).all()
 
+    def test_bytes_cross_apart_while_kernels_run(self, driver: OpenCLDriver) -> None:
+        values = np.arange((5 << 20) // 4, dtype=np.float32)
+        built = driver.build(affine(len(values)))
+        source, target, other = whole(driver, values), room(driver, values.nbytes), room(driver, values.nbytes)
+        arrived = np.zeros(values.nbytes, np.uint8)
+        for _ in range(5):
+            driver.submit([Dispatch(built, (source, target), (0,))])
+            free = driver.until_free(other)
+            if free is not None:
+                free()
+            driver.write_apart(other, as_bytes(values + 1))
+            driver.until_done()()
+            driver.submit([Dispatch(built, (other, source), (0,))])
+            driver.until_done()()
+            driver.read_apart(source, arrived)
+            np.testing.assert_array_equal(arrived.view(np.float32), 2 * (values + 1) + 1)
+            driver.write_apart(source, as_bytes(values))
+        np.testing.assert_array_equal(driver.read(target).view(np.float32), 2 * values + 1)
+
     def test_what_is_released_while_in_use_stays_until_it_is_done(self, driver: OpenCLDriver) -> None:
         values = np.arange(1 << 20, dtype=np.float32)
         target = room(driver, values.nbytes)

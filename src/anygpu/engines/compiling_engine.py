@@ -25,7 +25,19 @@ from anygpu.codegen.target import Target
 from anygpu.codegen.types import part_of
 from anygpu.engines.block_ref import ARRAYS, CONSTANTS, TEMPORARIES, BlockRef, window_of
 from anygpu.engines.disk_cache import DiskCache, stamp_of
-from anygpu.engines.driver import Built, Bytes, Clear, Command, Counters, Dispatch, Driver, Extent, Move, difference
+from anygpu.engines.driver import (
+    Built,
+    Bytes,
+    Clear,
+    Command,
+    Counters,
+    Dispatch,
+    Driver,
+    Extent,
+    Move,
+    TransfersApart,
+    difference,
+)
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.kernel_timing import KernelTimer
@@ -320,8 +332,14 @@ class Session:
         return built
 
     def run(
-        self, executable: CompiledProgram, arrays: Sequence[DeviceArray], *, timed: bool = False
+        self,
+        executable: CompiledProgram,
+        arrays: Sequence[DeviceArray],
+        *,
+        timed: bool = False,
+        hold: list[BlockRef] | None = None,
     ) -> list[DeviceArray]:
+        """Submit it. `hold` gets the memory of temporary values, which otherwise is anybody's at once."""
         alignment = self._alignment
         numbers: list[int] = []
         pending: tuple[Pending, ...] = ()
@@ -333,6 +351,8 @@ class Session:
             if array.pending:
                 pending = tuple(dict.fromkeys((*pending, *array.pending)))
         temporaries = [BlockRef(self.memory, size, TEMPORARIES) for size in executable.sizes]
+        if hold is not None:
+            hold += temporaries
         made = {number: BlockRef(self.memory, nbytes, ARRAYS) for number, nbytes in executable.made}
         if not executable.idle:
             numbers += [held.block.number for held in temporaries]
@@ -442,6 +462,58 @@ class Session:
         with self.lock:
             self.driver.synchronize()
 
+    # -- transfers on a second thread. The lock is not held while bytes move, nor while a program is waited for
+
+    @property
+    def apart(self) -> TransfersApart | None:
+        return self.driver if isinstance(self.driver, TransfersApart) else None
+
+    def run_apart(self, executable: CompiledProgram, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+        """Run and wait. Nothing that the program uses becomes the memory of an upload before it is done."""
+        temporaries: list[BlockRef] = []
+        results = self.run(executable, arrays, hold=temporaries)
+        if self.apart is not None:
+            with self.lock:
+                wait = self.apart.until_done()
+            wait()
+        self.synchronize()
+        return results
+
+    def uploaded_apart(self, data: Bytes) -> BlockRef:
+        apart = self._require_apart()
+        held = BlockRef(self.memory, data.nbytes, ARRAYS)
+        if data.nbytes:
+            extent = held.extent(data.nbytes)
+            with self.lock:
+                wait = apart.until_free(extent)
+            if wait is not None:
+                wait()
+            apart.write_apart(extent, data)
+            with self.lock:
+                self.driver.counters.bytes_to_device += data.nbytes
+        return held
+
+    def downloaded_apart(self, array: DeviceArray, target: Bytes) -> None:
+        apart, pending = self._require_apart(), array.pending
+        status = [held.extent(4 * len(checks)) for held, checks in pending]
+        words = [np.empty(extent.nbytes, np.uint8) for extent in status]
+        whole = [Extent(array.held.block.handle, array.offset, target.nbytes)] if target.nbytes else []
+        for extent, room in zip([*status, *whole], [*words, target], strict=False):
+            with self.lock:
+                wait = apart.until_free(extent)
+            if wait is not None:
+                wait()
+            apart.read_apart(extent, room)
+        _raise_broken(pending, words)
+        array.pending = ()
+        with self.lock:
+            self.driver.counters.bytes_to_host += target.nbytes
+
+    def _require_apart(self) -> TransfersApart:
+        if self.apart is None:
+            raise InvalidOption(f"{self.device.id} cannot transfer while it computes.")
+        return self.apart
+
     def reclaim(self) -> int:
         before = self._root.live_bytes
         reclaim(self.memory)
@@ -491,6 +563,21 @@ def broken_rule(check: Check, word: int) -> Exception:
     return IndexError(f"index {value} is out of bounds for an axis with size {check.length}.")
 
 
+def _bytes_of(values: HostArray) -> Bytes:
+    return np.ascontiguousarray(values, values.dtype.newbyteorder("=")).reshape(-1).view(np.uint8)
+
+
+def _spec_of(values: HostArray) -> Spec:
+    return Spec(values.shape, values.dtype.name)  # type: ignore[arg-type]
+
+
+def _require_fit(buffer: DeviceArray, target: HostArray) -> None:
+    if target.shape != buffer.spec.shape or target.dtype != numpy_dtype(buffer.spec.dtype):
+        raise InvalidOption(f"{buffer!r} does not fit into {target.dtype} of shape {target.shape}.")
+    if not target.flags.c_contiguous:
+        raise InvalidOption("values can only be read into a contiguous array.")
+
+
 class CompilingEngine:
     """The part of an engine that runs programs. What it is mixed into opens devices and knows their errors."""
 
@@ -533,23 +620,32 @@ class CompilingEngine:
 
     def upload(self, values: HostArray, device: Device) -> DeviceArray:
         session = self.session(device)
-        whole = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
-        spec = Spec(values.shape, values.dtype.name)  # type: ignore[arg-type]
-        return DeviceArray(session, session.uploaded(whole.reshape(-1).view(np.uint8)), spec)
+        return DeviceArray(session, session.uploaded(_bytes_of(values)), _spec_of(values))
 
     def download(self, buffer: DeviceArray) -> HostArray:
         return buffer.session.downloaded(buffer)
 
     def download_into(self, buffer: DeviceArray, target: HostArray) -> None:
         """Like `download`, into an array of the same shape and type whose values lie one after the other."""
-        if target.shape != buffer.spec.shape or target.dtype != numpy_dtype(buffer.spec.dtype):
-            raise InvalidOption(f"{buffer!r} does not fit into {target.dtype} of shape {target.shape}.")
-        if not target.flags.c_contiguous:
-            raise InvalidOption("values can only be read into a contiguous array.")
+        _require_fit(buffer, target)
         buffer.session.downloaded_into(buffer, target.reshape(-1).view(np.uint8))
 
     def execute(self, executable: CompiledProgram, buffers: Sequence[DeviceArray]) -> list[DeviceArray]:
         return executable.session.run(executable, buffers)
+
+    def can_overlap(self, device: Device) -> bool:
+        return self.session(device).apart is not None
+
+    def execute_apart(self, executable: CompiledProgram, buffers: Sequence[DeviceArray]) -> list[DeviceArray]:
+        return executable.session.run_apart(executable, buffers)
+
+    def upload_apart(self, values: HostArray, device: Device) -> DeviceArray:
+        session = self.session(device)
+        return DeviceArray(session, session.uploaded_apart(_bytes_of(values)), _spec_of(values))
+
+    def download_apart(self, buffer: DeviceArray, target: HostArray) -> None:
+        _require_fit(buffer, target)
+        buffer.session.downloaded_apart(buffer, target.reshape(-1).view(np.uint8))
 
     def execute_timed(
         self, executable: CompiledProgram, buffers: Sequence[DeviceArray]

@@ -6,8 +6,8 @@ the library is below it, in one folder for each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -145,3 +145,26 @@ class Driver(Protocol):
         """Return when the device has nothing left to do."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class TransfersApart(Protocol):
+    """A driver whose device takes and gives bytes while it computes.
+
+    One other thread may write and one may read, without the lock that is held around every other use of the driver.
+    """
+
+    def until_done(self) -> Callable[[], None]:
+        """What waits, without the lock, for everything that is submitted now. It raises nothing."""
+
+    def until_free(self, extent: Extent) -> Callable[[], None] | None:
+        """What waits, without the lock, for everything that is submitted now and uses the extent; `None` for nothing.
+
+        Raises if the driver is closed.
+        """
+
+    def write_apart(self, extent: Extent, data: Bytes) -> None:
+        """Like `write`, for an extent that nothing uses which was submitted. Return when the bytes are there."""
+
+    def read_apart(self, extent: Extent, target: Bytes) -> None:
+        """Like `read_into`, for an extent that nothing writes to which was submitted."""

@@ -140,6 +140,22 @@ class ReadsInto(Protocol):
 
 
 @runtime_checkable
+class Overlaps(Protocol):
+    """An engine that may be used by two threads: one runs programs while the other one transfers arrays."""
+
+    def can_overlap(self, device: Device) -> bool: ...
+
+    def execute_apart(self, executable: Executable, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """Like `execute`, and return when it is done. The thread that transfers does not have to wait for that."""
+
+    def upload_apart(self, values: HostArray, device: Device) -> Buffer:
+        """Like `upload`, while a program runs. Return when the values are there."""
+
+    def download_apart(self, buffer: Buffer, target: HostArray) -> None:
+        """The values of a buffer that nothing which was submitted still has to compute."""
+
+
+@runtime_checkable
 class Reclaims(Protocol):
     """An engine that keeps memory of its device for later."""
 

@@ -35,6 +35,10 @@ class OpenDevice(NamedTuple):
     def largest_block(self) -> int:
         return int(self.device.max_mem_alloc_size)
 
+    def another_queue(self) -> Any:
+        """Another in-order queue, for transfers beside the kernels of the first."""
+        return cl.CommandQueue(self.context)
+
 
 def open_device(device: Any, described: Device, sharing: HostSharing | None = None) -> OpenDevice:
     """`sharing` is found out when it is not given."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,10 +66,12 @@ class OpenCLDriver:
         self._closed = False
         self._counters = Counters()
         self._submissions = Submissions(opened.id)
-        self._memory = _memory_of(opened, self._submissions)
+        self._memory = _memory_of(opened, self._submissions, opened.queue)
         self._builder = Builder(opened.device, opened.context, opened.id, self._counters, options=opened.build_options)
         self._pace = AssumedPace()
         self._timed: list[Any] | None = None
+        #: For the threads that upload and that download: each on a queue of its own, where the device needs one.
+        self._apart: tuple[BlockMemory, BlockMemory] | None = None
         self._blocks: weakref.WeakSet[OpenCLBlock] = weakref.WeakSet()
         #: Blocks that were released while the device was still using them.
         self._leaving: list[OpenCLBlock] = []
@@ -263,6 +266,38 @@ class OpenCLDriver:
         self._queue.finish()
         self._let_go()
 
+    # Transfers on a second thread
+
+    def until_done(self) -> Callable[[], None]:
+        self._require_open()
+        return _waiting_for(self._submissions.event_of(self._submissions.next - 1))
+
+    def until_free(self, extent: Extent) -> Callable[[], None] | None:
+        self._require_open()
+        if self._apart is None:
+            there, back = (
+                _memory_of(self._opened, Submissions(self._opened.id), self._opened.another_queue()) for _ in range(2)
+            )
+            self._apart = (there, back)
+        event = self._submissions.event_of(extent.block.last_use)
+        return _waiting_for(event) if event is not None else None
+
+    def write_apart(self, extent: Extent, data: Bytes) -> None:
+        memory, _ = self._transfers()
+        memory.write(extent, data)
+        memory.finish()
+        # What this thread did is done, and the numbers of the other queue's submissions mean nothing here.
+        extent.block.last_use = 0
+
+    def read_apart(self, extent: Extent, target: Bytes) -> None:
+        _, memory = self._transfers()
+        memory.read(extent, target)
+
+    def _transfers(self) -> tuple[BlockMemory, BlockMemory]:
+        if self._apart is None:
+            raise DeviceLost("the OpenCL device", detail="it was closed")
+        return self._apart
+
     def live(self) -> LiveObjects:
         blocks = list(self._blocks)
         functions = 0 if self._closed else len(self._builder)
@@ -278,7 +313,7 @@ class OpenCLDriver:
         finally:
             self._submissions.forget()
             self._leaving.clear()
-            self._timed = None
+            self._timed = self._apart = None
             del self._memory, self._builder, self._queue, self._opened
 
     def _launch(self, launch: Dispatch, number: int, events: list[Any]) -> None:
@@ -365,11 +400,21 @@ def _set_number(function: Any, index: int, value: int) -> None:
     function.numbers[index] = value
 
 
-def _memory_of(opened: OpenDevice, submissions: Submissions) -> BlockMemory:
+def _waiting_for(event: Any | None) -> Callable[[], None]:
+    def wait() -> None:
+        # What went wrong is raised by `Submissions.wait`, which knows its code.
+        if event is not None:
+            with contextlib.suppress(cl.Error):
+                event.wait()
+
+    return wait
+
+
+def _memory_of(opened: OpenDevice, submissions: Submissions, queue: Any) -> BlockMemory:
     match opened.sharing:
         case "shared":
             return SharedBlockMemory(opened.context, opened.alignment, submissions)
         case "mapped":
-            return MappedBlockMemory(opened.context, opened.queue, submissions)
+            return MappedBlockMemory(opened.context, queue, submissions)
         case "staged":
-            return StagedBlockMemory(opened.context, opened.queue, submissions)
+            return StagedBlockMemory(opened.context, queue, submissions)

@@ -105,6 +105,9 @@ class BlockMemory(Protocol):
 
     def adopt(self, array: Bytes) -> OpenCLBlock | None: ...
 
+    def finish(self) -> None:
+        """Return when everything that was written is there."""
+
 
 class SharedBlockMemory:
     def __init__(self, context: Any, alignment: int, submissions: Submissions) -> None:
@@ -133,6 +136,9 @@ class SharedBlockMemory:
         if array.ctypes.data % ADOPTED_ALIGNMENT:
             return None
         return _adopted(self._context, array)
+
+    def finish(self) -> None:
+        """The host has written it itself."""
 
     @staticmethod
     def _bytes(extent: Extent) -> Bytes:
@@ -170,6 +176,9 @@ class MappedBlockMemory:
         if array.ctypes.data % _PAGE or array.nbytes % _CACHE_LINE:
             return None
         return _adopted(self._context, array)
+
+    def finish(self) -> None:
+        self._queue.finish()
 
     def _map(self, extent: Extent, flags: int) -> Any:
         # What went wrong before is raised by the one who knows its code.
@@ -232,6 +241,9 @@ class StagedBlockMemory:
 
     def adopt(self, array: Bytes) -> None:
         return None
+
+    def finish(self) -> None:
+        self._submissions.wait_for_all()
 
     def _next_chunk(self) -> tuple[int, Bytes]:
         turn = self._turn

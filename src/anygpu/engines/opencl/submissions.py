@@ -59,6 +59,12 @@ class Submissions:
             finally:
                 self._done = done
 
+    def event_of(self, number: int) -> Any | None:
+        """The event of that submission, or of a later one; `None` if it is done."""
+        if self.is_done(number):
+            return None
+        return next((event for newer, event in self._pending if newer >= number), None)
+
     def wait_for_all(self) -> None:
         self.wait(self._newest)
 
