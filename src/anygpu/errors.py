@@ -117,6 +117,8 @@ class DeviceLost(DeviceError):
     """The device disappeared: it was reset or unplugged, or its driver restarted."""
 
     generation: int | None
+    #: False if the work was still waiting for its turn there.
+    started: bool = True
 
     def __init__(self, device: str, *, detail: str = "", generation: int | None = None) -> None:
         self.generation = generation

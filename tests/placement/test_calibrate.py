@@ -145,6 +145,7 @@ class SimpleWorker:
         timeout: float | None = None,
         wait: bool = True,
         timed: bool = False,
+        starting: Callable[[], None] | None = None,
     ) -> Ran:
         assert wait
         assert not timed, "the device's own clock is not what a caller waits for"

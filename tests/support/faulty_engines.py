@@ -127,6 +127,10 @@ def _with_faults(base: Any) -> Any:
             run = super().execute
             return self._through(executable, lambda: run(executable, buffers))  # type: ignore[no-any-return]
 
+        def execute_apart(self, executable: CompiledProgram, buffers: Sequence[DeviceArray]) -> list[DeviceArray]:
+            run = super().execute_apart
+            return self._through(executable, lambda: run(executable, buffers))  # type: ignore[no-any-return]
+
         def execute_timed(self, executable: CompiledProgram, buffers: Sequence[DeviceArray]) -> Any:
             run = super().execute_timed
             return self._through(executable, lambda: run(executable, buffers))

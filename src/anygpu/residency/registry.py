@@ -26,7 +26,7 @@ from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.residency.spares import Spares
 from anygpu.workers.child_process import Child
 from anygpu.workers.open import ISOLATION, default_budget, isolation_of, open_worker
-from anygpu.workers.worker import Worker
+from anygpu.workers.worker import Overlapping, Worker
 
 __all__ = ["DeviceHandle", "DeviceRegistry", "registry"]
 
@@ -187,6 +187,10 @@ class DeviceRegistry:
 
     def _open_workers(self, device_id: str) -> list[Worker]:
         return [worker for (name, _), worker in list(self._workers.items()) if name == device_id and worker.alive]
+
+    def overlaps(self, device_id: str) -> bool:
+        """Whether the device's open worker transfers for one call while it computes for another."""
+        return any(isinstance(each, Overlapping) and each.overlaps for each in self._open_workers(device_id))
 
     def is_open(self, device_id: str) -> bool:
         """Whether a worker of the device is open, in a thread or in a child."""

@@ -31,6 +31,7 @@ from anygpu.workers.child_process import Child, how_it_ended
 from anygpu.workers.error_transport import read
 from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
 from anygpu.workers.shared_memory import MOST_OUT, Segment, SegmentKind, SharedMemory
+from anygpu.workers.side import Side
 from anygpu.workers.task_messages import Attached, ChildTask, Envelope, TaskOutcome
 
 #: Programs that the child is taken to have. It keeps more, and says so when one is gone.
@@ -60,7 +61,9 @@ class _Use(Taken):
             raise self._connection._busy(self._seconds)
         if not self._connection.alive:
             self._let_go()
-            raise self._connection._gone()
+            gone = self._connection._gone()
+            gone.started = False
+            raise gone
         return True
 
 
@@ -91,6 +94,8 @@ class ChildConnection:
         self.abandoned: dict[int, _Abandoned] = {}
         #: The keys of programs, those that were used last at the end.
         self.sent: dict[str, None] = {}
+        #: Other ways to the child, for transfers while it runs something.
+        self.sides: list[Side] = []
         self._device = device
         self._generation = generation
         self._lock = threading.RLock()
@@ -144,6 +149,7 @@ class ChildConnection:
         blocks: list[Block] | None = None,
         handles: range = range(0),
         doing: str = "it ran a program",
+        descriptors: Sequence[int] = (),
     ) -> TaskOutcome:
         """Send a task, and wait for what comes of it.
 
@@ -152,7 +158,10 @@ class ChildConnection:
         self.number += 1
         number = self.number
         try:
-            self._send(number, task)
+            if descriptors:
+                self.link.send(task_messages.encode(Envelope(number, task)), descriptors)
+            else:
+                self._send(number, task)
         except LinkClosed:
             raise self._lost() from None
         except BaseException:
@@ -319,6 +328,8 @@ class ChildConnection:
         self.dropped.clear()
         if self.shared is not None:
             self.shared.close()
+        for side in self.sides:
+            side.close()
 
     def _gone(self) -> DeviceLost:
         return DeviceLost(self._device, detail=self._end or "", generation=self._generation)
@@ -331,6 +342,11 @@ class ChildConnection:
             self.finish(f"{ended}: {words}" if words else ended)
         return self._gone()
 
+    def lost(self) -> DeviceLost:
+        """For a thread that has learnt of the child's end by another way; takes the lock."""
+        with self._lock:
+            return self._lost()
+
     def died(self) -> None:
         """Called by the watcher. A thread that waits for an answer sees it too, and reports it first."""
         with self._lock:
@@ -341,6 +357,8 @@ class ChildConnection:
         """From the watcher, now and then."""
         if self.shared is not None:
             self.shared.expire()
+        for side in self.sides:
+            side.shared.expire()
         self.tidy()
 
     def forked(self) -> None:
@@ -348,6 +366,8 @@ class ChildConnection:
         self._lock = threading.RLock()
         self._end = "it belongs to the process that this one was forked from"
         self.child.close()
+        for side in self.sides:
+            side.forked()
 
 
 def _let_go(child: Child, process_id: int) -> None:

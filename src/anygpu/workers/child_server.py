@@ -10,6 +10,8 @@ import errno
 import gc
 import os
 import signal
+import socket
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -95,6 +97,8 @@ class Server:
         try:
             for new in envelope.attached:
                 self._announced[new.segment] = (new, -1 if new.name else next_descriptor())
+            if isinstance(envelope.task, task_messages.OpenSide):
+                return self._open_side(next_descriptor())
             return self._do(envelope.task) if envelope.task is not None else None
         except LinkClosed:
             raise
@@ -127,6 +131,8 @@ class Server:
                 return task_messages.Reclaimed(self._ready.reclaim())
             case task_messages.Open():
                 return self._open(task)
+            case task_messages.OpenSide():
+                raise InvalidOption("a side comes with its descriptor.")
             case task_messages.Close():
                 self.finished = True
                 self._residents.clear()
@@ -145,7 +151,16 @@ class Server:
         # What is there now stays: the garbage collector need not look at it again and again.
         gc.collect()
         gc.freeze()
-        return task_messages.Opened()
+        return task_messages.Opened(self._executor.can_overlap)
+
+    def _open_side(self, descriptor: int) -> TaskOutcome:
+        link = Link(socket.socket(fileno=descriptor), takes_descriptors=True)
+        overlaps = self._ready.can_overlap
+        if overlaps:
+            threading.Thread(target=_serve_side, args=(link, SideServer(self)), name="side", daemon=True).start()
+        else:
+            link.close()
+        return task_messages.SideOpened(overlaps)
 
     @property
     def _ready(self) -> Executor:
@@ -159,6 +174,8 @@ class Server:
             self._resident(each) if isinstance(each, int) else self._values(each, spec)
             for each, spec in zip(task.arguments, program.inputs, strict=True)
         ]
+        for number in task.last_use:
+            self._residents.pop(number, None)
         wanted = task.results
         targets = None
         if wanted is not None:
@@ -172,6 +189,7 @@ class Server:
             timed=task.timed,
             deliver=lambda _, values: values.tobytes(),
             targets=targets,
+            apart=task.apart,
         )
         # Those in a segment have no bytes to send.
         delivered = tuple([each or b"" for each in done.results]) if wanted is not None else ()
@@ -234,6 +252,53 @@ class Server:
             return self._segment(operand.segment).array(spec)
         values: HostArray = np.frombuffer(operand, numpy_dtype(spec.dtype)).reshape(spec.shape)
         return values
+
+
+class SideServer(Server):
+    """Uploads and downloads on a thread of their own, while the first one is busy with a run.
+
+    It sees the same device and arrays. Its segments are others, so that neither link waits for news from the other.
+    """
+
+    def __init__(self, main: Server) -> None:
+        super().__init__(main._engine)
+        self._executor = main._executor
+        self._residents = main._residents
+
+    def _do(self, task: ChildTask) -> TaskOutcome:
+        match task:
+            case task_messages.Upload(operand, shape, dtype, handle):
+                self._residents[handle] = self._ready.upload_apart(self._values(operand, Spec(shape, dtype)))
+                return task_messages.TaskDone()
+            case task_messages.Download(handle, segment, last_use):
+                resident = self._resident(handle)
+                self._ready.download_apart(resident, self._segment(segment).array(resident.spec))
+                if last_use:
+                    self._residents.pop(handle, None)
+                return task_messages.Downloaded(b"")
+            case _:
+                raise InvalidOption("the side transfers, and does nothing else.")
+
+    def withdraw(self, task: ChildTask | None) -> None:
+        """Nobody waits for the answer any more, so nobody knows what was made."""
+        if isinstance(task, task_messages.Upload):
+            self._residents.pop(task.handle, None)
+
+
+def _serve_side(link: Link, server: SideServer) -> None:
+    while True:
+        task: ChildTask | None = None
+        try:
+            envelope = task_messages.decode_envelope(link.receive())
+            task = envelope.task
+            outcome = server.answer(envelope, link.next_descriptor)
+            if outcome is not None:
+                link.send(task_messages.encode(task_messages.Answer(envelope.number, outcome)))
+        except LinkClosed:
+            server.withdraw(task)
+            link.close()
+            return
+        del envelope, outcome
 
 
 def _know(spec: Spec) -> None:

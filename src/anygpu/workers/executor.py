@@ -18,6 +18,7 @@ from anygpu.engines.protocol import (
     Counting,
     Lack,
     Memory,
+    Overlaps,
     Prepares,
     ProgramEngine,
     ReadsInto,
@@ -42,6 +43,7 @@ _NOT_ASKED = "not requested: reading the device's clock costs another round trip
 #: Below, a copy costs less than to find out whether it is needed.
 _WORTH_LENDING = 64 << 10
 _NO_CLOCK = "this engine has no device clock"
+_SHARED_PEAK = "another call's arrays may have been on the device at the same time"
 
 
 class Resident:
@@ -100,7 +102,10 @@ def prepare_device(engine: ProgramEngine, device: Device, budget: int | None, *,
 
 
 class Executor:
-    """Runs programs on one device of an engine. Not to be used by two threads at once."""
+    """Runs programs on one device of an engine. Not to be used by two threads at once.
+
+    Only the methods named `apart` may be called by a second thread, where `can_overlap` says so.
+    """
 
     def __init__(self, engine: ProgramEngine, device: Device) -> None:
         self.engine = engine
@@ -109,6 +114,9 @@ class Executor:
         self._counting: Counting | None = engine if isinstance(engine, Counting) else None
         self._reads_into: ReadsInto | None = engine if isinstance(engine, ReadsInto) else None
         self._borrows: Borrows | None = engine if isinstance(engine, Borrows) else None
+        self._overlaps: Overlaps | None = None
+        if isinstance(engine, Overlaps) and engine.can_overlap(device):
+            self._overlaps = engine
         self._in_host_memory = device.form == "host" and self._counting is None
 
     def supports(self, program: Program) -> list[Lack]:
@@ -134,14 +142,16 @@ class Executor:
         deliver: DeliverResult,
         targets: Sequence[HostArray | None] | None = None,
         lend: bool = False,
+        apart: bool = False,
     ) -> Executed:
         """With `lend`, an engine that works in the host's memory may read arguments where they are.
 
+        With `apart` another thread may transfer meanwhile; the results are there on return.
         `targets` are arrays that results are wanted in; a result without one is delivered.
         """
         with self.translating:
             give = self._lent if lend and not keep and self._in_host_memory else self._uploaded
-            return self._run(program, arguments, keep, wait, timed, deliver, targets, give)
+            return self._run(program, arguments, keep, wait, timed, deliver, targets, give, apart)
 
     def _uploaded(self, values: HostArray) -> Buffer:
         return self.engine.upload(values, self.device)
@@ -167,6 +177,7 @@ class Executor:
         deliver: DeliverResult,
         targets: Sequence[HostArray | None] | None,
         give: Callable[[HostArray], Buffer],
+        apart: bool,
     ) -> Executed:
         engine, device, counting = self.engine, self.device, self._counting
         clock = time.perf_counter
@@ -196,6 +207,8 @@ class Executor:
             results, hosted = run_with_host(engine, device, program, buffers, lacks)
         elif timed and counting is not None:
             results, seconds = counting.execute_timed(executable, buffers)
+        elif apart and self._overlaps is not None:
+            results = self._overlaps.execute_apart(executable, buffers)
         else:
             results = engine.execute(executable, buffers)
         if wait or not keep:
@@ -228,7 +241,10 @@ class Executor:
             unknown["device_seconds"] = _NO_CLOCK if timed or counting is None else _NOT_ASKED
         if counting is not None and before is not None:
             work = _difference(before, counting.counters(device))
-            peak = counting.peak_bytes(device)
+            if apart:
+                unknown["peak_bytes"] = _SHARED_PEAK
+            else:
+                peak = counting.peak_bytes(device)
         else:
             unknown |= _NOT_COUNTED
         return Executed(
@@ -258,6 +274,25 @@ class Executor:
     def download_into(self, resident: Resident, target: HostArray) -> None:
         with self.translating:
             self._read_into(resident.buffer, target)
+
+    @property
+    def can_overlap(self) -> bool:
+        return self._overlaps is not None
+
+    def upload_apart(self, values: HostArray) -> Resident:
+        """On a second thread, while a program runs."""
+        if self._overlaps is None:
+            return self.upload(values)
+        with self._translating:
+            return Resident(self._overlaps.upload_apart(values, self.device), spec_of(values))
+
+    def download_apart(self, resident: Resident, target: HostArray) -> None:
+        """On a second thread, while a program runs that does not compute these values."""
+        if self._overlaps is None:
+            self.download_into(resident, target)
+            return
+        with self._translating:
+            self._overlaps.download_apart(resident.buffer, target)
 
     def _read_into(self, buffer: Buffer, target: HostArray) -> None:
         if self._reads_into is not None:

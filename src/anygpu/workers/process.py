@@ -8,7 +8,7 @@ dies, is in `anygpu.workers.child_connection`.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,6 +37,7 @@ from anygpu.workers.child_connection import ChildConnection
 from anygpu.workers.child_process import Child
 from anygpu.workers.executor import check_arguments, native_order, spec_of
 from anygpu.workers.host_fallback import line_of
+from anygpu.workers.overlap import WORTH_FETCHING, WORTH_OVERLAPPING, Overlap, Staged, seconds_left
 from anygpu.workers.probe_messages import ServeRequest
 from anygpu.workers.shared_memory import Segment, SegmentKind
 from anygpu.workers.task_messages import ChildTask, InSegment, WireOperand
@@ -49,6 +50,7 @@ INLINE_BYTES = 8 << 10
 OPEN_SECONDS = 120.0
 #: A copy has loaded everything; if it should be stuck, a child that is started afresh is not.
 OPEN_COPY_SECONDS = 15.0
+
 
 #: The type is `None` where NumPy does not have it.
 _Facts = tuple[Spec, np.dtype[Any] | None, int]
@@ -77,6 +79,8 @@ class _Known(NamedTuple):
 
     inputs: tuple[_Facts, ...]
     results: tuple[_Facts, ...]
+    #: Of all of them.
+    nbytes: int
 
 
 class ProcessWorker:
@@ -97,6 +101,7 @@ class ProcessWorker:
         self._device = device
         self._generation = generation
         self._connection = ChildConnection(child, device.id, generation, memory_kind)
+        self._overlap = Overlap(self._connection, device.id, memory_kind)
         self._next_handle = 1
         self._known: LRUCache[_Known] = LRUCache()
         self._lacks: LRUCache[list[Lack]] = LRUCache()
@@ -104,9 +109,10 @@ class ProcessWorker:
             with self._connection.use():
                 task = task_messages.Open(entry, device, budget, idle)
                 timeout = OPEN_COPY_SECONDS if child.is_copy else OPEN_SECONDS
-                self._connection.unwrap(
+                opened = self._connection.unwrap(
                     self._connection.request(task, timeout=timeout, doing="it was opened"), task_messages.Opened
                 )
+                self._overlap.allow(opened.overlaps)
         except BaseException:
             self._connection.finish("it could not be opened")
             raise
@@ -155,9 +161,19 @@ class ProcessWorker:
         return self._connection.child.process.pid
 
     @property
+    def overlaps(self) -> bool:
+        """Whether the arguments of a large call go over while another one runs."""
+        return self._overlap.possible and self._overlap.allowed
+
+    def may_overlap(self, allowed: bool) -> None:
+        """Turn that off, or on again where the device can do it: for benchmarks and tests."""
+        self._overlap.allowed = allowed
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory that exists now: what results are in, and what is kept for the next calls."""
-        return self._connection.shared.live_bytes if self._connection.shared is not None else 0
+        own = self._connection.shared.live_bytes if self._connection.shared is not None else 0
+        return own + self._overlap.shared_bytes
 
     # -- what a worker does
 
@@ -185,11 +201,51 @@ class ProcessWorker:
         timeout: float | None = None,
         wait: bool = True,
         timed: bool = False,
+        starting: Callable[[], None] | None = None,
     ) -> Ran:
         clock = time.perf_counter
         begin = clock()
         known = self._known.get(program.key, lambda: _known_of(program))
         given = arguments if _fit(arguments, known) else check_arguments(program, arguments)
+        if known.nbytes >= WORTH_OVERLAPPING and not keep and not timed:
+            return self._run_large(program, known, given, begin, timeout, starting)
+        return self._run(program, known, given, begin, timeout, starting, keep, wait, timed)
+
+    def _run_large(
+        self,
+        program: Program,
+        known: _Known,
+        given: Sequence[Argument],
+        begin: float,
+        timeout: float | None,
+        starting: Callable[[], None] | None,
+    ) -> Ran:
+        """Upload the arguments while another large call runs, if there is one."""
+        overlap = self._overlap
+        first = program.key not in self._connection.sent
+        with overlap.enter(known.nbytes, first=first):
+            staged = until = None
+            if not first:
+                until = None if timeout is None else time.monotonic() + timeout
+                specs = [spec for spec, _, _ in known.inputs]
+                staged = overlap.stage(given, specs, until, self._number_of)
+            if staged is None:
+                return self._run(program, known, given, begin, timeout, starting, keep=False, wait=True, timed=False)
+            return self._run_staged(program, known, staged, begin, timeout, until, starting)
+
+    def _run(
+        self,
+        program: Program,
+        known: _Known,
+        given: Sequence[Argument],
+        begin: float,
+        timeout: float | None,
+        starting: Callable[[], None] | None,
+        keep: bool,
+        wait: bool,
+        timed: bool,
+    ) -> Ran:
+        clock = time.perf_counter
         blocks: list[Block] = []
         checked = clock()
         with self._connection.use(timeout):
@@ -209,11 +265,15 @@ class ProcessWorker:
                 else:
                     places = [self._place(nbytes, blocks) for _, _, nbytes in specs]
                     wanted = tuple([block.handle.number if block is not None else 0 for block in places])
+                self._overlap.open_if_wanted()
+                if starting is not None:
+                    starting()
                 copied = clock()
                 remaining = None if timeout is None else max(1e-3, timeout - (copied - begin))
+                apart = self._overlap.may_transfer and not timed
 
                 def task(key: str, text: bytes | None) -> ChildTask:
-                    return task_messages.Run(key, text, operands, wanted, handles.start, wait, timed)
+                    return task_messages.Run(key, text, operands, wanted, handles.start, wait, timed, apart)
 
                 outcome = self._connection.send_program(
                     program, task, timeout=remaining, blocks=blocks, handles=handles
@@ -226,10 +286,7 @@ class ProcessWorker:
                         RemoteHandle(self, number, spec) for number, (spec, _, _) in zip(handles, specs, strict=True)
                     ]
                 else:
-                    for block, (spec, dtype, _), data in zip(places, specs, done.values, strict=True):
-                        results.append(
-                            _from_bytes(data, spec, dtype) if block is None else self._connection.result(block, spec)
-                        )
+                    results = self._delivered(places, specs, done.values)
                     del blocks[inputs:]
             finally:
                 # Those of a call that was abandoned are not in the list any more, nor those that became results.
@@ -238,31 +295,90 @@ class ProcessWorker:
         end = clock()
         write = done.write + (copied - entered)
         read_seconds = done.read + (end - answered)
-        named = (entered - checked) + write + done.compile + done.run + read_seconds
-        phases = Phases(
-            compile=done.compile,
-            queue=entered - checked,
-            write=write,
-            run=done.run,
-            read=read_seconds,
-            other=max(0.0, end - begin - named),
+        return _ran(program, results, done, entered - checked, write, read_seconds, end - begin)
+
+    def _run_staged(
+        self,
+        program: Program,
+        known: _Known,
+        staged: Staged,
+        begin: float,
+        timeout: float | None,
+        until: float | None,
+        starting: Callable[[], None] | None,
+    ) -> Ran:
+        """With arguments that are on the device already. Large results come while the next call may run."""
+        clock, overlap, connection = time.perf_counter, self._overlap, self._connection
+        uploaded = clock()
+        seated = True
+        blocks: list[Block] = []
+        places: list[Block | None] = []
+        handles = range(0)
+        wanted: tuple[int, ...] | None = None
+        specs = [spec for spec, _, _ in known.results]
+        returned = sum([spec.nbytes for spec in specs])
+        try:
+            with connection.use(seconds_left(until)):
+                entered = clock()
+                if starting is not None:
+                    starting()
+                if returned >= WORTH_FETCHING:
+                    handles = range(self._next_handle, self._next_handle + len(specs))
+                    self._next_handle = handles.stop
+                else:
+                    places = [self._place(spec.nbytes, blocks) for spec in specs]
+                    wanted = tuple([block.handle.number if block is not None else 0 for block in places])
+
+                def task(key: str, text: bytes | None) -> ChildTask:
+                    return task_messages.Run(
+                        key, text, staged.operands, wanted, handles.start, True, False, True, staged.own
+                    )
+
+                seated = False
+                overlap.has_started()
+                outcome = connection.send_program(
+                    program, task, timeout=seconds_left(until), blocks=blocks, handles=handles
+                )
+                done = connection.unwrap(outcome, task_messages.RunDone)
+                ran = clock()
+                results = self._delivered(places, known.results, done.values)
+                blocks.clear()
+            if handles:
+                results = overlap.fetch(handles, specs, timeout, until) or [
+                    self.download(RemoteHandle(self, number, spec)) for number, spec in zip(handles, specs, strict=True)
+                ]
+        except BaseException:
+            overlap.drop(staged)
+            for number in handles:
+                connection.drop(number, 0)
+            raise
+        finally:
+            if seated:
+                overlap.has_started()
+            for block in blocks:
+                connection.release(block)
+        end = clock()
+        own = set(staged.own)
+        facts = zip(staged.operands, known.inputs, strict=True)
+        given = sum([nbytes for operand, (_, _, nbytes) in facts if operand in own])
+        fetched = returned if handles else 0
+        done = msgspec.structs.replace(
+            done,
+            bytes_to_device=done.bytes_to_device + given,
+            bytes_to_host=done.bytes_to_host + fetched,
+            bytes_skipped=done.bytes_skipped - given - fetched,
         )
-        hosted = tuple(
-            [msgspec.structs.replace(operation, line=line_of(program, node)) for node, operation in done.hosted]
-        )
-        return Ran(
-            results,
-            phases,
-            done.bytes_to_device,
-            done.bytes_to_host,
-            done.bytes_skipped,
-            done.device_seconds,
-            done.peak_bytes,
-            done.driver.dispatches if done.driver is not None else None,
-            done.driver,
-            hosted,
-            done.unknown,
-        )
+        write, read = done.write + (uploaded - begin), done.read + (end - ran)
+        return _ran(program, results, done, entered - uploaded, write, read, end - begin)._replace(overlapped=True)
+
+    def _delivered(
+        self, places: Sequence[Block | None], facts: Sequence[_Facts], values: Sequence[bytes]
+    ) -> list[HostArray]:
+        """The results that came with an answer: in blocks, which are theirs from now on, or as bytes."""
+        return [
+            _from_bytes(data, spec, dtype) if block is None else self._connection.result(block, spec)
+            for block, (spec, dtype, _), data in zip(places, facts, values, strict=False)
+        ]
 
     def upload(self, values: HostArray) -> RemoteHandle:
         return self._upload(values, lend=False)[0]
@@ -359,6 +475,9 @@ class ProcessWorker:
         """Shared memory for an array, or none where it is better inside of the message."""
         return self._connection.place(nbytes, blocks) if nbytes > INLINE_BYTES else None
 
+    def _number_of(self, handle: Handle) -> int:
+        return self._own(handle).number
+
     def _own(self, handle: Handle) -> RemoteHandle:
         if not isinstance(handle, RemoteHandle) or handle.worker.device.id != self._device.id:
             raise InvalidOption(f"{handle!r} is not on {self._device.id}: download it, and upload it here.")
@@ -371,6 +490,39 @@ class ProcessWorker:
         return f"<worker of {self._device.id}, {state}, generation {self._generation}>"
 
 
+def _ran(
+    program: Program,
+    results: list[Any],
+    done: task_messages.RunDone,
+    queue: float,
+    write: float,
+    read: float,
+    total: float,
+) -> Ran:
+    phases = Phases(
+        compile=done.compile,
+        queue=queue,
+        write=write,
+        run=done.run,
+        read=read,
+        other=max(0.0, total - (queue + write + done.compile + done.run + read)),
+    )
+    hosted = tuple([msgspec.structs.replace(operation, line=line_of(program, node)) for node, operation in done.hosted])
+    return Ran(
+        results,
+        phases,
+        done.bytes_to_device,
+        done.bytes_to_host,
+        done.bytes_skipped,
+        done.device_seconds,
+        done.peak_bytes,
+        done.driver.dispatches if done.driver is not None else None,
+        done.driver,
+        hosted,
+        done.unknown,
+    )
+
+
 def _from_bytes(data: bytes, spec: Spec, dtype: np.dtype[Any] | None) -> HostArray:
     # Bytes cannot be written to, and results can.
     return np.ndarray(spec.shape, dtype or numpy_dtype(spec.dtype), bytearray(data))
@@ -380,7 +532,7 @@ def _known_of(program: Program) -> _Known:
     inputs, results = (
         tuple([(spec, _type_of(spec), spec.nbytes) for spec in specs]) for specs in (program.inputs, program.results)
     )
-    return _Known(inputs, results)
+    return _Known(inputs, results, sum([nbytes for _, _, nbytes in inputs + results]))
 
 
 def _type_of(spec: Spec) -> np.dtype[Any] | None:

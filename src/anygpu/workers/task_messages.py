@@ -60,6 +60,10 @@ class Run(WireRecord, frozen=True, tag="run"):
     handle: int
     wait: bool
     timed: bool
+    #: Whether the side may transfer meanwhile.
+    apart: bool = False
+    #: Arguments that no other task wants.
+    last_use: tuple[int, ...] = ()
 
 
 class Upload(WireRecord, frozen=True, tag="upload"):
@@ -73,6 +77,8 @@ class Download(WireRecord, frozen=True, tag="download"):
     handle: int
     #: As in `Run.results`.
     segment: int
+    #: Whether no other task wants it.
+    last_use: bool = False
 
 
 class AskMemory(WireRecord, frozen=True, tag="memory"):
@@ -83,11 +89,15 @@ class ReclaimMemory(WireRecord, frozen=True, tag="reclaim"):
     pass
 
 
+class OpenSide(WireRecord, frozen=True, tag="side"):
+    """Take the descriptor that comes with this, and serve uploads and downloads there, on a thread of its own."""
+
+
 class Close(WireRecord, frozen=True, tag="close"):
     pass
 
 
-ChildTask = Open | Supports | Prepare | Run | Upload | Download | AskMemory | ReclaimMemory | Close
+ChildTask = Open | Supports | Prepare | Run | Upload | Download | AskMemory | ReclaimMemory | OpenSide | Close
 
 
 class Attached(WireRecord, frozen=True):
@@ -111,7 +121,13 @@ class Envelope(WireRecord, frozen=True):
 
 
 class Opened(WireRecord, frozen=True, tag="opened"):
-    pass
+    #: Whether the device can transfer while it computes.
+    overlaps: bool = False
+
+
+class SideOpened(WireRecord, frozen=True, tag="side_opened"):
+    #: Whether the device can compute and transfer at once; else there is no side.
+    overlaps: bool
 
 
 class Lacks(WireRecord, frozen=True, tag="lacks"):
@@ -174,7 +190,17 @@ class TaskFailed(WireRecord, frozen=True, tag="failed"):
 
 
 TaskOutcome = (
-    Opened | Lacks | PrepareDone | RunDone | Downloaded | MemoryNow | Reclaimed | TaskDone | UnknownProgram | TaskFailed
+    Opened
+    | SideOpened
+    | Lacks
+    | PrepareDone
+    | RunDone
+    | Downloaded
+    | MemoryNow
+    | Reclaimed
+    | TaskDone
+    | UnknownProgram
+    | TaskFailed
 )
 
 

@@ -119,6 +119,7 @@ class ThreadWorker:
         timeout: float | None = None,
         wait: bool = True,
         timed: bool = False,
+        starting: Callable[[], None] | None = None,
     ) -> Ran:
         """A thread cannot be killed, so `timeout` is not kept here: the call ends when the device has answered."""
         begin = time.perf_counter()
@@ -126,6 +127,8 @@ class ThreadWorker:
         checked = time.perf_counter()
         with self._lock, self._use:
             entered = time.perf_counter()
+            if starting is not None:
+                starting()
             operands = [each if isinstance(each, np.ndarray) else self._own(each) for each in given]
             taken: list[HostArray] = []
             if self.device.form == "host" and not keep:

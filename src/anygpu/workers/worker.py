@@ -7,7 +7,7 @@ except in what a crash takes with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from anygpu._typing import HostArray
@@ -54,6 +54,8 @@ class Ran(NamedTuple):
     host_operations: tuple[HostOperation, ...]
     #: For each of the fields that is `None`: why.
     unknown: dict[str, str]
+    #: Whether its arguments were uploaded while another call ran: `phases.queue` is what it waited for that one then.
+    overlapped: bool = False
 
 
 @runtime_checkable
@@ -65,6 +67,14 @@ class Lending(Protocol):
 
         `None` if there is no such memory, or none to spare.
         """
+
+
+@runtime_checkable
+class Overlapping(Protocol):
+    """A worker to which two threads may give large calls at once: one transfers while the other one runs."""
+
+    @property
+    def overlaps(self) -> bool: ...
 
 
 class Worker(Protocol):
@@ -102,13 +112,16 @@ class Worker(Protocol):
         timeout: float | None = None,
         wait: bool = True,
         timed: bool = False,
+        starting: Callable[[], None] | None = None,
     ) -> Ran:
         """Run and wait. With `keep` the results stay on the device, as handles.
 
         What the device lacks runs on the host, node by node, and is listed in the result. When the time is over the
         worker is killed, where it is a process, and `DeviceHung` is raised. Without `wait`, results that are kept
         may still be in the making on return; then `phases.run` is the time it took to start them. With `timed` the
-        device's own clock is read where it has one, which costs some engines one more submission.
+        device's own clock is read where it has one, which costs some engines one more submission. `starting` is called
+        once, when the device is free and the program is about to run: what it raises ends the call there. Arguments
+        may have been uploaded before that, while another call ran.
         """
 
     def upload(self, values: HostArray) -> Handle: ...

@@ -1,0 +1,232 @@
+"""Transfers that overlap computing: the arguments of one call go over while the program of another one runs.
+
+A worker runs one program at a time. But when a large call finds another large one running, it does not wait with its
+arguments in hand: it uploads them through the child's side (`anygpu.workers.side`), waits for its turn with nothing
+left to do but run, and downloads its results through the side as well, while the next call runs. Each call does that
+on the thread of its own caller. So an error, a deadline or a lack of memory is always that of one call, and its phases
+follow one another as ever.
+
+At most one call waits with its arguments on the device. Whatever goes wrong on the way there is no error: the call then
+waits for its turn, and goes the ordinary way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anygpu._typing import HostArray
+from anygpu.errors import AllocationError, DeviceHung
+from anygpu.program.primitives import Spec
+from anygpu.workers import task_messages
+from anygpu.workers.child_connection import ChildConnection
+from anygpu.workers.link import LinkClosed
+from anygpu.workers.shared_memory import SegmentKind
+from anygpu.workers.side import Side
+from anygpu.workers.task_messages import WireOperand
+from anygpu.workers.worker import Argument, Handle
+
+#: Arguments and results of so many bytes in all: below, two more round trips cost as much as copying beside the run
+#: saves.
+WORTH_OVERLAPPING = 4 << 20
+#: Results of fewer bytes in all come with the answer of the run.
+WORTH_FETCHING = 1 << 20
+
+_OPEN_SECONDS = 30.0
+
+
+class Staged(NamedTuple):
+    """A call whose arguments are on the device, and which waits for its turn."""
+
+    operands: tuple[WireOperand, ...]
+    #: Those that were uploaded for this call alone.
+    own: tuple[int, ...]
+
+
+class Entered:
+    """A large call, from its arguments to its results."""
+
+    __slots__ = ("_first", "_nbytes", "_overlap")
+
+    def __init__(self, overlap: Overlap, nbytes: int, first: bool) -> None:
+        self._overlap = overlap
+        self._nbytes = nbytes
+        self._first = first
+
+    def __enter__(self) -> None:
+        overlap = self._overlap
+        with overlap._counting:
+            overlap._inside += 1
+            overlap._inside_bytes += self._nbytes
+        if self._first:
+            overlap._compiles = True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        overlap = self._overlap
+        if isinstance(error, AllocationError):
+            overlap.crowded()
+        if self._first:
+            overlap._compiles = False
+        with overlap._counting:
+            overlap._inside -= 1
+            overlap._inside_bytes -= self._nbytes
+
+
+class Overlap:
+    """The side of one worker, and what is on the device now."""
+
+    def __init__(self, connection: ChildConnection, device: str, memory_kind: SegmentKind | None) -> None:
+        self._connection = connection
+        self._device = device
+        self._memory_kind = memory_kind
+        #: Whether the device and the way to the child allow it.
+        self.possible = False
+        self.allowed = True
+        self._wanted = False
+        #: One for uploads, one for downloads: neither waits for the other.
+        self._there: Side | None = None
+        self._back: Side | None = None
+        #: Large calls now, and their bytes.
+        self._inside = self._inside_bytes = 0
+        self._counting = threading.Lock()
+        #: Whether a program runs for the first time: it is compiled and measured, and nothing may disturb that.
+        self._compiles = False
+        #: Held by the one call that has its arguments on the device and waits.
+        self._seat = threading.Lock()
+        #: Bytes of two calls that were too many for the device's memory.
+        self._too_many: int | None = None
+        # Below those of the worker's handles, which count from 1.
+        self._numbers = itertools.count(-1, -1)
+
+    @property
+    def may_transfer(self) -> bool:
+        """Whether the side may be used while the next program runs."""
+        return self._inside > 0 and self._back is not None
+
+    @property
+    def shared_bytes(self) -> int:
+        return sum([side.shared.live_bytes for side in self._connection.sides])
+
+    def allow(self, overlaps: bool) -> None:
+        """Once the device is open: `overlaps` says whether it can transfer while it computes."""
+        self.possible = overlaps and self._connection.link.passes_descriptors
+
+    # -- with the connection's lock held
+
+    def open_if_wanted(self) -> None:
+        """Open the side, once a call has had to wait for another one."""
+        if self._wanted and self.possible and self._back is None:
+            self._there, self._back = self._new_side(), self._new_side()
+
+    def _new_side(self) -> Side | None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            answer = self._connection.request(
+                task_messages.OpenSide(),
+                timeout=_OPEN_SECONDS,
+                doing="it opened a side",
+                descriptors=(theirs.fileno(),),
+            )
+        if not isinstance(answer, task_messages.SideOpened) or not answer.overlaps:
+            self.possible = False
+            ours.close()
+            return None
+        side = Side(ours, self._device, self._memory_kind)
+        self._connection.sides.append(side)
+        return side
+
+    # -- without it
+
+    def enter(self, nbytes: int, *, first: bool) -> Entered:
+        """Around a large call; `first` if its program is new to the child."""
+        return Entered(self, nbytes, first)
+
+    def stage(
+        self,
+        given: Sequence[Argument],
+        specs: Sequence[Spec],
+        until: float | None,
+        number_of: Callable[[Handle], int],
+    ) -> Staged | None:
+        """Upload the arguments if another large call runs meanwhile; `None` to go the ordinary way."""
+        side, others = self._there, self._inside - 1
+        if not (self.possible and self.allowed):
+            return None
+        if side is None:
+            self._wanted = self._wanted or others > 0
+            return None
+        if side.closed or self._back is None or self._back.closed:
+            self.possible = False
+        if not self.possible or others < 1:
+            return None
+        # Behind the call that is staged now, and beside its run.
+        left = seconds_left(until)
+        if not self._seat.acquire(timeout=-1 if left is None else left):
+            return None
+        if self._compiles or (self._too_many is not None and self._inside_bytes >= self._too_many):
+            self._seat.release()
+            return None
+        own: list[int] = []
+        operands: list[WireOperand] = []
+        try:
+            for argument, spec in zip(given, specs, strict=True):
+                if not isinstance(argument, np.ndarray):
+                    operands.append(number_of(argument))
+                    continue
+                own.append(next(self._numbers))
+                side.upload(own[-1], argument, spec, until)
+                operands.append(own[-1])
+        except BaseException as error:
+            self.drop(Staged((), tuple(own)))
+            self._seat.release()
+            if isinstance(error, AllocationError):
+                self.crowded()
+            if not isinstance(error, Exception):
+                raise
+            # The ordinary way says what is wrong, if it still is.
+            return None
+        return Staged(tuple(operands), tuple(own))
+
+    def has_started(self) -> None:
+        """The staged call has its turn, so that the next one may upload its arguments."""
+        self._seat.release()
+
+    def drop(self, staged: Staged) -> None:
+        """The arguments are not wanted any more, if they are still there."""
+        for number in staged.own:
+            self._connection.drop(number, 0)
+
+    def fetch(
+        self, numbers: Sequence[int], specs: Sequence[Spec], timeout: float | None, until: float | None
+    ) -> list[HostArray] | None:
+        """The results of a staged call; `None` if there is no side any more, and they are still in the child."""
+        side = self._back
+        results: list[Any] = []
+        try:
+            for number, spec in zip(numbers, specs, strict=True):
+                if side is None:
+                    raise LinkClosed("there is no side")
+                results.append(side.download(number, spec, until))
+        except LinkClosed:
+            if side is not None and side.closed and self._connection.alive and not results:
+                return None
+            raise self._connection.lost() from None
+        except TimeoutError:
+            self._connection.child.process.kill()
+            raise DeviceHung(self._device, timeout or 0.0, doing="it sent its results") from None
+        return results
+
+    def crowded(self) -> None:
+        """There was no room for as much as is there now."""
+        if self._inside > 1:
+            self._too_many = min(self._inside_bytes, self._too_many or self._inside_bytes)
+
+
+def seconds_left(until: float | None) -> float | None:
+    return None if until is None else max(1e-3, until - time.monotonic())
