@@ -50,6 +50,14 @@ class Call:
         self.timeout = site.options.timeout
         #: Called between pieces; what it raises ends the call there.
         self.between: Callable[[], None] | None = None
+        #: Called once, when it begins to run somewhere; what it raises ends the call there.
+        self.starting: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """It begins to run now, or has begun before."""
+        starting, self.starting = self.starting, None
+        if starting is not None:
+            starting()
 
     def resident(self) -> dict[str, int]:
         """Bytes of arguments that are on devices already."""

@@ -228,6 +228,7 @@ def run_untraced(
     site, planner = call.site, call.planner
     predicted = site.estimate("numpy")
     disturbed = planner.pace.exploring
+    call.start()
     with timer.phase("run"):
         value = site.run_on_host(call.function, call.arguments, call.keywords)
     if site.chooser.baseline == "numpy":
@@ -294,6 +295,7 @@ def on_device(
             keep=keep,
             timeout=call.timeout,
             between=call.between,
+            starting=call.start if call.starting is not None else None,
         )
     if keep:
         place = planner.places.find(name, isolation=site.options.isolation)
@@ -317,6 +319,10 @@ def on_device(
     elif not site.has_anygpu_arrays:
         value = site.trust.in_order(traced, values, value)
     took = planner.clock() - begin - ran.phases.compile
+    if ran.overlapped:
+        # What it waited for another call is no part of what it takes.
+        took -= ran.phases.queue
+        disturbed = True
     if keep and baseline == "numpy":
         # The first use of the result pays for the way back, which results on NumPy do not need.
         took += planner.reading(name, sum(spec.nbytes for spec in program.results))
@@ -465,6 +471,7 @@ def _run_on_lazy_arrays(
 ) -> tuple[Any, Receipt]:
     """anygpu's own arrays, and a function that is not traced: it is called with them, and they compute as ever."""
     site = call.site
+    call.start()
     with timer.phase("run"):
         with Executing():
             value = call.function(*call.arguments, **call.keywords)

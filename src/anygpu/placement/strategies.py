@@ -108,14 +108,23 @@ def execute(
     keep: bool = False,
     timeout: float | None = None,
     between: Callable[[], None] | None = None,
+    starting: Callable[[], None] | None = None,
 ) -> Ran:
-    """Run it that way. `between` is called before each piece but the first, and ends the run by raising."""
+    """Run it that way. `between` is called before each piece but the first, and ends the run by raising.
+
+    So does `starting`, when it begins: as soon as its device is free for it, if it runs there as a whole.
+    """
+    if starting is not None and not isinstance(way, SingleDevice):
+        starting()
     # A worker of this process may call a kernel's reference.
     token = enter(True)
     try:
         match way:
             case SingleDevice(device=device):
-                return find(device).run(program, arguments, keep=keep, timeout=timeout)
+                worker = find(device)
+                if starting is None:
+                    return worker.run(program, arguments, keep=keep, timeout=timeout)
+                return worker.run(program, arguments, keep=keep, timeout=timeout, starting=starting)
             case Chunked(device=device, chunks=chunks):
                 return _in_chunks(find(device), chunks, program, arguments, timeout, between)
             case SplitAcrossDevices(devices=devices, split=split):

@@ -48,6 +48,7 @@ class Job:
         "taken",
         "tenant",
         "until",
+        "withdrawals",
         "witness",
     )
 
@@ -102,6 +103,8 @@ class Job:
         self.taken = False
         #: Whether it has ever started.
         self.begun = False
+        #: How often a worker was lost before the task had begun there.
+        self.withdrawals = 0
         #: The bytes charged to its lane while it runs.
         self.held_bytes = 0
         #: Where it runs, or would run now.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from anygpu.array.core.structure import flatten
-from anygpu.errors import AnyGPUError, DeadlineExceeded, Unsupported, name_of, text_of
+from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceLost, Unsupported, name_of, text_of
 from anygpu.fallback_warnings import attribute_to_line
 from anygpu.hardware.device import DeviceKind
 from anygpu.placement.call_site import CallSite
@@ -46,6 +46,8 @@ _AT_HOME = Choice("numpy", "baseline", "")
 _STARTED_AT_HOME = Started("numpy", 0)
 #: The deadline thread kills a worker in time; after this many more seconds the worker's own timeout applies.
 _LATER = 0.5
+#: How often a worker may be lost while a task waits for its turn there, before that counts as the task's own failure.
+_WITHDRAWALS = 8
 
 
 class TaskHost(Protocol):
@@ -61,6 +63,10 @@ class TaskHost(Protocol):
     def settle(self, job: Job, seconds: float, *, succeeded: bool) -> None: ...
 
     def forget(self, job: Job) -> None: ...
+
+
+class _Withdrawn(BaseException):
+    """Raised when a task is about to begin that was cancelled or has expired. No error of the program, nor a user's."""
 
 
 class Stopped(Exception):
@@ -180,6 +186,7 @@ class LaneWorker:
         attribute_to_line(job.line)
         begin = planner.clock()
         choice = job.forced or job.choice
+        waiting = False
         try:
             if site.options.engine is not None:
                 self._run_opaque(job)
@@ -196,12 +203,26 @@ class LaneWorker:
                 # Now that it was traced, another device is known to be faster.
                 self._requeue(job)
                 return
-            if not self._begin(job, choice, self._start(site, choice.candidate)):
-                return
+            chosen = choice
+
+            def starting() -> None:
+                nonlocal begin
+                if not self._begin(job, chosen, self._start(site, chosen.candidate)):
+                    raise _Withdrawn
+                begin = planner.clock()
+
+            # When its device is free for it: until then it can be cancelled, and a kill is another task's.
+            call.starting = starting
+            waiting = True
             self._limit(job)
             with job.modes.hold() if job.modes is not None else _NOTHING:
                 value, receipt = run_at(call, choice, timer, job.attempts)
+        except _Withdrawn:
+            return
         except AnyGPUError as error:
+            call.starting = None  # it holds the task
+            if waiting and self._has_not_begun(job, choice, error):
+                return
             if choice is None or choice.candidate == "numpy" or job.life.task.status == "queued":
                 self._fail(job, error)
             else:
@@ -210,11 +231,23 @@ class LaneWorker:
         except Stopped:
             self._fail(job, concurrent.futures.CancelledError())
         except BaseException as error:  # noqa: BLE001 - the user's own error is raised where the result is awaited
+            call.starting = None
             self._fail(job, error)
             # The error's traceback holds this frame, and the task holds the error: only the collector would free them.
             del job, call
         else:
             self._deliver(job, value, receipt, planner.clock() - begin)
+
+    def _has_not_begun(self, job: Job, choice: Choice | None, error: AnyGPUError) -> bool:
+        """Whether a failed attempt is none of the task's: it waited, and has ended, or has to wait anew."""
+        if choice is None or choice.candidate == "numpy" or job.life.task.status != "queued":
+            return self._has_ended(job)
+        if isinstance(error, DeviceLost) and not error.started and job.withdrawals < _WITHDRAWALS:
+            job.withdrawals += 1
+            self._host.put_back(job)
+            return True
+        # It failed on its way to the device, as when that could not be opened.
+        return not self._begin(job, choice, self._start(job.call.site, choice.candidate))
 
     def _run_opaque(self, job: Job) -> None:
         """Call the function here, with that library's own arrays."""

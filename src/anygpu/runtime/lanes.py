@@ -45,6 +45,8 @@ class Lane:
         #: Threads that wait for other tasks, and the threads started in their place.
         self.blocked = 0
         self.spare: set[threading.Thread] = set()
+        #: A second thread, which has the arguments of the next large task uploaded while one runs.
+        self.ahead: threading.Thread | None = None
         #: Queued tasks of this lane that a lane thread waits for, in order.
         self.awaited: dict[Job, None] = {}
 

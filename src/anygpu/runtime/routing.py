@@ -9,12 +9,13 @@ from weakref import WeakKeyDictionary
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.place_call import choose
 from anygpu.placement.planner import Planner, usable_bytes
-from anygpu.placement.strategies import Chunked
+from anygpu.placement.strategies import Chunked, SingleDevice
 from anygpu.plan.batching import SIZES
 from anygpu.plan.choosing import Choice
 from anygpu.runtime.batches import Batches
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
+from anygpu.workers.overlap import WORTH_OVERLAPPING
 
 #: Assumed seconds of a task that was never measured.
 _UNKNOWN_SECONDS = 1e-3
@@ -128,6 +129,26 @@ class Routing:
         device = self._planner.numpy
         room = usable_bytes(device)
         return room is None or lane.used_bytes + self.bytes_needed(job) <= room
+
+    def may_overlap(self, lane: Lane, job: Job) -> bool:
+        """Whether its transfers may overlap another task: both are large, go to that device whole, and fit there."""
+        if not self.is_large(job) or job.lane != lane.name or not self._planner.places.overlaps(lane.name):
+            return False
+        if not all(self.is_large(each) for jobs, _ in lane.running.values() for each in jobs):
+            return False
+        device = self._planner.machine().device(lane.name)
+        room = usable_bytes(device) if device is not None else None
+        return room is None or lane.used_bytes + self.bytes_needed(job) <= room
+
+    def is_large(self, job: Job) -> bool:
+        """Whether it runs as a whole on one device, and its transfers are worth to be overlapped."""
+        site, choice = job.call.site, job.choice
+        if job.nbytes < WORTH_OVERLAPPING or choice is None or choice.checks is not None or job.forced is not None:
+            return False
+        if site.has_anygpu_arrays or site.options.isolation == "thread" or site.options.check == "always":
+            return False
+        facts = site.predictions.get(choice.candidate)
+        return facts is not None and isinstance(facts.way, SingleDevice) and choice.candidate != "numpy"
 
     def how_many(self, lane: Lane, job: Job, there: int) -> int:
         """How many of the `there` waiting tasks of its kind to take at once."""

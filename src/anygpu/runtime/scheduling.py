@@ -249,6 +249,8 @@ class Scheduler:
             lane.awaited[job] = None
             self._start_spares(lane)
         lane.wake(now)
+        if lane.running and not lane.idle:
+            self._start_ahead(lane)
         if not lane.idle and job.forced is None:
             for name in self._routing.others(job, lane):
                 self._lane(name).rouse()
@@ -278,6 +280,8 @@ class Scheduler:
             self._admit_intake()
         if not len(self._queue):
             return []
+        if lane.ahead is not None and lane.running:
+            return self._next_ahead(lane)
         now = time.monotonic()
         waiting: dict[str, float] | None = None
 
@@ -343,6 +347,8 @@ class Scheduler:
                     # Two tasks may have arrived before the first of them woke a thread, and that woke only one.
                     lane.wake(time.monotonic())
                 self._start_spares(lane)
+                if len(self._queue):
+                    self._start_ahead(lane)
             self._run(lane, jobs)
 
     def _run(self, lane: Lane, jobs: list[Job]) -> None:
@@ -431,6 +437,48 @@ class Scheduler:
                 return [job]
             del lane.awaited[job]
         return []
+
+    # -- large tasks whose transfers overlap
+
+    def _start_ahead(self, lane: Lane) -> None:
+        """Start a second thread for the next large task, if one runs. The caller must hold the lock."""
+        if lane.ahead is not None or lane.width > 1 or lane.active != 1 or lane.ended or lane.name == PLANNING:
+            return
+        if not all(self._routing.is_large(job) for jobs, _ in lane.running.values() for job in jobs):
+            return
+        jobs = self._next_ahead(lane)
+        if jobs:
+            thread = threading.Thread(
+                target=self._work_ahead, args=(lane, jobs), name=f"anygpu-{lane.name}-ahead", daemon=True
+            )
+            lane.ahead = thread
+            lane.spare.add(thread)
+            thread.start()
+            assert thread.ident is not None
+            lane.running[thread.ident] = (jobs, time.monotonic())
+
+    def _next_ahead(self, lane: Lane) -> list[Job]:
+        now = time.monotonic()
+        jobs = self._queue.take(now, lambda job: self._routing.may_overlap(lane, job), by=lane.name)
+        for job in jobs:
+            self._taken(lane, job, now)
+        return jobs
+
+    def _work_ahead(self, lane: Lane, jobs: list[Job]) -> None:
+        """The loop of that thread, which ends when there is no such task."""
+        here.seat = _LaneSeat(self, lane)
+        with self.lock:  # until `_start_ahead` has registered this thread
+            pass
+        while jobs:
+            self._run(lane, jobs)
+            with self.lock:
+                jobs = [] if lane.ended or lane.active > 1 or not len(self._queue) else self._next_ahead(lane)
+                if jobs:
+                    lane.running[threading.get_ident()] = (jobs, time.monotonic())
+                else:
+                    lane.ahead = None
+                    lane.spare.discard(threading.current_thread())
+                    lane.wakened.notify()
 
     def _work_as_spare(self, lane: Lane, jobs: list[Job]) -> None:
         """The loop of a spare thread, which ends when no queued task is awaited."""
