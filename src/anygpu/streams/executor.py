@@ -6,8 +6,10 @@ a chunk runs, and the state machine of tasks what follows a failure.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,13 +29,16 @@ from anygpu.placement.strategies import merge_runs
 from anygpu.placement.values import narrowing
 from anygpu.plan.chunking import corrected, memory_needed
 from anygpu.program.graph import Program
-from anygpu.receipts import Attempt, HostOperation, Phases
+from anygpu.receipts import Attempt as FailedAttempt
+from anygpu.receipts import HostOperation, Phases
+from anygpu.streams.ahead import Attempt, ChunkKey, visible
 from anygpu.streams.checking import ChunkCheck
 from anygpu.streams.devices import StreamDevices
 from anygpu.streams.recording import Stream, returned_by
 from anygpu.streams.source import span_of
 from anygpu.tasks.machine import Requeue, Started, Task
-from anygpu.workers.worker import Argument, Handle, Ran
+from anygpu.workers.overlap import WORTH_OVERLAPPING
+from anygpu.workers.worker import Argument, Handle, Ran, Worker
 
 #: An array that every chunk needs whole stays on the device if it has at least this many bytes.
 _STAYS = 1 << 16
@@ -63,29 +68,71 @@ class ChunkExecutor:
         self._resident: dict[tuple[str, int, int], Handle] = {}
         self._total: Ran | None = None
         self._told: dict[HostOperation, None] = {}
-        self.attempts: list[Attempt] = []
+        self.attempts: list[FailedAttempt] = []
         #: Of memory, what chunks needed by what was predicted.
         self.correction = 1.0
+        #: By length of a chunk, what was predicted.
+        self._predicted_bytes: dict[int, int] = {}
         #: How long chunks may be after what has happened; `None` while nothing has.
         self.most: int | None = None
         #: Looking for devices, and opening them.
         self.seconds_planning = 0.0
         self.seconds_transferring = 0.0
         self.seconds_computing = 0.0
+        #: Of transferring: what another chunk was computed in.
+        self.seconds_overlapped = 0.0
         self.device_bytes = 0
+        #: By the start of a chunk: its first attempt, begun while the chunk before it was computed.
+        self._attempts: dict[int, Attempt] = {}
+        #: When the last chunk was there.
+        self._last_end = 0.0
 
     # -- memory
 
     def bytes_for(self, length: int) -> int:
         """Predicted for one chunk where it runs, its inputs and results included."""
-        return int(memory_needed(self._stream.piece(0, length)) * self.correction) + 1
+        if length not in self._predicted_bytes:
+            if len(self._predicted_bytes) > 64:
+                self._predicted_bytes.clear()
+            self._predicted_bytes[length] = memory_needed(self._stream.piece(0, length))
+        return int(self._predicted_bytes[length] * self.correction) + 1
 
     # -- chunks
+
+    def begin(self, chunks: Sequence[HostArray], start: int, stop: int, ended: Callable[[], None]) -> None:
+        """Give the chunk to its device now, if that can transfer while it computes another; `ended` is called then."""
+        if start in self._attempts or not self._may_begin(stop - start):
+            return
+        name = self.devices.choose(stop - start)
+        if name == "numpy" or name not in self.devices.done or not self._planner.places.overlaps(name):
+            return
+        piece, given = self._stream.piece(start, stop), self._stream.given(chunks, start, stop)
+        if sum(spec.nbytes for spec in (*piece.inputs, *piece.results)) < WORTH_OVERLAPPING:
+            return
+        with contextlib.suppress(AnyGPUError):  # such as a device that is gone: it is said when the chunk is computed
+            worker, arguments = self._arguments(name, given)
+            run = partial(worker.run, piece, arguments, timeout=self._options.timeout)
+            key = ChunkKey(name, start, stop)
+            self._attempts[start] = Attempt(key, piece, given, run, self._planner.clock, ended)
+
+    def _may_begin(self, length: int) -> bool:
+        return self.most is None or length <= self.most
+
+    def is_ready(self, start: int) -> bool:
+        """Whether its first attempt is over, or was not begun."""
+        attempt = self._attempts.get(start)
+        return attempt is None or attempt.done
+
+    def leave(self) -> None:
+        """Wait for attempts that are not wanted any more."""
+        while self._attempts:
+            self._attempts.popitem()[1].leave()
 
     def compute(self, chunks: Sequence[HostArray], start: int, stop: int) -> Iterator[Finished]:
         """The results of a chunk, in one span or, if memory ran out, in several."""
         left = deque([(start, stop)])
         task: LockedTask | None = None
+        attempt = self._attempts.pop(start, None)
         while left:
             begin, end = left.popleft()
             if self.most is not None and end - begin > self.most:
@@ -94,15 +141,22 @@ class ChunkExecutor:
                 end, task = begin + self.most, None
             part = [self._part_of(chunk, number, begin - start, end - start) for number, chunk in enumerate(chunks)]
             before = self._planner.clock()
-            name = self.devices.choose(end - begin) if task is None else task.task.devices[0]
+            if attempt is not None and attempt.key != (attempt.key.device, begin, end):
+                attempt.leave()  # memory ran out since it began, and the chunk is cut
+                attempt = None
+            if attempt is not None:
+                name = attempt.key.device
+            else:
+                name = self.devices.choose(end - begin) if task is None else task.task.devices[0]
             failure: AnyGPUError | None = None
             self.seconds_planning += self._planner.clock() - before
             before = self._planner.clock()
             try:
-                results = self._run(name, part, begin, end)
+                results = self._run(name, part, begin, end, attempt)
             except AnyGPUError as error:
                 # The frames of the failed attempt hold its arrays, which must be freed before a retry.
                 failure = error.with_traceback(None)
+            attempt = None
             if failure is None:
                 task = None
                 yield Finished(results, begin, end)
@@ -110,7 +164,7 @@ class ChunkExecutor:
                 continue
             spent = Phases(other=self._planner.clock() - before)
             self.attempts.append(
-                Attempt(device=name, phases=spent, error=type(failure).__name__, message=text_of(failure))
+                FailedAttempt(device=name, phases=spent, error=type(failure).__name__, message=text_of(failure))
             )
             left.appendleft((begin, end))
             task = self._after_failure(task, name, failure, end - begin)
@@ -140,9 +194,11 @@ class ChunkExecutor:
         axis = way.inputs[position] if position is not None and way is not None else None
         return chunk if axis is None else chunk[span_of(axis, start, stop)]
 
-    def _run(self, name: str, chunks: Sequence[HostArray], start: int, stop: int) -> list[HostArray]:
+    def _run(
+        self, name: str, chunks: Sequence[HostArray], start: int, stop: int, attempt: Attempt | None
+    ) -> list[HostArray]:
         stream, planner, devices = self._stream, self._planner, self.devices
-        piece = stream.piece(start, stop)
+        piece = stream.piece(start, stop) if attempt is None else attempt.piece
         begin = planner.clock()
         if name == "numpy" and self._is_equivalent(piece, stop - start):
             results = self._on_host(chunks, piece)
@@ -156,9 +212,13 @@ class ChunkExecutor:
                 if lack is not None:
                     message = f"{name} cannot run the whole program."
                     raise Unsupported("the whole program", name, instead=lack, message=message)
-            given = stream.given(chunks, start, stop)
+            given = stream.given(chunks, start, stop) if attempt is None else attempt.given
             with planner.using((name,), (devices.rate(name) or 0.0) * (stop - start)):
-                ran = self._on_device(name, piece, given)
+                if attempt is None:
+                    ran = self._on_device(name, piece, given)
+                else:
+                    begin = max(attempt.began, self._last_end)
+                    ran = attempt.result()
             results = ran.results
             if name != "numpy":
                 ended = planner.clock()
@@ -166,10 +226,11 @@ class ChunkExecutor:
                 begin += planner.clock() - ended  # no part of what the device takes
             self._learn_memory(piece, ran)
             self._tell(ran)
-        took = planner.clock() - begin - ran.phases.compile
+        self._last_end = planner.clock()
+        took = self._last_end - begin - ran.phases.compile
         planner.add_seconds(took)
         devices.measured(name, stop - start, took)
-        self._count(ran)
+        self._count(ran, took)
         return results
 
     def _compared(
@@ -190,6 +251,11 @@ class ChunkExecutor:
         return expected
 
     def _on_device(self, name: str, piece: Program, given: list[Any]) -> Ran:
+        worker, arguments = self._arguments(name, given)
+        return worker.run(piece, arguments, timeout=self._options.timeout)
+
+    def _arguments(self, name: str, given: list[Any]) -> tuple[Worker, list[Argument]]:
+        """The worker, and the arguments with those that stay on its device."""
         worker = self._planner.worker(name, self._options)
         arguments: list[Argument] = list(given)
         if name != "numpy":
@@ -199,7 +265,7 @@ class ChunkExecutor:
                     if key not in self._resident:
                         self._resident[key] = worker.upload(given[position])
                     arguments[position] = self._resident[key]
-        return worker.run(piece, arguments, timeout=self._options.timeout)
+        return worker, arguments
 
     # -- on the host
 
@@ -271,11 +337,17 @@ class ChunkExecutor:
                 if self._options.fallback == "warn":
                     ran_on_host(operation)
 
-    def _count(self, ran: Ran) -> None:
+    def _count(self, ran: Ran, took: float) -> None:
         phases = ran.phases
         self.seconds_computing += phases.run + phases.compile
-        self.seconds_transferring += phases.total - phases.run - phases.compile
-        ran = ran._replace(results=[], host_operations=())
+        moving = phases.total - phases.run - phases.compile
+        if ran.overlapped:
+            # It waited for its turn while another chunk was computed, and moved meanwhile.
+            moving -= phases.queue
+            phases = visible(phases, took + phases.compile)
+            self.seconds_overlapped += max(0.0, moving - (phases.total - phases.run - phases.compile))
+        self.seconds_transferring += moving
+        ran = ran._replace(results=[], host_operations=(), phases=phases)
         before = self._total
         self._total = ran if before is None else merge_runs([before, ran], [], [before.phases, ran.phases])
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from anygpu.interrupts import completed
 
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
 Item = TypeVar("Item")
+Begun = TypeVar("Begun", contravariant=True)
 
 
 class Stopped(Exception):
@@ -46,8 +48,8 @@ class Stages:
             queue.put(None)  # whoever waits there looks whether it is over
 
 
-#: Behind the last item.
-_END = object()
+#: Behind the last item, and no item at all.
+_END, _NUDGE = object(), object()
 
 
 class Channel(Generic[Item]):
@@ -69,12 +71,28 @@ class Channel(Generic[Item]):
 
     def take(self) -> Item:
         """The next item; raises `Stopped` if there will be none."""
-        item: Item = self._next(self._items)
-        if item is _END:
-            self._items.put(_END)
+        item = self.take_unless(lambda: False)
+        if item is None:
             raise Stopped
-        self._room.put(None)
         return item
+
+    def take_unless(self, ready: Callable[[], bool]) -> Item | None:
+        """The next item; `None` if something else is ready first, of which `nudge` tells, or if there will be none."""
+        while not ready():
+            item = self._next(self._items)
+            if item is _NUDGE:
+                continue
+            if item is _END:
+                self._items.put(_END)
+                return None
+            self._room.put(None)
+            found: Item = item
+            return found
+        return None
+
+    def nudge(self) -> None:
+        """Whoever waits in `take_unless` looks again whether it has to."""
+        self._items.put(_NUDGE)
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -89,16 +107,28 @@ class Channel(Generic[Item]):
         return found
 
 
+class Ahead(Protocol[Begun]):
+    """How the next piece begins while one is computed."""
+
+    def begin(self, piece: Begun, ended: Callable[[], None]) -> None:
+        """Begin with it, unless that was done or cannot be; `ended` is called when it is ready to be computed."""
+
+    def is_ready(self, piece: Begun) -> bool:
+        """Whether nothing has to be waited for to compute it."""
+
+
 def overlap(
     stages: Stages,
     read: Callable[[], Piece | None],
     compute: Callable[[Piece], Iterable[Done]],
     write: Callable[[Done], None],
     between: int = 1,
+    ahead: Ahead[Piece] | None = None,
 ) -> None:
     """Run until `read` returns `None`, with at most `between` pieces queued between two stages.
 
-    When this returns or raises, the two threads have ended.
+    With `ahead`, a piece may begin while the one before it is computed. When this returns or raises, the two threads
+    have ended.
     """
     pieces: Channel[Piece] = Channel(stages, between)
     results: Channel[Done] = Channel(stages, between)
@@ -120,11 +150,18 @@ def overlap(
 
     try:
         completed(start)
+        following: Piece | None = None
         while True:
             try:
-                piece = pieces.take()
+                piece = following if following is not None else pieces.take()
             except Stopped:
                 break
+            following = None
+            if ahead is not None:
+                ahead.begin(piece, pieces.nudge)
+                following = pieces.take_unless(partial(ahead.is_ready, piece))
+                if following is not None:
+                    ahead.begin(following, pieces.nudge)
             for done in compute(piece):
                 results.put(done)
             del piece

@@ -32,11 +32,13 @@ class Seconds(msgspec.Struct, frozen=True, kw_only=True):
     """The busy time of each stage. Stages overlap, so their sum exceeds the total."""
 
     read: float
-    #: Transfers to and from the device, which computing waits for.
+    #: Transfers to and from the device.
     transfer: float
     compute: float
     write: float
     total: float
+    #: Of the transfers: those of one chunk while another one was computed. Computing waits for the rest.
+    overlapped: float = 0.0
 
 
 class Streamed(NamedTuple):
@@ -52,7 +54,7 @@ class Streamed(NamedTuple):
 
     @property
     def slowest(self) -> Stage:
-        """The stage that the others waited for. Computing includes transfers."""
+        """The stage that the others waited for. Computing includes transfers that it waited for."""
         return max(self._stages, key=lambda stage: self._stages[stage])
 
     @property
@@ -64,7 +66,8 @@ class Streamed(NamedTuple):
     @property
     def _stages(self) -> dict[Stage, float]:
         seconds = self.seconds
-        return {"reading": seconds.read, "computing": seconds.transfer + seconds.compute, "writing": seconds.write}
+        computing = seconds.transfer + seconds.compute - seconds.overlapped
+        return {"reading": seconds.read, "computing": computing, "writing": seconds.write}
 
     def __str__(self) -> str:
         stages = ", ".join(f"{name} {readable_seconds(value)}" for name, value in self._stages.items())

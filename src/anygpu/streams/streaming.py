@@ -110,6 +110,21 @@ class _Chunk(NamedTuple):
     buffers: list[HostArray]
 
 
+class _Ahead:
+    """Gives a chunk to its device while another one is computed there."""
+
+    def __init__(self, executor: ChunkExecutor, may_begin: Callable[[], bool]) -> None:
+        self._executor = executor
+        self._may_begin = may_begin
+
+    def begin(self, chunk: _Chunk, ended: Callable[[], None]) -> None:
+        if self._may_begin():
+            self._executor.begin(chunk.parts, chunk.start, chunk.stop, ended)
+
+    def is_ready(self, chunk: _Chunk) -> bool:
+        return self._executor.is_ready(chunk.start)
+
+
 class _Run:
     """A stream of a traced function."""
 
@@ -131,6 +146,12 @@ class _Run:
         usable = int(budget * USABLE)
         more = [n for n in range(IN_FLIGHT, MOST_IN_FLIGHT + 1) if self._bytes_at(self._length, n) <= usable]
         self._flying = max(more, default=IN_FLIGHT)
+        #: Whether there is memory to give a chunk to its device while another one is computed there.
+        self._may_go_ahead = False
+        # One is computed, one is on its way there, one is read, and one is between.
+        beside = [n for n in range(4, self._flying + 1) if self._bytes_ahead(self._length, n) <= usable]
+        if beside:
+            self._may_go_ahead, self._flying = True, max(beside)
         self._clock = Clock()
         self._chunks = 0
         self._longest_chunk = 0
@@ -146,6 +167,11 @@ class _Run:
         # A worker in a child has its own copy of arguments and results, in shared memory.
         shared = (self._rows_in + self._rows_out) * length
         return flying * (self._rows_in + self._rows_out) * length + shared + self._executor.bytes_for(length)
+
+    def _bytes_ahead(self, length: int, flying: int) -> int:
+        """The same, if another chunk is on its way to the device at the same time."""
+        shared = (self._rows_in + self._rows_out) * length
+        return self._bytes_at(length, flying) + shared + self._executor.bytes_for(length)
 
     def _longest(self) -> int:
         usable = int(self._budget * USABLE)
@@ -173,6 +199,8 @@ class _Run:
             return
         if self._executor.most is not None:
             self._length = min(self._length, self._executor.most)
+        if self._may_go_ahead and self._bytes_ahead(self._length, self._flying) > self._budget:
+            self._may_go_ahead = False
         if self._bytes_at(self._length, self._flying) > self._budget and self._length > 1:
             self._length = max(1, self._length // 2)
         grown = resident_bytes() - self._resident
@@ -274,7 +302,12 @@ class _Run:
                     recorded_at = now
             advance(finished.stop)
 
-        overlap(stages, read, compute, write, between=self._flying - 2)
+        ahead = _Ahead(self._executor, lambda: self._may_go_ahead) if self._may_go_ahead else None
+        try:
+            overlap(stages, read, compute, write, between=self._flying - 2, ahead=ahead)
+        except Exception:
+            self._executor.leave()
+            raise
 
     def _buffer(self, source: Source) -> HostArray:
         """A buffer for the longest chunk; sources in memory need none."""
@@ -347,6 +380,7 @@ class _Run:
             compute=executor.seconds_computing,
             write=clock.write,
             total=clock.total,
+            overlapped=executor.seconds_overlapped,
         )
         ran, done = executor.total, executor.devices.done
         device = max(done, key=lambda name: done[name]) if done else "numpy"
@@ -368,7 +402,8 @@ class _Run:
         )
         publish(receipt)
         held = self._flying * (self._rows_in + self._rows_out) * self._longest_chunk
-        peak = held + max(executor.device_bytes, executor.bytes_for(max(1, self._longest_chunk)))
+        one = max(executor.device_bytes, executor.bytes_for(max(1, self._longest_chunk)))
+        peak = held + (2 * one if executor.seconds_overlapped else one)
         return Streamed(value, receipt, self._chunks, seconds, peak)
 
 
