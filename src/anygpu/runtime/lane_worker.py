@@ -203,7 +203,7 @@ class LaneWorker:
                 # Now that it was traced, another device is known to be faster.
                 self._requeue(job)
                 return
-            chosen = choice
+            chosen, start = choice, self._start(site, choice.candidate)
 
             def starting() -> None:
                 nonlocal begin
@@ -211,9 +211,11 @@ class LaneWorker:
                     raise _Withdrawn
                 begin = planner.clock()
 
-            # When its device is free for it: until then it can be cancelled, and a kill is another task's.
-            call.starting = starting
-            waiting = True
+            if start.killable:
+                # When its worker is free for it: until then it can be cancelled, and a kill is another task's.
+                call.starting, waiting = starting, True
+            elif not self._begin(job, choice, start):
+                return
             self._limit(job)
             with job.modes.hold() if job.modes is not None else _NOTHING:
                 value, receipt = run_at(call, choice, timer, job.attempts)

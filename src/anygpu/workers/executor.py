@@ -283,7 +283,7 @@ class Executor:
         """On a second thread, while a program runs."""
         if self._overlaps is None:
             return self.upload(values)
-        with self._translating:
+        with self.translating:
             return Resident(self._overlaps.upload_apart(values, self.device), spec_of(values))
 
     def download_apart(self, resident: Resident, target: HostArray) -> None:
@@ -291,7 +291,7 @@ class Executor:
         if self._overlaps is None:
             self.download_into(resident, target)
             return
-        with self._translating:
+        with self.translating:
             self._overlaps.download_apart(resident.buffer, target)
 
     def _read_into(self, buffer: Buffer, target: HostArray) -> None:
