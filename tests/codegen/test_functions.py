@@ -165,6 +165,14 @@ def test_trusted_functions_are_called_by_their_own_name() -> None:
     assert call("wgsl", "exp", "f64", trusting) == "exp_f64"
 
 
+def test_where_a_builtin_is_made_of_the_same_instructions_the_shorter_function_is_called() -> None:
+    trusted = ("sqrt_f32", "tanh_f32")
+    card, processor = (Target(dialect="wgsl", trusted=trusted, emulated=each) for each in (False, True))
+    assert call("wgsl", "tanh", "f32", card) == "tanh"
+    assert call("wgsl", "tanh", "f32", processor) == "tanh_f32"
+    assert call("wgsl", "sqrt", "f32", processor) == "sqrt"
+
+
 def test_what_is_trusted_on_a_real_device_is_within_the_published_tolerance() -> None:
     target = TARGETS["wgsl"]
     names = accuracy.trusted(target, run_on_webgpu(accuracy.measurement(target)))

@@ -23,6 +23,7 @@ from anygpu.hardware.device import Device
 Function = Callable[..., Any]
 
 WEBGPU = Target(dialect="wgsl", features=("f16", "f64", "i64", "subgroups"), subgroup_size=8)
+EMULATED = Target(dialect="wgsl", features=WEBGPU.features, subgroup_size=8, emulated=True)
 OPENCL = Target(
     dialect="opencl", features=("f64", "i64"), scalar_invocations=True, vector_width=16, groups_per_dimension=None
 )
@@ -86,6 +87,29 @@ class TestMaps:
     @pytest.mark.parametrize("length", LENGTHS)
     def test_every_length(self, engine: Engine, length: int) -> None:
         engine.agrees(lambda x, y: (np.exp(x) * y - 1, x > y), normal(length), normal(length, seed=1))
+
+    @pytest.mark.parametrize("length", [4096, 8195])
+    def test_several_vectors_for_each_invocation(self, engine: Engine, length: int) -> None:
+        engine.agrees(lambda x, y: (np.tanh(x) * y - 1, x > y), normal(length), normal(length, seed=1))
+        wide, whole = normal(length, dtype="float64"), normal(length, dtype="int64", seed=1)
+        engine.agrees(lambda x, y: (np.exp(x) + y, y * 3), wide, whole)
+
+    def test_vectors_of_a_processor_are_written_out_and_those_of_a_card_are_one(self) -> None:
+        (kernel,) = planned(EMULATED, lambda x: x * x + 1, normal(1 << 16)).kernels
+        assert kernel.source.count("input_a[block * 4") == 4
+        assert "for (" not in kernel.source
+        assert kernel.groups * kernel.group_size * 16 == 1 << 16
+        (kernel,) = planned(WEBGPU, lambda x: x * x + 1, normal(1 << 16)).kernels
+        assert kernel.groups * kernel.group_size * 4 == 1 << 16
+
+    def test_long_maps_are_not_written_out(self) -> None:
+        def long(x: Any) -> Any:
+            for number in range(40):
+                x = np.floor(x * (number + 0.5))
+            return x
+
+        (kernel,) = planned(EMULATED, long, normal(1 << 16)).kernels
+        assert kernel.source.count("for (") == 1
 
     @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "float64", "float16", "int8", "uint8", "bool"])
     def test_every_type(self, engine: Engine, dtype: str) -> None:

@@ -432,7 +432,7 @@ def _last_axis(shape: Sequence[int]) -> int:
 def map_shape(target: Target) -> Shape:
     if target.scalar_invocations:
         return Shape(group=64, elements=4 * target.vector_width, vector=target.vector_width)
-    return Shape(group=min(128, target.group_limit), elements=4, vector=4)
+    return Shape(group=min(128, target.group_limit), elements=16 if target.emulated else 4, vector=4)
 
 
 def map_shapes(target: Target) -> list[Shape]:
@@ -440,6 +440,7 @@ def map_shapes(target: Target) -> list[Shape]:
     first, replace = map_shape(target), msgspec.structs.replace
     others = [replace(first, group=group) for group in (64, 256) if group <= target.group_limit]
     others.append(replace(first, elements=16, group=min(64, target.group_limit)))
+    others.append(replace(first, elements=4))
     if target.scalar_invocations:
         others = [replace(first, elements=target.vector_width), replace(first, elements=target.vector_width, group=256)]
     return list(dict.fromkeys([first, *others]))

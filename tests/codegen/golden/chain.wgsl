@@ -4,60 +4,57 @@
 
 var<private> zero: u32;
 
-// 2^n, for exponents of normal numbers only.
-fn power_of_two_f32(n: i32) -> f32 {
-    return bitcast<f32>(u32(n + 127) << 23);
-}
-
-// value * 2^n in two steps, for neither 2^n nor the result has to be a normal number.
-fn scale_f32(value: f32, n: i32) -> f32 {
-    let half = n >> 1u;
-    return value * power_of_two_f32(half) * power_of_two_f32(n - half);
+// value * 2^n of a whole n in two steps, for neither 2^n nor the result has to be a normal number. The last bits of so
+// large a number are a whole number: that of n and two biases.
+fn scale_f32(value: f32, n: f32) -> f32 {
+    let exponents = bitcast<u32>(n + 12583166.0);
+    let half = exponents >> 1u;
+    return value * bitcast<f32>(half << 23) * bitcast<f32>((exponents - half) << 23);
 }
 
 // (e^r - 1 - r) / r^2, |r| <= ln(2) / 2; error 2^-26.6.
 fn expm1_tail_f32(r: f32) -> f32 {
+    let square = r * r;
     var p = f32(0.001392639242);
-    p = p * r + 0.008363345638;
-    p = p * r + 0.04166655242;
-    p = p * r + 0.1666657627;
-    p = p * r + 0.5;
+    p = p * square + (0.008363345638 * r + 0.04166655242);
+    p = p * square + (0.1666657627 * r + 0.5);
     return p;
 }
 
-// e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; NaN is for the caller to replace.
-fn scaled_exp_f32(x: f32, shift: i32) -> f32 {
-    let t = clamp(x, -104.0, 91.0);
+// e^x * 2^shift. Farther from 0 than 0x42d00000u all is infinity or 0 anyway.
+fn scaled_exp_f32(x: f32, shift: f32) -> f32 {
+    let bits = bitcast<u32>(x);
+    let magnitude = bits & ~0x80000000u;
+    let t = bitcast<f32>(min(magnitude, 0x42d00000u) | (bits & 0x80000000u));
     let n = round(t * 1.44269504);
     let r = (t - n * 0.693359375) - n * -2.12194440e-4;
-    return scale_f32(1.0 + (r + r * r * expm1_tail_f32(r)), i32(n) + shift);
-}
-
-fn isnan_f32(x: f32) -> bool {
-    return (bitcast<u32>(x) & ~0x80000000u) > 0x7f800000u;
+    let value = scale_f32(1.0 + (r + r * r * expm1_tail_f32(r)), n + shift);
+    return select(value, x, magnitude > 0x7f800000u);
 }
 
 fn exp_f32(x: f32) -> f32 {
-    return select(scaled_exp_f32(x, 0), x, isnan_f32(x));
+    return scaled_exp_f32(x, 0.0);
 }
 
-// 2^n (e^r - 1) + (2^n - 1) between the limits of expm1, halved until the last step: 2^n may be just out of range.
-fn bounded_expm1_f32(x: f32) -> f32 {
+// Half of 2^n (e^r - 1) + (2^n - 1) between the limits of expm1: 2^n may be just out of range.
+fn half_expm1_f32(x: f32) -> f32 {
     let n = round(x * 1.44269504);
     let r = (x - n * 0.693359375) - n * -2.12194440e-4;
     let p = r + r * r * expm1_tail_f32(r);
-    let half = power_of_two_f32(i32(n) - 1);
-    return (half * p + (half - 0.5)) * 2.0;
+    // As in scale_f32, with the bias of one less than n.
+    let half = bitcast<f32>(bitcast<u32>(n + 12583038.0) << 23);
+    return half * p + (half - 0.5);
 }
 
 fn copysign_f32(x: f32, y: f32) -> f32 {
     return bitcast<f32>((bitcast<u32>(x) & ~0x80000000u) | (bitcast<u32>(y) & 0x80000000u));
 }
 
-// Beyond, it is 1.
+// Beyond 0x41200000u it is 1. Half of e^2x - 1 is h, and h / (h + 1) the result.
 fn tanh_f32(x: f32) -> f32 {
-    let t = bounded_expm1_f32(2.0 * min(abs(x), 10.0));
-    return select(copysign_f32(t / (t + 2.0), x), x, isnan_f32(x));
+    let magnitude = bitcast<u32>(x) & ~0x80000000u;
+    let h = half_expm1_f32(2.0 * bitcast<f32>(min(magnitude, 0x41200000u)));
+    return select(copysign_f32(h / (h + 1.0), x), x, magnitude > 0x7f800000u);
 }
 
 @compute @workgroup_size(128)

@@ -10,40 +10,32 @@ var<private> zero: u32;
 
 // (e^r - 1 - r) / r^2, |r| <= ln(2) / 2; error 2^-26.6.
 fn expm1_tail_f32(r: f32) -> f32 {
+    let square = r * r;
     var p = f32(0.001392639242);
-    p = p * r + 0.008363345638;
-    p = p * r + 0.04166655242;
-    p = p * r + 0.1666657627;
-    p = p * r + 0.5;
+    p = p * square + (0.008363345638 * r + 0.04166655242);
+    p = p * square + (0.1666657627 * r + 0.5);
     return p;
 }
 
-// 2^n, for exponents of normal numbers only.
-fn power_of_two_f32(n: i32) -> f32 {
-    return bitcast<f32>(u32(n + 127) << 23);
-}
-
-// 2^n (e^r - 1) + (2^n - 1) between the limits of expm1, halved until the last step: 2^n may be just out of range.
-fn bounded_expm1_f32(x: f32) -> f32 {
+// Half of 2^n (e^r - 1) + (2^n - 1) between the limits of expm1: 2^n may be just out of range.
+fn half_expm1_f32(x: f32) -> f32 {
     let n = round(x * 1.44269504);
     let r = (x - n * 0.693359375) - n * -2.12194440e-4;
     let p = r + r * r * expm1_tail_f32(r);
-    let half = power_of_two_f32(i32(n) - 1);
-    return (half * p + (half - 0.5)) * 2.0;
+    // As in scale_f32, with the bias of one less than n.
+    let half = bitcast<f32>(bitcast<u32>(n + 12583038.0) << 23);
+    return half * p + (half - 0.5);
 }
 
 fn copysign_f32(x: f32, y: f32) -> f32 {
     return bitcast<f32>((bitcast<u32>(x) & ~0x80000000u) | (bitcast<u32>(y) & 0x80000000u));
 }
 
-fn isnan_f32(x: f32) -> bool {
-    return (bitcast<u32>(x) & ~0x80000000u) > 0x7f800000u;
-}
-
-// Beyond, it is 1.
+// Beyond 0x41200000u it is 1. Half of e^2x - 1 is h, and h / (h + 1) the result.
 fn tanh_f32(x: f32) -> f32 {
-    let t = bounded_expm1_f32(2.0 * min(abs(x), 10.0));
-    return select(copysign_f32(t / (t + 2.0), x), x, isnan_f32(x));
+    let magnitude = bitcast<u32>(x) & ~0x80000000u;
+    let h = half_expm1_f32(2.0 * bitcast<f32>(min(magnitude, 0x41200000u)));
+    return select(copysign_f32(h / (h + 1.0), x), x, magnitude > 0x7f800000u);
 }
 
 fn load_a(batch: i32, m: i32, k: i32) -> f32 {

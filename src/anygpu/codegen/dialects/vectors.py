@@ -36,6 +36,8 @@ from anygpu.codegen.target import ComputeType, Target
 
 #: Bodies of more statements than this are not written several times.
 _SHORT = 4
+#: The most statements of a map that are written once for each of an invocation's vectors.
+_UNROLLED = 24
 #: Rounds of a short loop that are unrolled.
 _AT_ONCE = 4
 
@@ -379,8 +381,19 @@ class _Stretch:
                 inner += text.lines([statement], self._running)
         if self._count == 1 or not inner:
             return before + inner
+        if not syntax.has_arrays and len(statements) <= _UNROLLED:
+            return self._unrolled(statements)
         hint = ["#pragma unroll"] if syntax.has_arrays else []
         return [*before, *hint, self._printer.loop_head("each", "0", str(self._count), 1), *indented(inner), "}"]
+
+    def _unrolled(self, statements: Sequence[Statement]) -> list[str]:
+        """The statements once for each vector: rounds of a loop cost, and what one waits for another can do."""
+        lines: list[str] = []
+        for number in range(self._count):
+            place = constant(number * self._syntax.width)
+            text = VectorText(self._printer, self._syntax, self._variable, place)
+            lines += ["{", *indented(text.lines(statements)), "}"]
+        return lines
 
 
 def types_along(statements: Sequence[Statement], variable: str) -> set[ComputeType]:

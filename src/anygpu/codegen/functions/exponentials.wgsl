@@ -5,25 +5,35 @@
 // which their algebra does not see through. They may also take min, max and clamp of NaN for anything: every function
 // asks the bits.
 
-//: T=f32 LOW=-104.0 HIGH=91.0 LOG2E=1.44269504 LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4
-//: T=f64 LOW=-746.0 HIGH=712.0 LOG2E=1.4426950408889634 LN2HIGH=0.69314718036912382 LN2LOW=1.90821492927058782e-10
+//: T=f32 U=u32 SHIFT=23 WHOLE=12583166.0
+//: T=f64 U=u64 SHIFT=52 WHOLE=6755399441057790.0
 
-// value * 2^n in two steps, for neither 2^n nor the result has to be a normal number.
-fn scale_T(value: T, n: i32) -> T {
-    let half = n >> 1u;
-    return value * power_of_two_T(half) * power_of_two_T(n - half);
+// value * 2^n of a whole n in two steps, for neither 2^n nor the result has to be a normal number. The last bits of so
+// large a number are a whole number: that of n and two biases.
+fn scale_T(value: T, n: T) -> T {
+    let exponents = bitcast<U>(n + WHOLE);
+    let half = exponents >> 1u;
+    return value * bitcast<T>(half << SHIFT) * bitcast<T>((exponents - half) << SHIFT);
 }
 
-// e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; NaN is for the caller to replace.
-fn scaled_exp_T(x: T, shift: i32) -> T {
-    let t = clamp(x, LOW, HIGH);
+//: T=f32 U=u32 SIGN=0x80000000u INFINITY=0x7f800000u FAR=0x42d00000u
+//:   LOG2E=1.44269504 LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4
+//: T=f64 U=u64 SIGN=0x8000000000000000lu INFINITY=0x7ff0000000000000lu FAR=0x4087500000000000lu
+//:   LOG2E=1.4426950408889634 LN2HIGH=0.69314718036912382 LN2LOW=1.90821492927058782e-10
+
+// e^x * 2^shift. Farther from 0 than FAR all is infinity or 0 anyway.
+fn scaled_exp_T(x: T, shift: T) -> T {
+    let bits = bitcast<U>(x);
+    let magnitude = bits & ~SIGN;
+    let t = bitcast<T>(min(magnitude, FAR) | (bits & SIGN));
     let n = round(t * LOG2E);
     let r = (t - n * LN2HIGH) - n * LN2LOW;
-    return scale_T(1.0 + (r + r * r * expm1_tail_T(r)), i32(n) + shift);
+    let value = scale_T(1.0 + (r + r * r * expm1_tail_T(r)), n + shift);
+    return select(value, x, magnitude > INFINITY);
 }
 
 fn exp_T(x: T) -> T {
-    return select(scaled_exp_T(x, 0), x, isnan_T(x));
+    return scaled_exp_T(x, 0.0);
 }
 
 //: T=f32 LOW=-151.0 HIGH=129.0 LN2=0.693147181
@@ -33,19 +43,26 @@ fn exp2_T(x: T) -> T {
     let t = clamp(x, LOW, HIGH);
     let n = round(t);
     let r = (t - n) * LN2;
-    return select(scale_T(1.0 + (r + r * r * expm1_tail_T(r)), i32(n)), x, isnan_T(x));
+    return select(scale_T(1.0 + (r + r * r * expm1_tail_T(r)), n), x, isnan_T(x));
 }
 
-//: T=f32 LOG2E=1.44269504 LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4 LOW=-26.0 HIGH=88.8
-//: T=f64 LOG2E=1.4426950408889634 LN2HIGH=0.69314718036912382 LN2LOW=1.90821492927058782e-10 LOW=-55.0 HIGH=709.9
+//: T=f32 U=u32 SHIFT=23 WHOLE=12583038.0 LOG2E=1.44269504 LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4
+//:   LOW=-26.0 HIGH=88.8
+//: T=f64 U=u64 SHIFT=52 WHOLE=6755399441056766.0 LOG2E=1.4426950408889634 LN2HIGH=0.69314718036912382
+//:   LN2LOW=1.90821492927058782e-10 LOW=-55.0 HIGH=709.9
 
-// 2^n (e^r - 1) + (2^n - 1) between the limits of expm1, halved until the last step: 2^n may be just out of range.
-fn bounded_expm1_T(x: T) -> T {
+// Half of 2^n (e^r - 1) + (2^n - 1) between the limits of expm1: 2^n may be just out of range.
+fn half_expm1_T(x: T) -> T {
     let n = round(x * LOG2E);
     let r = (x - n * LN2HIGH) - n * LN2LOW;
     let p = r + r * r * expm1_tail_T(r);
-    let half = power_of_two_T(i32(n) - 1);
-    return (half * p + (half - 0.5)) * 2.0;
+    // As in scale_T, with the bias of one less than n.
+    let half = bitcast<T>(bitcast<U>(n + WHOLE) << SHIFT);
+    return half * p + (half - 0.5);
+}
+
+fn bounded_expm1_T(x: T) -> T {
+    return half_expm1_T(x) * 2.0;
 }
 
 fn expm1_T(x: T) -> T {
@@ -56,23 +73,24 @@ fn expm1_T(x: T) -> T {
 fn sinh_T(x: T) -> T {
     let a = abs(x);
     let t = bounded_expm1_T(min(a, 1.0));
-    let h = scaled_exp_T(a, -1);
+    let h = scaled_exp_T(a, -1.0);
     let magnitude = select(h - 0.25 / h, 0.5 * (t + t / (t + 1.0)), a < 1.0);
     return select(copysign_T(magnitude, x), x, isnan_T(x));
 }
 
 fn cosh_T(x: T) -> T {
-    let h = scaled_exp_T(abs(x), -1);
+    let h = scaled_exp_T(abs(x), -1.0);
     return select(h + 0.25 / h, x, isnan_T(x));
 }
 
-//: T=f32 ALMOST=10.0
-//: T=f64 ALMOST=22.0
+//: T=f32 U=u32 SIGN=0x80000000u INFINITY=0x7f800000u ALMOST=0x41200000u
+//: T=f64 U=u64 SIGN=0x8000000000000000lu INFINITY=0x7ff0000000000000lu ALMOST=0x4036000000000000lu
 
-// Beyond, it is 1.
+// Beyond ALMOST it is 1. Half of e^2x - 1 is h, and h / (h + 1) the result.
 fn tanh_T(x: T) -> T {
-    let t = bounded_expm1_T(2.0 * min(abs(x), ALMOST));
-    return select(copysign_T(t / (t + 2.0), x), x, isnan_T(x));
+    let magnitude = bitcast<U>(x) & ~SIGN;
+    let h = half_expm1_T(2.0 * bitcast<T>(min(magnitude, ALMOST)));
+    return select(copysign_T(h / (h + 1.0), x), x, magnitude > INFINITY);
 }
 
 //: T=f32 U=u32 SHIFT=23 BIAS=127 MANTISSA=0x007fffffu ONE=0x3f800000u ROOT=0x3f3504f3u
@@ -229,7 +247,7 @@ fn positive_power_T(x: T, y: T) -> T {
     let exponent = exponent_high + exponent_low;
     let n = round(clamp(exponent, LOW, HIGH));
     let r = ((exponent_high - n) + exponent_low) * LN2;
-    let value = scale_T(1.0 + (r + r * r * expm1_tail_T(r)), i32(n));
+    let value = scale_T(1.0 + (r + r * r * expm1_tail_T(r)), n);
     return select(select(value, infinity_T(), exponent > HIGH), 0.0, exponent < LOW);
 }
 
@@ -263,6 +281,6 @@ fn power_T(x: T, y: T) -> T {
 fn erf_T(x: T) -> T {
     let a = abs(x);
     let near = x + x * erf_tail_T(x * x);
-    let far = 1.0 - scaled_exp_T(log_erfc_T(clamp(a, 1.0, LIMIT) - 1.0), 0);
+    let far = 1.0 - scaled_exp_T(log_erfc_T(clamp(a, 1.0, LIMIT) - 1.0), 0.0);
     return select(select(copysign_T(far, x), near, a < 1.0), x, isnan_T(x));
 }

@@ -77,6 +77,9 @@ _OPENCL: dict[tuple[str, ComputeType], str] = {
     **{("popcount", type): "popcount" for type in UNSIGNED},
 }
 
+#: Those of which ours is the shorter way where both are made of the same instructions: drivers take two exponentials.
+_OUTDONE = frozenset(("tanh_f32",))
+
 #: Built-in functions of which we have versions of our own, and which are called instead where `Target.trusted` has
 #: their name. In WGSL those were measured to be accurate; in OpenCL C, which promises that, to be fast.
 CANDIDATES: dict[Dialect, dict[str, str]] = {
@@ -111,7 +114,8 @@ def call(dialect: Dialect, fn: str, type: ComputeType, target: Target) -> str:
     if fn.startswith("cast_"):
         return _cast(dialect, type, fn.removeprefix("cast_"))
     name = fn if fn in _PLAIN else f"{fn}_{type}"
-    if name in target.trusted and name in CANDIDATES[dialect]:
+    outdone = target.emulated and name in _OUTDONE
+    if name in target.trusted and name in CANDIDATES[dialect] and not outdone:
         return CANDIDATES[dialect][name]
     builtin = (_WGSL if dialect == "wgsl" else _OPENCL).get((fn, type))
     return builtin if builtin is not None else _ours(dialect, name, fn, type)

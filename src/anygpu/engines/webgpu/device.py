@@ -88,6 +88,7 @@ def target_of(opened: Any, *, software: bool) -> Target:
         binding_bytes=round_down(limits["max-storage-buffer-binding-size"], alignment_of(opened)),
         groups_per_dimension=limits["max-compute-workgroups-per-dimension"],
         subgroup_size=subgroup_size(opened, software=software),
+        emulated=software,
     )
     return target if software else msgspec.structs.replace(target, loop_limit=_LOOP_LIMIT_OF_HARDWARE)
 
