@@ -12,8 +12,10 @@ from anygpu.engines.indices import IndexFacts
 from anygpu.engines.protocol import Lack
 from anygpu.engines.torch import attention as attention
 from anygpu.engines.torch import elementwise as elementwise
+from anygpu.engines.torch import patterns
 from anygpu.engines.torch import structure as structure
 from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH
+from anygpu.engines.torch.fused import fused
 from anygpu.engines.torch.site import LOWER, Site, Step
 from anygpu.engines.uniform import uniform_numbers, whole_exponent
 from anygpu.hardware.device import Device
@@ -80,8 +82,17 @@ def _calls(program: Program, place: torch.device, slots: list[Any], outputs: lis
     numbers = uniform_numbers(program)
     decompositions: dict[tuple[Any, ...], int] = {}
     held: dict[int, int] = {}
+    short_ways = patterns.found(program)
+    skipped = patterns.needed(program, {}) - patterns.needed(program, short_ways)
     for position, node in enumerate(program.nodes):
         op, spec = node.op, program.specs[position]
+        if position in short_ways:
+            held[position] = position
+            pattern = short_ways[position]
+            yield _Call(position, fused(pattern), tuple(held[source] for source in patterns.sources(pattern)))
+            continue
+        if position in skipped and not isinstance(op, Input):
+            continue
         sources = tuple(held[source] for source in node.inputs)
         held[position] = position
         if isinstance(op, Input):
