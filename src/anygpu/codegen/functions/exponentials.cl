@@ -15,14 +15,15 @@ static T scale_N(T value, I n) {
     return value * power_of_two_N(first) * power_of_two_N(n - first);
 }
 
-//:: N=f32 T=float I=int LOW=-104.0 HIGH=91.0 LOG2E=1.44269504 LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4
+//:: N=f32 T=float U=uint LOW=-104.0 HIGH=91.0 LOG2E=1.44269504 LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4
 //:   UNIT=12582912.0 SHIFT=23 BIAS=127
-//:: N=f64 T=double I=long LOW=-746.0 HIGH=712.0 LOG2E=1.4426950408889634 LN2HIGH=0.69314718036912382
+//:: N=f64 T=double U=ulong LOW=-746.0 HIGH=712.0 LOG2E=1.4426950408889634 LN2HIGH=0.69314718036912382
 //:   LN2LOW=1.90821492927058782e-10 UNIT=6755399441055744.0 SHIFT=52 BIAS=1023
 
 // e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; limits are taken so that NaN stays what it is.
 // The sum with UNIT rounds to a whole number n, as nearest_N does, and has n in its lowest bits: shifted up, all that is
-// above is gone. 2^n comes in two factors, for neither 2^n nor the result has to be a normal number.
+// above is gone, without a sign that could overflow. 2^n comes in two factors, for neither 2^n nor the result has to be
+// a normal number.
 static T scaled_exp_N(T x, int shift) {
     #pragma OPENCL FP_CONTRACT ON
     const T bounded = (T)LOW > x ? (T)LOW : x;
@@ -31,10 +32,10 @@ static T scaled_exp_N(T x, int shift) {
     const T n = sum - UNIT;
     const T r = (t - n * LN2HIGH) - n * LN2LOW;
     const T tail = r * r * expm1_tail_N(r) + r;
-    const I exponent = as_I(sum) + shift;
-    const I half_of_it = exponent >> 1;
-    const T first = as_T((half_of_it << SHIFT) + ((I)BIAS << SHIFT));
-    const T second = as_T(((exponent - half_of_it) << SHIFT) + ((I)BIAS << SHIFT));
+    const U exponent = as_U(sum) + (U)shift;
+    const U half_of_it = exponent >> 1;
+    const T first = as_T((half_of_it << SHIFT) + ((U)BIAS << SHIFT));
+    const T second = as_T(((exponent - half_of_it) << SHIFT) + ((U)BIAS << SHIFT));
     return (first * tail + first) * second;
 }
 
@@ -53,8 +54,8 @@ static T exp2_N(T x) {
     return isnan(x) ? x : scale_N(1.0 + (r + r * r * expm1_tail_N(r)), convert_I(n));
 }
 
-//:: N=f32 T=float I=int LOG2E=1.44269504 LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4 UNIT=12582912.0 SHIFT=23 BIAS=127
-//:: N=f64 T=double I=long LOG2E=1.4426950408889634 LN2HIGH=0.69314718036912382 LN2LOW=1.90821492927058782e-10
+//:: N=f32 T=float U=uint LOG2E=1.44269504 LN2HIGH=0.693359375 LN2LOW=-2.12194440e-4 UNIT=12582912.0 SHIFT=23 BIAS=127
+//:: N=f64 T=double U=ulong LOG2E=1.4426950408889634 LN2HIGH=0.69314718036912382 LN2LOW=1.90821492927058782e-10
 //:   UNIT=6755399441055744.0 SHIFT=52 BIAS=1023
 
 // 2^n (e^r - 1) + (2^n - 1) between the limits of expm1, halved until the last step: 2^n may be just out of range.
@@ -64,7 +65,7 @@ static T bounded_expm1_N(T x) {
     const T n = sum - UNIT;
     const T r = (x - n * LN2HIGH) - n * LN2LOW;
     const T p = r * r * expm1_tail_N(r) + r;
-    const T halved = as_T((as_I(sum) << SHIFT) + ((I)(BIAS - 1) << SHIFT));
+    const T halved = as_T((as_U(sum) << SHIFT) + ((U)(BIAS - 1) << SHIFT));
     return (halved * p + (halved - 0.5)) * 2.0;
 }
 
