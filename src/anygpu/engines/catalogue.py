@@ -6,7 +6,7 @@ import importlib
 import os
 import warnings
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -115,8 +115,28 @@ def catalogue() -> tuple[EngineEntry, ...]:
 
     With names in the variable `ANYGPU_ENGINES`, separated by commas, only these engines are looked at; numpy always is.
     """
+    global _last
+    wanted, others = os.environ.get("ANYGPU_ENGINES", ""), _of_other_packages()
+    last = _last
+    if last is None or last.wanted != wanted or last.others is not others:
+        last = _last = _Chosen(wanted, others, _chosen(wanted))
+    return last.entries
+
+
+class _Chosen(NamedTuple):
+    """What `catalogue` returned last: every call on a device asks for it, most of them twice."""
+
+    wanted: str
+    others: tuple[EngineEntry, ...]
+    entries: tuple[EngineEntry, ...]
+
+
+_last: _Chosen | None = None
+
+
+def _chosen(wanted: str) -> tuple[EngineEntry, ...]:
     every = every_engine()
-    chosen = {name.strip() for name in os.environ.get("ANYGPU_ENGINES", "").split(",")} - {""}
+    chosen = {name.strip() for name in wanted.split(",")} - {""}
     known = [entry.name for entry in every]
     if unknown := sorted(chosen.difference(known)):
         raise InvalidOption(

@@ -38,7 +38,7 @@ from anygpu.engines.driver import (
     TransfersApart,
     difference,
 )
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_types import dtype_name, numpy_dtype
 from anygpu.engines.indices import IndexFacts
 from anygpu.engines.kernel_timing import KernelTimer
 from anygpu.engines.lru import LRUCache
@@ -568,7 +568,7 @@ def _bytes_of(values: HostArray) -> Bytes:
 
 
 def _spec_of(values: HostArray) -> Spec:
-    return Spec(values.shape, values.dtype.name)  # type: ignore[arg-type]
+    return Spec(values.shape, dtype_name(values.dtype))
 
 
 def _require_fit(buffer: DeviceArray, target: HostArray) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from anygpu._typing import HostArray
 from anygpu.engines.catalogue import EngineEntry, load
-from anygpu.engines.host_types import numpy_dtype
+from anygpu.engines.host_types import dtype_name, numpy_dtype
 from anygpu.engines.protocol import (
     Borrows,
     Buffer,
@@ -26,7 +26,6 @@ from anygpu.engines.protocol import (
 )
 from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device
-from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts import DriverWork
@@ -350,13 +349,8 @@ def exportable(values: HostArray) -> HostArray:
     return np.asarray(_Writable(values))
 
 
-#: Types in the host's byte order. NumPy makes up the name of a type each time it is asked.
-HOST_DTYPES: dict[np.dtype[Any], DType] = {np.dtype(name): name for name in DTYPES if name != "bfloat16"}
-
-
 def spec_of(values: HostArray) -> Spec:
-    name = HOST_DTYPES.get(values.dtype)
-    return Spec(values.shape, name if name is not None else values.dtype.name)  # type: ignore[arg-type]
+    return Spec(values.shape, dtype_name(values.dtype))
 
 
 def check_arguments(program: Program, arguments: Sequence[Any]) -> list[Any]:

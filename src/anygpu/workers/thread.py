@@ -12,6 +12,7 @@ import numpy as np
 
 from anygpu._typing import HostArray
 from anygpu.array.core.arguments import spec_of
+from anygpu.engines.host_types import HOST_DTYPES
 from anygpu.engines.isolation import Isolation
 from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy.engine import NumpyEngine
@@ -22,7 +23,7 @@ from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Constant, Shape, Spec
 from anygpu.receipts import Phases
-from anygpu.workers.executor import HOST_DTYPES, Executor, Resident, check_arguments, native_order
+from anygpu.workers.executor import Executor, Resident, check_arguments, native_order
 from anygpu.workers.worker import Argument, Handle, Ran
 
 #: Programs that can be launched again without a look at anything but their arguments.
