@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
@@ -15,6 +16,7 @@ from weakref import WeakKeyDictionary, ref
 
 from anygpu.receipts import Receipt
 from anygpu.runtime.future_lock import FutureLock
+from anygpu.runtime.giving_way import PAUSE, STRETCH
 from anygpu.runtime.waiting import Waiters, Waiting
 
 #: Finished tasks that an event loop is told about in one turn, so that it can do other things in between.
@@ -48,6 +50,11 @@ class Future(concurrent.futures.Future[Any]):
         #: For a task submitted in an event loop: called when a thread blocks the loop to wait for it.
         self._hurry: Callable[[], None] | None = None
         self._receipt: Receipt | Callable[[], Receipt] | None = None
+
+    @property
+    def is_of_a_loop(self) -> bool:
+        """Whether its task was submitted in an event loop."""
+        return self._hurry is not None
 
     @property
     def receipt(self) -> Receipt | None:
@@ -187,11 +194,18 @@ class _Mailbox:
         self._loop = ref(loop)
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._announced = False
+        #: When the loop was last told, or came.
+        self._seen = 0.0
 
     def put(self, waiter: asyncio.Future[None]) -> None:
         self._waiters.append(waiter)
-        if not self._announced:
+        if self._announced:
+            if time.monotonic() - self._seen > STRETCH:
+                # The loop was told and does not come: it waits for Python's lock.
+                time.sleep(PAUSE)
+        else:
             self._announced = True
+            self._seen = time.monotonic()
             loop = self._loop()
             try:
                 if loop is not None:
@@ -200,6 +214,7 @@ class _Mailbox:
                 self._waiters.clear()
 
     def _deliver(self) -> None:
+        self._seen = time.monotonic()
         for _ in range(_AT_A_TIME):
             if not self._waiters:
                 break

@@ -23,6 +23,7 @@ import msgspec
 from anygpu.interrupts import uninterrupted
 from anygpu.placement.options import TaskOptions
 from anygpu.receipts import Receipt
+from anygpu.runtime.giving_way import GivingWay
 from anygpu.runtime.jobs import Job
 
 _log = logging.getLogger(__name__)
@@ -100,8 +101,12 @@ class Intake:
 
     def take(self) -> Iterator[Job | Submission]:
         """All tasks that are here. The caller must hold the queue's lock."""
+        way = GivingWay()
         while self._items:
-            yield self._items.popleft()
+            item = self._items.popleft()
+            if isinstance(item, Submission):  # of a loop, which goes on meanwhile
+                way.pause()
+            yield item
 
     def close(self) -> None:
         """End the thread and wait for it."""

@@ -29,6 +29,7 @@ from anygpu.plan.choosing import Choice
 from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
 from anygpu.runtime.batch_check import LaunchCheck
 from anygpu.runtime.batches import Batch, Batched, CheckStatus
+from anygpu.runtime.giving_way import GivingWay
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
 from anygpu.runtime.routing import KindOfBatches, Routing, lane_of
@@ -448,12 +449,15 @@ class LaneWorker:
             if id(job) in begun_with and not self._numpy_has_warned(job):
                 begun_with.discard(id(job))
                 self._rerun_on_numpy(job, choice.candidate)
+        way = GivingWay(wanted=jobs[0].future.is_of_a_loop)
         with self._host.lock:
             # All under one lock: concurrent submissions do not wait for it.
             for job, value in zip(jobs, values, strict=True):
+                way.pause()
                 if id(job) in begun_with and self._finish(job, value, each):
                     told.append((job, value))
         for job, value in told:
+            way.pause()
             note = _BatchShare(launch, begun - job.submitted, job.attempts)
             self._resolve(job, value, note.receipt)
 
@@ -463,7 +467,9 @@ class LaneWorker:
         trust, automatic = site.trust, site.chooser.baseline is not None
         values: list[Any] = []
         again: list[Job] = []
+        way = GivingWay(wanted=jobs[0].future.is_of_a_loop)
         for number, (job, value) in enumerate(zip(jobs, made.values, strict=True)):
+            way.pause()
             inputs = planned.rows[number]
             is_new = not is_finite(flatten(value)[0]) if not made.finite and site.may_warn else False
             if is_new and (trust.flags or trust.is_usual(inputs)):
