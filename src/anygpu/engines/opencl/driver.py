@@ -276,7 +276,8 @@ class OpenCLDriver:
         self._require_open()
         if self._apart is None:
             there, back = (
-                _memory_of(self._opened, Submissions(self._opened.id), self._opened.another_queue()) for _ in range(2)
+                _memory_of(self._opened, Submissions(self._opened.id), self._opened.another_queue(), beside=True)
+                for _ in range(2)
             )
             self._apart = (there, back)
         event = self._submissions.event_of(extent.block.last_use)
@@ -410,10 +411,10 @@ def _waiting_for(event: Any | None) -> Callable[[], None]:
     return wait
 
 
-def _memory_of(opened: OpenDevice, submissions: Submissions, queue: Any) -> BlockMemory:
+def _memory_of(opened: OpenDevice, submissions: Submissions, queue: Any, *, beside: bool = False) -> BlockMemory:
     match opened.sharing:
         case "shared":
-            return SharedBlockMemory(opened.context, opened.alignment, submissions)
+            return SharedBlockMemory(opened.context, opened.alignment, submissions, beside=beside)
         case "mapped":
             return MappedBlockMemory(opened.context, queue, submissions)
         case "staged":
