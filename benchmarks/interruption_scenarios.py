@@ -24,8 +24,8 @@ from anygpu.runtime.runtime import Runtime
 from anygpu.store.shared_store import SharedTensors, open_shared
 from anygpu.store.store import Store
 
-#: Seconds until something counts as hung.
-PATIENCE = 30.0
+#: Seconds until something counts as hung. The whole process may be stopped for two minutes by others who measure.
+PATIENCE = 150.0
 X = np.arange(6.0)
 #: Tasks of another thread, under way while this one is interrupted.
 NEIGHBOURS = 2

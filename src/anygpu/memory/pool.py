@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import insort
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -113,9 +113,15 @@ class Pool:
                 self._put_on_shelf()
             shelf = self._shelves.get(size)
             if shelf:
-                block = self._idle.pop(-shelf.pop())[0]
-                self._idle_bytes -= block.nbytes
+                number = -shelf[-1]
+                found = self._idle[number][0]
+                nbytes = found.nbytes
+                # From here to the end of the block nothing is called, so no interrupt comes in between.
+                del shelf[-1]
+                del self._idle[number]
+                self._idle_bytes -= nbytes
                 self._hits += 1
+                block = found
             else:
                 self._misses += 1
                 self._drop_expired()
@@ -182,16 +188,21 @@ class Pool:
     def _put_on_shelf(self) -> None:
         now = self._clock()
         while self._returned:
-            block, size = self._returned.popleft()
-            if block.nbytes > self._keep_bytes:
-                self._leaving.append(block)
+            block, size = self._returned[0]
+            number, nbytes = block.number, block.nbytes
+            # Each of the two ends with steps that call nothing, so an interrupt comes before all of them, or after.
+            if nbytes > self._keep_bytes:
+                self._leaving += (block,)
+                del self._returned[0]
                 continue
             shelf = self._shelves.get(size)
             if shelf is None:
                 shelf = self._shelves[size] = []
-            insort(shelf, -block.number)
-            self._idle[block.number] = (block, size, now)
-            self._idle_bytes += block.nbytes
+            place = bisect_left(shelf, -number)
+            shelf[place:place] = (-number,)
+            self._idle[number] = (block, size, now)
+            self._idle_bytes += nbytes
+            del self._returned[0]
         if self._idle_bytes > self._keep_bytes:
             self._drop_until(self._keep_bytes)
         if now >= self._next_expiry:
@@ -214,10 +225,15 @@ class Pool:
         return next(iter(self._idle.values()))[2] if self._idle else now
 
     def _drop_oldest(self) -> None:
-        number, (block, size, _) = self._idle.popitem(last=False)
+        number = next(iter(self._idle))
+        block, size, _ = self._idle[number]
+        nbytes = block.nbytes
         shelf = self._shelves[size]
-        shelf.remove(-number)
+        place = shelf.index(-number)
+        # Nothing below is a call: see `_put_on_shelf`.
+        del self._idle[number]
+        del shelf[place]
         if not shelf:
             del self._shelves[size]
-        self._idle_bytes -= block.nbytes
-        self._leaving.append(block)
+        self._idle_bytes -= nbytes
+        self._leaving += (block,)

@@ -137,6 +137,10 @@ class Future(concurrent.futures.Future[Any]):
         self._invoke_callbacks()  # type: ignore[attr-defined]
 
     def set_running_or_notify_cancel(self) -> bool:
+        with self._condition:
+            if self._state == "PENDING":  # to those who wait that is the same
+                self._state = "RUNNING"
+                return True
         lock = self._changing()
         try:
             return super().set_running_or_notify_cancel()

@@ -24,12 +24,17 @@ class FutureLock(_thread.RLock):  # type: ignore[misc]
     which is let go of when they are not there any more.
     """
 
+    #: Whether one has it who cannot be interrupted.
+    _changes = False
+
     def __init__(self) -> None:
         self._other = _thread.allocate_lock()
-        #: Whether one has it who cannot be interrupted.
-        self._changes = False
-        #: Functions that have asked for it, and not let go of it.
-        self._frames: list[FrameType] = []
+
+    @property
+    def _frames(self) -> list[FrameType]:
+        """Functions that have asked for it, and not let go of it. Few futures have any."""
+        frames: list[FrameType] = self.__dict__.setdefault("frames", [])
+        return frames
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         self._frames.append(sys._getframe(2))  # before: it may be interrupted in between
@@ -57,7 +62,7 @@ class FutureLock(_thread.RLock):  # type: ignore[misc]
             asked = self._frames.copy()
             alive = _on_a_stack()
             if asked and not self._changes and not any(id(frame) in alive for frame in asked):
-                self._frames = [frame for frame in self._frames if frame not in asked]
+                self._frames[:] = [frame for frame in self._frames if frame not in asked]
                 self._other.release()
 
     def notify_all(self) -> None:

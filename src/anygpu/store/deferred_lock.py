@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -67,12 +68,16 @@ class DeferredLock:
         self._notes.append(note)
         self._ring()
 
-    def note_when_gone(self, thing: object, note: Note) -> None:
-        """Make the call when the object is gone, wherever that is. The caller must hold the lock."""
+    def note_when_gone(self, thing: object, note: Note) -> Callable[[], None]:
+        """Make the call when the object is gone, wherever that is, unless the function returned is called before.
+
+        The caller must hold the lock.
+        """
         bell = weakref.ref(thing, self._ring)
         gone = _Gone(thing, self._notes.append)  # the last is called first
         gone.note, gone.bell = note, bell
         self._watched.add(gone)
+        return partial(self._watched.discard, gone)
 
     def _ring(self, _: object = None) -> None:
         if not may_be_interrupted():

@@ -32,6 +32,8 @@ class Lease:
         #: Empty once it was released.
         self._right = [True]
         self._end = end
+        #: For the store: called after it was released.
+        self.unwatch: Callable[[], None] | None = None
 
     @property
     def tensor(self) -> Tensor:
@@ -53,6 +55,9 @@ class Lease:
             self._right.pop()
         except IndexError:  # by another thread just now
             raise NotHeld(self.name, self.holder) from None
+        if self.unwatch is not None:
+            self.unwatch()
+            self.unwatch = None
 
     def __enter__(self) -> Tensor:
         return self.tensor

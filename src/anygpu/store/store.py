@@ -265,7 +265,7 @@ class Store:
                 end()
                 raise
             lease = Lease(tensor_of(entry), label, end)
-            self._guard.note_when_gone(lease, end)
+            lease.unwatch = self._guard.note_when_gone(lease, end)
             return lease
 
     @whole

@@ -42,6 +42,8 @@ class Link:
         self._filled = 0
         #: How much of that was given out as the last message.
         self._used = 0
+        #: How many bytes were read, and are not counted in `_filled` yet.
+        self._arrived: deque[int] = deque()
         self._descriptors: deque[int] = deque()
         self.passes_descriptors = HAS_SOCKET_PAIRS and sock.family == socket.AF_UNIX
 
@@ -86,8 +88,11 @@ class Link:
         if self._used:
             # What came with the message before last's end is the beginning of this one.
             rest = self._room[self._used : self._filled]
-            self._room[: len(rest)] = rest
-            self._filled, self._used = len(rest), 0
+            left = len(rest)
+            # Nothing is called from here on, so no interrupt comes in between.
+            self._room[:left] = rest
+            self._filled, self._used = left, 0
+        self._absorb()
         wanted = self._wanted()
         while self._filled < wanted:
             if wanted > len(self._room):
@@ -120,14 +125,25 @@ class Link:
                         received.frombytes(data[: len(data) // received.itemsize * received.itemsize])
                         self._descriptors.extend(received)
             else:
-                count = self._socket.recv_into(free)
+                # In one step of C: an interrupt must not come between what was read, and how much that is.
+                self._arrived.extend(map(self._socket.recv_into, (free,)))
+                count = self._arrived[-1]
         except TimeoutError:
             raise
         except OSError as error:
             raise LinkClosed(str(error)) from error
         if not count:
             raise LinkClosed("the other end is closed")
-        self._filled += count
+        if self._arrived:
+            self._absorb()
+        else:
+            self._filled += count
+
+    def _absorb(self) -> None:
+        """Count what has arrived; also what came for a caller who was interrupted then."""
+        while self._arrived:
+            self._filled += self._arrived[0]
+            del self._arrived[0]
 
     def next_descriptor(self) -> int:
         """The first that has come and was not taken yet; it is the caller's to close."""

@@ -286,8 +286,9 @@ class ProcessWorker:
                         RemoteHandle(self, number, spec) for number, (spec, _, _) in zip(handles, specs, strict=True)
                     ]
                 else:
-                    results = self._delivered(places, specs, done.values)
+                    # In this order: a block that was returned twice would have two owners soon.
                     del blocks[inputs:]
+                    results = self._delivered(places, specs, done.values)
             finally:
                 # Those of a call that was abandoned are not in the list any more, nor those that became results.
                 for block in blocks:
