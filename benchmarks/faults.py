@@ -1,10 +1,11 @@
-"""Whether work survives its devices: `python -m benchmarks.faults [--what losses,memory,kills,poison,hangs] [--check]`.
+"""Whether work survives its devices: `python -m benchmarks.faults [--what losses,memory,kills,poison,hangs] [--busy]`.
 
 Real faults, injected into the workers of a `Runtime` (`tests.support.faults`): devices are destroyed, memory is
 limited by RLIMIT_AS or by a budget, processes are killed, kernels never end. Full counts are 1,000 losses (half on
 lavapipe, half on SwiftShader), 1,000 lacks of memory, 200 kills over 10,000 tasks, one poisonous task, and 100 endless
 kernels on each of SwiftShader and PoCL; `--count N` takes N of each instead. Bytes left are what the engine in the
-worker counts for arrays and temporaries after the last task, without what its pool keeps.
+worker counts for arrays and temporaries after the last task, without what its pool keeps. With `--busy` two processes
+compute beside it all the time; with `--check` a bound that is missed is an error.
 
 Before each hang, two seconds are for the tasks of other devices while nothing hangs; `--calm` shortens that. On a
 machine that is busy with other things, `--look` gives devices more seconds to be found before anything begins; of the
@@ -17,6 +18,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import msgspec
@@ -24,6 +26,7 @@ import numpy as np
 
 from anygpu.residency import registry
 from benchmarks.faults_scenarios import Hung, Tally, hangs, is_poison, kills, losses, poison, shortages
+from benchmarks.load import busy_processes
 from benchmarks.report import Figure, options_parser, publish
 from tests.support.fault_schedule import Kind
 from tests.support.faults import SWIFTSHADER
@@ -57,6 +60,7 @@ def tallied(name: str, tally: Tally, expected: int, *, replaced: bool = True) ->
         Never(name=f"{name}: not delivered exactly once", value=tally.not_once),
         Never(name=f"{name}: bytes left on the device", value=tally.bytes_left),
     ]
+    figures += [Never(name=f"{name}: {what} left", value=count) for what, count in tally.left.items()]
     figures += [Figure(name=f"{name}: ended by {error}", value=n, unit="") for error, n in tally.errors.items()]
     if tally.at_submit:
         figures.append(Figure(name=f"{name}: of these between finish and submit", value=tally.at_submit, unit=""))
@@ -153,6 +157,7 @@ def main() -> None:
     parser: argparse.ArgumentParser = options_parser(__doc__)
     parser.add_argument("--what", default=",".join(MEASURES), help="which of them, separated by commas")
     parser.add_argument("--count", type=int, help="how many of each, instead of the full counts")
+    parser.add_argument("--busy", action="store_true", help="beside two processes that compute all the time")
     parser.add_argument("--here", action="store_true", help="in this process, and not in one of its own for each")
     parser.add_argument("--calm", type=float, default=CALM, help="seconds without a hang between two")
     parser.add_argument("--look", type=float, default=registry.LOOK_SECONDS, help="seconds to find the devices in")
@@ -163,15 +168,18 @@ def main() -> None:
         "hangs": partial(measure_hangs, calm=options.calm),
     }
     more = ("--calm", str(options.calm), "--look", str(options.look))
-    figures: list[Figure] = []
-    for name in options.what.split(","):
+    names = options.what.split(",")
+    for name in names:
         if name not in MEASURES:
             parser.error(f"there is no {name}; there are {', '.join(MEASURES)}")
-        found = measures[name](options.count) if options.here else measured_apart(name, options.count, *more)
-        figures += found
-        if not options.here:
-            # As they come: all of it takes the better part of an hour.
-            sys.stderr.write("".join(f"{figure}\n" for figure in found))
+    figures: list[Figure] = []
+    with busy_processes(2) if options.busy else nullcontext():
+        for name in names:
+            found = measures[name](options.count) if options.here else measured_apart(name, options.count, *more)
+            figures += found
+            if not options.here:
+                # As they come: all of it takes the better part of an hour.
+                sys.stderr.write("".join(f"{figure}\n" for figure in found))
     publish(figures, options)
 
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, PoisonTask
 from anygpu.runtime.runtime import Runtime
+from benchmarks.soak_watch import Held, held, left_over
 from tests.support.fault_schedule import LOSSES, Kind
 from tests.support.faults import FaultyRegistry, Killer
 
@@ -69,6 +70,8 @@ class Tally(msgspec.Struct, kw_only=True):
     #: Seconds from each fault until the next worker of the device ran something.
     replaced: list[float] = []
     bytes_left: int = 0
+    #: What there is more of when all is closed than there was before.
+    left: dict[str, int] = {}
     seconds: float = 0.0
 
     def replaced_by(self, share: float) -> float:
@@ -140,6 +143,17 @@ class Stream:
         return self.tally
 
 
+def left_since(before: Held) -> dict[str, int]:
+    """How much there is more of now, when everything is closed."""
+    after = held()
+    return {
+        "processes": len(left_over(before.children, after.children)),
+        "files": len(left_over(before.files, after.files)),
+        "threads": max(0, after.native_threads - before.native_threads),
+        "segments of shared memory": max(0, after.segments - before.segments),
+    }
+
+
 @contextmanager
 def faulty(engine: str, *, drivers: Path | None = None, others: Sequence[str] = (), **options: Any) -> Iterator[Any]:
     """A runtime over a faulty device, and its places."""
@@ -156,6 +170,7 @@ def losses(
     count: int, kinds: Sequence[Kind] = LOSSES, *, drivers: Path | None = None, seed: int = 0, gap: int = 3
 ) -> Tally:
     """The device is destroyed `count` times in the middle of work, at each of these moments equally often."""
+    before = held()
     with faulty("webgpu", drivers=drivers) as (runtime, known):
         stream = Stream(runtime, smooth, size=4096)
         on = {"on": "webgpu", "fallback": "raise"}
@@ -172,6 +187,7 @@ def losses(
         tally.at_submit = known.schedule.times_injected(Kind.LOSE_AT_SUBMIT)
         tally.replaced = known.schedule.replacements().tolist()
         tally.bytes_left = known.bytes_in_use()
+    tally.left = left_since(before)
     return tally
 
 
@@ -195,6 +211,7 @@ def shortages(
 
 def kills(count: int, tasks: int, *, engine: str = "opencl", seed: int = 0) -> Tally:
     """SIGKILL from outside, `count` times over so many tasks."""
+    before = held()
     with faulty(engine) as (runtime, known):
         stream = Stream(runtime, smooth, size=4096)
         on = {"on": engine, "fallback": "raise"}
@@ -210,6 +227,7 @@ def kills(count: int, tasks: int, *, engine: str = "opencl", seed: int = 0) -> T
         tally.events = len(killer.moments)
         tally.replaced = known.schedule.next_generations(killer.moments).tolist()
         tally.bytes_left = known.bytes_in_use()
+    tally.left = left_since(before)
     return tally
 
 
