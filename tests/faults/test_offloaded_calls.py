@@ -6,13 +6,16 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import anygpu as ag
 from anygpu import fallback_warnings
+from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.isolation import Isolation
 from anygpu.errors import DeviceHung, OutOfMemory
 from anygpu.hardware.device import Device, Unavailable
@@ -23,6 +26,7 @@ from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Argument, Ran, Worker
+from tests.placement.moved import moved
 
 
 def score(x: Any) -> Any:
@@ -154,3 +158,89 @@ def test_a_lack_of_memory_is_answered_with_pieces_in_the_end(known: WithFailures
     assert result.receipt.device == "opencl:0"
     assert result.receipt.how is not None
     assert "chunks" in result.receipt.how
+
+
+class Slow(WithFailures):
+    """As if opening a device again took as long as the test wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_open = threading.Event()
+        self.opened_by: list[str] = []
+
+    def _entry_to_open(self, device: Device) -> EngineEntry:
+        if self._generations[device.id, "process"] > 1:
+            self.opened_by.append(threading.current_thread().name)
+            assert self.may_open.wait(60)
+        return super()._entry_to_open(device)
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    known = Slow()
+    yield known
+    known.may_open.set()
+    known.close()
+
+
+def test_a_call_that_may_run_elsewhere_does_not_wait_for_the_device_to_be_opened_again(slow: Slow) -> None:
+    planner = Planner(known=slow)
+    function, site = moved(planner, score, X)
+    for _ in range(20):
+        site.chooser.measured("numpy", 1e-3)
+    slow.next = ["kill"]
+    # It returns although nobody lets the device be opened.
+    with pytest.warns(ag.DeviceFallback, match="runs on numpy instead of opencl:0: opencl:0 was lost"):
+        result = function.run(X)
+    np.testing.assert_array_equal(result.value, score(X))
+    assert [(each.device, each.error) for each in result.receipt.attempts] == [
+        ("opencl:0", "DeviceLost"),
+        ("numpy", None),
+    ]
+    assert planner.waiting()["opencl:0"] > 0, "it counts as busy"
+    del vars(site.chooser)["choose"]
+    assert function.run(X).receipt.device == "numpy", "and so does the next one"
+    slow.may_open.set()
+    assert slow.worker("opencl:0").generation == 2
+    assert slow.opened_by == ["anygpu-replace-opencl:0"]
+
+
+def test_who_needs_the_device_waits_for_the_one_that_is_being_opened(slow: Slow) -> None:
+    first = slow.worker("opencl:0")
+    first.kill()
+    while first.alive:
+        os.sched_yield()
+    held: list[float] = []
+
+    @contextmanager
+    def meanwhile(seconds: float) -> Iterator[None]:
+        held.append(seconds)
+        yield
+        held.clear()
+
+    for _ in range(3):
+        slow.replace("opencl:0", meanwhile=meanwhile)
+    assert len(held) == 1, "one is enough"
+    found: list[Worker] = []
+    waiting = [threading.Thread(target=lambda: found.append(slow.worker("opencl:0"))) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    assert found == []
+    slow.may_open.set()
+    for thread in waiting:
+        thread.join(60)
+    assert [worker.generation for worker in found] == [2, 2]
+    slow.replace("opencl:0", meanwhile=meanwhile)
+    assert slow.worker("opencl:0").generation == 2, "it is alive"
+
+
+def test_closing_waits_for_a_device_that_is_being_opened(slow: Slow) -> None:
+    first = slow.worker("opencl:0")
+    before = len(psutil.Process().children(recursive=True))
+    first.kill()
+    while first.alive:
+        os.sched_yield()
+    slow.replace("opencl:0")
+    threading.Timer(0.05, slow.may_open.set).start()
+    slow.close()
+    assert len(psutil.Process().children(recursive=True)) <= before - 1

@@ -182,6 +182,13 @@ class Planner:
         self._ready = True
         return self.places.worker(device, isolation=options.isolation if options else None)
 
+    def replace(self, device: str, options: Options) -> None:
+        """Open a device again that was lost, in the background. Meanwhile it counts as busy, so that calls that may
+        run elsewhere do."""
+        self.places.replace(
+            device, isolation=options.isolation, meanwhile=lambda seconds: self.using((device,), seconds)
+        )
+
     def explorer(self, device: str) -> Worker:
         """A worker for trials, which no caller waits for."""
         return self.places.explorer(device)

@@ -6,7 +6,6 @@ Calls that their caller waits for, tasks of a queue and chunks of a stream come 
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -80,7 +79,7 @@ def recover(
     overdue: bool = False,
     refused: Callable[[Fail], None] | None = None,
 ) -> Action | None:
-    """Tell the task that it failed on the candidate `name`, and do what has to be done before anything runs there.
+    """Tell the task that it failed on the candidate `name`, and see to what has to be done before anything runs there.
 
     What is left to do is returned: `Requeue` (on its device, or on any that the task has not excluded), `Fail`, or
     `Free` for a task that no caller waits for any more. `refused` is called as soon as the task is known to have
@@ -106,10 +105,10 @@ def recover(
                 for device in devices:
                     planner.places.evict(device)
             case Replace() | Probe():
-                # Opening verifies the device. Where it cannot be opened, the next attempt there says why.
+                # Opening verifies the device. Where it cannot be opened, the next attempt there says why; and only an
+                # attempt there waits for it.
                 for device in devices:
-                    with contextlib.suppress(AnyGPUError):
-                        planner.worker(device, options)
+                    planner.replace(device, options)
             case Fail():
                 outcome = action
                 if refused is None:
@@ -160,7 +159,7 @@ def refusal(call: Call, task: Task, why: Action | None, failure: AnyGPUError) ->
 def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure: AnyGPUError) -> Choice:
     """The next candidate; its caller is warned if it is another device."""
     site = call.site
-    following = wanted or _next_best(site, task)
+    following = wanted or _next_best(site, task, call.planner)
     kind = type(failure).__name__
     if following == failed:
         return Choice(following, "known", f"it failed there once ({kind}), and can be retried.")
@@ -170,11 +169,19 @@ def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure
     return Choice(following, "known", f"{failed} failed ({kind}), and this one was next.")
 
 
-def _next_best(site: CallSite, task: Task) -> str:
+def _next_best(site: CallSite, task: Task, planner: Planner) -> str:
     left = [name for name in task.devices if name not in task.excluded]
     known = [name for name in left if name in site.predictions and site.chooser.may_run(name)]
     if known:
-        return min(known, key=lambda name: site.chooser.estimate(name) or float("inf"))
+        # Where anygpu chooses, also by how long a device is busy, or being opened again.
+        waiting = planner.waiting() if site.chooser.baseline is not None else {}
+
+        def finish(name: str) -> float:
+            estimate = site.chooser.estimate(name)
+            waits = max((waiting.get(device, 0.0) for device in _devices_of(site, name)), default=0.0)
+            return float("inf") if estimate is None else estimate + waits
+
+        return min(known, key=finish)
     # What has not been compared yet is not where a call may end up by chance.
     return "numpy" if site.chooser.checked and "numpy" in left else left[0]
 

@@ -6,8 +6,10 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
@@ -39,6 +41,12 @@ LOOK_SECONDS = 20.0
 
 #: How long a child that has verified a device may wait to become its worker.
 _ADOPTION_SECONDS = 60.0
+
+#: What replacing a worker is expected to take before one was replaced.
+REPLACE_SECONDS = 1.0
+
+#: How long closing waits for a worker that is being replaced.
+_CLOSE_SECONDS = 10.0
 
 #: Losses that are remembered.
 _LOSSES = 100
@@ -72,6 +80,9 @@ class DeviceRegistry:
         self._adoptable: dict[str, Child] = {}
         self.explorers = Explorers()
         self.spares = Spares()
+        #: Threads that replace lost workers, and what the last replacement of each took.
+        self._replacing: dict[tuple[str, Isolation], threading.Thread] = {}
+        self._seconds_to_open: dict[tuple[str, Isolation], float] = defaultdict(lambda: REPLACE_SECONDS)
         #: Timers that end children which have not become workers.
         self._timers: list[threading.Timer] = []
         #: Copies that arrays are restored from, and reports on workers that died.
@@ -219,7 +230,9 @@ class DeviceRegistry:
             if known is None or where != "process":
                 worker = opened(adopted=adopted)
             else:
+                begin = time.monotonic()
                 worker = self._replaced(entry, opened, adopted)
+                self._seconds_to_open[key] = time.monotonic() - begin
             self._workers[key] = worker
             return worker
 
@@ -236,6 +249,44 @@ class DeviceRegistry:
             self.spares.refuse(entry)
         self.spares.replenish(entry)
         return worker
+
+    def replace(
+        self,
+        device_id: str,
+        *,
+        isolation: Isolation | None = None,
+        meanwhile: Callable[[float], AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
+        """Open a device again whose worker has died, in the background: who needs it waits, and nobody else does.
+
+        `meanwhile` is held as long; it is told the seconds that this is expected to take. Where it cannot be opened,
+        the next who needs it is told why. A worker in this process is opened at once.
+        """
+        where = isolation_of(entry_of(device_id), isolation)
+        key = (device_id, where)
+        if where == "thread":
+            with contextlib.suppress(AnyGPUError):
+                self.worker(device_id, isolation=isolation)
+            return
+        with self._lock, ExitStack() as held:
+            known = self._workers.get(key)
+            if key in self._replacing or self._ended or (known is not None and known.alive):
+                return
+            held.enter_context(meanwhile(self._seconds_to_open[key]))
+            until_open = held.pop_all()
+
+            def work() -> None:
+                with until_open, contextlib.suppress(AnyGPUError):
+                    self.worker(device_id, isolation=isolation)
+                self._replacing.pop(key, None)
+
+            thread = threading.Thread(target=work, name=f"anygpu-replace-{device_id}", daemon=True)
+            self._replacing[key] = thread
+            try:
+                thread.start()
+            except RuntimeError:  # there are too many, or the process ends
+                del self._replacing[key]
+                until_open.close()
 
     def _entry_to_open(self, device: Device) -> EngineEntry:
         """The entry that a worker loads; tests substitute another engine."""
@@ -354,6 +405,9 @@ class DeviceRegistry:
 
     def close(self) -> None:
         """Close all workers and engines; engines save their caches for the next process."""
+        for thread in list(self._replacing.values()):
+            # Or what it opens would be left.
+            thread.join(_CLOSE_SECONDS)
         with self._lock:
             workers, adopted = list(self._workers.values()), dict(self._adoptable)
             engines, timers = list(self._listing.values()), self._timers
@@ -386,6 +440,7 @@ class DeviceRegistry:
         self._locks()
         self._adoptable.clear()
         self._timers.clear()
+        self._replacing.clear()
         self.explorers.forked()
         self.spares.forked()
         self._copies.forked()
