@@ -296,7 +296,8 @@ def _destroy(driver: Any) -> None:
 
 @contextlib.contextmanager
 def _before_submitting(driver: Any, act: Callable[[], None]) -> Iterator[None]:
-    queue = driver._open.device.queue
+    """However it submits: through wgpu-py, or a submission that repeats by the library's own functions."""
+    queue, native = driver._open.device.queue, driver._open.native
     submit = queue.submit
 
     def act_and_submit(buffers: Any) -> None:
@@ -304,10 +305,20 @@ def _before_submitting(driver: Any, act: Callable[[], None]) -> Iterator[None]:
         submit(buffers)
 
     queue.submit = act_and_submit
+    repeat = native._submit if native is not None else None
+
+    def act_and_repeat(*arguments: Any) -> None:
+        act()
+        repeat(*arguments)
+
+    if native is not None:
+        native._submit = act_and_repeat
     try:
         yield
     finally:
         del queue.submit
+        if native is not None:
+            native._submit = repeat
 
 
 @contextlib.contextmanager

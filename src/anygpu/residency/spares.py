@@ -150,11 +150,12 @@ class Spares:
         """End all of them. Workers that came from them go on."""
         with self._lock:
             self._closed = True
-            starting = list(self._starting.values())
+            ending = [*self._starting.values(), *self._timers.values()]
             for name in list(self._spares):
                 self._give_up(name)
-        for thread in starting:
-            thread.join(5)
+        for thread in ending:
+            if thread is not threading.current_thread():
+                thread.join(5)
         with self._lock:
             self._closed = False
 
