@@ -305,7 +305,7 @@ def _before_submitting(driver: Any, act: Callable[[], None]) -> Iterator[None]:
         submit(buffers)
 
     queue.submit = act_and_submit
-    repeat = native._submit if native is not None else None
+    repeat: Any = native._submit if native is not None else None
 
     def act_and_repeat(*arguments: Any) -> None:
         act()
