@@ -143,6 +143,7 @@ def test_the_exported_names_of_testing() -> None:
     assert sorted(anygpu.testing.__all__) == [
         "FakeEngine",
         "FakeMemory",
+        "FakeProcessors",
         "Fault",
         "ManualClock",
         "check_engine_probe",

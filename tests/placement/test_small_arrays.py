@@ -30,7 +30,7 @@ class Small:
     """An offloaded function whose calls skip planning, or do not, as a test wants it."""
 
     def __init__(self, function: Callable[..., Any], **given: Any) -> None:
-        planner = Planner()
+        self.planner = planner = Planner()
         self.offloaded: Offloaded[..., Any] = Offloaded(function, options(**given), lambda: planner)
 
     def begin(self, *arguments: Any, **keywords: Any) -> CallSite:
@@ -348,7 +348,7 @@ def test_calls_without_planning_count() -> None:
     small = Small(lambda x: x * 2)
     x = array(np.ones(3, np.float32))
     site = small.begin(x)
-    site.flush_timings(disturbed=False)
+    site.flush_timings(small.planner)
     calls, seconds = site.totals
     site.skip_planning_for(3, "")
     for _ in range(3):

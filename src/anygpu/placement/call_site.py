@@ -187,13 +187,13 @@ class CallSite:
         self.skip_planning -= 1
         self.unreported_seconds += seconds
 
-    def flush_timings(self, *, disturbed: bool) -> float:
-        """Report the calls that ran without planning to the chooser; what they took together.
-
-        `disturbed` says whether something was being tried in the background meanwhile.
-        """
+    def flush_timings(self, planner: Planner) -> float:
+        """Report the calls that ran without planning to the chooser; what they took together."""
         seconds, self.unreported_seconds = self.unreported_seconds, 0.0
-        self.chooser.baseline_ran(self._granted - self.skip_planning, seconds, disturbed=disturbed)
+        calls = self._granted - self.skip_planning
+        if calls:
+            busy = planner.watch.since_last(planner.clock())
+            self.chooser.baseline_ran(calls, seconds, disturbed=planner.pace.exploring, busy=busy)
         self.skip_planning = self._granted = 0
         return seconds
 
@@ -350,9 +350,11 @@ class CallSite:
     def estimate(self, name: str) -> float | None:
         return self.chooser.estimate(name)
 
-    def measured(self, name: str, seconds: float, peak_bytes: int | None = None, *, disturbed: bool = False) -> None:
+    def measured(
+        self, name: str, seconds: float, peak_bytes: int | None = None, *, disturbed: bool = False, busy: bool = False
+    ) -> None:
         """A call ran there, took so long and needed so much memory."""
-        self.chooser.measured(name, seconds, disturbed=disturbed)
+        self.chooser.measured(name, seconds, disturbed=disturbed, busy=busy)
         if peak_bytes is not None:
             self._learn_chunk_memory(name, peak_bytes)
 
@@ -544,16 +546,17 @@ class CallSite:
         )
 
     def _sentence(self, name: str, facts: Prediction, basis: Basis, seconds: float) -> str:
+        doubtful = (track := self.chooser.tracks.get(name)) is not None and track.doubtful
         if basis == "measured":
-            return f"earlier calls took {readable_seconds(seconds)} there."
+            return f"earlier calls took {readable_seconds(seconds)} there{', on a busy machine' if doubtful else ''}."
         if basis == "remembered":
             return f"it was {self.chooser.remembered[name].source}, in earlier processes."
         if facts.plain is None:
             return "each device does what it is faster at."
-        track = self.chooser.tracks.get(name)
         rough = track.rough if track is not None else None
         if rough is not None:
-            return f"a trial in the background took {readable_seconds(rough)}; it was not better."
+            after = "the machine was busy, so it is tried again." if doubtful else "it was not better."
+            return f"a trial in the background took {readable_seconds(rough)}; {after}"
         phases = facts.plain.phases
         if facts.doubt is not None:
             return f"its calibration says {readable_seconds(phases.total)}, but {facts.doubt}."

@@ -286,6 +286,8 @@ def _try_out(
         memory = chooser.remembered.get(name)
         runs: list[list[Any]] = []
         best = 0.0
+        conditions = planner.watch.begin(planner.clock())
+        busy = False
         if memory is not None:
             best = memory.seconds
         elif early is None:
@@ -300,13 +302,14 @@ def _try_out(
             if tried is None:
                 return
             best, runs = tried
+            busy = planner.watch.end(conditions, planner.clock())
             planner.learn(name, program.key, facts, best, is_rough=True)
             if chooser.checked and not _agrees(planner, site, function, name, sample, *runs):
                 return
         learn_flags(site, sample)
         if not chooser.looks_good(best):
             with planner.lock:
-                chooser.tried(name, best)
+                chooser.tried(name, best, busy=busy)
             return
         # The explorer has tuned what there was time for, and saved it.
         with planner.pace, planner.trying(devices), tuning_limited_to(0.0):
@@ -321,6 +324,7 @@ def _try_out(
                 begin = planner.clock()
                 ran = execute(facts.way, program, sample.inputs, find, timeout=site.options.timeout)
                 best = planner.clock() - begin
+                busy = planner.watch.end(conditions, planner.clock())
         if early is not None and chooser.checked and not _agrees(planner, site, function, name, sample, *runs):
             return
         is_known = any(_same_bits(each, ran.results) for each in runs)
@@ -328,7 +332,7 @@ def _try_out(
             return
         with planner.lock:
             site.trust.agree(program.key, name, facts.way, [worker.generation for worker in workers])
-            chooser.tried(name, best)
+            chooser.tried(name, best, busy=busy)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:
             chooser.failed(name, f"{name} failed in a trial: {name_of(error)}: {text_of(error)}")

@@ -74,7 +74,7 @@ def place(
     begun = planner.pace.begin_call()
     try:
         with timer.phase("plan"):
-            planner.add_seconds(call.site.flush_timings(disturbed=planner.pace.exploring))
+            planner.add_seconds(call.site.flush_timings(planner))
             trace_and_predict(call, timer)
             choice = choose(call)
             if choice.kind in ("baseline", "known") and await_early_trial(call):
@@ -227,15 +227,15 @@ def run_untraced(
     """The user's own function on the user's own arrays. What it raises is the user's business."""
     site, planner = call.site, call.planner
     predicted = site.estimate("numpy")
-    disturbed = planner.pace.exploring
+    disturbed, conditions = planner.pace.exploring, planner.watch.begin(planner.clock())
     call.start()
     with timer.phase("run"):
         value = site.run_on_host(call.function, call.arguments, call.keywords)
     if site.chooser.baseline == "numpy":
         with timer.phase("plan"):
-            took = timer.seconds("run")
+            took, busy = timer.seconds("run"), planner.watch.end(conditions, planner.clock())
             with planner.lock:
-                site.measured("numpy", took, disturbed=disturbed or planner.pace.exploring)
+                site.measured("numpy", took, disturbed=disturbed or planner.pace.exploring, busy=busy)
                 planner.add_seconds(took)
             site.trust.heard = Filters.now()
             if call.cacheable:
@@ -283,6 +283,7 @@ def on_device(
     if why is not None:
         return _on_baseline_instead(call, why, timer, attempts)
     begin, disturbed = planner.clock(), planner.pace.exploring
+    conditions = planner.watch.begin(begin)
     with planner.using(devices, predicted or 0.0):
         # A worker with another isolation does not know the arrays of this one.
         resident = name if keep and site.options.isolation is None else None
@@ -318,7 +319,8 @@ def on_device(
         value = to_anygpu(value)
     elif not site.has_anygpu_arrays:
         value = site.trust.in_order(traced, values, value)
-    took = planner.clock() - begin - ran.phases.compile
+    end = planner.clock()
+    took, busy = end - begin - ran.phases.compile, planner.watch.end(conditions, end)
     if ran.overlapped:
         # What it waited for another call is no part of what it takes.
         took -= ran.phases.queue
@@ -330,10 +332,10 @@ def on_device(
         with planner.lock:
             # The first call there fills caches, which predictions for later ones know nothing of.
             is_first = not site.has_run_at(name)
-            site.measured(name, took, ran.peak_bytes, disturbed=disturbed)
+            site.measured(name, took, ran.peak_bytes, disturbed=disturbed, busy=busy)
             planner.add_seconds(took)
             if not is_first:
-                planner.learn(name, program.key, prediction, took, is_rough=disturbed)
+                planner.learn(name, program.key, prediction, took, is_rough=disturbed or busy)
             has_news = call.cacheable and site.has_something_to_explore()
         if has_news:
             explore(call)

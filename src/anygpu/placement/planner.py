@@ -17,6 +17,7 @@ import numpy as np
 
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
+from anygpu.disturbance import DisturbanceWatch, Reading, read_processors
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.selection import matches_name, require
@@ -72,6 +73,7 @@ class Planner:
         clock: Callable[[], float] = time.perf_counter,
         history: Callable[[], CallHistory] | None = None,
         hints: str | None = None,
+        read_processors: Callable[[], Reading] = read_processors,
     ) -> None:
         """`history` opens that of the user. Without it nothing is known of earlier processes, or kept for later.
 
@@ -86,6 +88,8 @@ class Planner:
         self._open_history = history
         self._recalled: Recall | None = None
         self.pace = Pace(clock, known.explorers, ProcessorUse(usable_processors()).has_spare)
+        #: Whether something else has the processors while calls are measured.
+        self.watch = DisturbanceWatch(read_processors)
         self.corrections = Corrections()
         #: Seconds that calls have taken in all: what exploring has to be worth. `add_seconds` adds to it.
         self.seconds = 0.0

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from statistics import median
 from typing import NamedTuple
+
+from anygpu.disturbance import RecentTimes
 
 #: The sizes for which programs are made.
 SIZES = (4, 16, 64, 256, 1024)
@@ -21,15 +22,15 @@ FILLED, LEAST_FILLED = 0.6, 0.125
 MARGIN = 0.9
 
 #: Recent launches whose median is what the next is expected to take.
-WINDOW = 5
-#: Up to so many launches the best one counts, because all may have been disturbed.
-FEW = 2
+WINDOW = RecentTimes.WINDOW
 #: The weight of the newest error of a prediction.
 _NEW = 0.3
 #: No correction is larger: beyond that something else is wrong than the model.
 _MOST = math.log(50.0)
 #: How often a size that turned out slower is passed over before it may show again what it takes; doubled each time.
 FIRST_INTERVAL, LONGEST_INTERVAL = 256, 1 << 16
+#: Compiling beside other work takes at most about so many times as long, as far as that is remembered.
+_CONTENTION = 2.0
 
 
 class BatchPlan(NamedTuple):
@@ -120,62 +121,87 @@ class Missed:
         self.by_size.pop(size, None)
 
 
+class _Error:
+    """What something took by what was predicted, as a logarithm. A calm one is not changed by disturbed ones."""
+
+    __slots__ = ("disturbed", "logarithm")
+
+    def __init__(self) -> None:
+        self.logarithm: float | None = None
+        self.disturbed = False
+
+    def learn(self, seconds: float, predicted: float, *, disturbed: bool) -> None:
+        if not (seconds > 0 and predicted > 0) or (disturbed and self.logarithm is not None and not self.disturbed):
+            return
+        error = max(-_MOST, min(_MOST, math.log(seconds) - math.log(predicted)))
+        old = self.logarithm if disturbed == self.disturbed else None
+        self.logarithm = error if old is None else old + _NEW * (error - old)
+        self.disturbed = disturbed
+
+
 class BatchTimes:
     """The seconds of launches, by size; and the likely error of predictions for sizes without a launch."""
 
     __slots__ = ("_compiling", "_correction", "_given_up", "_recent")
 
     def __init__(self) -> None:
-        self._recent: dict[int, list[float]] = {}
-        #: The logarithm of what launches took by what was predicted.
-        self._correction: float | None = None
-        #: The same for compiling, as a factor.
-        self._compiling: float | None = None
+        self._recent: dict[int, RecentTimes] = {}
+        self._correction = _Error()
+        self._compiling = _Error()
         #: By size: times that it was passed over, and after how many it may show again what it takes.
         self._given_up: dict[int, tuple[int, int]] = {}
 
-    def measured(self, size: int, seconds: float, predicted: float) -> None:
+    def measured(self, size: int, seconds: float, predicted: float, *, disturbed: bool = False) -> None:
         """A launch took so long, beside compiling. `predicted` is what was said without any launch."""
-        recent = self._recent.setdefault(size, [])
-        recent.append(seconds)
-        del recent[:-WINDOW]
-        if seconds > 0 and predicted > 0:
-            error = max(-_MOST, min(_MOST, math.log(seconds) - math.log(predicted)))
-            old = self._correction
-            self._correction = error if old is None else old + _NEW * (error - old)
+        self._recent.setdefault(size, RecentTimes()).add(seconds, disturbed=disturbed)
+        self._correction.learn(seconds, predicted, disturbed=disturbed)
 
     def estimate(self, size: int, predicted: float, factor: float = 1.0) -> float:
         """The seconds of a launch: those of the last ones, or the prediction, corrected by its earlier errors.
 
-        Before the first launch that is `factor`, which may be known from calls alone.
+        Before the first launch that is `factor`, which may be known from calls alone. Of launches that were disturbed
+        the best one counts.
         """
         recent = self._recent.get(size)
-        if recent:
-            return median(recent) if len(recent) > FEW else min(recent)
+        known = recent.least if recent is not None else None
+        if known is not None:
+            return known
         if size in self._given_up:
             return predicted  # it is owed another look, and what made it slow once is no reason against that
-        return predicted * (factor if self._correction is None else math.exp(self._correction))
+        error = self._correction.logarithm
+        return predicted * (factor if error is None else math.exp(error))
 
     def known(self, size: int) -> bool:
         return size in self._recent
 
-    def passed_over(self, size: int) -> None:
-        """It could have been used, and was not because of what it took. Nothing is for ever: in the end it is tried."""
-        if size not in self._recent:
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether launches of some size were only seen while something else had the processors."""
+        return any(each.disturbed for each in self._recent.values())
+
+    def passed_over(self, size: int, *, calm: bool = False) -> None:
+        """It could have been used, and was not because of what it took. Nothing is for ever: in the end it is tried.
+
+        If it was disturbed when it took so long, it is tried as soon as the machine is `calm`.
+        """
+        recent = self._recent.get(size)
+        if recent is None:
             return
         times, interval = self._given_up.get(size, (0, FIRST_INTERVAL))
-        if times + 1 >= interval:
+        if recent.disturbed and calm:
+            del self._recent[size]
+            self._given_up[size] = (0, interval)
+        elif times + 1 >= interval:
             del self._recent[size]
             self._given_up[size] = (0, min(2 * interval, LONGEST_INTERVAL))
         else:
             self._given_up[size] = (times + 1, interval)
 
-    def compiled(self, seconds: float, predicted: float) -> None:
-        if predicted > 0:
-            error = max(math.exp(-_MOST), min(math.exp(_MOST), seconds / predicted))
-            old = self._compiling
-            self._compiling = error if old is None else old + _NEW * (error - old)
+    def compiled(self, seconds: float, predicted: float, *, disturbed: bool = False) -> None:
+        most = predicted * _CONTENTION if disturbed else math.inf
+        self._compiling.learn(min(seconds, most), predicted, disturbed=disturbed)
 
     def compiling(self, predicted: float) -> float:
         """The likely seconds of compiling another size."""
-        return predicted * (self._compiling if self._compiling is not None else 1.0)
+        error = self._compiling.logarithm
+        return predicted * (math.exp(error) if error is not None else 1.0)

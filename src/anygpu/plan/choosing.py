@@ -11,7 +11,8 @@ next one should run and what should be tried in the background meanwhile. It kee
   arguments. That time is rough, because the machine was busy with the calls as well; so a candidate that looks good
   gets two real calls, and these decide.
 - **Nothing is for ever.** A candidate that became slow, or failed, loses its work as soon as its recent calls say so,
-  and is tried again later: in the background, at growing intervals.
+  and is tried again later: in the background, at growing intervals. One that lost while something else had the
+  processors is *doubtful*, and tried again soon after the machine is calm.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from anygpu.disturbance import RecentTimes
 from anygpu.plan.renting import LEAST_GAIN, Remembered, is_clear, is_worth_opening, is_wrong
 from anygpu.plan.sampling import calls_between_samples
 from anygpu.units import readable_seconds
 
 #: How many real calls a candidate has before its time counts as known.
-TRIAL_CALLS = 2
+TRIAL_CALLS = RecentTimes.FEW
 #: Recent calls whose median is the estimate: three slow ones are enough to lose.
-WINDOW = 5
+WINDOW = RecentTimes.WINDOW
 #: Another candidate must be better by this much to take over: less is noise.
 MARGIN = 0.95
 #: A background run shares the machine with the calls, so it may have taken twice as long as it would alone.
@@ -43,6 +45,8 @@ SMALL_SHARE = 0.02
 FIRST_INTERVAL, SOON = 16, 5
 LONGEST_INTERVAL = 1024
 LONGEST_FOR_A_WINNER = 24
+#: Calls on a calm machine until a candidate is tried again that lost on a busy one; doubled each time, so many times.
+AFTER_DOUBT, MOST_DOUBTS = 4, 3
 #: One that is nearly as good is measured again by a real call, which then costs little more than it should.
 NEARLY = 1.3
 
@@ -54,17 +58,20 @@ RECORDING = 3e-3
 Kind = Literal["baseline", "known", "trial", "sample", "pinned", "untried", "only"]
 
 
-class CandidateHistory:
-    """The recent calls of one candidate, and when it is tried again."""
+class CandidateHistory(RecentTimes):
+    """The recent calls of one candidate, and when it is tried again.
+
+    They are disturbed if they were taken beside a trial in the background, or while something else had the processors.
+    """
 
     __slots__ = (
         "agreed",
         "calls",
-        "disturbed",
+        "doubtful",
+        "doubts",
         "due",
         "failures",
         "interval",
-        "recent",
         "rough",
         "samples",
         "suspended",
@@ -75,12 +82,12 @@ class CandidateHistory:
     )
 
     def __init__(self) -> None:
-        #: Seconds of the last real calls, the newest last.
-        self.recent: list[float] = []
+        super().__init__()
         #: Calls and trials that the history has not been told of.
         self.calls = 0
-        #: Whether these were taken beside a trial in the background, which makes calls slower.
-        self.disturbed = False
+        #: Whether something else had the processors when it was last measured, and how often that was looked at again.
+        self.doubtful = False
+        self.doubts = 0
         #: Of its last background run.
         self.rough: float | None = None
         self.trying = False
@@ -98,18 +105,6 @@ class CandidateHistory:
         self.samples = 0
 
     @property
-    def estimate(self) -> float | None:
-        """The seconds of a real call; `None` before there was one."""
-        if not self.recent:
-            return None
-        count = len(self.recent)
-        if count <= TRIAL_CALLS:
-            return min(self.recent)
-        # `statistics.median` takes five times as long, and every call asks.
-        ordered = sorted(self.recent)
-        return ordered[count // 2] if count % 2 else (ordered[count // 2 - 1] + ordered[count // 2]) / 2
-
-    @property
     def known(self) -> bool:
         return len(self.recent) >= TRIAL_CALLS
 
@@ -118,21 +113,15 @@ class CandidateHistory:
         """Whether it has been run, or could not be."""
         return bool(self.recent) or self.rough is not None or self.suspended
 
-    def add(self, seconds: float, *, disturbed: bool = False) -> None:
-        """A call took so long. One that was disturbed counts while there is no other, or if it was faster all the same.
+    def judged(self, *, busy: bool) -> None:
+        """It was measured, or tried: whether something else had the processors meanwhile."""
+        self.doubtful = busy
+        if not busy:
+            self.doubts = 0
 
-        Else a baseline that our own trials have slowed would make other devices look fast.
-        """
-        if disturbed and self.recent and not self.disturbed:
-            if seconds >= (self.estimate or 0.0):
-                return
-            disturbed = False
-        if self.disturbed and not disturbed:
-            self.recent.clear()
-        self.disturbed = disturbed
-        self.recent.append(seconds)
-        if len(self.recent) > WINDOW:
-            del self.recent[0]
+
+#: Said of times that rest on a busy machine.
+_BUSY = ", measured on a busy machine"
 
 
 class Choice(NamedTuple):
@@ -187,7 +176,13 @@ class DeviceChooser:
 
     def recall(self, remembered: Mapping[str, Remembered]) -> None:
         """What earlier processes have measured is better than any prediction."""
-        self.remembered = {name: each for name, each in remembered.items() if name != self.baseline}
+        best = self._best_known()
+        self.remembered = {
+            name: each
+            for name, each in remembered.items()
+            # What took too long on a busy machine is no reason not to try it.
+            if name != self.baseline and not (each.doubtful and best and each.seconds >= best[1] * LEAST_GAIN)
+        }
         self.expected |= {name: each.seconds for name, each in self.remembered.items() if name in self.expected}
 
     def offer(self, candidate: str, seconds: float) -> None:
@@ -200,14 +195,18 @@ class DeviceChooser:
         track = self.tracks.setdefault(candidate, CandidateHistory())
         track.agreed, track.rough, track.trying = True, seconds, False
 
-    def measured(self, candidate: str, seconds: float, *, disturbed: bool = False) -> None:
-        """A real call ran there and took so long; `disturbed` if something was tried in the background meanwhile."""
+    def measured(self, candidate: str, seconds: float, *, disturbed: bool = False, busy: bool = False) -> None:
+        """A real call ran there and took so long; `disturbed` if something was tried in the background meanwhile.
+
+        `busy` says that something else had the processors.
+        """
         track = self.tracks.setdefault(candidate, CandidateHistory())
         best = self._best_known(without=candidate)
         if candidate != self._current and track.known:
             # It was away, and what it took long ago says little about now.
             track.recent.clear()
-        track.add(seconds, disturbed=disturbed)
+        track.add(seconds, disturbed=disturbed or busy, passing=disturbed)
+        track.judged(busy=busy and track.disturbed)
         track.calls += 1
         track.unchecked += 1
         track.failures, track.suspended = 0, False
@@ -223,17 +222,24 @@ class DeviceChooser:
             self._later(track)
         elif track.known or candidate == self.baseline:
             self._settle(candidate)
+        self._doubt(busy=busy)
 
-    def baseline_ran(self, calls: int, seconds: float, *, disturbed: bool = False) -> None:
+    def baseline_ran(self, calls: int, seconds: float, *, disturbed: bool = False, busy: bool = False) -> None:
         """So many calls ran on the baseline without being planned, and took so long together."""
         if self.baseline is not None and calls > 0:
-            self.tracks[self.baseline].add(seconds / calls, disturbed=disturbed)
-            self.tracks[self.baseline].calls += calls
+            track = self.tracks[self.baseline]
+            track.add(seconds / calls, disturbed=disturbed or busy, passing=disturbed)
+            track.judged(busy=busy and track.disturbed)
+            track.calls += calls
             self.calls += calls
             self.seconds += seconds
+            self._doubt(busy=busy)
 
-    def tried(self, candidate: str, seconds: float) -> None:
-        """A background run of it took so long, beside whatever else the machine was doing; its results agreed."""
+    def tried(self, candidate: str, seconds: float, *, busy: bool = False) -> None:
+        """A background run of it took so long, beside whatever else we were doing; its results agreed.
+
+        `busy` says that something that is not ours had the processors.
+        """
         track = self.tracks.get(candidate)
         if track is None:
             return
@@ -241,6 +247,7 @@ class DeviceChooser:
         track.agreed = True
         track.unchecked = 0
         track.rough = seconds
+        track.judged(busy=busy)
         if candidate not in self.remembered:  # else it is what the history itself has said
             track.calls += 1
         track.suspended = False
@@ -399,6 +406,8 @@ class DeviceChooser:
             if not is_known or not self._is_trusted(name):
                 continue
             theirs = track.estimate or 0.0
+            if track.doubtful and theirs < mine * CONTENTION * NEARLY and self.affords(max(0.0, theirs - mine)):
+                return Choice(name, "trial", f"{name} was measured on a busy machine; this call measures it again.")
             if theirs < mine * NEARLY and self.affords(max(0.0, theirs - mine)):
                 return Choice(name, "trial", f"{name} was nearly as fast; this call measures it again.")
         return None
@@ -418,7 +427,11 @@ class DeviceChooser:
         others = [(other.estimate, each) for each, other in self.tracks.items() if each != name and other.estimate]
         if others:
             seconds, other = min(others)
-            return Choice(name, "known", f"calls take {mine} there, and {readable_seconds(seconds)} on {other}.")
+            # What else had the processors might have doubled the other's time, but hardly more.
+            in_doubt = self.tracks[other].doubtful and seconds < (track.estimate or 0.0) * CONTENTION * NEARLY
+            doubt = _BUSY if track.doubtful or in_doubt else ""
+            sentence = f"calls take {mine} there, and {readable_seconds(seconds)} on {other}{doubt}."
+            return Choice(name, "known", sentence)
         known = [(self.expected[each], each) for each in self.expected if each != name]
         if known:
             seconds, other = min(known)
@@ -493,6 +506,8 @@ class DeviceChooser:
             if name not in (self._current, self.baseline)
             and (track.suspended or (best is not None and self._may_be_better(name, best[1])))
         ]
+        if any(track.doubtful for track in self.tracks.values()):
+            dues.append(self.calls + FIRST_INTERVAL)  # the machine may be calm by then
         return max(self.calls + 1, min(dues, default=self.calls + LONGEST_INTERVAL))
 
     def estimate(self, candidate: str) -> float | None:
@@ -526,7 +541,7 @@ class DeviceChooser:
 
     def _may_be_better(self, name: str, best: float) -> bool:
         track = self.tracks[name]
-        if track.won:
+        if track.won or (track.doubtful and track.doubts <= MOST_DOUBTS):
             return True
         memory = self.remembered.get(name)
         if memory is not None:
@@ -556,6 +571,17 @@ class DeviceChooser:
                 loser.due = self.calls + loser.interval
         if candidate != self._current:
             self._later(self.tracks[candidate])
+
+    def _doubt(self, *, busy: bool) -> None:
+        """A call was measured. If that was calm, what lost on a busy machine is tried again soon, a few times."""
+        for name, track in self.tracks.items():
+            if not track.doubtful or name == self._current:
+                continue
+            if busy:
+                track.doubts = 0
+            elif track.doubts < MOST_DOUBTS and track.due > (soon := self.calls + (AFTER_DOUBT << track.doubts)):
+                track.due = soon
+                track.doubts += 1
 
     def _later(self, track: CandidateHistory) -> None:
         track.due = self.calls + track.interval

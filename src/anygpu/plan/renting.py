@@ -41,6 +41,8 @@ class Remembered(NamedTuple):
     calls: int
     #: For people: "measured 3 days ago, 41 calls".
     source: str
+    #: Whether it was measured only while something else had the processors.
+    doubtful: bool = False
 
 
 def remaining_calls(usual: int, made: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from anygpu.array.trace.traced import CallInputs, Traced
+from anygpu.disturbance import DisturbanceWatch
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device
@@ -46,6 +47,12 @@ _PER_CALL, _BYTES_PER_SECOND = 2e-6, 4e9
 _GROWING = 1.02
 #: A comparison that has not finished after this many skipped launches is started again.
 _PATIENCE = 256
+
+#: Calls that run one by one after a batch was not worth it: fewer if that rests on disturbed times.
+_PASSED_OVER, _PASSED_OVER_IN_DOUBT = 64, 8
+#: So many launches are made between calls that show again what one alone takes, if that was disturbed; none is needed
+#: where a launch is better by such a factor.
+_UNTIL_ALONE, _SURELY_BETTER = 16, 10.0
 
 #: Whether a launch may be used.
 CheckStatus = Literal["agreed", "compare", "wait"]
@@ -188,16 +195,16 @@ class _VariantHistory:
         self.lacks = bool(worker.supports(program)) and not worker.supports(self.variant.single)
         return self.lacks
 
-    def ready_for(self, size: int, generation: int, seconds: float) -> None:
+    def ready_for(self, size: int, generation: int, seconds: float, *, disturbed: bool) -> None:
         self.ready[size] = generation
         self.missed.paid(size)
         if size in self._predicted:
-            self.times.compiled(seconds, self._predicted[size].compiling)
+            self.times.compiled(seconds, self._predicted[size].compiling, disturbed=disturbed)
 
-    def succeeded(self, size: int, seconds: float) -> None:
+    def succeeded(self, size: int, seconds: float, *, disturbed: bool) -> None:
         self.failures = 0
         predicted = self._predicted.get(size)
-        self.times.measured(size, seconds, predicted.seconds if predicted is not None else 0.0)
+        self.times.measured(size, seconds, predicted.seconds if predicted is not None else 0.0, disturbed=disturbed)
 
     def failed(self) -> None:
         self.failures += 1
@@ -220,9 +227,10 @@ class Batches:
     its own. Nor are calls that a device can only run in pieces.
     """
 
-    def __init__(self, site: CallSite) -> None:
+    def __init__(self, site: CallSite, watch: DisturbanceWatch | None = None) -> None:
         # Weak, because a `WeakKeyDictionary` keeps batches by their call site.
         self._state = weakref.ref(site)
+        self._watch = watch if watch is not None else DisturbanceWatch()
         #: Guards the statistics; never held while a program runs.
         self._lock = threading.Lock()
         self._forget(site.traced)
@@ -233,6 +241,14 @@ class Batches:
         self._tables: dict[tuple[str, Marks], _VariantHistory] = {}
         #: By device, the bytes at which an allocation failed.
         self._too_many: dict[str, int] = {}
+        #: Launches since a call ran alone.
+        self._launches = 0
+
+    @property
+    def calls_to_pass_over(self) -> int:
+        """The calls that run one by one after a batch was not worth it."""
+        in_doubt = any(table.times.is_doubtful for table in list(self._tables.values()))
+        return _PASSED_OVER_IN_DOUBT if in_doubt else _PASSED_OVER
 
     # -- planning
 
@@ -268,6 +284,7 @@ class Batches:
             return None
         with planner.lock:
             known, calls_alone = site.chooser.estimate(device), site.chooser.calls
+            track = site.chooser.tracks.get(device)
         single = known if known is not None else facts.seconds
         # This way a disturbance of the measurements, or of the calibration, is on both sides of the comparison.
         factor = single / facts.plain.seconds if facts.plain is not None and facts.plain.seconds > 0 else 1.0
@@ -275,10 +292,20 @@ class Batches:
             if traced is not self._traced:
                 self._forget(traced)
             usable = _least(room, usable_bytes(found), self._too_many.get(device))
-            offer = _Conditions(planner, found, single, factor, usable, latency, calls_alone)
+            offer = _Conditions(planner, found, single, factor, usable, latency, calls_alone, self._watch.is_calm)
             batch = self._look(traced, waiting, calls, offer)
+            if batch is not None and track is not None and track.disturbed and self._shows_one_alone(batch, single):
+                return None
         # The worker may be busy, so the lock is not held here.
         return batch if batch is not None and _is_supported(batch, planner, site.options) else None
+
+    def _shows_one_alone(self, batch: Batch, single: float) -> bool:
+        """Whether a call is to run alone, to show what that takes: it was disturbed when it was measured."""
+        self._launches += 1
+        if self._launches < _UNTIL_ALONE or not self._watch.is_calm:
+            return False
+        self._launches = 0
+        return batch.seconds * _SURELY_BETTER > single * batch.taken
 
     def _look(self, traced: Traced, waiting: int, calls: Sequence[Call], offer: _Conditions) -> Batch | None:
         # A sample of the calls decides whether to look at all of them.
@@ -389,6 +416,7 @@ class Batches:
         try:
             self._compile(batch.table, batch.size, batch.program, worker)
             compiled = clock()
+            conditions = self._watch.begin(compiled)
             given = self.given(batch)
             stacked = clock()
             ran = worker.run(batch.program, given, timeout=timeout)
@@ -402,6 +430,7 @@ class Batches:
         answered = clock()
         values = split(batch.traced, ran.results, batch.rows)
         end = clock()
+        disturbed = self._watch.end(conditions, end)
         phases = msgspec.structs.replace(
             ran.phases,
             compile=ran.phases.compile + (compiled - begin),
@@ -410,7 +439,7 @@ class Batches:
         )
         whole = ran._replace(results=[], phases=phases)
         with self._lock:
-            batch.table.succeeded(batch.size, end - compiled - ran.phases.compile)
+            batch.table.succeeded(batch.size, end - compiled - ran.phases.compile, disturbed=disturbed)
             if batch.device in self._too_many:
                 self._too_many[batch.device] = int(self._too_many[batch.device] * _GROWING) + 1
         return Batched(values, whole, _share(whole, batch.taken), is_finite(ran.results))
@@ -420,10 +449,13 @@ class Batches:
         if table.ready.get(size) == worker.generation:
             return
         begin = time.perf_counter()
+        conditions = self._watch.begin(begin)
         with tuning_limited_to(0.0):
             worker.prepare(program)
+        end = time.perf_counter()
+        disturbed = self._watch.end(conditions, end)
         with self._lock:
-            table.ready_for(size, worker.generation, time.perf_counter() - begin)
+            table.ready_for(size, worker.generation, end - begin, disturbed=disturbed)
 
 
 class _Conditions(NamedTuple):
@@ -439,6 +471,8 @@ class _Conditions(NamedTuple):
     latency: float
     #: Calls that have run one by one so far.
     calls_alone: int
+    #: Whether nothing else has the processors now.
+    calm: bool
 
 
 def _weigh(table: _VariantHistory, waiting: int, offer: _Conditions) -> BatchPlan | None:
@@ -469,7 +503,7 @@ def _weigh(table: _VariantHistory, waiting: int, offer: _Conditions) -> BatchPla
     table.miss(weighed, offer.calls_alone)
     for size in table.ready:
         if FILLED * size <= waiting and (plan is None or plan.size != size):
-            times.passed_over(size)
+            times.passed_over(size, calm=offer.calm)
     return plan
 
 

@@ -39,8 +39,8 @@ from anygpu.workers.worker import Ran
 
 _log = logging.getLogger(__name__)
 
-#: After a batch of more than _MANY tasks was not worth it, _PASSED_OVER tasks of the kind run one by one.
-_PASSED_OVER, _MANY = 64, 16
+#: After a batch of more than this many tasks was not worth it, some of the kind run one by one.
+_MANY = 16
 _ALL_FREE: Mapping[str, float] = {}
 _NOTHING: AbstractContextManager[Any] = contextlib.nullcontext()
 _AT_HOME = Choice("numpy", "baseline", "")
@@ -193,7 +193,7 @@ class LaneWorker:
                 self._run_opaque(job)
                 return
             with timer.phase("plan"):
-                planner.add_seconds(site.flush_timings(disturbed=planner.pace.exploring))
+                planner.add_seconds(site.flush_timings(planner))
                 if job.forced is None:
                     # Captured values may have changed since another such task has run.
                     trace_and_predict(call, timer)
@@ -360,7 +360,7 @@ class LaneWorker:
             if planned is None:
                 alone, *rest = rest
                 if len(rest) > _MANY:
-                    batches.passed_over = _PASSED_OVER
+                    batches.passed_over = batches.calls_to_pass_over
                 for job in rest:  # another lane may take them
                     self._host.put_back(job)
                 self._run_alone(lane, alone)

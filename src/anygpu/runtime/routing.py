@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from anygpu.disturbance import DisturbanceWatch
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.place_call import choose
 from anygpu.placement.planner import Planner, usable_bytes
@@ -42,8 +43,8 @@ class Route(NamedTuple):
 class KindOfBatches(Batches):
     """The batches of one kind of tasks, with figures for the queue."""
 
-    def __init__(self, site: CallSite) -> None:
-        super().__init__(site)
+    def __init__(self, site: CallSite, watch: DisturbanceWatch) -> None:
+        super().__init__(site, watch)
         #: Seconds per call in a batch.
         self.seconds_each: float | None = None
         #: Tasks to run unbatched before batching is reconsidered.
@@ -177,7 +178,7 @@ class Routing:
     def batches_of(self, site: CallSite) -> KindOfBatches:
         found = self._batches.get(site)
         if found is None:
-            found = self._batches[site] = KindOfBatches(site)
+            found = self._batches[site] = KindOfBatches(site, self._planner.watch)
         return found
 
     def forget(self, site: CallSite) -> None:

@@ -1,19 +1,21 @@
 """The fakes and checks that anygpu's own tests use, for yours.
 
-`FakeEngine` and `FakeMemory` have faults that a test can set, `ManualClock` only moves when told to, and the functions
-that begin with `check_` are the conformance suites: run them on an engine, a worker or a memory resource of your own.
-Nothing in the package imports this.
+`FakeEngine` and `FakeMemory` have faults that a test can set, `ManualClock` only moves when told to, `FakeProcessors`
+are as busy as a test says, and the functions that begin with `check_` are the conformance suites: run them on an
+engine, a worker or a memory resource of your own. Nothing in the package imports this.
 """
 
 from anygpu.testing.clock import ManualClock
 from anygpu.testing.conformance import check_engine_probe, check_engine_programs
 from anygpu.testing.fake_engine import FakeEngine, Fault, fake_device
+from anygpu.testing.processors import FakeProcessors
 from anygpu.testing.resources import FakeMemory, check_no_leaks, check_resource
 from anygpu.testing.workers import check_worker
 
 __all__ = [
     "FakeEngine",
     "FakeMemory",
+    "FakeProcessors",
     "Fault",
     "ManualClock",
     "check_engine_probe",

@@ -1,0 +1,33 @@
+"""Processors that are as busy as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anygpu.disturbance import Reading
+
+
+class FakeProcessors:
+    """Stands in for `anygpu.disturbance.read_processors`: our threads wait for the share `busy` of the clock's time."""
+
+    def __init__(self, clock: Callable[[], float], busy: float = 0.0) -> None:
+        self._clock = clock
+        self._busy = busy
+        self._last = clock()
+        self._processor = self._waiting = 0.0
+
+    @property
+    def busy(self) -> float:
+        return self._busy
+
+    @busy.setter
+    def busy(self, share: float) -> None:
+        self()
+        self._busy = share
+
+    def __call__(self) -> Reading:
+        now = self._clock()
+        passed, self._last = now - self._last, now
+        self._waiting += passed * self._busy
+        self._processor += passed * (1.0 - self._busy)
+        return Reading(now, self._processor, self._waiting)
