@@ -23,6 +23,7 @@ from anygpu.codegen.lower import buffer_names
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import part_of
+from anygpu.disturbance import conditions, read_processors
 from anygpu.engines.block_ref import ARRAYS, CONSTANTS, TEMPORARIES, BlockRef, window_of
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.driver import (
@@ -46,7 +47,7 @@ from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.prepared_launches import LaunchKey, PreparedLaunches, ProgramLaunches
 from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack
-from anygpu.engines.tuner import Tuner, budget
+from anygpu.engines.tuner import Doubt, Tuner, budget
 from anygpu.engines.unsupported import why_not
 from anygpu.errors import (
     AllocationError,
@@ -71,6 +72,8 @@ _STORED = ("temporary", "output")
 
 #: Operations of a program that is not run to see what it stores: clearing costs it less than that would.
 _MUCH_WORK, _MUCH_WORK_A_BYTE = 4e9, 200
+#: Sizes of kernels change the order of additions, and so a result by this many roundings of its largest element.
+_ROUNDING = 16
 
 
 class Pending(NamedTuple):
@@ -125,6 +128,10 @@ class CompiledProgram:
         self.session = session
         #: Whether results surely show nothing of what was in their memory before; else the memory is cleared.
         self.overwrites = overwrites
+        #: When sizes of its kernels are looked for again; `None` unless they were found on a busy machine.
+        self.doubt: Doubt | None = None
+        #: The same program with sizes that were found on a calm machine, until its results have been compared.
+        self.rival: CompiledProgram | None = None
         self.program = program
         self.schedule = plan
         self.offsets = offsets
@@ -167,7 +174,9 @@ class Session:
         keep = (device.memory_total or 1 << 30) // 4
         self.memory = pooled(self._root, device=device.id, keep_bytes=keep, budget=engine.budgets.get(device.id))
         self._trials = KernelTimer(driver, self.lock, self.memory)
-        self._tuner = Tuner(self.kept, self._measured)
+        #: Says how busy the machine is while kernels are measured.
+        self.read_processors = read_processors
+        self._tuner = Tuner(self.kept, self._measured, read=lambda: self.read_processors())
 
     @cached_property
     def target(self) -> Target:
@@ -181,8 +190,11 @@ class Session:
         key = "\n".join([accuracy.JUDGED_BY, *(kernel.source for kernel in plan.kernels)])
         known = self.kept.record("functions", key, tuple[str, ...])
         if known is None:
+            before = self.read_processors()
             known = self._trials.trusted_functions(plan)
-            self.kept.put_record("functions", key, known)
+            # In OpenCL C it is the faster ones, which a busy machine cannot tell: the next process tries again.
+            if target.dialect == "wgsl" or not conditions(before, self.read_processors()).disturbed:
+                self.kept.put_record("functions", key, known)
         return known
 
     @property
@@ -247,12 +259,43 @@ class Session:
         return self._lacks.get(program.key, lambda: why_not(program, self.target, self.device.id))
 
     def compiled(self, program: Program, offsets: tuple[bool, ...] = ()) -> CompiledProgram:
-        return self._executables.get((program.key, offsets), lambda: self._compiled(program, offsets))
+        found = self._executables.get((program.key, offsets), lambda: self._compiled(program, offsets))
+        if found.doubt is not None and (seconds := min(found.doubt.seconds_now(), budget())) > 0:
+            self._settle(found, seconds)
+        return found
 
-    def _compiled(self, program: Program, offsets: tuple[bool, ...]) -> CompiledProgram | CannotCompile:
+    def _settle(self, doubtful: CompiledProgram, seconds: float) -> None:
+        """Look again for sizes that were found on a busy machine. Others are used once they were compared."""
+        try:
+            found = self._compiled(doubtful.program, doubtful.offsets, settle=seconds)
+        except AllocationError:
+            return
+        if isinstance(found, CannotCompile) or found.doubt is not None:
+            return
+        doubtful.doubt = None
+        if [step.source for step in found.schedule.steps] != [step.source for step in doubtful.schedule.steps]:
+            doubtful.rival = found
+
+    def _compare(
+        self, executable: CompiledProgram, arrays: Sequence[DeviceArray], results: Sequence[DeviceArray]
+    ) -> None:
+        """Use the rival from now on if it gives what the program itself has just given."""
+        rival, executable.rival = executable.rival, None
+        assert rival is not None
+        try:
+            theirs = self.run(rival, arrays)
+            pairs = [(self.downloaded(one), self.downloaded(other)) for one, other in zip(results, theirs, strict=True)]
+        except (AllocationError, MemoryError, IndexError, ValueError):
+            return  # there is no room, or a rule was broken, which the program itself reports
+        if all(_is_same(one, other) for one, other in pairs):
+            self._executables.replace((executable.program.key, executable.offsets), rival)
+
+    def _compiled(
+        self, program: Program, offsets: tuple[bool, ...], *, settle: float | None = None
+    ) -> CompiledProgram | CannotCompile:
         """What a device's compiler refuses, and what code generation trips over, another device may do."""
         try:
-            return self._compile(program, offsets)
+            return self._compile(program, offsets, settle)
         except InvalidProgram as error:
             return CannotCompile(self.device.id, str(error))
         except AnyGPUError:
@@ -263,7 +306,8 @@ class Session:
                 raise
             return refused(self.device, error)
 
-    def _compile(self, program: Program, offsets: tuple[bool, ...]) -> CompiledProgram:
+    def _compile(self, program: Program, offsets: tuple[bool, ...], settle: float | None) -> CompiledProgram:
+        """`settle` are the seconds in which sizes are looked for again that were found on a busy machine."""
         # What is constant is computed here: compilers take liberties with constants that NumPy does not.
         simple = simplified(with_references(program, self.target.dialect), _evaluated)
         facts = IndexFacts(simple)
@@ -286,9 +330,13 @@ class Session:
 
         plan = again({})
         self._refuse_what_never_fits(plan)
-        chosen = self._tuner.choose(plan, again, budget())
+        seconds = budget() if settle is None else settle
+        chosen = self._tuner.choose(plan, again, seconds, settle=settle is not None)
+        doubt = Doubt(self.read_processors) if self._tuner.is_doubtful(plan) else None
         plan = again(chosen) if chosen else plan
-        return CompiledProgram(self, program, plan, offsets, overwrites=self._overwrites(plan))
+        compiled = CompiledProgram(self, program, plan, offsets, overwrites=self._overwrites(plan))
+        compiled.doubt = doubt
+        return compiled
 
     def _overwrites(self, plan: Schedule) -> bool:
         """Whether results show nothing of what was in memory before: found out once for a device and its driver.
@@ -373,6 +421,8 @@ class Session:
             else:
                 held = executable.constants[output.slot]
                 results.append(DeviceArray(self, held, output.spec, output.offset, pending))
+        if executable.rival is not None and not timed:
+            self._compare(executable, arrays, results)
         return results
 
     def _for_offsets(self, executable: CompiledProgram, arrays: Sequence[DeviceArray]) -> CompiledProgram:
@@ -529,6 +579,21 @@ class Session:
         self._root.close()
         with self.lock:
             self.driver.close()
+
+
+def _is_same(one: HostArray, other: HostArray) -> bool:
+    """Whether two results differ by no more than the order of additions makes them."""
+    if one.tobytes() == other.tobytes():
+        return True
+    if one.dtype.kind not in "fc":
+        return False
+    finite = np.isfinite(one)
+    if not np.array_equal(finite, np.isfinite(other)) or not np.array_equal(
+        one[~finite], other[~finite], equal_nan=True
+    ):
+        return False
+    largest = float(np.max(np.abs(one[finite]), initial=0.0))
+    return bool(np.all(np.abs(one[finite] - other[finite]) <= _ROUNDING * np.finfo(one.dtype).eps * largest))
 
 
 def _evaluated(op: Primitive, constants: Sequence[tuple[Spec, bytes]]) -> bytes | None:

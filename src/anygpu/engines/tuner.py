@@ -3,6 +3,9 @@
 Only kernels that would take a noticeable time are measured, each once on a machine: what was found is kept on disk,
 by the kernel's text and everything that may change its speed. A candidate that is clearly slower than the best so far
 is given up after its first run. Memory for it is borrowed from the session and holds zeros.
+
+What was found on a busy machine is kept with a mark. It is used, and looked for again on a calm machine: after a few
+runs of the program, for a share of the time that has passed since it was compiled.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from anygpu.codegen.kernel import Choice, Kernel, Schedule
+from anygpu.disturbance import Reading, conditions, read_processors
 from anygpu.engines.disk_cache import DiskCache
 from anygpu.engines.tuning_limit import tuning_limit
 from anygpu.errors import AllocationError, InvalidOption, InvalidProgram, Unsupported
@@ -35,6 +39,12 @@ RUNS = 3
 LONG_ENOUGH = 0.03
 #: Of many candidates the luckiest looks best, so it is run again, in turns with the first guess, before it is believed.
 TURNS = 6
+#: The same for kernels that take long, if there is time.
+TURNS_OF_LONG = 2
+
+#: Runs of a program until sizes that were found on a busy machine are looked for again, which may take such a share of
+#: the time since it was compiled; doubled whenever that was not enough.
+RUNS_BEFORE_LOOKING, LOOKING_SHARE = 8, 0.5
 
 
 class TunedSizes(msgspec.Struct, frozen=True):
@@ -44,6 +54,8 @@ class TunedSizes(msgspec.Struct, frozen=True):
     sizes: str
     seconds: float
     measured: int
+    #: Whether something else had the processors meanwhile. Earlier versions did not keep that.
+    disturbed: bool = False
 
 
 #: Runs steps of a schedule on memory of the right sizes: the seconds by the device's own clock, or `None`.
@@ -68,30 +80,80 @@ def _chosen() -> float:
     return seconds
 
 
+class Doubt:
+    """When sizes of a program that were found on a busy machine are looked for again."""
+
+    def __init__(self, read: Callable[[], Reading] = read_processors) -> None:
+        self._read = read
+        self._begun = self._last = read()
+        self._interval = self._left = RUNS_BEFORE_LOOKING
+
+    def seconds_now(self) -> float:
+        """The program is about to run: how long sizes may be looked for before that; 0 if not now."""
+        self._left -= 1
+        if self._left > 0:
+            return 0.0
+        before, self._last = self._last, self._read()
+        if conditions(before, self._last).disturbed:
+            self._left = RUNS_BEFORE_LOOKING
+            return 0.0
+        self._interval *= 2
+        self._left = self._interval
+        return LOOKING_SHARE * (self._last.seconds - self._begun.seconds)
+
+
 class Tuner:
     """Chooses sizes for the kernels of schedules."""
 
-    def __init__(self, kept: DiskCache, measure: Measure, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        kept: DiskCache,
+        measure: Measure,
+        clock: Callable[[], float] = time.perf_counter,
+        read: Callable[[], Reading] = read_processors,
+    ) -> None:
         self._kept = kept
         self._measure = measure
         self._clock = clock
+        self._read = read
+        #: Hashes of the kernels whose sizes were found on a busy machine.
+        self._doubtful: set[int] = set()
+
+    def is_doubtful(self, plan: Schedule) -> bool:
+        """Whether sizes of the schedule rest on a busy machine, after `choose`. `plan` is that of the first guess."""
+        return bool(self._doubtful) and any(hash(_key(plan, choice)) in self._doubtful for choice in plan.choices)
 
     def choose(
-        self, plan: Schedule, again: Callable[[Mapping[str, msgspec.Struct]], Schedule], seconds: float
+        self,
+        plan: Schedule,
+        again: Callable[[Mapping[str, msgspec.Struct]], Schedule],
+        seconds: float,
+        *,
+        settle: bool = False,
     ) -> dict[str, msgspec.Struct]:
-        """Sizes that differ from the first guess, by name. `again` makes the schedule with other sizes."""
+        """Sizes that differ from the first guess, by name. `again` makes the schedule with other sizes.
+
+        With `settle`, what was found on a busy machine is looked for again.
+        """
         end = self._clock() + seconds
         result: dict[str, msgspec.Struct] = {}
         for choice in plan.choices:
             if not _is_worth_it(plan, choice):
                 continue
-            key = "\n".join(step.source for step in _kernels(plan, choice))
+            key = _key(plan, choice)
             found = self._known(key, choice)
-            if found is None and self._clock() < end:
-                found = self._try(plan, choice, again, end)
+            if (found is None or (settle and found.disturbed)) and self._clock() < end:
+                newer = self._try(plan, choice, again, end)
                 # With the time that the user allows another candidate might have been the best.
-                if found is not None and (self._clock() < end or seconds >= _chosen()):
-                    self._kept.put_record("tuning", key, found)
+                is_whole = newer is not None and (self._clock() < end or seconds >= _chosen())
+                if is_whole and not (found is not None and newer is not None and newer.disturbed):
+                    self._kept.put_record("tuning", key, newer)
+                if found is None or (is_whole and newer is not None and not newer.disturbed):
+                    found = newer
+            if found is not None and found.disturbed:
+                self._doubtful.add(hash(key))
+            else:
+                self._doubtful.discard(hash(key))
             if found is not None and found.candidate:
                 result[choice.name] = choice.candidates[found.candidate]
         return result
@@ -110,47 +172,59 @@ class Tuner:
         plans: dict[int, tuple[Schedule, tuple[int, ...]]] = {}
         guessed = 0.0
         measured = 0
+        repeats: list[float] = []
+        before = self._read()
         for number, candidate in enumerate(choice.candidates):
             if number and self._clock() >= end:
                 break
             try:
                 other = again({choice.name: candidate}) if number else plan
                 steps = next((each.steps for each in other.choices if each.name == choice.name), choice.steps)
-                seconds = self._fastest(other, steps, best[0] if best else None)
+                times = self._times(other, steps, best[0] if best else None)
             except (InvalidProgram, Unsupported, AllocationError):
                 # A size that this device refuses is not a candidate.
                 continue
-            if seconds is None:
+            if not times:
                 return None
+            seconds = min(times)
             measured += 1
             plans[number] = other, steps
             guessed = guessed if number else seconds
             if best is None or seconds < best[0] * (MARGIN if best[1] == 0 else 1.0):
-                best = (seconds, number)
+                best, repeats = (seconds, number), times
         if best is None:
             return None
-        if best[1] and 0 in plans and best[0] <= LONG_ENOUGH and not self._is_better(plans[best[1]], plans[0]):
+        turns = TURNS if best[0] <= LONG_ENOUGH else TURNS_OF_LONG
+        has_time = turns == TURNS or self._clock() + turns * (best[0] + guessed) < end
+        if best[1] and 0 in plans and has_time and not self._is_better(plans[best[1]], plans[0], turns):
             best = (guessed, 0)
-        return TunedSizes(best[1], repr(choice.candidates[best[1]]), best[0], measured)
+        disturbed = conditions(before, self._read(), repeats).disturbed
+        return TunedSizes(best[1], repr(choice.candidates[best[1]]), best[0], measured, disturbed)
 
-    def _is_better(self, one: tuple[Schedule, tuple[int, ...]], guess: tuple[Schedule, tuple[int, ...]]) -> bool:
-        turns = [(self._measure(*one), self._measure(*guess)) for _ in range(TURNS)]
+    def _is_better(
+        self, one: tuple[Schedule, tuple[int, ...]], guess: tuple[Schedule, tuple[int, ...]], count: int
+    ) -> bool:
+        turns = [(self._measure(*one), self._measure(*guess)) for _ in range(count)]
         ones, guesses = ([each for each in side if each is not None] for side in zip(*turns, strict=True))
         return bool(ones and guesses) and min(ones) < MARGIN * min(guesses)
 
-    def _fastest(self, plan: Schedule, steps: tuple[int, ...], best: float | None) -> float | None:
-        """The seconds of a few runs, after one that compiles; `None` when the device has no clock."""
-        fastest: float | None = None
+    def _times(self, plan: Schedule, steps: tuple[int, ...], best: float | None) -> list[float]:
+        """The seconds of a few runs, after one that compiles; none when the device has no clock."""
+        times: list[float] = []
         for run in range(RUNS + 1):
             seconds = self._measure(plan, steps)
             if seconds is None:
-                return None
+                return []
             if not run:
                 continue
-            fastest = seconds if fastest is None else min(fastest, seconds)
-            if seconds > LONG_ENOUGH or (best is not None and fastest > best * HOPELESS):
+            times.append(seconds)
+            if seconds > LONG_ENOUGH or (best is not None and min(times) > best * HOPELESS):
                 break
-        return fastest
+        return times
+
+
+def _key(plan: Schedule, choice: Choice) -> str:
+    return "\n".join(step.source for step in _kernels(plan, choice))
 
 
 def _kernels(plan: Schedule, choice: Choice) -> list[Kernel]:
