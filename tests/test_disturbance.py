@@ -81,14 +81,18 @@ def test_a_reading_of_this_process() -> None:
     assert math.isfinite(before.seconds)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these files")
 def test_a_system_that_does_not_tell(tmp_path: Path) -> None:
-    assert read_processors(str(tmp_path / "nothing")).waiting is None
-    assert read_processors(str(tmp_path)).waiting is None
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "schedstat").write_text("0 0")
-    assert read_processors(str(tmp_path)).waiting is None
-    (tmp_path / "1" / "schedstat").write_text("2000000000 1000000000 5\n")
-    assert read_processors(str(tmp_path))[1:] == (2.0, 1.0)
+    processes = str(tmp_path)
+    assert read_processors(processes=processes).waiting is None
+    for process in ("self", "17"):
+        (tmp_path / process / "task" / "1").mkdir(parents=True)
+        (tmp_path / process / "task" / "1" / "schedstat").write_text("0 0")
+    assert read_processors(processes=processes).waiting is None
+    (tmp_path / "self" / "task" / "1" / "schedstat").write_text("2000000000 1000000000 5\n")
+    assert read_processors(processes=processes)[1:] == (2.0, 1.0)
+    (tmp_path / "17" / "task" / "1" / "schedstat").write_text("500000000 3000000000 5\n")
+    assert read_processors(17, processes=processes)[1:] == (2.5, 4.0)
 
 
 # -- the watch

@@ -87,28 +87,28 @@ def spread(repeats: Sequence[float]) -> float | None:
     return second / best if best > 0 else 1.0 if second <= 0 else float("inf")
 
 
-def read_processors(threads: str = "/proc/self/task") -> Reading:
-    """What the threads of this process have had. Only Linux says how long they have waited."""
+def read_processors(child: int | None = None, *, processes: str = "/proc") -> Reading:
+    """What the threads of this process have had, and those of a child. Only Linux says how long they have waited."""
     now = time.perf_counter()
-    if sys.platform != "linux":
-        return Reading(now, time.process_time(), None)
     ran = waited = 0
-    try:
-        names = os.listdir(threads)
-    except OSError:
-        return Reading(now, time.process_time(), None)
     known = False
-    for name in names:
+    for process in ("self",) if child is None else ("self", str(child)):
+        threads = f"{processes}/{process}/task"
         try:
-            # Without a buffer, because that takes half of the time.
-            file = os.open(f"{threads}/{name}/schedstat", os.O_RDONLY)
+            names = os.listdir(threads) if sys.platform == "linux" else []
+        except OSError:
+            names = []
+        for name in names:
             try:
-                processor, waiting, _ = os.read(file, 96).split()
-            finally:
-                os.close(file)
-            ran, waited, known = ran + int(processor), waited + int(waiting), True
-        except (OSError, ValueError):  # it has ended since, or the system keeps no such figures
-            continue
+                # Without a buffer, because that takes half of the time.
+                file = os.open(f"{threads}/{name}/schedstat", os.O_RDONLY)
+                try:
+                    processor, waiting, _ = os.read(file, 96).split()
+                finally:
+                    os.close(file)
+                ran, waited, known = ran + int(processor), waited + int(waiting), True
+            except (OSError, ValueError):  # it has ended since, or the system keeps no such figures
+                continue
     return Reading(now, ran / 1e9, waited / 1e9) if known else Reading(now, time.process_time(), None)
 
 

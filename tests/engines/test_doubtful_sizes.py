@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -47,8 +46,8 @@ class Doubtful:
     def __init__(self, device: Running) -> None:
         self.device, self.session = device, device.session
         self.session.read_processors = FakeProcessors(time.perf_counter)
-        self.tuner: Any = TwoMinds()
-        self.session._tuner = self.tuner
+        self.tuner = TwoMinds()
+        vars(self.session)["_tuner"] = self.tuner
         self.array = device.up(X)
         self.program: Program = record(lambda x: (x * 2).sum(axis=0), self.array.spec)
 

@@ -42,6 +42,7 @@ def timing_rows(draw: st.DrawFn) -> TimingRow:
         draw(st.none() | MEASURED),
         draw(MOMENTS),
         draw(MOMENTS | st.just(0.0)),
+        tuple(draw(st.lists(MEASURED, max_size=RECENT))),
     )
     return merged_timing(row, TimingRow())
 
@@ -64,6 +65,21 @@ def test_it_does_not_matter_in_which_order_timings_are_merged(a: TimingRow, b: T
     assert merged_timing(a, b) == merged_timing(b, a)
     assert merged_timing(merged_timing(a, b), c) == merged_timing(a, merged_timing(b, c))
     assert merged_timing(a, TimingRow()) == a
+
+
+@given(timing_rows())
+def test_a_calm_time_counts_before_all_disturbed_ones(row: TimingRow) -> None:
+    timing = timing_of(TimingKey("0" * 32, "gpu", "1" * 32), row)
+    assert timing.doubtful == (bool(row.disturbed) and not row.recent)
+    known = {seconds for _, seconds in row.recent or row.disturbed}
+    assert timing.seconds in known if known else timing.seconds is None
+
+
+def test_a_row_of_an_earlier_version_is_read() -> None:
+    old = msgspec.msgpack.encode([[[1.0, 2.0]], 3, None, 4.0, 0.0])
+    row = msgspec.msgpack.decode(old, type=TimingRow)
+    assert row == TimingRow(((1.0, 2.0),), 3, None, 4.0, 0.0)
+    assert not timing_of(TimingKey("0" * 32, "gpu", "1" * 32), row).doubtful
 
 
 @given(habit_rows(), habit_rows(), habit_rows())

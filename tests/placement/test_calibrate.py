@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from anygpu.engines.protocol import Lack, Memory
 from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import DeviceLost, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device
+from anygpu.placement import calibrate as calibrate_module
 from anygpu.placement.calibrate import calibrate, calibration_folder, recalled, remember
 from anygpu.plan.calibration import Calibration, Curve, Transfer, amount_of, assumed
 from anygpu.plan.fusion_estimate import structure_of
@@ -28,7 +30,7 @@ from anygpu.program.costs import node_cost
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts import Phases
-from anygpu.testing import ManualClock
+from anygpu.testing import FakeProcessors, ManualClock
 from anygpu.workers.open import open_worker
 from anygpu.workers.worker import Ran, Worker
 
@@ -192,7 +194,7 @@ class SimpleWorker:
 
 
 def calibrated(worker: SimpleWorker, seconds: float = 60.0) -> Calibration:
-    return calibrate(worker, seconds=seconds, clock=worker.clock)
+    return calibrate(worker, seconds=seconds, clock=worker.clock, read=FakeProcessors(worker.clock))
 
 
 def check_same_speed(found: Calibration, wanted: Calibration, *, within: float = 0.05) -> None:
@@ -300,6 +302,19 @@ class TestTrouble:
             calibrated(worker)
 
 
+class TestBusyMachines:
+    def test_a_calibration_on_a_busy_machine_says_so(self) -> None:
+        worker = SimpleWorker(truth())
+        found = calibrate(worker, seconds=5.0, clock=worker.clock, read=FakeProcessors(worker.clock, 0.6))
+        assert found.disturbed
+        assert not calibrated(SimpleWorker(truth())).disturbed
+
+    def test_runs_that_stay_different_say_so_too(self) -> None:
+        noise = [1.25**number for number in range(25)]
+        random.Random(1).shuffle(noise)
+        assert calibrated(SimpleWorker(truth(), disturbed=itertools.cycle(noise))).disturbed
+
+
 class TestKept:
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -312,6 +327,19 @@ class TestKept:
         remember(truth(), DEVICE)
         assert recalled(DEVICE) == truth()
         assert calibration_folder() == folder / "calibrations"
+
+    def test_a_busy_machine_does_not_replace_what_a_calm_one_said(self) -> None:
+        busy = msgspec.structs.replace(truth(launch=1.0), disturbed=True)
+        remember(busy, DEVICE)
+        assert recalled(DEVICE) == busy, "better than nothing, and known to be doubtful"
+        remember(truth(), DEVICE)
+        remember(busy, DEVICE)
+        assert recalled(DEVICE) == truth()
+
+    def test_what_an_earlier_version_kept_is_recalled(self) -> None:
+        old = {name: value for name, value in msgspec.to_builtins(truth()).items() if name != "disturbed"}
+        calibrate_module._kept(DEVICE).put_record("calibration", calibrate_module._key(DEVICE, None), old)
+        assert recalled(DEVICE) == truth()
 
     @pytest.mark.parametrize(
         "change",

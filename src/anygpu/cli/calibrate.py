@@ -126,6 +126,9 @@ def _show_all(
 def _show(console: Console, calibration: Calibration) -> None:
     if calibration.source == "assumed":
         console.print(Padding(Text("not measured yet: assumed from its kind", style="yellow"), (0, 0, 0, 2)))
+    elif calibration.disturbed:
+        text = "measured on a busy machine: run `anygpu calibrate` again when it is calm"
+        console.print(Padding(Text(text, style="yellow"), (0, 0, 0, 2)))
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")

@@ -7,7 +7,7 @@ kernels before it may have found broken. Nothing waits for the device until valu
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,7 +23,7 @@ from anygpu.codegen.lower import buffer_names
 from anygpu.codegen.schedule import schedule
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import part_of
-from anygpu.disturbance import conditions, read_processors
+from anygpu.disturbance import Reading, conditions, read_processors
 from anygpu.engines.block_ref import ARRAYS, CONSTANTS, TEMPORARIES, BlockRef, window_of
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.driver import (
@@ -175,7 +175,7 @@ class Session:
         self.memory = pooled(self._root, device=device.id, keep_bytes=keep, budget=engine.budgets.get(device.id))
         self._trials = KernelTimer(driver, self.lock, self.memory)
         #: Says how busy the machine is while kernels are measured.
-        self.read_processors = read_processors
+        self.read_processors: Callable[[], Reading] = read_processors
         self._tuner = Tuner(self.kept, self._measured, read=lambda: self.read_processors())
 
     @cached_property
@@ -306,7 +306,7 @@ class Session:
                 raise
             return refused(self.device, error)
 
-    def _compile(self, program: Program, offsets: tuple[bool, ...], settle: float | None) -> CompiledProgram:
+    def _compile(self, program: Program, offsets: tuple[bool, ...], settle: float | None = None) -> CompiledProgram:
         """`settle` are the seconds in which sizes are looked for again that were found on a busy machine."""
         # What is constant is computed here: compilers take liberties with constants that NumPy does not.
         simple = simplified(with_references(program, self.target.dialect), _evaluated)

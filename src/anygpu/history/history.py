@@ -50,7 +50,9 @@ class CallHistory(Protocol):
 
     def habit(self, function: str, signature: str) -> Habit | None: ...
 
-    def ran(self, program: str, device: str, stamp: str, seconds: float, calls: int = 1) -> None: ...
+    def ran(
+        self, program: str, device: str, stamp: str, seconds: float, calls: int = 1, *, disturbed: bool = False
+    ) -> None: ...
 
     def compiled(self, program: str, device: str, stamp: str, seconds: float) -> None: ...
 
@@ -150,14 +152,16 @@ class History:
 
     # -- what happened
 
-    def ran(self, program: str, device: str, stamp: str, seconds: float, calls: int = 1) -> None:
-        """So many calls ran there, each of which took about so long."""
+    def ran(
+        self, program: str, device: str, stamp: str, seconds: float, calls: int = 1, *, disturbed: bool = False
+    ) -> None:
+        """So many calls ran there, each of which took about so long; `disturbed` if others had the processors."""
         if self._storage is None or not is_duration(seconds) or calls < 1:
             return
         now = self._clock()
         with self._lock:
             each = self._collected(program, device, stamp)
-            each.recent.append((now, float(seconds)))
+            (each.disturbed if disturbed else each.recent).append((now, float(seconds)))
             each.calls = min(each.calls + calls, MOST_CALLS)
 
     def compiled(self, program: str, device: str, stamp: str, seconds: float) -> None:
@@ -182,6 +186,7 @@ class History:
             each = self._collected(program, device, stamp)
             each.disagreed, each.agreed = self._clock(), 0.0
             each.recent.clear()
+            each.disturbed.clear()
 
     def called(
         self,
@@ -274,18 +279,21 @@ class History:
 class _Collected:
     """What a program did on a device and was not written yet."""
 
-    __slots__ = ("agreed", "calls", "compile", "disagreed", "recent")
+    __slots__ = ("agreed", "calls", "compile", "disagreed", "disturbed", "recent")
 
     def __init__(self, row: TimingRow | None = None) -> None:
         row = row if row is not None else TimingRow()
         self.recent: deque[tuple[float, float]] = deque(row.recent, RECENT)
+        self.disturbed: deque[tuple[float, float]] = deque(row.disturbed, RECENT)
         self.calls = row.calls
         self.compile = row.compile
         self.agreed = row.agreed
         self.disagreed = row.disagreed
 
     def row(self) -> TimingRow:
-        return TimingRow(tuple(self.recent), self.calls, self.compile, self.agreed, self.disagreed)
+        return TimingRow(
+            tuple(self.recent), self.calls, self.compile, self.agreed, self.disagreed, tuple(self.disturbed)
+        )
 
 
 class _Calls:

@@ -61,16 +61,19 @@ class TimingRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     #: When results were last compared and agreed, or did not; 0 for never.
     agreed: Moment = 0.0
     disagreed: Moment = 0.0
+    #: As `recent`, of calls while something else had the processors. Rows of earlier versions end before this.
+    disturbed: Annotated[tuple[Measured, ...], Meta(max_length=RECENT)] = ()
 
     @property
     def when(self) -> float:
         """When any of this was last measured; or else compared."""
-        measured = [when for when, _ in (*self.recent, *([self.compile] if self.compile else []))]
+        compiled = [self.compile] if self.compile else []
+        measured = [when for when, _ in (*self.recent, *self.disturbed, *compiled)]
         return max(measured, default=max(self.agreed, self.disagreed))
 
     @property
     def is_plausible(self) -> bool:
-        pairs = [*self.recent, *([self.compile] if self.compile else [])]
+        pairs = [*self.recent, *self.disturbed, *([self.compile] if self.compile else [])]
         return all(is_moment(when) and is_duration(seconds) for when, seconds in pairs) and all(
             map(is_moment, (self.agreed, self.disagreed))
         )
@@ -101,7 +104,10 @@ class HabitRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 def merged_timing(one: TimingRow, other: TimingRow, now: float = LATEST) -> TimingRow:
     """Both together. A disagreement makes what was measured and agreed before it void, whoever has it."""
     disagreed = max(_past(one.disagreed, now), _past(other.disagreed, now))
-    recent = sorted(each for each in (*one.recent, *other.recent) if disagreed < each[0] <= now + AHEAD)
+    recent, disturbed = (
+        sorted(each for each in both if disagreed < each[0] <= now + AHEAD)
+        for both in ((*one.recent, *other.recent), (*one.disturbed, *other.disturbed))
+    )
     compiled = [each for each in (one.compile, other.compile) if each is not None and each[0] <= now + AHEAD]
     agreed = max(_past(one.agreed, now), _past(other.agreed, now))
     return TimingRow(
@@ -110,6 +116,7 @@ def merged_timing(one: TimingRow, other: TimingRow, now: float = LATEST) -> Timi
         compile=max(compiled, default=None),
         agreed=agreed if agreed > disagreed else 0.0,
         disagreed=disagreed,
+        disturbed=tuple(disturbed[-RECENT:]),
     )
 
 
@@ -137,7 +144,10 @@ def timing_of(key: TimingKey, row: TimingRow) -> Timing:
         program=key.program,
         device=key.device,
         stamp=key.stamp,
-        seconds=_typical([seconds for _, seconds in row.recent]) if row.recent else None,
+        seconds=_typical([seconds for _, seconds in row.recent or row.disturbed])
+        if row.recent or row.disturbed
+        else None,
+        doubtful=bool(row.disturbed) and not row.recent,
         calls=row.calls,
         compile=row.compile[1] if row.compile is not None else None,
         agreed=row.agreed > 0.0,

@@ -47,6 +47,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     disagreed: Moment | None
     #: When any of this was last measured, in seconds since 1970.
     when: Moment
+    #: Whether every call was measured while something else had the processors.
+    doubtful: bool = False
 
 
 class Habit(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,8 @@ def measured_text(timing: Timing, now: float) -> str:
     """Where a time comes from: "measured 3 days ago, 41 calls"."""
     if timing.seconds is None:
         return f"never measured; compiled or compared {age_text(timing.when, now)}"
-    return f"measured {age_text(timing.when, now)}, {counted(timing.calls, 'call')}"
+    where = ", on a busy machine" if timing.doubtful else ""
+    return f"measured {age_text(timing.when, now)}, {counted(timing.calls, 'call')}{where}"
 
 
 def agreement_text(timing: Timing, now: float) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from anygpu.cache_folder import cache_folder
+from anygpu.disturbance import Reading, conditions, read_processors
 from anygpu.engines.catalogue import EngineEntry, catalogue
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.isolation import Isolation
@@ -28,6 +30,8 @@ _KIND = "calibration"
 
 #: How often a trial is tried again, at the end, whose runs were too different.
 _LATER_ROUNDS = 3
+#: If more of them stay too different, the machine was too busy for all of them.
+_MOST_DOUBTFUL = 0.25
 
 
 def calibrate(
@@ -36,6 +40,7 @@ def calibrate(
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.perf_counter,
     opening: float | None = None,
+    read: Callable[[], Reading] | None = None,
 ) -> Calibration:
     """How fast the worker's device is, measured in about `seconds` at most.
 
@@ -51,6 +56,9 @@ def calibrate(
     from anygpu.placement.benchmark import Bench
     from anygpu.plan.microbenchmarks import fit, trials
 
+    # On a device that is the processor, it is the threads of a child that wait for one.
+    read = partial(read_processors, getattr(worker, "process_id", None)) if read is None else read
+    before = read()
     bench = Bench(worker, clock, seconds)
     # One of the numbers that a float32 has between 1 and 2: no compiler has seen the program with it.
     number = 1.0 + (time.time_ns() // 1000 % (1 << 23)) / (1 << 23)
@@ -60,7 +68,9 @@ def calibrate(
         again, bench.doubtful = bench.doubtful, []
         for trial in again:
             bench.try_out(trial)
-    return fit(worker.device, bench.measurements, opening=opening)
+    found = fit(worker.device, bench.measurements, opening=opening)
+    disturbed = conditions(before, read()).disturbed or len(bench.doubtful) > _MOST_DOUBTFUL * len(bench.measurements)
+    return msgspec.structs.replace(found, disturbed=disturbed) if bench.measurements else found
 
 
 def recalled(device: Device, *, isolation: Isolation | None = None) -> Calibration | None:
@@ -73,7 +83,12 @@ def recalled(device: Device, *, isolation: Isolation | None = None) -> Calibrati
 
 
 def remember(calibration: Calibration, device: Device, *, isolation: Isolation | None = None) -> None:
-    """For `recalled`, in this process and in others. A folder that cannot be written is no reason to fail."""
+    """For `recalled`, in this process and in others. A folder that cannot be written is no reason to fail.
+
+    What was measured on a busy machine does not replace what was measured on a calm one.
+    """
+    if calibration.disturbed and (known := recalled(device, isolation=isolation)) and not known.disturbed:
+        return
     _kept(device).put_record(_KIND, _key(device, isolation), calibration)
 
 

@@ -165,6 +165,6 @@ def _baseline(planner: Planner, options: Options, ours: str | None) -> str | Non
     if ours is None or ours == "numpy":
         return "numpy" if allows_numpy(options) else None
     on = options.preference.on
-    device = planner.machine().device(ours) if on else None
-    allowed = not on or (device is not None and any(matches_name(device, name) for name in on))
+    # The array's device is known; a look at the whole machine may take long.
+    allowed = not on or any(matches_name(planner.places.find(ours).device, name) for name in on)
     return ours if allowed else None

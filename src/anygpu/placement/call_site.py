@@ -57,6 +57,8 @@ class Prediction(NamedTuple):
     kind: DeviceKind
     #: How far predictions for the device were off so far, if that was far.
     doubt: str | None = None
+    #: Whether its calibration was measured on a busy machine.
+    doubtful: bool = False
 
 
 class EarlyTrial:
@@ -69,6 +71,8 @@ class EarlyTrial:
 
 #: Calls that may run without planning when there is nothing to find out.
 MOST_SKIPPED = 64
+#: Calls between two looks whether a calibration that was disturbed can be repeated.
+CALLS_BETWEEN_DOUBTS = 16
 #: While something is going on in the background, a look for its end costs about this, and may cost a twentieth.
 LOOK = 6e-5 * 20
 
@@ -113,6 +117,9 @@ class CallSite:
         #: Whether calibrations and two devices at once have been looked at.
         self.calibrated = False
         self.calibrating = False
+        #: Whether a calibration of its devices was disturbed, and from which call on that is looked at again.
+        self._has_doubtful_calibration = False
+        self._doubting_from = 0
         #: A trial that began at once; `None` without one, or when a call has waited for it.
         self.early_trial: EarlyTrial | None = None
         #: What receipts of calls without planning say.
@@ -305,7 +312,10 @@ class CallSite:
             once += 0.0 if planner.is_open(device.id) else calibration.open
         tuning = tuning_budget() if traits_of(device.engine).tunes and not is_baseline else 0.0
         doubt = doubt_about(device.id, seconds / plain.seconds) if plain.seconds else None
-        return Prediction(way, plain, seconds, once, tuning, calibration.source == "measured", lack, device.kind, doubt)
+        is_measured = calibration.source == "measured"
+        return Prediction(
+            way, plain, seconds, once, tuning, is_measured, lack, device.kind, doubt, calibration.disturbed
+        )
 
     def chunks(self, device: str, room: int) -> Chunks | Uncuttable:
         return chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))
@@ -388,12 +398,19 @@ class CallSite:
         chooser = self.chooser
         name = chooser.to_try()
         if name is None and chooser.baseline == "numpy" and chooser.current == "numpy":
-            self.rest(self.calls_in(LOOK) if chooser.trying else chooser.next_look - chooser.calls)
+            look = chooser.next_look
+            if self._has_doubtful_calibration:
+                look = min(look, max(self._doubting_from, chooser.calls + 1))
+            self.rest(self.calls_in(LOOK) if chooser.trying else look - chooser.calls)
         return name
 
     def has_something_to_explore(self) -> bool:
         """Whether anything is to be started in the background after a call on a device."""
-        return not (self.traced is not None and self.evaluated and self.calibrated) or self.next_trial() is not None
+        return (
+            not (self.traced is not None and self.evaluated and self.calibrated)
+            or self.may_doubt_calibrations
+            or self.next_trial() is not None
+        )
 
     def rest(self, calls: int) -> None:
         """There is nothing to find out for so many calls: they skip planning, if they run on the host anyway."""
@@ -454,6 +471,18 @@ class CallSite:
 
     def end_calibrating(self) -> None:
         self.calibrating, self.calibrated = False, True
+        self._doubting_from = self.chooser.calls + CALLS_BETWEEN_DOUBTS
+
+    @property
+    def may_doubt_calibrations(self) -> bool:
+        """Whether it is time to see if a calibration that was disturbed can be repeated."""
+        return self._has_doubtful_calibration and self.calibrated and self.chooser.calls >= self._doubting_from
+
+    def doubt_calibrations(self, repeat: bool) -> None:
+        """Have the devices calibrated again, if the machine is calm now."""
+        if self.may_doubt_calibrations:
+            self._doubting_from = self.chooser.calls + CALLS_BETWEEN_DOUBTS
+            self.calibrated = not repeat
 
     def begin_early_trial(self) -> EarlyTrial:
         """A trial begins at once, on a device that is open."""
@@ -484,7 +513,11 @@ class CallSite:
         moved = sum(spec.nbytes for spec in (*self.program.inputs, *self.program.results))
         # Copied once by the caller; read four times in the background, to be compared.
         self.chooser.copying = 5 * moved / COPIED_PER_SECOND
-        self.chooser.consider({name: each.seconds for name, each in facts}, {name: each.once for name, each in facts})
+        doubtful = frozenset(name for name, each in facts if each.doubtful)
+        self._has_doubtful_calibration = bool(doubtful)
+        self.chooser.consider(
+            {name: each.seconds for name, each in facts}, {name: each.once for name, each in facts}, doubtful
+        )
 
     def plan(self, reason: str, chosen: str) -> Plan:
         """The plan that `explain` shows."""
@@ -563,6 +596,8 @@ class CallSite:
         moving = phases.write + phases.read
         if moving > phases.run:
             return f"transfers take {readable_seconds(moving)} of that."
+        if facts.doubtful:
+            return "it was calibrated on a busy machine, and will be again when that is calm."
         if not facts.calibrated:
             return "it is not calibrated yet: run `anygpu calibrate` for a better prediction."
         return f"computing takes {readable_seconds(phases.run)} of that."

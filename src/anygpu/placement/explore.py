@@ -68,6 +68,7 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
     if site.calibrating:
         _skip_while_calibrating(site)
         return
+    site.doubt_calibrations(bool(_to_calibrate(planner, site)) if site.may_doubt_calibrations else False)
     with planner.lock:
         name = site.next_trial()
     if name is not None:
@@ -231,9 +232,7 @@ def _to_calibrate(planner: Planner, site: CallSite) -> list[Device]:
     return [
         each
         for each in found
-        if each is not None
-        and each.id not in site.chooser.remembered
-        and planner.calibration(each).source != "measured"
+        if each is not None and each.id not in site.chooser.remembered and planner.should_calibrate(each)
     ]
 
 

@@ -85,10 +85,12 @@ class Calls:
         return call_of(self._function, self._known, self._find_planner(), key, arguments, keywords)
 
     def _place(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
-        # Late: a process whose calls are few and short never needs it.
+        # Late: a process whose calls are few and short never needs it. On a busy machine loading takes long, and the
+        # receipt has to say so.
+        begun = None if loading.is_loaded() else _clock()
         from anygpu.placement.place_call import place
 
-        return place(self._function, self._known, self._find_planner, key, arguments, keywords)
+        return place(self._function, self._known, self._find_planner, key, arguments, keywords, begun)
 
 
 class Offloaded(Calls, Generic[P, R]):

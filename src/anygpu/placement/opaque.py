@@ -31,10 +31,10 @@ def explain_opaque(call: Call) -> Plan:
     return call.site.plan(choice.sentence, choice.candidate)
 
 
-def place_opaque(call: Call) -> tuple[Any, Receipt]:
+def place_opaque(call: Call, timer: PhaseTimer | None = None) -> tuple[Any, Receipt]:
     """Native arrays in and out, on the device of that engine that history speaks for."""
     site, planner, chooser = call.site, call.planner, call.site.chooser
-    timer = PhaseTimer(planner.clock)
+    timer = PhaseTimer(planner.clock) if timer is None else timer
     with timer.phase("plan"):
         _consider(call)
         choice = chooser.choose(planner.waiting())

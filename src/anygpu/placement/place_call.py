@@ -6,6 +6,7 @@ workers; what they return is told to the call site, and becomes the receipt.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -61,13 +62,17 @@ def place(
     key: Hashable,
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
+    begun: float | None = None,
 ) -> tuple[Any, Receipt]:
-    """The value, and what happened. `key` is the signature of the call."""
+    """The value, and what happened. `key` is the signature of the call, which has `begun` before this was loaded."""
     planner = find_planner()
+    timer = PhaseTimer(planner.clock)
+    if begun is not None:
+        loading = time.perf_counter() - begun
+        timer.waited(loading, loading)
     call = call_of(function, known, planner, key, arguments, keywords)
     if known.options.engine is not None:
-        return place_opaque(call)
-    timer = PhaseTimer(planner.clock)
+        return place_opaque(call, timer)
     warning = call.site.take_warning()
     if warning is not None:
         raise warning
@@ -501,9 +506,8 @@ def _run_on_lazy_arrays(
 
 
 def _kind_of(call: Call, device: str) -> DeviceKind:
-    """The kind of a device that has just been used, so the machine is known."""
-    found = call.planner.machine().device(device) if device != "numpy" else None
-    return found.kind if found is not None else "cpu"
+    """The kind of a device that has just been used, so it is known; the machine may never have been looked at."""
+    return call.planner.places.find(device).device.kind if device != "numpy" else "cpu"
 
 
 def _merge_phases(mine: Phases, theirs: Phases) -> Phases:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 #: What a calibration in the background may take; `anygpu calibrate` takes longer and is more exact.
 CALIBRATION_SECONDS = 2.0
+#: Calibrations of a device in one process, if those before were disturbed.
+_MOST_CALIBRATIONS = 4
 #: Assumed for a device that is busy with a trial: its end is not known.
 _TRIAL_SECONDS = 1.0
 #: Disagreements that are remembered.
@@ -96,6 +98,8 @@ class Planner:
         self._machine: Machine | None = None
         self._looking = self._ready = False
         self._calibrations: dict[str, Calibration] = {}
+        #: How often each was measured by this process.
+        self._calibrated: dict[str, int] = {}
         #: By call, the devices that it uses and the seconds that it is expected to take.
         self._in_flight: dict[object, tuple[tuple[str, ...], float]] = {}
         self._trials: set[str] = set()
@@ -221,11 +225,19 @@ class Planner:
             known = self._calibrations[device.id]
         return known
 
+    def should_calibrate(self, device: Device) -> bool:
+        """Whether it was never calibrated; or on a busy machine, which is calm now. That is repeated a few times."""
+        known = self.calibration(device)
+        if known.source != "measured":
+            return True
+        return known.disturbed and self.watch.is_calm and self._calibrated.get(device.id, 0) < _MOST_CALIBRATIONS
+
     def calibrate(self, device: Device, *, seconds: float = CALIBRATION_SECONDS) -> Calibration:
         """Measure, and keep it for the next process."""
         measured = calibrate(self.explorer(device.id), seconds=seconds)
         remember(measured, device)
         with self.lock:
+            self._calibrated[device.id] = self._calibrated.get(device.id, 0) + 1
             self._calibrations[device.id] = measured
             self.corrections.forget(device.id)
         return measured

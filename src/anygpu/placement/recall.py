@@ -152,7 +152,10 @@ class Recall:
         calls = habit.calls if habit is not None else 0
         known = sorted(self._history.timings(program), key=lambda each: each.when)
         return {
-            each.device: (each.stamp, Remembered(each.seconds, each.compile or 0.0, calls, measured_text(each, now)))
+            each.device: (
+                each.stamp,
+                Remembered(each.seconds, each.compile or 0.0, calls, measured_text(each, now), each.doubtful),
+            )
             for each in known
             if each.seconds is not None and each.disagreed is None
         }
@@ -201,12 +204,14 @@ class Recall:
             return
         for device, track in list(chooser.tracks.items()):
             took = track.estimate if track.estimate is not None else track.rough
-            if not track.calls or took is None or (track.disturbed and device != chooser.current):
+            is_doubtful = track.doubtful
+            beside_trials = track.disturbed and not is_doubtful
+            if not track.calls or took is None or (beside_trials and device != chooser.current):
                 continue
             stamp = self._stamp(device)
             if stamp is None:  # two devices at once, of which nothing is kept
                 continue
-            self._history.ran(program, device, stamp, took, track.calls)
+            self._history.ran(program, device, stamp, took, track.calls, disturbed=is_doubtful)
             track.calls = 0
             if track.agreed:
                 self._history.agreed(program, device, stamp)

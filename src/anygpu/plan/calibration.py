@@ -83,6 +83,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     addition: float = 0.05
     #: The classes of which something was measured; the others are assumed, and scaled by these.
     measured: tuple[OperationClass, ...] = ()
+    #: Whether something else had the processors meanwhile: it may be faster than this says, and is measured again.
+    disturbed: bool = False
 
     @property
     def is_plausible(self) -> bool:

@@ -159,11 +159,21 @@ class DeviceChooser:
         self.seconds = 0.0
         self.spent = 0.0
         self._current: str | None = baseline
+        self._badly_predicted: frozenset[str] = frozenset()
 
     # -- events
 
-    def consider(self, expected: Mapping[str, float], once: Mapping[str, float] | None = None) -> None:
-        """Candidates and what is predicted for each, always and once; those that are gone are forgotten."""
+    def consider(
+        self,
+        expected: Mapping[str, float],
+        once: Mapping[str, float] | None = None,
+        doubtful: frozenset[str] = frozenset(),
+    ) -> None:
+        """Candidates and what is predicted for each, always and once; those that are gone are forgotten.
+
+        `doubtful` are those whose predictions rest on a busy machine: they may be faster than predicted.
+        """
+        self._badly_predicted = doubtful
         known = {name: each.seconds for name, each in self.remembered.items() if name in expected}
         self.expected = {**expected, **known}
         self.once = dict(once or {})
@@ -547,7 +557,8 @@ class DeviceChooser:
         if memory is not None:
             return memory.seconds < best * LEAST_GAIN
         expected = self.expected.get(name)
-        return expected is not None and expected < best * DOUBT
+        doubt = DOUBT * CONTENTION if name in self._badly_predicted else DOUBT
+        return expected is not None and expected < best * doubt
 
     def _settle(self, candidate: str) -> None:
         """A candidate was measured: decide which one has the work from now on."""
