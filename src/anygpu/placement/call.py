@@ -166,5 +166,5 @@ def _baseline(planner: Planner, options: Options, ours: str | None) -> str | Non
         return "numpy" if allows_numpy(options) else None
     on = options.preference.on
     # The array's device is known; a look at the whole machine may take long.
-    allowed = not on or any(matches_name(planner.places.find(ours).device, name) for name in on)
+    allowed = not on or any(matches_name(planner.places.find(ours).facts, name) for name in on)
     return ours if allowed else None

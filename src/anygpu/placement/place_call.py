@@ -62,13 +62,13 @@ def place(
     key: Hashable,
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
-    begun: float | None = None,
+    since: float | None = None,
 ) -> tuple[Any, Receipt]:
-    """The value, and what happened. `key` is the signature of the call, which has `begun` before this was loaded."""
+    """The value, and what happened. `key` is the signature; `since` is when the call began, if this was loaded for it."""
     planner = find_planner()
     timer = PhaseTimer(planner.clock)
-    if begun is not None:
-        loading = time.perf_counter() - begun
+    if since is not None:
+        loading = time.perf_counter() - since
         timer.waited(loading, loading)
     call = call_of(function, known, planner, key, arguments, keywords)
     if known.options.engine is not None:
@@ -507,7 +507,7 @@ def _run_on_lazy_arrays(
 
 def _kind_of(call: Call, device: str) -> DeviceKind:
     """The kind of a device that has just been used, so it is known; the machine may never have been looked at."""
-    return call.planner.places.find(device).device.kind if device != "numpy" else "cpu"
+    return call.planner.places.find(device).facts.kind if device != "numpy" else "cpu"
 
 
 def _merge_phases(mine: Phases, theirs: Phases) -> Phases:
