@@ -64,7 +64,7 @@ def place(
     keywords: dict[str, Any],
     since: float | None = None,
 ) -> tuple[Any, Receipt]:
-    """The value, and what happened. `key` is the signature; `since` is when the call began, if this was loaded for it."""
+    """The value, and what happened. `key` is the signature; `since` is when the call began that had this loaded."""
     planner = find_planner()
     timer = PhaseTimer(planner.clock)
     if since is not None:
