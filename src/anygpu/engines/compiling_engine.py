@@ -132,6 +132,8 @@ class CompiledProgram:
         self.doubt: Doubt | None = None
         #: The same program with sizes that were found on a calm machine, until its results have been compared.
         self.rival: CompiledProgram | None = None
+        #: The one that runs in its place, whoever still holds this one.
+        self.successor: CompiledProgram | None = None
         self.program = program
         self.schedule = plan
         self.offsets = offsets
@@ -260,9 +262,15 @@ class Session:
 
     def compiled(self, program: Program, offsets: tuple[bool, ...] = ()) -> CompiledProgram:
         found = self._executables.get((program.key, offsets), lambda: self._compiled(program, offsets))
-        if found.doubt is not None and (seconds := min(found.doubt.seconds_now(), budget())) > 0:
-            self._settle(found, seconds)
-        return found
+        return found if found.successor is None else found.successor
+
+    def _settled(self, executable: CompiledProgram) -> CompiledProgram:
+        """What is to run in its place, after a look for better sizes if that is due."""
+        if executable.successor is not None:
+            return executable.successor
+        if executable.doubt is not None and (seconds := min(executable.doubt.seconds_now(), budget())) > 0:
+            self._settle(executable, seconds)
+        return executable
 
     def _settle(self, doubtful: CompiledProgram, seconds: float) -> None:
         """Look again for sizes that were found on a busy machine. Others are used once they were compared."""
@@ -288,6 +296,7 @@ class Session:
         except (AllocationError, MemoryError, IndexError, ValueError):
             return  # there is no room, or a rule was broken, which the program itself reports
         if all(_is_same(one, other) for one, other in pairs):
+            executable.successor = rival
             self._executables.replace((executable.program.key, executable.offsets), rival)
 
     def _compiled(
@@ -388,6 +397,8 @@ class Session:
         hold: list[BlockRef] | None = None,
     ) -> list[DeviceArray]:
         """Submit it. `hold` gets the memory of temporary values, which otherwise is anybody's at once."""
+        if executable.doubt is not None or executable.successor is not None:
+            executable = self._settled(executable)
         alignment = self._alignment
         numbers: list[int] = []
         pending: tuple[Pending, ...] = ()
@@ -421,7 +432,7 @@ class Session:
             else:
                 held = executable.constants[output.slot]
                 results.append(DeviceArray(self, held, output.spec, output.offset, pending))
-        if executable.rival is not None and not timed:
+        if executable.rival is not None and not timed and hold is None:
             self._compare(executable, arrays, results)
         return results
 
