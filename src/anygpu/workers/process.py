@@ -342,8 +342,9 @@ class ProcessWorker:
                 )
                 done = connection.unwrap(outcome, task_messages.RunDone)
                 ran = clock()
-                results = self._delivered(places, known.results, done.values)
+                # In this order: a block that was returned twice would have two owners soon.
                 blocks.clear()
+                results = self._delivered(places, known.results, done.values)
             if handles:
                 results = overlap.fetch(handles, specs, timeout, until) or [
                     self.download(RemoteHandle(self, number, spec)) for number, spec in zip(handles, specs, strict=True)
