@@ -74,6 +74,7 @@ def test_a_device_that_was_slow_on_a_busy_machine_gets_its_calls_back() -> None:
 
 
 def test_a_calibration_of_a_busy_machine_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner_module, "recalled", lambda device: None)
     machine = Machine(SlowedRegistry("opencl:0"))
     made: list[Calibration] = []
 
@@ -87,7 +88,6 @@ def test_a_calibration_of_a_busy_machine_is_repeated(monkeypatch: pytest.MonkeyP
     kept: list[Calibration] = []
     monkeypatch.setattr(planner_module, "calibrate", calibrate)
     monkeypatch.setattr(planner_module, "remember", lambda measured, device: kept.append(measured))
-    monkeypatch.setattr(planner_module, "recalled", lambda device: None)
     machine.processors.busy = 0.6
     machine.call(20)
     planner = machine.planner
@@ -106,7 +106,8 @@ def test_a_calibration_of_a_busy_machine_is_repeated(monkeypatch: pytest.MonkeyP
     assert len(made) == count
 
 
-def test_a_machine_that_is_never_calm_is_calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_calibration_that_is_never_calm_is_repeated_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner_module, "recalled", lambda device: None)
     machine = Machine(SlowedRegistry("opencl:0"))
     made: list[str] = []
 
@@ -116,6 +117,5 @@ def test_a_machine_that_is_never_calm_is_calibrated_once(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(planner_module, "calibrate", calibrate)
     monkeypatch.setattr(planner_module, "remember", lambda measured, device: None)
-    monkeypatch.setattr(planner_module, "recalled", lambda device: None)
     machine.call(100)
     assert all(made.count(each) <= planner_module._MOST_CALIBRATIONS for each in made)
