@@ -17,6 +17,7 @@ import pytest
 from anygpu.errors import DeadlineExceeded
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future
+from anygpu.runtime.future_lock import FutureLock
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.thread import ThreadWorker
 from tests.runtime.holding import PATIENCE, WIDTH, Gate, Held
@@ -400,3 +401,44 @@ def test_arguments_of_tasks_that_failed_late_or_cancelled_are_free(
         # The error's traceback has the function's own frame, with its argument; nobody else has it.
         del failing, late
         assert [each() is None for each in references] == [True, True, True]
+
+
+def test_those_who_look_do_not_wait_for_each_other_nor_for_one_who_was_interrupted() -> None:
+    lock = FutureLock()
+
+    def interrupted() -> None:
+        helper()
+
+    def helper() -> None:
+        lock.acquire()
+
+    def looking() -> None:
+        helper()
+        entered.set()
+        assert leave.wait(10)
+        done()
+
+    def done() -> None:
+        lock.release()
+
+    entered, leave, changed = threading.Event(), threading.Event(), threading.Event()
+    interrupted()  # it has never let go of it
+    interrupted()
+    looker = threading.Thread(target=looking, daemon=True)
+    looker.start()
+    assert entered.wait(10)
+
+    def change() -> None:
+        lock.change()
+        changed.set()
+        lock.changed()
+
+    changer = threading.Thread(target=change, daemon=True)
+    changer.start()
+    assert not changed.wait(0.1)  # one still looks
+    leave.set()
+    assert changed.wait(10)
+    looker.join(10)
+    changer.join(10)
+    lock.acquire()
+    lock.release()

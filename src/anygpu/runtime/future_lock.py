@@ -15,61 +15,74 @@ from types import FrameType
 
 #: Seconds for which others may look at a future before it is asked whether they still do.
 _LOOKING_SECONDS = 0.02
+#: Between two looks at something that takes microseconds.
+_SHORTLY = 1e-4
 
 
 class FutureLock(_thread.RLock):  # type: ignore[misc]
     """In place of a future's `Condition`, whose `with` can be interrupted between acquiring its lock and entering.
 
-    `with` is that of C. `acquire` and `release` are for those who look at several futures: they take another lock,
-    which is let go of when they are not there any more.
+    `with` is that of C. `acquire` and `release` are for those who look at several futures. Any number of them may look
+    at once; only who changes the future waits until they are done, or not there any more.
     """
 
-    #: Whether one has it who cannot be interrupted.
+    #: Whether somebody changes the future, or waits to.
     _changes = False
 
     def __init__(self) -> None:
-        self._other = _thread.allocate_lock()
+        self._changing = _thread.allocate_lock()
 
-    @property
-    def _frames(self) -> list[FrameType]:
-        """Functions that have asked for it, and not let go of it. Few futures have any."""
-        frames: list[FrameType] = self.__dict__.setdefault("frames", [])
-        return frames
+    def _lookers(self) -> list[FrameType]:
+        """Functions that look at the future, or were interrupted while they did. Few futures have any."""
+        lookers: list[FrameType] = self.__dict__.setdefault("lookers", [])
+        return lookers
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        self._frames.append(sys._getframe(2))  # before: it may be interrupted in between
-        self._take()
-        return True
+        looker, lookers = sys._getframe(2), self._lookers()
+        while True:
+            # In this order: either who changes the future sees it in the list, or it sees that the future changes.
+            lookers.append(looker)
+            if not self._changes:
+                return True
+            lookers.remove(looker)
+            time.sleep(_SHORTLY)
 
     def release(self) -> None:
-        # In this order: if it is interrupted in between, one too many is in the list, and that does no harm.
-        self._other.release()
-        self._frames.remove(sys._getframe(2))
+        self._lookers().remove(sys._getframe(2))
 
     def change(self) -> None:
         """Nobody looks at the future until `changed`. Not for a thread that can be interrupted."""
-        if not self._other.acquire(blocking=False):
-            self._take()
+        self._changing.acquire()
         self._changes = True
+        lookers = self.__dict__.get("lookers")
+        if lookers:
+            _wait_for(lookers)
 
     def changed(self) -> None:
         self._changes = False
-        self._other.release()
-
-    def _take(self) -> None:
-        """Wait for the other lock, but not for one who will never let go of it."""
-        while not self._other.acquire(timeout=_LOOKING_SECONDS):
-            asked = self._frames.copy()
-            alive = _on_a_stack()
-            if asked and not self._changes and not any(id(frame) in alive for frame in asked):
-                self._frames[:] = [frame for frame in self._frames if frame not in asked]
-                self._other.release()
+        self._changing.release()
 
     def notify_all(self) -> None:
         """Does nothing: waiters are called back instead."""
 
     def wait(self, timeout: float | None = None) -> bool:
         return False
+
+
+def _wait_for(lookers: list[FrameType]) -> None:
+    """Until all of them are done, or were interrupted. Nobody comes to stay meanwhile."""
+    until = time.monotonic() + _LOOKING_SECONDS
+    while lookers:
+        if time.monotonic() < until:
+            time.sleep(_SHORTLY)
+            continue
+        asked = lookers.copy()  # before the stacks: one that comes later may be on none of them yet
+        alive = _on_a_stack()
+        for looker in asked:
+            # One that has left by itself meanwhile is not in the list any more.
+            if id(looker) not in alive and looker in lookers:
+                lookers.remove(looker)
+        until = time.monotonic() + _LOOKING_SECONDS
 
 
 def _on_a_stack() -> set[int]:
