@@ -267,7 +267,7 @@ def test_either_form(opened: Running, name: str, monkeypatch: pytest.MonkeyPatch
     products = [each for each in choice.candidates if not isinstance(each, Direct)]
     wanted = function(*values)
     for candidate in (direct[-1], products[0]):
-        monkeypatch.setattr(opened.session._tuner, "choose", lambda *_, each=candidate: {choice.name: each})
+        monkeypatch.setattr(opened.session._tuner, "choose", lambda *_, each=candidate, **__: {choice.name: each})
         executable = opened.session._compile(program, ())
         (got,) = opened.engine.execute(executable, [opened.up(each) for each in values])
         np.testing.assert_array_equal(opened.down(got), wanted, err_msg=str(candidate))

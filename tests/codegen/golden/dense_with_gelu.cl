@@ -21,7 +21,7 @@ static float bounded_expm1_f32(float x) {
     const float n = sum - 12582912.0f;
     const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
     const float p = r * r * expm1_tail_f32(r) + r;
-    const float halved = as_float((as_int(sum) << 23) + ((int)(127 - 1) << 23));
+    const float halved = as_float((as_uint(sum) << 23) + ((uint)(127 - 1) << 23));
     return (halved * p + (halved - 0.5f)) * 2.0f;
 }
 
@@ -50,7 +50,7 @@ static float8 bounded_expm1_f32x8(float8 x) {
     const float8 n = sum - 12582912.0f;
     const float8 r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
     const float8 p = r * r * expm1_tail_f32x8(r) + r;
-    const float8 halved = as_float8((as_int8(sum) << 23) + ((int8)(127 - 1) << 23));
+    const float8 halved = as_float8((as_uint8(sum) << 23) + ((uint8)(127 - 1) << 23));
     return (halved * p + (halved - 0.5f)) * 2.0f;
 }
 

@@ -15,7 +15,8 @@ static float expm1_tail_f32(float r) {
 
 // e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; limits are taken so that NaN stays what it is.
 // The sum with 12582912.0f rounds to a whole number n, as nearest_f32 does, and has n in its lowest bits: shifted up, all that is
-// above is gone. 2^n comes in two factors, for neither 2^n nor the result has to be a normal number.
+// above is gone, without a sign that could overflow. 2^n comes in two factors, for neither 2^n nor the result has to be
+// a normal number.
 static float scaled_exp_f32(float x, int shift) {
     #pragma OPENCL FP_CONTRACT ON
     const float bounded = (float)-104.0f > x ? (float)-104.0f : x;
@@ -24,10 +25,10 @@ static float scaled_exp_f32(float x, int shift) {
     const float n = sum - 12582912.0f;
     const float r = (t - n * 0.693359375f) - n * -2.12194440e-4f;
     const float tail = r * r * expm1_tail_f32(r) + r;
-    const int exponent = as_int(sum) + shift;
-    const int half_of_it = exponent >> 1;
-    const float first = as_float((half_of_it << 23) + ((int)127 << 23));
-    const float second = as_float(((exponent - half_of_it) << 23) + ((int)127 << 23));
+    const uint exponent = as_uint(sum) + (uint)shift;
+    const uint half_of_it = exponent >> 1;
+    const float first = as_float((half_of_it << 23) + ((uint)127 << 23));
+    const float second = as_float(((exponent - half_of_it) << 23) + ((uint)127 << 23));
     return (first * tail + first) * second;
 }
 
@@ -48,7 +49,8 @@ static float8 expm1_tail_f32x8(float8 r) {
 
 // e^x * 2^shift. Beyond the limits all is infinity or 0 anyway; limits are taken so that NaN stays what it is.
 // The sum with 12582912.0f rounds to a whole number n, as nearest_f32x8 does, and has n in its lowest bits: shifted up, all that is
-// above is gone. 2^n comes in two factors, for neither 2^n nor the result has to be a normal number.
+// above is gone, without a sign that could overflow. 2^n comes in two factors, for neither 2^n nor the result has to be
+// a normal number.
 static float8 scaled_exp_f32x8(float8 x, int shift) {
     #pragma OPENCL FP_CONTRACT ON
     const float8 bounded = (float8)-104.0f > x ? (float8)-104.0f : x;
@@ -57,10 +59,10 @@ static float8 scaled_exp_f32x8(float8 x, int shift) {
     const float8 n = sum - 12582912.0f;
     const float8 r = (t - n * 0.693359375f) - n * -2.12194440e-4f;
     const float8 tail = r * r * expm1_tail_f32x8(r) + r;
-    const int8 exponent = as_int8(sum) + shift;
-    const int8 half_of_it = exponent >> 1;
-    const float8 first = as_float8((half_of_it << 23) + ((int8)127 << 23));
-    const float8 second = as_float8(((exponent - half_of_it) << 23) + ((int8)127 << 23));
+    const uint8 exponent = as_uint8(sum) + (uint8)shift;
+    const uint8 half_of_it = exponent >> 1;
+    const float8 first = as_float8((half_of_it << 23) + ((uint8)127 << 23));
+    const float8 second = as_float8(((exponent - half_of_it) << 23) + ((uint8)127 << 23));
     return (first * tail + first) * second;
 }
 
