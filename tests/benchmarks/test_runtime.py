@@ -132,4 +132,4 @@ def test_a_short_soak_prints_its_figures() -> None:
     assert ended.returncode == 0, ended.stderr
     figures = {each["name"]: each["value"] for each in json.loads(ended.stdout)["figures"]}
     assert figures["wrong"] == 0, ended.stderr
-    assert "memory slope, at rest" in figures
+    assert "private memory slope, at rest" in figures
