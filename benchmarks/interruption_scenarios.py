@@ -487,8 +487,12 @@ class Tensors(Scenario):
             self._check_aside(self._aside)
 
     def _check_files(self) -> None:
+        """A save comes to its end also when its caller is interrupted, so it may still be at work."""
         folder = Path(self._folder.name)
-        expect([each.name for each in folder.iterdir()] == ["a.safetensors"], f"there is {list(folder.iterdir())}")
+        eventually(
+            lambda: [each.name for each in folder.iterdir()] == ["a.safetensors"],
+            lambda: f"there is {list(folder.iterdir())}",
+        )
 
     def _check_aside(self, aside: SharedTensors) -> None:
         found = aside.find(("theirs",))

@@ -142,21 +142,22 @@ def _elsewhere(call: Callable[[], T], *, patient: bool = False) -> T:
             done.release()
 
     try:
-        _thread.start_new_thread(run, ())
-    except RuntimeError:  # the interpreter is about to end
-        return call()
-    del call
-    if patient:
         try:
+            _thread.start_new_thread(run, ())
+        except RuntimeError:  # the interpreter is about to end
+            return call()
+        del call
+        if patient:
             with done:  # it can be waited for again
                 pass
-        except BaseException:
-            if not _taken_back(calls):
-                with done:
-                    pass
-            raise
-    else:
-        done.acquire()
+        else:
+            done.acquire()
+    except BaseException:
+        # Also right after the start: a thread that begins later would do what nobody takes back.
+        if patient and not _taken_back(calls):
+            with done:
+                pass
+        raise
     if errors:
         try:
             raise errors[0]
