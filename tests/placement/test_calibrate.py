@@ -310,7 +310,7 @@ class TestBusyMachines:
         assert not calibrated(SimpleWorker(truth())).disturbed
 
     def test_runs_that_stay_different_say_so_too(self) -> None:
-        noise = [1.25**number for number in range(25)]
+        noise = [1.6**number for number in range(25)]
         random.Random(1).shuffle(noise)
         assert calibrated(SimpleWorker(truth(), disturbed=itertools.cycle(noise))).disturbed
 

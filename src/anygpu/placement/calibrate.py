@@ -67,7 +67,10 @@ def calibrate(
     for _ in range(_LATER_ROUNDS):
         again, bench.doubtful = bench.doubtful, []
         for trial in again:
+            known = len(bench.measurements)
             bench.try_out(trial)
+            if len(bench.measurements) == known:  # there was no time for it
+                bench.doubtful.append(trial)
     found = fit(worker.device, bench.measurements, opening=opening)
     disturbed = conditions(before, read()).disturbed or len(bench.doubtful) > _MOST_DOUBTFUL * len(bench.measurements)
     return msgspec.structs.replace(found, disturbed=disturbed) if bench.measurements else found
