@@ -19,8 +19,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from benchmarks.interruption_scenarios import PATIENCE, SCENARIOS, Broken
 from benchmarks.report import Figure, options_parser, publish, say
@@ -31,6 +33,7 @@ from tests.support.interrupting import AfterSeconds, Alarm, AtMoment, Place, pla
 LONG = {"asyncio": 0.5, "offload": 0.5, "offload_torch": 0.1, "offload_opencl": 0.1, "stream": 0.1}
 #: Nothing takes so long: then the stacks of all threads are shown, and the process ends.
 _HUNG_SECONDS = 4 * PATIENCE
+_MODES: dict[str, Any] = np.geterr()  # type: ignore[assignment]
 #: After so many failures of one kind the rest is not tried.
 _ENOUGH = 5
 
@@ -137,6 +140,10 @@ class Interrupter:
             if ended and not dropped and not _at_the_end(way):
                 self.told.swallowed += 1
                 self._is_broken(way, "the interruption was swallowed")
+            if np.geterr() != _MODES:
+                np.seterr(**_MODES)
+                if not _in_numpy(way):
+                    self._is_broken(way, "NumPy's floating-point modes stay changed")
         try:
             self._aside(self.scenario.check)
         except BaseException as error:  # noqa: BLE001 - it is told with where it was interrupted
@@ -179,6 +186,11 @@ def _spread(places: list[tuple[int, Place]], most: int, chance: random.Random) -
 def _at_the_end(way: AtMoment | AfterSeconds | Itself) -> bool:
     """Whether it came when all was done: in the function here, behind the call."""
     return not way.where or "Interrupter._interrupt" in way.where[0]
+
+
+def _in_numpy(way: AtMoment | AfterSeconds | Itself) -> bool:
+    """Whether it came inside of an `np.errstate` of NumPy's own, as where it prints arrays."""
+    return len(way.where) > 1 and all("/numpy/" in frame for frame in way.where[:2])
 
 
 def _seconds_of(work: Callable[[], object]) -> float:

@@ -12,6 +12,7 @@ from anygpu._typing import HostArray
 from anygpu.agreement.elementwise import BOUNDS, Bound, filled, magnitude, or_none, settled, wide
 from anygpu.agreement.tolerances import DIGITS, tolerance_of
 from anygpu.engines.numpy.lowering import run_node
+from anygpu.float_errors import float_errors_ignored
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType, is_inexact
 from anygpu.program.ops.attention import Attend
@@ -58,14 +59,7 @@ def reduce(op: p.Reduce, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
         case "prod":
             if not is_inexact(dtype):
                 return None if bound is None else or_none(np.where(given.any(axis=op.axes), np.inf, 0.0))
-            with np.errstate(all="ignore"):
-                size = magnitude(x)
-                relative = np.where(given > 0, np.where(size > given, given / (size - given), np.inf), 0.0)
-                sure = tolerance_of("arithmetic", dtype) * (count - 1)
-                exponent = relative.sum(axis=op.axes) * 1.1 + sure
-                found = magnitude(v) * np.expm1(np.minimum(exponent, 700.0))
-                uncertain = given.any(axis=op.axes) | (np.isinf(magnitude(v)) & np.isfinite(size).all(axis=op.axes))
-                return settled(v, np.asarray(found), dtype, uncertain=uncertain, underflows=magnitude(v) == 0)
+            return _multiplied(x, v, dtype, given, count, op.axes)
         case "max" | "min":
             if bound is None:
                 return None
@@ -97,20 +91,32 @@ def _position(op: p.Reduce, x: HostArray, bound: Floats) -> Bound:
     return or_none(np.where(uncertain, (last - first).astype(np.float64), 0.0))
 
 
+@float_errors_ignored
+def _multiplied(x: HostArray, v: HostArray, dtype: DType, given: HostArray, count: int, axes: tuple[int, ...]) -> Bound:
+    size = magnitude(x)
+    relative = np.where(given > 0, np.where(size > given, given / (size - given), np.inf), 0.0)
+    sure = tolerance_of("arithmetic", dtype) * (count - 1)
+    exponent = relative.sum(axis=axes) * 1.1 + sure
+    found = magnitude(v) * np.expm1(np.minimum(exponent, 700.0))
+    uncertain = given.any(axis=axes) | (np.isinf(magnitude(v)) & np.isfinite(size).all(axis=axes))
+    return settled(v, np.asarray(found), dtype, uncertain=uncertain, underflows=magnitude(v) == 0)
+
+
+@float_errors_ignored
 def _summed(
     x: HostArray, v: HostArray, dtype: DType, carried: Floats, total: Floats, count: int, axes: tuple[int, ...]
 ) -> Bound:
     """Each of the roundings is at most of the sum of all magnitudes."""
     if count <= 1:
         return or_none(np.asarray(carried))
-    with np.errstate(all="ignore"):
-        found = np.asarray(carried + tolerance_of("sum", dtype) * (count - 1) * total)
-        finite = np.isfinite(magnitude(x)).all(axis=axes)
-        uncertain = (np.asarray(carried) > 0) | (~np.isfinite(magnitude(v)) & finite)
-        return settled(v, found, dtype, uncertain=uncertain)
+    found = np.asarray(carried + tolerance_of("sum", dtype) * (count - 1) * total)
+    finite = np.isfinite(magnitude(x)).all(axis=axes)
+    uncertain = (np.asarray(carried) > 0) | (~np.isfinite(magnitude(v)) & finite)
+    return settled(v, found, dtype, uncertain=uncertain)
 
 
 @BOUNDS.rule(p.Scan)
+@float_errors_ignored
 def scan(op: p.Scan, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     (x,), (bound,) = xs, bounds
     given = filled(bound, x.shape)
@@ -123,23 +129,21 @@ def scan(op: p.Scan, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bou
     size = magnitude(x)
     before = np.arange(x.shape[axis], dtype=np.float64).reshape([-1 if each == axis else 1 for each in range(x.ndim)])
     finite = np.logical_and.accumulate(np.isfinite(size), axis=axis)
-    with np.errstate(all="ignore"):
-        if op.fn == "sum":
-            total = np.cumsum(size, axis=axis)
-            if _sums_exactly(x, bound, total, dtype):
-                return None
-            found = carried + tolerance_of("sum", dtype) * before * total
-        else:
-            relative = np.where(given > 0, np.where(size > given, given / (size - given), np.inf), 0.0)
-            exponent = np.cumsum(relative, axis=axis) * 1.1 + tolerance_of("arithmetic", dtype) * before
-            found = magnitude(v) * np.expm1(np.minimum(exponent, 700.0))
-        uncertain = (carried > 0) | (~np.isfinite(magnitude(v)) & finite)
-        return settled(
-            v, found, dtype, uncertain=uncertain, underflows=(magnitude(v) == 0) if op.fn == "prod" else False
-        )
+    if op.fn == "sum":
+        total = np.cumsum(size, axis=axis)
+        if _sums_exactly(x, bound, total, dtype):
+            return None
+        found = carried + tolerance_of("sum", dtype) * before * total
+    else:
+        relative = np.where(given > 0, np.where(size > given, given / (size - given), np.inf), 0.0)
+        exponent = np.cumsum(relative, axis=axis) * 1.1 + tolerance_of("arithmetic", dtype) * before
+        found = magnitude(v) * np.expm1(np.minimum(exponent, 700.0))
+    uncertain = (carried > 0) | (~np.isfinite(magnitude(v)) & finite)
+    return settled(v, found, dtype, uncertain=uncertain, underflows=(magnitude(v) == 0) if op.fn == "prod" else False)
 
 
 @BOUNDS.rule(p.Contract)
+@float_errors_ignored
 def contract(op: p.Contract, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     x, y = xs
     bx, by = bounds
@@ -155,18 +159,17 @@ def contract(op: p.Contract, dtype: DType, xs: Sequence[HostArray], bounds: Sequ
         digits = DIGITS[REAL_PART.get(dtype, dtype)]
         if one is not None and other is not None and np.max(total) * 2.0 ** (one + other) <= 2.0**digits:
             return None
-    with np.errstate(all="ignore"):
-        found = tolerance_of("sum", dtype) * count * total
-        # Infinity times 0 would be NaN: an undecided factor makes the sum undecided.
-        if bx is not None:
-            found = found + _products(op, bx, size_y, v)
-        if by is not None:
-            found = found + _products(op, size_x + filled(bx, x.shape), by, v)
-        if not is_inexact(dtype):
-            return or_none(np.where(np.isnan(found), np.inf, found))
-        finite = np.isfinite(size_x).all() and np.isfinite(size_y).all()
-        uncertain = np.isnan(found) | (filled(bx, x.shape).any() or filled(by, y.shape).any() or bool(finite))
-        return settled(v, found, dtype, uncertain=uncertain)
+    found = tolerance_of("sum", dtype) * count * total
+    # Infinity times 0 would be NaN: an undecided factor makes the sum undecided.
+    if bx is not None:
+        found = found + _products(op, bx, size_y, v)
+    if by is not None:
+        found = found + _products(op, size_x + filled(bx, x.shape), by, v)
+    if not is_inexact(dtype):
+        return or_none(np.where(np.isnan(found), np.inf, found))
+    finite = np.isfinite(size_x).all() and np.isfinite(size_y).all()
+    uncertain = np.isnan(found) | (filled(bx, x.shape).any() or filled(by, y.shape).any() or bool(finite))
+    return settled(v, found, dtype, uncertain=uncertain)
 
 
 def _products(op: p.Contract, x: Floats, y: Floats, v: HostArray) -> Floats:
@@ -197,6 +200,7 @@ def gather(op: p.Gather, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
 
 
 @BOUNDS.rule(p.Scatter)
+@float_errors_ignored
 def scatter(op: p.Scatter, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     x, indices, updates = xs
     if bounds[1] is not None:
@@ -216,21 +220,20 @@ def scatter(op: p.Scatter, dtype: DType, xs: Sequence[HostArray], bounds: Sequen
     adding = p.Scatter("add", op.axis, op.batch)
     size = magnitude(v)
     met = run_node(adding, [np.zeros(x.shape), indices, np.ones(updates.shape)])
-    with np.errstate(all="ignore"):
-        if op.fn == "add":
-            total = run_node(adding, [magnitude(x), indices, magnitude(updates)])
-            if exact and _sums_exactly(x, None, total, dtype) and _sums_exactly(updates, None, total, dtype):
-                return None
-            found = run_node(adding, [bx, indices, bu]) + tolerance_of("sum", dtype) * met * total
-        else:
-            relative = [
-                np.where(b > 0, np.where(magnitude(a) > b, b / (magnitude(a) - b), np.inf), 0.0)
-                for a, b in ((x, bx), (updates, bu))
-            ]
-            exponent = run_node(adding, [relative[0], indices, relative[1]]) * 1.1
-            found = size * np.expm1(np.minimum(exponent + tolerance_of("arithmetic", dtype) * met, 700.0))
-        uncertain = (met > 0) | (bx > 0)
-        return settled(v, found, dtype, uncertain=uncertain, underflows=(size == 0) if op.fn == "multiply" else False)
+    if op.fn == "add":
+        total = run_node(adding, [magnitude(x), indices, magnitude(updates)])
+        if exact and _sums_exactly(x, None, total, dtype) and _sums_exactly(updates, None, total, dtype):
+            return None
+        found = run_node(adding, [bx, indices, bu]) + tolerance_of("sum", dtype) * met * total
+    else:
+        relative = [
+            np.where(b > 0, np.where(magnitude(a) > b, b / (magnitude(a) - b), np.inf), 0.0)
+            for a, b in ((x, bx), (updates, bu))
+        ]
+        exponent = run_node(adding, [relative[0], indices, relative[1]]) * 1.1
+        found = size * np.expm1(np.minimum(exponent + tolerance_of("arithmetic", dtype) * met, 700.0))
+    uncertain = (met > 0) | (bx > 0)
+    return settled(v, found, dtype, uncertain=uncertain, underflows=(size == 0) if op.fn == "multiply" else False)
 
 
 @BOUNDS.rule(p.Sort)
@@ -279,15 +282,15 @@ def search(op: p.Search, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
 
 
 @BOUNDS.rule(p.Fourier)
+@float_errors_ignored
 def fourier(op: p.Fourier, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     (x,), (bound,) = xs, bounds
     scale = {"fft": 1.0, "rfft": 1.0, "ifft": 1.0 / op.length, "irfft": 2.0 / op.length}[op.fn]
     total = magnitude(x).sum(axis=op.axis, keepdims=True) * scale
     carried = filled(bound, x.shape).sum(axis=op.axis, keepdims=True) * scale
-    with np.errstate(all="ignore"):
-        found = carried + tolerance_of("fourier", dtype) * (1 + math.log2(op.length)) * total
-        found = np.where(np.isnan(found), np.inf, found)
-        return settled(v, np.broadcast_to(found, v.shape), dtype, uncertain=True)
+    found = carried + tolerance_of("fourier", dtype) * (1 + math.log2(op.length)) * total
+    found = np.where(np.isnan(found), np.inf, found)
+    return settled(v, np.broadcast_to(found, v.shape), dtype, uncertain=True)
 
 
 #: The factors whose signs, or more, are free: engines may differ and both be right.
@@ -295,6 +298,7 @@ FREE_FACTORS = ("qr", "svd", "eigh", "eig")
 
 
 @BOUNDS.rule(p.Linear)
+@float_errors_ignored
 def linear(op: p.Linear, dtype: DType, xs: Sequence[HostArray], bounds: Sequence[Bound], v: HostArray) -> Bound:
     """By the condition of the matrix; factors that are not unique are undecided."""
     a = wide(xs[0])
@@ -305,28 +309,27 @@ def linear(op: p.Linear, dtype: DType, xs: Sequence[HostArray], bounds: Sequence
         return np.full(v.shape, np.inf)
     singular = np.linalg.svd(a, compute_uv=False)
     norm = singular[..., 0]
-    with np.errstate(all="ignore"):
-        condition = np.where(singular[..., -1] > 0, norm / singular[..., -1], np.inf)
-        given = sum(filled(bound, x.shape).max(initial=0.0) for x, bound in zip(xs[:1], bounds[:1], strict=True))
-        relative = tolerance_of("linear", xs[0].dtype.name) * size + given * size / norm  # type: ignore[arg-type]
-        axes = tuple(range(a.ndim - 2, v.ndim))
-        largest = magnitude(v).max(axis=axes) if axes else magnitude(v)
-        match op.fn:
-            case "solve" | "inv":
-                found = relative * condition * largest
-                if op.fn == "solve" and bounds[1] is not None:
-                    found = found + bounds[1].max(initial=0.0) * size / singular[..., -1]
-            case "det":
-                found = relative * condition * largest
-            case "slogdet":
-                found = np.where(relative * condition < 0.5, 0.0, np.inf) if op.part == 0 else relative * condition * 2
-            case "cholesky":
-                found = relative * condition * largest
-            case "svd" | "svdvals" | "eigh" | "eigvalsh":
-                found = relative * norm
-            case _:
-                found = np.full(np.shape(norm), np.inf)
-        found = np.asarray(np.where(np.isnan(found), np.inf, found), np.float64)
+    condition = np.where(singular[..., -1] > 0, norm / singular[..., -1], np.inf)
+    given = sum(filled(bound, x.shape).max(initial=0.0) for x, bound in zip(xs[:1], bounds[:1], strict=True))
+    relative = tolerance_of("linear", xs[0].dtype.name) * size + given * size / norm  # type: ignore[arg-type]
+    axes = tuple(range(a.ndim - 2, v.ndim))
+    largest = magnitude(v).max(axis=axes) if axes else magnitude(v)
+    match op.fn:
+        case "solve" | "inv":
+            found = relative * condition * largest
+            if op.fn == "solve" and bounds[1] is not None:
+                found = found + bounds[1].max(initial=0.0) * size / singular[..., -1]
+        case "det":
+            found = relative * condition * largest
+        case "slogdet":
+            found = np.where(relative * condition < 0.5, 0.0, np.inf) if op.part == 0 else relative * condition * 2
+        case "cholesky":
+            found = relative * condition * largest
+        case "svd" | "svdvals" | "eigh" | "eigvalsh":
+            found = relative * norm
+        case _:
+            found = np.full(np.shape(norm), np.inf)
+    found = np.asarray(np.where(np.isnan(found), np.inf, found), np.float64)
     return np.broadcast_to(found.reshape(found.shape + (1,) * (v.ndim - found.ndim)), v.shape)
 
 

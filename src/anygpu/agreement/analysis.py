@@ -15,6 +15,7 @@ from anygpu._typing import HostArray
 from anygpu.agreement import along_axes as along_axes  # which adds to BOUNDS
 from anygpu.agreement.elementwise import BOUNDS, Bound, filled, or_none
 from anygpu.engines.numpy.lowering import LOWER, run_node
+from anygpu.float_errors import float_errors_ignored
 from anygpu.program import primitives as p
 from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import DType
@@ -195,8 +196,7 @@ def _analyse(program: Program, inputs: Sequence[HostArray], most_bytes: int) -> 
             values[position] = _flagged(op, given, raised)
             line = program.lines[position]
             flags.update(Flag(kind, _spoken(op), line) for kind in raised)
-            with np.errstate(all="ignore"):
-                bounds[position] = _bound_after(op, dtype, given, [bounds[s] for s in sources], values[position])
+            bounds[position] = _bound_after(op, dtype, given, [bounds[s] for s in sources], values[position])
         held += _bytes_of(values[position], bounds[position])
         if held > most_bytes:
             raise TooLarge
@@ -231,16 +231,18 @@ def _bytes_of(value: Any, bound: Bound) -> int:
     return int(value.nbytes) + (0 if bound is None else bound.nbytes)
 
 
+@float_errors_ignored  # a context of its own, for other modes
 def _flagged(op: p.Primitive, given: Sequence[HostArray], raised: set[str]) -> HostArray:
     """The node's value; what kinds of exceptions it raised are added."""
 
     def heard(kind: str, flag: int) -> None:
         raised.add(kind)
 
-    with np.errstate(divide="call", over="call", invalid="call", under="ignore", call=heard):
-        if isinstance(op, p.Linear):
-            return run_node(op, given)
-        return np.asarray(LOWER[type(op)](op, *given))
+    np.seterrcall(heard)
+    np.seterr(divide="call", over="call", invalid="call", under="ignore")
+    if isinstance(op, p.Linear):
+        return run_node(op, given)
+    return np.asarray(LOWER[type(op)](op, *given))
 
 
 def _spoken(op: p.Primitive) -> str:
@@ -249,6 +251,7 @@ def _spoken(op: p.Primitive) -> str:
     )
 
 
+@float_errors_ignored
 def _bound_after(
     op: p.Primitive, dtype: DType, given: Sequence[HostArray], bounds: Sequence[Bound], value: HostArray
 ) -> Bound:

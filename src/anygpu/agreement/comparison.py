@@ -13,6 +13,7 @@ from anygpu.agreement.analysis import Flag, Pieces, Positions, TooLarge, analyse
 from anygpu.agreement.elementwise import Bound, filled, magnitude_apart, wide
 from anygpu.agreement.tolerances import tolerance_of
 from anygpu.array.core.structure import flatten
+from anygpu.float_errors import float_errors_ignored
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Program
@@ -167,6 +168,7 @@ def _piece_agrees(pieces: Pieces, wanted: Sequence[Any], got: Sequence[Any], pos
     return True
 
 
+@float_errors_ignored
 def _relative(one: Any, other: Any) -> float:
     """The largest relative difference, as far as it is small enough to be taken for granted later."""
     if not _has_values(one):
@@ -174,9 +176,8 @@ def _relative(one: Any, other: Any) -> float:
     one, other = np.asarray(one), np.asarray(other)
     if one.dtype.kind not in "fc" or not one.size:
         return 0.0
-    with np.errstate(all="ignore"):
-        size = np.abs(wide(one))
-        found = np.max(magnitude_apart(one, other) / size, where=(size > 0) & np.isfinite(size), initial=0.0)
+    size = np.abs(wide(one))
+    found = np.max(magnitude_apart(one, other) / size, where=(size > 0) & np.isfinite(size), initial=0.0)
     return float(min(2 * found, MOST_USUAL * np.finfo(one.dtype).eps))
 
 
@@ -218,6 +219,7 @@ def _is_within(one: Any, other: Any, relative: Any, usual: float) -> bool:
     return bool(_near(one, other, relative, usual).all())
 
 
+@float_errors_ignored
 def _near(one: Any, other: Any, relative: Any, usual: float) -> Any:
     """Where two results surely agree."""
     one, other = np.asarray(one), np.asarray(other)
@@ -225,8 +227,7 @@ def _near(one: Any, other: Any, relative: Any, usual: float) -> Any:
     if one.dtype.kind not in "fc" or not np.size(relative) or agree.all():
         return agree
     tolerance = max(float(np.asarray(relative).flat[0]), usual)
-    with np.errstate(all="ignore"):
-        return agree | (magnitude_apart(one, other) <= tolerance * np.abs(one)) if tolerance else agree
+    return agree | (magnitude_apart(one, other) <= tolerance * np.abs(one)) if tolerance else agree
 
 
 def _same_sign(one: HostArray, other: HostArray) -> Any:
@@ -250,6 +251,7 @@ def _same(one: Any, other: Any) -> bool:
         return False
 
 
+@float_errors_ignored
 def _judged(number: int, right: tuple[Any, Any], other: Any, bound: Any, *, moved: bool) -> Judgement | None:
     """`None` when all of a leaf is right: near what the function returned, or near what its program gives on NumPy."""
     one, reference = right
@@ -259,13 +261,12 @@ def _judged(number: int, right: tuple[Any, Any], other: Any, bound: Any, *, move
     one, other, bound = np.asarray(one), np.asarray(other), np.asarray(bound, np.float64)
     reference = np.asarray(reference, one.dtype)
     allowed = bound
-    with np.errstate(all="ignore"):
-        agree = _equal(one, other)
-        if moved and one.dtype.kind in "fc":
-            agree = agree & _same_sign(one, other)
-        else:
-            near = (magnitude_apart(one, other) <= allowed) | (magnitude_apart(reference, other) <= allowed)
-            agree = agree | (near & np.isfinite(allowed))
+    agree = _equal(one, other)
+    if moved and one.dtype.kind in "fc":
+        agree = agree & _same_sign(one, other)
+    else:
+        near = (magnitude_apart(one, other) <= allowed) | (magnitude_apart(reference, other) <= allowed)
+        agree = agree | (near & np.isfinite(allowed))
     undecided = ~agree & np.isinf(bound)
     wrong = ~agree & ~np.isinf(bound)
     if wrong.any():

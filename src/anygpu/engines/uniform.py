@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.float_errors import float_errors_ignored
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Broadcast, Cast, Constant, Reshape, Spec
@@ -33,10 +34,10 @@ def whole_exponent(exponent: Any) -> int | None:
     return int(exponent.real) if abs(exponent.real) < 100 else None
 
 
+@float_errors_ignored
 def _as(number: Any, spec: Spec) -> Any:
     """The same number after a cast; `None` when Python has none like it."""
     if spec.dtype == "bfloat16":
         return None
-    with np.errstate(all="ignore"):
-        real = number.real if KIND[spec.dtype] not in ("complex", "bool") else number
-        return np.asarray(real).astype(spec.dtype).item()
+    real = number.real if KIND[spec.dtype] not in ("complex", "bool") else number
+    return np.asarray(real).astype(spec.dtype).item()

@@ -12,6 +12,7 @@ import numpy as np
 from anygpu.array.core.array import Array
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.errors import InvalidOption
+from anygpu.float_errors import float_errors_ignored
 from anygpu.program.ops.custom import Parameter, Scalar
 
 _RANGES = {name: np.iinfo(name) for name in ("int32", "uint32", "int64", "uint64")}
@@ -108,8 +109,7 @@ def _number(title: str, number: Number, value: Any) -> int | float:
         exact = float(value)
     except (TypeError, ValueError, OverflowError):
         raise InvalidOption(f"{about}, and got {value!r}.") from None
-    with np.errstate(over="ignore"):
-        rounded = float(np.dtype(number.dtype).type(exact))
+    rounded = float(float_errors_ignored(np.dtype(number.dtype).type)(exact))
     if math.isinf(rounded) and not math.isinf(exact):
         raise InvalidOption(f"{about}, and {exact:g} is more than it can hold.")
     return rounded

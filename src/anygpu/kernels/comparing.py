@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu._typing import HostArray
+from anygpu.float_errors import float_errors_ignored
 
 #: A share of each value, near 0 of the typical one; or a share of each value and a number that is added to it.
 Tolerance = float | tuple[float, float]
@@ -52,8 +53,7 @@ def first_difference(found: HostArray, expected: HostArray, tolerance: Tolerance
         one, other = flat[begin : begin + _PIECE], wanted[begin : begin + _PIECE]
         where = np.flatnonzero(one != other)
         if where.size:
-            with np.errstate(all="ignore"):
-                where = where[~_is_close(one[where], other[where], tolerance, typical)]
+            where = where[~_is_close(one[where], other[where], tolerance, typical)]
         if where.size and first is None:
             first = begin + int(where[0])
         places += where.size
@@ -63,6 +63,7 @@ def first_difference(found: HostArray, expected: HostArray, tolerance: Tolerance
     return Difference(position, found[position].item(), expected[position].item(), places)
 
 
+@float_errors_ignored
 def _is_close(
     found: HostArray, expected: HostArray, tolerance: Tolerance | None, typical: float
 ) -> npt.NDArray[np.bool_]:

@@ -11,6 +11,7 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.recording import unary_float
 from anygpu.array.functions.numpy_or_anygpu import either, in_single, in_type_of
 from anygpu.engines.numpy.error_function import erf
+from anygpu.float_errors import float_errors
 
 
 def softmax(x: Any, axis: int = -1) -> Any:
@@ -39,8 +40,14 @@ def silu(x: Any) -> Any:
     """x / (1 + exp(-x)), which is also called swish."""
     (given,) = either(x)
     values = in_single(given)
-    with np.errstate(over="ignore"):  # exp of a large number is infinity, and x over that the 0 it should be
-        return in_type_of(values / (1 + np.exp(-values)), given)
+    powers = np.exp(-values) if isinstance(values, Array) else _exp_without_warning(-values)
+    return in_type_of(values / (1 + powers), given)
+
+
+@float_errors(over="ignore")
+def _exp_without_warning(x: Any) -> Any:
+    """Of a large number it is infinity, and `silu` then 0, as it should be."""
+    return np.exp(x)
 
 
 def gelu(x: Any, approximate: bool = False) -> Any:

@@ -11,7 +11,11 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.recording import apply, broadcast
 from anygpu.array.functions.numpy_or_anygpu import converted, either
 from anygpu.engines.numpy.attention import attended
+from anygpu.float_errors import float_errors
 from anygpu.program.ops.attention import Attend
+
+#: A query that sees no key is 0 / 0, which is meant.
+_attended = float_errors(invalid="ignore")(attended)
 
 
 def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False, scale: float | None = None) -> Any:
@@ -33,8 +37,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False,
         ends = (q.shape[-2:], k.shape[-2:], v.shape[-2:], (n, m))
         values = [broadcast(each._value, (*stack, *end)) for each, end in zip(parts, ends, strict=False)]
         return Array(apply(Attend(scale, bool(causal)), *values))
-    with np.errstate(invalid="ignore"):  # a query that sees no key
-        return attended(q, k, v, None if mask is None else _added(mask, dtype), scale=scale, causal=causal)
+    return _attended(q, k, v, None if mask is None else _added(mask, dtype), scale=scale, causal=causal)
 
 
 def _checked(q: Any, k: Any, v: Any, mask: Any) -> tuple[tuple[int, ...], int, int]:

@@ -74,8 +74,9 @@ class Job:
         self.call = call
         self.future = future
         self.life = life
-        #: Jobs of one kind can become one launch. A job that must run alone is its own kind.
-        self.kind: Hashable = call.site if call.cacheable and modes is None else self
+        #: Jobs of one kind can become one launch. A job that must run alone has a kind of its own, which is
+        #: not the job itself: that would keep its arguments until the garbage collector comes.
+        self.kind: Hashable = call.site if call.cacheable and modes is None else object()
         self.priority = priority
         self.tenant = tenant
         self.submitted = submitted
@@ -119,7 +120,7 @@ class Job:
 
     def alone(self) -> None:
         """Keep it out of batches from now on."""
-        self.kind = self
+        self.kind = object()
 
     def check(self, value: Any) -> None:
         """Raises `NotANumber` for a NaN in the result, if the caller asked for that."""

@@ -12,6 +12,7 @@ from anygpu.agreement.tolerances import tolerance_of
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Buffer, Engine, ProgramEngine
 from anygpu.errors import AnyGPUError
+from anygpu.float_errors import float_errors_ignored
 from anygpu.hardware.device import FEATURES, Device, Unavailable
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Node, Program
@@ -109,19 +110,19 @@ def _check_suite(engine: ProgramEngine, device: Device, suite: ConformanceProgra
     return reasons
 
 
+@float_errors_ignored
 def _difference(wanted: HostArray, got: HostArray, result: ConformanceResult) -> str | None:
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
         return f"is {got.dtype}{list(got.shape)}, not {wanted.dtype}{list(wanted.shape)}"
     allowed = np.zeros(wanted.shape)
-    with np.errstate(all="ignore"):
-        agree = wanted == got
-        if is_inexact(wanted.dtype.name):  # type: ignore[arg-type]
-            wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
-            one, other = wanted.astype(wide), got.astype(wide)
-            agree |= np.isnan(one) & np.isnan(other)
-            if result.kind != "exact":
-                allowed = tolerance_of(result.kind, wanted.dtype.name) * result.terms * _scale(one, result)  # type: ignore[arg-type]
-                agree |= np.abs(one - other) <= allowed
+    agree = wanted == got
+    if is_inexact(wanted.dtype.name):  # type: ignore[arg-type]
+        wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
+        one, other = wanted.astype(wide), got.astype(wide)
+        agree |= np.isnan(one) & np.isnan(other)
+        if result.kind != "exact":
+            allowed = tolerance_of(result.kind, wanted.dtype.name) * result.terms * _scale(one, result)  # type: ignore[arg-type]
+            agree |= np.abs(one - other) <= allowed
     if agree.all():
         return None
     first = tuple(int(each[0]) for each in np.nonzero(np.atleast_1d(~agree)))[: wanted.ndim]

@@ -16,6 +16,7 @@ import numpy as np
 from anygpu._typing import HostArray
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import call_function, call_ufunc
+from anygpu.float_errors import float_errors
 from anygpu.program.dtypes import DType
 
 #: Beyond this an expression is not worth it: a loop has made it.
@@ -357,9 +358,13 @@ _MAY_RAISE = frozenset(("/", "//", "%", "**"))
 _NAMES = {"__builtins__": {}, "abs": abs, "complex": complex, "inf": float("inf"), "nan": float("nan")}
 
 
+@float_errors(over="ignore")
+def _array_without_warning(number: Any, dtype: np.dtype[Any]) -> HostArray:
+    return np.array(number, dtype)
+
+
 def in_type(number: Any, dtype: np.dtype[Any]) -> HostArray:
     """The number as an array without axes. A number too large for the dtype becomes infinite without a warning."""
     if dtype.itemsize in (8, 16) or dtype.kind == "b":
         return np.array(number, dtype)
-    with np.errstate(over="ignore"):
-        return np.array(number, dtype)
+    return _array_without_warning(number, dtype)

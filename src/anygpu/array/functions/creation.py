@@ -44,8 +44,11 @@ from anygpu.array.core.recording import (
 )
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.functions.manipulation import diagonal
+from anygpu.float_errors import float_errors
 from anygpu.program.dtypes import DType, promote
 from anygpu.program.primitives import Broadcast, Concatenate, Flip, Pad, Reshape, Scan, Shape
+
+_full_without_warning = float_errors(invalid="ignore")(np.full)
 
 
 @implements(np.asarray)
@@ -156,8 +159,7 @@ def full(
         return Array(broadcast(cast(fill_value.to_device(target)._value, wanted), lengths))
     if type(fill_value) is TracedScalar:
         return Array(broadcast(fill_value.strong if dtype is None else fill_value.value(dtype_name(dtype)), lengths))
-    with np.errstate(invalid="ignore"):
-        values = np.full(np.shape(fill_value), fill_value, dtype)
+    values = _full_without_warning(np.shape(fill_value), fill_value, dtype)
     return Array(bound_to(broadcast(as_value(values, target), lengths), target))
 
 

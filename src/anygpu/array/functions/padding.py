@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, bound_to, slice_axis, to_array
@@ -17,6 +18,7 @@ from anygpu.array.core.recording import apply, binary, broadcast, cast, reshape
 from anygpu.array.functions import quantiles, reductions
 from anygpu.array.functions.metadata import ndim
 from anygpu.array.functions.ranges import linspace
+from anygpu.float_errors import float_errors
 from anygpu.program.dtypes import is_integer
 from anygpu.program.primitives import Concatenate, Constant, Flip, Pad
 
@@ -146,8 +148,12 @@ def _number(x: Any, given: Array) -> Value:
     kind = given._value.spec.dtype
     if isinstance(x, Array):
         return cast(reshape(x._value, ()), kind)
-    with np.errstate(invalid="ignore"):
-        return recording.literal(np.asarray(x).astype(kind) if hasattr(x, "dtype") else np.full((), x, kind))
+    return recording.literal(_converted(x, kind))
+
+
+@float_errors(invalid="ignore")
+def _converted(x: Any, dtype: str) -> npt.NDArray[Any]:
+    return np.asarray(x).astype(dtype) if hasattr(x, "dtype") else np.full((), x, dtype)
 
 
 def _border(value: Value, axis: int, width: int) -> Value:

@@ -28,6 +28,7 @@ from anygpu.array.core.recording import (
 )
 from anygpu.array.functions.manipulation import moveaxis
 from anygpu.array.functions.metadata import ndim, shape
+from anygpu.float_errors import float_errors
 from anygpu.program.dtypes import KIND, DType, is_integer, promote
 
 
@@ -67,16 +68,20 @@ def _count(first: Any, last: Any, pace: Any) -> int:
     return max(0, math.ceil(float(ratio)))
 
 
+@float_errors(over="ignore")
+def _begin_and_delta(first: Any, second: Any, dtype: DType) -> tuple[Any, Any]:
+    """NumPy casts the first two elements to the dtype and continues from them; so do we."""
+    kind = to_numpy_dtype(dtype).type
+    begin = kind(first)
+    return begin, kind(second) - begin
+
+
 def _progression(first: Any, length: int, pace: Any, dtype: DType) -> Value:
     if dtype == "bool":
         if length > 2:
             raise TypeError("arange: bool has only two values; use an integer type.")
         return recording.literal(np.array([bool(first), bool(first + pace)][:length], np.bool_))
-    # NumPy casts the first two elements to the dtype and continues from them; so do we.
-    kind = to_numpy_dtype(dtype).type
-    with np.errstate(over="ignore"):
-        begin, second = kind(first), kind(first + pace) if length > 1 else kind(first)
-        delta = second - begin
+    begin, delta = _begin_and_delta(first, first + pace if length > 1 else first, dtype)
     if KIND[dtype] in ("signed", "unsigned"):
         begin, delta = int(begin), int(delta)
     if (begin == 0 and not np.signbit(np.real(begin))) and (delta == 1 or length < 2):

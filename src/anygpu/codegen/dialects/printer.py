@@ -42,6 +42,7 @@ from anygpu.codegen.kernel_ir import (
 )
 from anygpu.codegen.syntax import COMPARISONS, INDENT, LOGIC, OPERATORS, SYNTAX, indented
 from anygpu.codegen.target import ComputeType, Target
+from anygpu.float_errors import float_errors_ignored
 
 _OPERATORS = OPERATORS | COMPARISONS
 _LOGIC = {fn: pattern.replace("&", "&&").replace("|", "||").replace("~", "!") for fn, pattern in LOGIC.items()}
@@ -148,8 +149,7 @@ class Printer(ABC):
     def hidden(self, literal: Literal) -> str:
         value, type = literal.value, literal.type
         if type in ("f32", "f64"):
-            with np.errstate(over="ignore"):
-                number = np.float32(value) if type == "f32" else np.float64(value)
+            number = np.float64(value) if type == "f64" else float_errors_ignored(np.float32)(value)
             return self.from_bits(int.from_bytes(number.tobytes(), sys.byteorder), type)
         width = 64 if type in ("i64", "u64") else 32
         return self.from_bits(int(value) % (1 << width), type)

@@ -19,6 +19,7 @@ from anygpu._typing import HostArray
 from anygpu.codegen.functions.library import CANDIDATES, definitions
 from anygpu.codegen.kernel import Binding, Kernel, Output, Schedule, Slot
 from anygpu.codegen.target import Target
+from anygpu.float_errors import float_errors_ignored
 from anygpu.program.dtypes import DType
 from anygpu.program.primitives import Spec
 
@@ -124,6 +125,7 @@ def trusted(target: Target, results: Sequence[HostArray]) -> tuple[str, ...]:
     return tuple(sorted(good))
 
 
+@float_errors_ignored
 def is_good(trial: Trial, name: str, results: HostArray) -> bool:
     """Right everywhere: near NumPy's value, and infinite or NaN where that is.
 
@@ -131,8 +133,7 @@ def is_good(trial: Trial, name: str, results: HostArray) -> bool:
     """
     smallest = np.finfo(results.dtype).smallest_normal
     flushed = tuple(np.where(np.abs(each) < smallest, np.copysign(0, each), each) for each in trial.points)
-    with np.errstate(all="ignore"):
-        fine = _near(name, trial, results, trial.points) | _near(name, trial, results, flushed)
+    fine = _near(name, trial, results, trial.points) | _near(name, trial, results, flushed)
     return bool(fine.all())
 
 

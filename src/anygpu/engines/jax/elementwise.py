@@ -12,6 +12,7 @@ from jax import Array, lax
 from anygpu.engines.jax import complex_numbers
 from anygpu.engines.jax.tracing import LOWER, Site
 from anygpu.engines.uniform import whole_exponent
+from anygpu.float_errors import float_errors_ignored
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 from anygpu.program.primitives import Binary, Cast, Select, Unary
 
@@ -72,10 +73,14 @@ def _complex_sign(x: Array) -> Array:
     return jnp.where(one_side, lax.complex(*parts), jnp.where(x == 0, 0, jnp.sign(x)).astype(x.dtype))
 
 
+@float_errors_ignored
+def _reciprocal_of_zero(dtype: DType) -> Any:
+    return np.reciprocal(np.zeros((), dtype))
+
+
 def _whole_reciprocal(x: Array, dtype: DType) -> Array:
     """1 and -1 are their own; what C makes of 1 / 0 is asked of NumPy."""
-    with np.errstate(all="ignore"):
-        of_zero = np.reciprocal(np.zeros((), dtype))
+    of_zero = _reciprocal_of_zero(dtype)
     is_unit = x == 1 if KIND[dtype] == "unsigned" else (x == 1) | (x == -1)
     return jnp.where(is_unit, x, jnp.where(x == 0, of_zero, np.zeros((), dtype)))
 

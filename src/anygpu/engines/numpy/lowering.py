@@ -11,6 +11,7 @@ from anygpu._typing import HostArray
 from anygpu.engines.numpy.attention import attended
 from anygpu.engines.numpy.error_function import erf
 from anygpu.errors import Unsupported
+from anygpu.float_errors import float_errors_ignored
 from anygpu.program import primitives as p
 from anygpu.program.costs import last_uses
 from anygpu.program.dtypes import KIND, REAL_PART
@@ -31,31 +32,31 @@ _RENAMED = {
 }
 
 
+@float_errors_ignored
 def run(program: Program, inputs: Sequence[HostArray]) -> list[HostArray]:
     """Compute a program node by node, and let go of each value after its last use."""
     program = with_references(program, None)
     values: list[Any] = [None] * len(program.nodes)
     last_use = last_uses(program)
     parts: dict[Any, Any] = {}
-    with np.errstate(all="ignore"):
-        for position, (op, sources) in enumerate(program.nodes):
-            if isinstance(op, p.Input):
-                values[position] = inputs[position]
-            elif isinstance(op, p.Linear):
-                values[position] = _linear(op, sources, [values[source] for source in sources], parts)
-            else:
-                values[position] = np.asarray(LOWER[type(op)](op, *[values[source] for source in sources]))
-            for source in last_use[position]:
-                values[source] = None
+    for position, (op, sources) in enumerate(program.nodes):
+        if isinstance(op, p.Input):
+            values[position] = inputs[position]
+        elif isinstance(op, p.Linear):
+            values[position] = _linear(op, sources, [values[source] for source in sources], parts)
+        else:
+            values[position] = np.asarray(LOWER[type(op)](op, *[values[source] for source in sources]))
+        for source in last_use[position]:
+            values[source] = None
     return [values[output] for output in program.outputs]
 
 
+@float_errors_ignored
 def run_node(op: p.Primitive, inputs: Sequence[HostArray]) -> HostArray:
     """One primitive alone."""
-    with np.errstate(all="ignore"):
-        if isinstance(op, p.Linear):
-            return _linear(op, (), list(inputs), {})
-        return np.asarray(LOWER[type(op)](op, *inputs))
+    if isinstance(op, p.Linear):
+        return _linear(op, (), list(inputs), {})
+    return np.asarray(LOWER[type(op)](op, *inputs))
 
 
 def _unary(op: p.Unary, x: HostArray) -> HostArray:

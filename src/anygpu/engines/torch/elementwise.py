@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from anygpu.engines.torch import complex_numbers
 from anygpu.engines.torch.bits import HELD, STAND_IN, TORCH, has_stand_in, narrowed, ordered, widened
 from anygpu.engines.torch.site import LOWER, Site, Step
 from anygpu.engines.uniform import whole_exponent
+from anygpu.float_errors import float_errors_ignored
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType
 from anygpu.program.functions import UNARY, BinaryFunction
 from anygpu.program.primitives import Binary, Cast, Select, Unary
@@ -79,10 +81,14 @@ def _round_parts(x: torch.Tensor) -> torch.Tensor:
     return torch.view_as_complex(torch.round(torch.view_as_real(x)))
 
 
+@float_errors_ignored
+def _reciprocal_of_zero(dtype: DType) -> Any:
+    return np.reciprocal(np.zeros((), dtype))
+
+
 def _whole_reciprocal(dtype: DType) -> Step:
     """1 and -1 are their own; what C makes of 1 / 0 is asked of NumPy."""
-    with np.errstate(all="ignore"):
-        of_zero = int(np.reciprocal(np.zeros((), dtype)))
+    of_zero = int(_reciprocal_of_zero(dtype))
 
     def reciprocal(x: torch.Tensor) -> torch.Tensor:
         is_unit = x == 1 if KIND[dtype] == "unsigned" else (x == 1) | (x == -1)
