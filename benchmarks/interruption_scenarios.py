@@ -485,7 +485,7 @@ class Tensors(Scenario):
             self._check_aside(self._aside)
 
     def _is_in_order(self) -> bool:
-        """Without the caller's own pins: one whose caller was interrupted comes to its end, and may still be at work."""
+        """But for pins of the caller: one that was interrupted comes to its end, and may still be at work."""
         while self.store._names.entries[("a",)].pins:
             self.store.unpin("a")
         return not store_faults(self.store)
