@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -213,6 +214,19 @@ def test_prefetch_brings_what_comes_next(make_store: MakeStore) -> None:
     with store.lease("t0"), store.lease("t1"):
         store.prefetch("t2", wait=True)  # there is no room, and nobody is told before it is needed
     assert tensors[2].tier == "host"
+
+
+def test_what_followed_which_keeps_no_released_tensor(make_store: MakeStore) -> None:
+    store = make_store(device="opencl", budget=8 * SIZE)
+    entries = []
+    for number in range(20):
+        tensor = store.put(f"step {number}", some(number))
+        tensor.compute()
+        entries.append(ref(tensor._entry))
+        del tensor
+        store.release(f"step {number}")
+    gc.collect()
+    assert [each() for each in entries] == [None] * 20
 
 
 def test_what_usually_follows_is_fetched(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:

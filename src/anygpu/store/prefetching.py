@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from weakref import WeakMethod
+from weakref import ReferenceType, WeakKeyDictionary, WeakMethod, ref
 
 from anygpu.errors import AnyGPUError
 from anygpu.interrupts import whole
@@ -68,9 +68,9 @@ class Prefetcher:
     def __init__(self, bring: Callable[[Entry], None]) -> None:
         """`bring` is a method of the store, which is held weakly."""
         self._bring = WeakMethod(bring)
-        self._last: Entry | None = None
-        #: By tensor, the one that followed it last, and how many times in a row.
-        self._next: dict[tuple[str, ...], tuple[Entry, int]] = {}
+        self._last: Callable[[], Entry | None] = _nothing
+        #: By tensor, the one that followed it last, and how many times in a row. Released tensors must not stay here.
+        self._next: WeakKeyDictionary[Entry, tuple[ReferenceType[Entry], int]] = WeakKeyDictionary()
         self._worth = PrefetchTrial()
         self._over = False
         self.forked()
@@ -102,18 +102,20 @@ class Prefetcher:
 
     def observe(self, entry: Entry, *, came_back: bool) -> None:
         """Record a use of the tensor; `came_back` if it had been evicted."""
-        last, self._last = self._last, entry
+        last, self._last = self._last(), ref(entry)
         if came_back:
             self._worth.used(time.perf_counter())
         if last is None or last is entry:
             return
-        known, times = self._next.get(last.key, (entry, 0))
-        self._next[last.key] = (entry, times + 1 if known is entry else 1)
-        following = self._next.get(entry.key)
+        known, times = self._next.get(last, (_nothing, 0))
+        self._next[last] = (ref(entry), times + 1 if known() is entry else 1)
+        following = self._next.get(entry)
         if following is None or following[1] < _SEEN or not self._worth.ahead:
             return
-        follower = following[0]
-        if not follower.released and not follower.content.on_device and not follower.content.moving:
+        follower = following[0]()
+        if follower is None or follower.released:
+            return
+        if not follower.content.on_device and not follower.content.moving:
             self.fetch([follower])
 
     @whole
@@ -126,7 +128,7 @@ class Prefetcher:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self._next.clear()
-        self._last = None
+        self._last = _nothing
 
     def _run(self) -> None:
         while True:
@@ -147,3 +149,7 @@ class Prefetcher:
                 with contextlib.suppress(AnyGPUError):
                     bring(entry)
             del bring, entry
+
+
+def _nothing() -> None:
+    """A reference to no tensor."""
