@@ -19,6 +19,10 @@
  *   lost_card                the second card is GPU_IS_LOST from everything after its handle
  *   lost_card_with_address   the same, but the driver remembers its PCI address and its name
  *   hang                     counting the cards blocks for ever
+ *   throttling               the first card is hot, and slowed down for it and for its power
+ *   nonsense                 the first card reports numbers that cannot be
+ *   vanishing                the second card is lost after its temperature was read
+ *   hang_power               reading the power of the first card blocks for ever
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -75,10 +79,11 @@ static FakeCard cards[] = {
 static const char *known_scenarios[] = {
     "two_cards", "old_driver", "no_cards", "no_memory_info", "no_libcuda", "odd_identity", "driver_not_loaded",
     "mismatch", "no_permission", "no_supported_card", "unknown_error", "no_permission_card", "lost_card",
-    "lost_card_with_address", "hang",
+    "lost_card_with_address", "hang", "throttling", "nonsense", "vanishing", "hang_power",
 };
 
 static int initialised = 0;
+static int vanished = 0;
 
 static int scenario_is(const char *name)
 {
@@ -120,6 +125,8 @@ static int refusal(const FakeCard *card)
     if (!initialised)
         return UNINITIALIZED;
     if (card->index == 1 && (scenario_is("lost_card") || scenario_is("lost_card_with_address")))
+        return GPU_IS_LOST;
+    if (card->index == 1 && vanished)
         return GPU_IS_LOST;
     return SUCCESS;
 }
@@ -244,7 +251,7 @@ int nvmlDeviceGetMemoryInfo(FakeCard *card, Memory *memory)
         return NOT_SUPPORTED;
     memory->total = card->total_mib << 20;
     memory->free = card->free_mib << 20;
-    memory->used = memory->total - memory->free;
+    memory->used = scenario_is("nonsense") && card->index == 0 ? memory->total * 3 : memory->total - memory->free;
     return SUCCESS;
 }
 
@@ -263,7 +270,127 @@ int nvmlDeviceGetUtilizationRates(FakeCard *card, Utilization *utilization)
     int refused = refusal(card);
     if (refused)
         return refused;
-    utilization->gpu = card->busy_percent;
+    utilization->gpu = scenario_is("nonsense") && card->index == 0 ? 65535 : card->busy_percent;
     utilization->memory = 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTemperature(FakeCard *card, int sensor, unsigned int *degrees)
+{
+    int refused = refusal(card);
+    if (refused)
+        return refused;
+    if (sensor != 0)
+        return INVALID_ARGUMENT;
+    *degrees = card->index == 1 ? 45 : scenario_is("nonsense") ? 511 : scenario_is("throttling") ? 91 : 62;
+    vanished = card->index == 1 && scenario_is("vanishing");
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPowerUsage(FakeCard *card, unsigned int *milliwatts)
+{
+    int refused = refusal(card);
+    if (refused)
+        return refused;
+    while (scenario_is("hang_power") && card->index == 0)
+        pause();
+    *milliwatts = card->index == 1 ? 9500 : scenario_is("nonsense") ? 4294967295u : 450250;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(FakeCard *card, unsigned int *milliwatts)
+{
+    int refused = refusal(card);
+    if (refused)
+        return refused;
+    *milliwatts = card->index == 1 ? 70000 : 450000;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetClockInfo(FakeCard *card, int type, unsigned int *megahertz)
+{
+    int refused = refusal(card);
+    if (refused)
+        return refused;
+    if (type != 1)
+        return INVALID_ARGUMENT;
+    *megahertz = card->index == 1 ? 300 : scenario_is("throttling") ? 1200 : 2520;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxClockInfo(FakeCard *card, int type, unsigned int *megahertz)
+{
+    int refused = refusal(card);
+    if (refused)
+        return refused;
+    if (type != 1)
+        return INVALID_ARGUMENT;
+    *megahertz = card->index == 1 ? 1590 : 3105;
+    return SUCCESS;
+}
+
+/* An idle card, power, hardware and its temperature, as the bits of nvml.h. */
+int nvmlDeviceGetCurrentClocksThrottleReasons(FakeCard *card, unsigned long long *reasons)
+{
+    int refused = refusal(card);
+    if (refused)
+        return refused;
+    *reasons = card->index == 1 ? 0x1 : scenario_is("throttling") ? 0x4 | 0x8 | 0x40 : 0;
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long memory;
+    unsigned int gpu_instance, compute_instance;
+} Process;
+_Static_assert(sizeof(Process) == 24, "nvmlProcessInfo_t has 24 bytes");
+
+static int list_processes(FakeCard *card, const Process *known, unsigned int have, unsigned int *count, Process *into)
+{
+    int refused = refusal(card);
+    if (refused)
+        return refused;
+    unsigned int room = *count;
+    *count = card->index == 0 ? have : 0;
+    if (*count > room)
+        return INSUFFICIENT_SIZE;
+    memcpy(into, known, *count * sizeof *known);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(FakeCard *card, unsigned int *count, Process *into)
+{
+    /* What is not available is the largest number. */
+    const Process known[] = {{1, 4ull << 30, 0, 0}, {4000001, 0xFFFFFFFFFFFFFFFFull, 0, 0}};
+    return list_processes(card, known, 2, count, into);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(FakeCard *card, unsigned int *count, Process *into)
+{
+    const Process known[] = {{1, 4ull << 30, 0, 0}};
+    return list_processes(card, known, 1, count, into);
+}
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long time;
+    unsigned int sm, memory, encoder, decoder;
+} Sample;
+_Static_assert(sizeof(Sample) == 32, "nvmlProcessUtilizationSample_t has 32 bytes");
+
+int nvmlDeviceGetProcessUtilization(FakeCard *card, Sample *into, unsigned int *count, unsigned long long since)
+{
+    (void)since;
+    int refused = refusal(card);
+    if (refused)
+        return refused;
+    if (card->index == 1)
+        return NOT_SUPPORTED;
+    unsigned int room = *count;
+    *count = 1;
+    if (into == NULL || room < 1)
+        return INSUFFICIENT_SIZE;
+    into[0] = (Sample){1, 1000, 35, 0, 0, 0};
     return SUCCESS;
 }

@@ -43,11 +43,24 @@ def devices(
         bool,
         typer.Option("--deep", help="Probe again, verify every dtype that a device claims, and show all its details."),
     ] = False,
+    usage: Annotated[
+        bool, typer.Option("--usage", help="Show what each is doing: load, memory, temperature, power, processes.")
+    ] = False,
     timeout: Seconds = api.PROBE_SECONDS,
 ) -> None:
     """List every compute device, each verified by a real computation."""
     with _patience("Looking for devices"):
         inventory = discover(deep=deep, timeout=timeout)
+    if usage:
+        from anygpu.cli.usage import show_usage
+        from anygpu.hardware.usage.reading import read_twice
+
+        document = read_twice(inventory.devices, 0.5)
+        if json:
+            _print_json(document.to_json())
+        else:
+            show_usage(Console(), document)
+        return
     if json:
         _print_json(inventory.to_json())
     else:

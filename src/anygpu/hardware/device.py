@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from anygpu.receipts import require_reasons
+
+if TYPE_CHECKING:
+    from anygpu.hardware.usage.usage import Usage
 
 DeviceKind = Literal["gpu", "cpu", "npu"]
 
@@ -94,6 +97,16 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
     @property
     def verified(self) -> bool:
         return self.state == "verified"
+
+    def usage(self, seconds: float = 0.1) -> Usage:
+        """What its card is doing: memory, load, temperature, power, clocks, and whose processes.
+
+        Two looks, so many seconds apart, because some drivers count busy time and energy. What a driver does not tell
+        is `None`, with the reason in `unknown`.
+        """
+        from anygpu.hardware.usage.reading import read_twice
+
+        return read_twice([self], seconds).usage[self.id]
 
     def __str__(self) -> str:
         return f"{self.id} ({self.name})"

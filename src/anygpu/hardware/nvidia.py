@@ -205,7 +205,7 @@ _CARD_FACTS: _Getters = {
     "nvmlDeviceGetCudaComputeCapability": {"compute_capability": lambda answer: "{}.{}".format(*answer)},
     "nvmlDeviceGetUtilizationRates": {"load": lambda answer: answer.gpu / 100},
 }
-_REFUSALS: Mapping[int, str] = {
+REFUSALS: Mapping[int, str] = {
     Code.NOT_SUPPORTED: "the card or its driver does not report it",
     Code.NO_PERMISSION: "this user may not read it",
     Code.FUNCTION_NOT_FOUND: "the driver is too old to report it",
@@ -233,7 +233,7 @@ class _Facts:
             except nvml.NVMLError as error:
                 if error.value == Code.GPU_IS_LOST:
                     raise
-                reason = _REFUSALS.get(error.value, f"NVML reports error {error.value} ({error})")
+                reason = REFUSALS.get(error.value, f"NVML reports error {error.value} ({error})")
                 self.unknown |= unknown_facts(reason, *readings)
                 continue
             for name, reading in readings.items():

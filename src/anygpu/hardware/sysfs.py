@@ -77,9 +77,9 @@ def vendor_name(vendor_id: int) -> str:
 def pci_gpus(root: Path = Path("/")) -> list[PciDevice]:
     """The GPUs and accelerators on the PCI bus, in the order of their addresses."""
     found: dict[str, tuple[int, int, int]] = {}
-    for folder in _folders(root / "sys/bus/pci/devices", "*"):
+    for folder in folders(root / "sys/bus/pci/devices", "*"):
         address = normal_pci(folder.name)
-        pci_class, vendor_id, device_id = (_number(folder / name).value for name in ("class", "vendor", "device"))
+        pci_class, vendor_id, device_id = (read_number(folder / name).value for name in ("class", "vendor", "device"))
         if address is None or pci_class is None or vendor_id is None or device_id is None:
             continue
         if pci_class >> 16 in (_DISPLAY, _ACCELERATOR) and vendor_id not in _ONLY_A_SCREEN:
@@ -93,7 +93,7 @@ def pci_gpus(root: Path = Path("/")) -> list[PciDevice]:
             model=_model(vendor_id, device_id),
             vendor=vendor_name(vendor_id),
             name=names.get(_model(vendor_id, device_id)),
-            kernel_driver=_kernel_driver(_folder(root, address)),
+            kernel_driver=_kernel_driver(pci_folder(root, address)),
             accelerator=pci_class == _ACCELERATOR,
         )
         for address, (pci_class, vendor_id, device_id) in sorted(found.items(), key=lambda item: _order(item[0]))
@@ -145,9 +145,9 @@ def _without_driver(card_id: str, device: PciDevice) -> Unavailable:
 
 
 def _amd(root: Path, card_id: str, device: PciDevice) -> Card:
-    folder = _folder(root, device.pci)
-    total = _number(folder / "mem_info_vram_total", _NO_MEMORY_OF_ITS_OWN)
-    used = _number(folder / "mem_info_vram_used", "the driver does not tell how much memory is in use")
+    folder = pci_folder(root, device.pci)
+    total = read_number(folder / "mem_info_vram_total", _NO_MEMORY_OF_ITS_OWN)
+    used = read_number(folder / "mem_info_vram_used", "the driver does not tell how much memory is in use")
     if total.value is None:
         # Why the total is missing says more than why the rest is.
         free = total
@@ -155,12 +155,12 @@ def _amd(root: Path, card_id: str, device: PciDevice) -> Card:
         free = used
     else:
         free = _Number(max(0, total.value - used.value))
-    busy = _number(folder / "gpu_busy_percent", "the driver does not tell how busy this card is")
+    busy = read_number(folder / "gpu_busy_percent", "the driver does not tell how busy this card is")
     return _card(
         root,
         card_id,
         device,
-        name=_text(folder / "product_name").value,
+        name=read_text(folder / "product_name").value,
         total=total,
         free=free,
         load=busy,
@@ -170,18 +170,18 @@ def _amd(root: Path, card_id: str, device: PciDevice) -> Card:
 
 
 def _intel(root: Path, card_id: str, device: PciDevice) -> Card:
-    folder = _folder(root, device.pci)
+    folder = pci_folder(root, device.pci)
     # Intel's integrated GPU is always at this place; any other is a card, and only some drivers tell its memory.
     integrated = device.pci.endswith(":00:02.0")
     silent = _NO_MEMORY_OF_ITS_OWN if integrated else "this version of Intel's driver does not tell the card's memory"
     total = free = _Number(None, silent)
-    if cards := _folders(folder / "drm", "card[0-9]*"):
+    if cards := folders(folder / "drm", "card[0-9]*"):
         # The i915 driver that Intel delivers itself has these two, unlike the one in the Linux kernel.
-        total = _number(cards[0] / "lmem_total_bytes", silent)
-        free = _number(cards[0] / "lmem_avail_bytes", "the driver does not tell how much memory is free")
+        total = read_number(cards[0] / "lmem_total_bytes", silent)
+        free = read_number(cards[0] / "lmem_avail_bytes", "the driver does not tell how much memory is free")
     if not total.value:
         # The xe driver has this one instead, for each of the parts that a card may consist of.
-        tiles = [_number(tile / "physical_vram_size_bytes").value for tile in _folders(folder, "tile[0-9]*")]
+        tiles = [read_number(tile / "physical_vram_size_bytes").value for tile in folders(folder, "tile[0-9]*")]
         vram = sum(size or 0 for size in tiles) if all(tiles) else 0
         total = _Number(vram) if vram else _Number(None, total.reason or silent)
     return _card(
@@ -241,10 +241,10 @@ def _card(
 
 def _driver(root: Path, kernel_driver: str) -> str:
     """Drivers that come with the kernel have no version of their own: the kernel's is theirs."""
-    own = _text(root / "sys/module" / kernel_driver / "version").value
+    own = read_text(root / "sys/module" / kernel_driver / "version").value
     if own:
         return f"{kernel_driver} {own}"
-    release = _text(root / "proc/sys/kernel/osrelease").value
+    release = read_text(root / "proc/sys/kernel/osrelease").value
     return f"{kernel_driver} (Linux {release})" if release else kernel_driver
 
 
@@ -258,7 +258,7 @@ def _kernel_driver(folder: Path) -> str | None:
 def _pci_names(root: Path, models: set[str]) -> dict[str, str]:
     """The names of these models, from the list that Linux distributions install for `lspci`."""
     for place in _PCI_IDS:
-        text = _text(root / place).value if models else None
+        text = read_text(root / place).value if models else None
         if text is not None:
             return dict(_parse_pci_ids(text.splitlines(), models))
     return {}
@@ -278,11 +278,11 @@ def _parse_pci_ids(lines: Iterable[str], models: set[str]) -> Iterable[tuple[str
             yield f"{vendor}:{line[1:5]}", line[5:].strip()
 
 
-def _folder(root: Path, address: str) -> Path:
+def pci_folder(root: Path, address: str) -> Path:
     return root / "sys/bus/pci/devices" / address
 
 
-def _folders(parent: Path, pattern: str) -> list[Path]:
+def folders(parent: Path, pattern: str) -> list[Path]:
     try:
         return sorted(parent.glob(pattern))
     except OSError:
@@ -301,7 +301,7 @@ def _plain_name(device: PciDevice) -> str:
     return f"{device.vendor} GPU {device.model}"
 
 
-def _text(file: Path, absent: str = "there is no such file") -> _Text:
+def read_text(file: Path, absent: str = "there is no such file") -> _Text:
     try:
         return _Text(file.read_text(encoding="utf-8", errors="replace").strip())
     except (FileNotFoundError, NotADirectoryError):
@@ -313,8 +313,8 @@ def _text(file: Path, absent: str = "there is no such file") -> _Text:
         return _Text(None, f"the driver did not respond when {file} was read ({error.strerror})")
 
 
-def _number(file: Path, absent: str = "there is no such file") -> _Number:
-    text, reason = _text(file, absent)
+def read_number(file: Path, absent: str = "there is no such file") -> _Number:
+    text, reason = read_text(file, absent)
     if text is None:
         return _Number(None, reason)
     try:

@@ -19,6 +19,7 @@ from anygpu.engines.catalogue import EngineEntry, catalogue, entry_of, is_instal
 from anygpu.engines.isolation import Isolation
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, MissingExtra
+from anygpu.hardware import usage
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.selection import prefer, require
 from anygpu.residency.explorers import Explorers
@@ -206,6 +207,11 @@ class DeviceRegistry:
     def is_open(self, device_id: str) -> bool:
         """Whether a worker of the device is open, in a thread or in a child."""
         return any(name == device_id and worker.alive for (name, _), worker in list(self._workers.items()))
+
+    def process_ids(self, device_id: str) -> tuple[int, ...]:
+        """The processes that have the device open; this one, if it is open in a thread."""
+        workers = [worker for (name, _), worker in list(self._workers.items()) if name == device_id and worker.alive]
+        return tuple(dict.fromkeys(getattr(worker, "process_id", os.getpid()) for worker in workers))
 
     def _open(self, device: Device, where: Isolation) -> Worker:
         key = (device.id, where)
@@ -463,6 +469,7 @@ def _may_have(entry: EngineEntry, wanted: str) -> bool:
 
 #: The registry of this process. Arrays reach it through `anygpu.array.core.device`.
 registry = DeviceRegistry()
+usage.worker_processes = registry.process_ids
 set_device_finder(registry.find)
 set_devices(registry.device_names)
 atexit.register(registry._close_at_exit)
