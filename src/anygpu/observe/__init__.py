@@ -1,0 +1,1 @@
+"""What is going on, and what it costs: fed by receipts and by looks at devices. It decides nothing."""

@@ -1,0 +1,238 @@
+"""Counts, sums and quantiles of calls, by function and device, in a fixed memory.
+
+`Statistics` folds receipts, one after the other; `Summary` is what it knows at a moment, as a record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from anygpu.observe.sketch import Sketch
+from anygpu.receipts import PHASES, Note, Receipt
+
+#: Functions that are counted by name; all others together are "other".
+MOST_FUNCTIONS = 200
+#: Names of errors that are counted of one function.
+MOST_ERRORS = 20
+OTHER = "other"
+
+#: What "lately" is: so many parts of so many seconds.
+PARTS, PART_SECONDS = 5, 60.0
+
+_PHASES = (*PHASES, "other")
+
+
+class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the seconds of calls, each within 1 %."""
+
+    count: int
+    total: float
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    most: float
+
+
+class CallStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one function on one device."""
+
+    function: str
+    device: str
+    #: All that ended, with a value or without.
+    calls: int
+    #: Those that raised, by the name of the error.
+    errors: dict[str, int]
+    #: Calls that were tried on another device before.
+    fallbacks: int
+    #: Operations that the device lacks and the host did.
+    host_operations: int
+    bytes_to_device: int
+    bytes_to_host: int
+    bytes_skipped: int
+    #: Programs that were compiled.
+    compilations: int
+    #: Seconds by phase; they add up to those of the calls.
+    phases: dict[str, float]
+    #: Of calls for which a time was predicted: both sums.
+    predicted_seconds: float
+    seconds_of_predicted: float
+    #: Since the beginning, and in the last five minutes.
+    seconds: Quantiles
+    lately: Quantiles
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What has been seen since statistics were begun."""
+
+    schema: str = "anygpu.statistics/1"
+    #: How long that is.
+    seconds: float
+    calls: tuple[CallStatistics, ...]
+
+    def to_json(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+
+
+class Ended(NamedTuple):
+    """A call that has raised, where nothing made a receipt of it."""
+
+    function: str
+    device: str
+    error: str
+    seconds: float
+
+
+class _Series:
+    """One function on one device."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.errors: dict[str, int] = {}
+        self.fallbacks = 0
+        self.host_operations = 0
+        self.bytes_to_device = 0
+        self.bytes_to_host = 0
+        self.bytes_skipped = 0
+        self.compilations = 0
+        self.phases = dict.fromkeys(_PHASES, 0.0)
+        self.predicted_seconds = 0.0
+        self.seconds_of_predicted = 0.0
+        self.sketch = Sketch()
+        #: The newest last, each with the number of its part of time.
+        self.parts: deque[tuple[int, Sketch]] = deque(maxlen=PARTS + 1)
+
+    def part(self, number: int) -> Sketch:
+        for known, sketch in self.parts:
+            if known == number:
+                return sketch
+        sketch = Sketch()
+        self.parts.append((number, sketch))
+        return sketch
+
+    def add_receipt(self, receipt: Receipt) -> None:
+        phases = self.phases
+        for name in _PHASES:
+            phases[name] += getattr(receipt.phases, name)
+        attempts = receipt.attempts
+        if attempts and not attempts[-1].succeeded:
+            self.add_error(attempts[-1].error or OTHER)
+        self.fallbacks += any(attempt.device != receipt.device for attempt in attempts)
+        self.host_operations += len(receipt.host_operations)
+        self.bytes_to_device += receipt.bytes_to_device
+        self.bytes_to_host += receipt.bytes_to_host
+        self.bytes_skipped += receipt.bytes_skipped
+        if receipt.driver is not None:
+            self.compilations += receipt.driver.compilations
+        if receipt.predicted_seconds is not None:
+            self.predicted_seconds += receipt.predicted_seconds
+            self.seconds_of_predicted += receipt.seconds
+
+    def add_error(self, name: str) -> None:
+        known = name if name in self.errors or len(self.errors) < MOST_ERRORS else OTHER
+        self.errors[known] = self.errors.get(known, 0) + 1
+
+    def summary(self, function: str, device: str, now: int) -> CallStatistics:
+        lately = Sketch()
+        for number, sketch in self.parts:
+            if now - PARTS < number <= now:
+                lately.merge(sketch)
+        return CallStatistics(
+            function=function,
+            device=device,
+            calls=self.calls,
+            errors=dict(self.errors),
+            fallbacks=self.fallbacks,
+            host_operations=self.host_operations,
+            bytes_to_device=self.bytes_to_device,
+            bytes_to_host=self.bytes_to_host,
+            bytes_skipped=self.bytes_skipped,
+            compilations=self.compilations,
+            phases=dict(self.phases),
+            predicted_seconds=self.predicted_seconds,
+            seconds_of_predicted=self.seconds_of_predicted,
+            seconds=_quantiles(self.sketch),
+            lately=_quantiles(lately),
+        )
+
+
+#: What is folded: a receipt, what one is made from, or a call that raised; each with when it ended.
+Seen = Receipt | Note | Ended
+
+
+class Statistics:
+    """Folds what calls leave behind. For one thread at a time."""
+
+    def __init__(self, begin: float) -> None:
+        self._begin = begin
+        self._series: dict[tuple[str, str], _Series] = {}
+        self._functions: set[str] = set()
+
+    def add(self, seen: Sequence[Seen], now: float) -> None:
+        """They have ended by now, and after the last time that this was called."""
+        times: dict[tuple[str, str], list[float]] = {}
+        for one in seen:
+            if isinstance(one, Receipt):
+                key = self._key(one.task, one.device)
+                self._of(key).add_receipt(one)
+                seconds = one.seconds
+            elif isinstance(one, Ended):
+                key = self._key(one.function, one.device)
+                series = self._of(key)
+                series.add_error(one.error)
+                series.phases["run"] += one.seconds
+                seconds = one.seconds
+            else:
+                said, begin, ready, end = one
+                key = self._key(said.task, "numpy")
+                series = self._of(key)
+                series.phases["plan"] += ready - begin
+                series.phases["run"] += end - ready
+                seconds = end - begin
+                if said.predicted is not None:
+                    series.predicted_seconds += said.predicted
+                    series.seconds_of_predicted += seconds
+            times.setdefault(key, []).append(seconds)
+        part = self._part(now)
+        for key, each in times.items():
+            series, values = self._series[key], np.asarray(each)
+            series.calls += len(each)
+            series.sketch.add(values)
+            series.part(part).add(values)
+
+    def summary(self, now: float) -> Summary:
+        part = self._part(now)
+        calls = [series.summary(*key, part) for key, series in self._series.items()]
+        calls.sort(key=lambda each: -each.seconds.total)
+        return Summary(seconds=now - self._begin, calls=tuple(calls))
+
+    def _part(self, now: float) -> int:
+        return int((now - self._begin) // PART_SECONDS)
+
+    def _key(self, function: str, device: str) -> tuple[str, str]:
+        if function not in self._functions:
+            if len(self._functions) >= MOST_FUNCTIONS:
+                return OTHER, device
+            self._functions.add(function)
+        return function, device
+
+    def _of(self, key: tuple[str, str]) -> _Series:
+        found = self._series.get(key)
+        if found is None:
+            found = self._series[key] = _Series()
+        return found
+
+
+def _quantiles(sketch: Sketch) -> Quantiles:
+    return Quantiles(
+        count=sketch.count,
+        total=sketch.total,
+        p50=sketch.quantile(0.5),
+        p90=sketch.quantile(0.9),
+        p99=sketch.quantile(0.99),
+        most=sketch.most,
+    )
