@@ -22,6 +22,9 @@
     ├── InvalidTransition           an event that is impossible in the task's state: a bug in anygpu
     ├── Unsupported                 the device lacks an operation or a dtype
     │   └── CannotCompile           its compiler rejected the generated kernels
+    ├── ClusterError                a cluster cannot be used; `address` is where it was looked for
+    │   ├── ClusterUnreachable      nothing answered there               (also a ConnectionError)
+    │   └── InsecureCluster         it lets everyone run code, and insecure=True is not set (also a PermissionError)
     ├── MissingExtra                an optional library is not installed (also an ImportError)
     ├── ValueNeeded                 a function needs a concrete value while it is traced (also a TypeError)
     ├── NotRecordable               a function cannot be traced, so no device can run it (also a TypeError)
@@ -331,6 +334,39 @@ class CannotCompile(Unsupported):
         )
         self.what = "compiler that takes the program"
         self.device = device
+
+
+class ClusterError(AnyGPUError):
+    """A cluster cannot be used."""
+
+    address: str
+
+    def __init__(self, message: str, *, address: str) -> None:
+        super().__init__(message)
+        self.address = address
+
+
+class ClusterUnreachable(ClusterError, ConnectionError):
+    """Nothing answered at the cluster's address."""
+
+    def __init__(self, address: str, *, detail: str = "") -> None:
+        super().__init__(
+            f"no Ray cluster answered at {address}{_clause(detail)}. Start one there, or correct the address; "
+            f"`anygpu fleet doctor --address {address}` shows what can be seen from here.",
+            address=address,
+        )
+
+
+class InsecureCluster(ClusterError, PermissionError):
+    """The cluster lets everyone who can reach it run any code, and the caller did not set insecure=True."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"the Ray cluster at {address} demands no token: whoever can reach it can run any code on every node. "
+            "Restart each of its nodes with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN_PATH in its environment "
+            "(`anygpu fleet template` writes files that do so), or pass insecure=True if the network is all yours.",
+            address=address,
+        )
 
 
 class MissingExtra(AnyGPUError, ImportError):
