@@ -132,6 +132,8 @@ def test_messages_say_what_to_do(error: AnyGPUError) -> None:
         "Pass copy",
         "Open it again",
         "Save or download",
+        "Start one there",
+        "Restart each",
     )
     assert any(instruction in words for instruction in instructions), words
 

@@ -358,13 +358,14 @@ class ClusterUnreachable(ClusterError, ConnectionError):
 
 
 class InsecureCluster(ClusterError, PermissionError):
-    """The cluster lets everyone who can reach it run any code, and the caller did not set insecure=True."""
+    """The cluster lets everyone who can reach it run any code, or may do so, and the caller did not set insecure=True."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, unknown: str = "") -> None:
+        what = f"may demand no token ({unknown})" if unknown else "demands no token"
         super().__init__(
-            f"the Ray cluster at {address} demands no token: whoever can reach it can run any code on every node. "
-            "Restart each of its nodes with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN_PATH in its environment "
-            "(`anygpu fleet template` writes files that do so), or pass insecure=True if the network is all yours.",
+            f"the Ray cluster at {address} {what}: whoever can reach it can run any code on every node. Restart each of "
+            "its nodes with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN_PATH in its environment (`anygpu fleet "
+            "template` writes files that do so), or pass insecure=True if the network is all yours.",
             address=address,
         )
 

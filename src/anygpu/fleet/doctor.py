@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import msgspec
 
-from anygpu.fleet.node_facts import NodesSeen, Software, observe_nodes, software
+from anygpu.fleet.node_facts import NodeFacts, NodesSeen, Software, observe_nodes, software
 from anygpu.fleet.security import Access, access_findings, driver_variables, private_file
 from anygpu.hardware.diagnosis_context import Finding, Severity, together
 from anygpu.units import readable_bytes, readable_seconds
@@ -194,62 +195,66 @@ def clocks_differ(facts: FleetFacts) -> Iterator[Finding]:
 
 
 def object_store_too_small(facts: FleetFacts) -> Iterator[Finding]:
-    for node in facts.nodes.nodes:
-        shared = node.shared_memory
-        if shared is not None and shared < node.object_store:
-            wanted = f"{-(-node.object_store * 11 // 10 >> 30)}g"
-            yield Finding(
-                code="object_store_on_disk",
-                severity="problem",
-                title=f"The object store of {node.name} does not fit into /dev/shm.",
-                cause=f"It has {readable_bytes(node.object_store)} and /dev/shm {readable_bytes(shared)}, so Ray keeps "
-                "arrays in files on a disk, which is many times slower.",
-                fix=(
-                    f"docker run --shm-size={wanted} …   (compose: shm_size: {wanted})"
-                    if node.container
-                    else f"sudo mount -o remount,size={wanted} /dev/shm",
-                    "Kubernetes: an emptyDir with medium: Memory at /dev/shm, as `anygpu fleet template kuberay` writes it",
-                )[: 2 if node.container else 1],
-                about=node.name,
-            )
-        elif 0 < node.object_store < _SMALL_STORE:
-            yield Finding(
-                code="object_store_small",
-                severity="advice",
-                title=f"The object store of {node.name} has only {readable_bytes(node.object_store)}.",
-                cause="Arrays over 8 MB travel through it; what does not fit is written to disk.",
-                fix=("ray start --object-store-memory=2000000000 …   (or more memory and /dev/shm for the container)",),
-                about=node.name,
-            )
+    on_disk = [node for node in facts.nodes.nodes if (node.shared_memory or node.object_store) < node.object_store]
+    for (store, shared, container), names in _alike(on_disk, lambda n: (n.object_store, n.shared_memory, n.container)):
+        wanted = f"{-(-store * 11 // 10 >> 30)}g"
+        in_container = (
+            f"docker run --shm-size={wanted} …   (compose: shm_size: {wanted})",
+            "Kubernetes: an emptyDir with medium: Memory at /dev/shm, as `anygpu fleet template kuberay` writes it",
+        )
+        yield Finding(
+            code="object_store_on_disk",
+            severity="problem",
+            title=f"The object store of {names} does not fit into /dev/shm.",
+            cause=f"It has {readable_bytes(store)} and /dev/shm {readable_bytes(shared or 0)}, so Ray keeps arrays in "
+            "files on a disk, which is many times slower.",
+            fix=in_container if container else (f"sudo mount -o remount,size={wanted} /dev/shm   (on {names})",),
+            about=names,
+        )
+    # No arrays travel through the store of a head that does no work.
+    small = [node for node in facts.nodes.nodes if not node.head and 0 < node.object_store < _SMALL_STORE]
+    for store, names in _alike(small, lambda node: node.object_store):
+        yield Finding(
+            code="object_store_small",
+            severity="advice",
+            title=f"The object store of {names} has only {readable_bytes(store)}.",
+            cause="Arrays over 8 MB travel through it; what does not fit is written to disk.",
+            fix=("ray start --object-store-memory=2000000000 …   (or more memory and /dev/shm for the container)",),
+            about=names,
+        )
 
 
 def files_of_nodes(facts: FleetFacts) -> Iterator[Finding]:
-    for node in facts.nodes.nodes:
-        if node.token_file is not None:
-            yield from private_file(node.token_file, code="token_readable", what="token", on=node.name)
-        if node.folder is not None and node.folder.writable_by_others:
+    tokens = [node for node in facts.nodes.nodes if node.token_file is not None]
+    for file, names in _alike(tokens, lambda node: node.token_file):
+        if file is not None:
+            yield from private_file(file, code="token_readable", what="token", on=names)
+    # A container has one user.
+    folders = [each for each in facts.nodes.nodes if each.folder is not None and not each.container]
+    for folder, names in _alike(folders, lambda node: node.folder):
+        if folder is not None and folder.writable_by_others:
             yield Finding(
                 code="folder_writable",
                 severity="advice",
-                title=f"Other users of {node.name} can write to Ray's folder.",
-                cause=f"{node.folder.path} has mode {node.folder.mode:04o}, as Ray makes it. They can replace its "
-                "sockets and change its logs.",
-                fix=(f"chmod 700 {node.folder.path}   (on {node.name}; or --temp-dir below a folder of mode 0700)",),
-                about=node.name,
+                title=f"Other users of {names} can write to Ray's folder.",
+                cause=f"{folder.path} has mode {folder.mode:04o}, as Ray makes it. They can replace its sockets and "
+                "change its logs.",
+                fix=(f"chmod 700 {folder.path}   (on {names}; or --temp-dir below a folder of mode 0700)",),
+                about=names,
             )
 
 
 def open_ports(facts: FleetFacts) -> Iterator[Finding]:
-    """Ports that other machines can reach. With a token only the metrics answer to everyone."""
+    """Ports that other machines can reach. Where a token is demanded, only the metrics answer to everyone."""
+    demanded = facts.access.demands_token
     for node in facts.nodes.nodes:
-        demanded = facts.access.demands_token
         ports = {name: port for name, port in node.ports.items() if not demanded or name == "metrics"}
         if not ports:
             continue
         listed = ", ".join(f"{name} {port}" for name, port in ports.items())
         yield Finding(
-            code="open_ports" if not demanded else "metrics_open",
-            severity="note" if demanded or not facts.access.beyond_loopback else "problem",
+            code="metrics_open" if demanded else "open_ports",
+            severity="note" if demanded else "problem",
             title=f"{node.name} answers everyone who can reach it: {listed}.",
             cause="Ray asks for no token at the metrics port: names of functions and actors can be read there."
             if demanded
@@ -257,6 +262,18 @@ def open_ports(facts: FleetFacts) -> Iterator[Finding]:
             fix=(_firewall(sorted(ports.values())),),
             about=node.name,
         )
+
+
+_Fact = TypeVar("_Fact")
+
+
+def _alike(nodes: Iterable[NodeFacts], fact: Callable[[NodeFacts], _Fact]) -> Iterator[tuple[_Fact, str]]:
+    """Each fact once, with the names of the nodes that share it: a hundred equal nodes are one finding."""
+    names: dict[bytes, tuple[_Fact, list[str]]] = {}
+    for node in nodes:
+        names.setdefault(msgspec.json.encode(fact(node)), (fact(node), []))[1].append(node.name)
+    for value, of in names.values():
+        yield value, together(of)
 
 
 def _firewall(ports: Iterable[int]) -> str:

@@ -78,7 +78,7 @@ def refusal(access: Access, *, insecure: bool = False) -> ClusterError | None:
         return ClusterUnreachable(access.address, detail=access.unknown)
     if insecure or access.demands_token or not access.beyond_loopback:
         return None
-    return InsecureCluster(access.address)
+    return InsecureCluster(access.address, unknown=access.unknown if access.demands_token is None else "")
 
 
 def check_access(

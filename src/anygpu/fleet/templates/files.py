@@ -12,6 +12,7 @@ from anygpu.errors import InvalidOption
 from anygpu.fleet.templates.options import (
     KUBERNETES_RESOURCES,
     LAST_PORT,
+    METRICS_PORTS,
     RAY_VERSION,
     TemplateOptions,
     Vendor,
@@ -65,7 +66,10 @@ def compose_files(options: TemplateOptions) -> dict[str, str]:
 def systemd_files(options: TemplateOptions) -> dict[str, str]:
     values = _values(options)
     common = render("systemd/common.service", values)
-    on_the_head = values | {"ports": " ".join(port_flags(options.port, head=True))}
+    on_the_head = values | {
+        "ports": " ".join(port_flags(options.port, head=True)),
+        "metrics": " ".join(f"{name}={options.port + offset}" for name, offset in METRICS_PORTS.items()),
+    }
     on_a_worker = values | {
         "ports": " ".join(port_flags(options.port, head=False)),
         "gpus": 0 if options.vendors == ("cpu",) else options.gpus,

@@ -100,6 +100,8 @@ PORTS = {
     "min-worker-port": 21,
     "max-worker-port": 220,
 }
+#: The metrics of the head's own processes, which are set by variables.
+METRICS_PORTS = {"AUTOSCALER_METRIC_PORT": 9, "DASHBOARD_METRIC_PORT": 10}
 #: These belong to the head only.
 HEAD_PORTS = ("port", "ray-client-server-port", "dashboard-port")
 LAST_PORT = 220
