@@ -9,7 +9,7 @@ from anygpu import errors
 from anygpu.errors import (
     AnyGPUError,
     CannotCompile,
-    ClusterUnreachable,
+    ClusterUnavailable,
     CopyNeeded,
     DeadlineExceeded,
     DeviceHung,
@@ -59,8 +59,8 @@ EXAMPLES: list[AnyGPUError] = [
     InvalidTransition("score", "Finished", "queued", ["it was submitted"]),
     Unsupported("float64", "webgpu:0"),
     CannotCompile("webgpu:0", "the kernel sum_0 does not compile"),
-    ClusterUnreachable("node-1:6379", detail="connection refused"),
-    InsecureCluster("node-1:6379"),
+    ClusterUnavailable("node-1:6379", detail="connection refused"),
+    InsecureCluster("node-1:6379", "it demands no token.", "Restart each of its nodes with a token."),
     MissingExtra("pyopencl", "opencl"),
     ValueNeeded("a.py:3"),
     NotRecordable("score", "it needs a concrete value"),
@@ -132,7 +132,7 @@ def test_messages_say_what_to_do(error: AnyGPUError) -> None:
         "Pass copy",
         "Open it again",
         "Save or download",
-        "Start one there",
+        "Check that it runs",
         "Restart each",
     )
     assert any(instruction in words for instruction in instructions), words

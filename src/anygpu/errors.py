@@ -13,6 +13,9 @@
     │   ├── OutOfMemory             it would fit, but not now
     │   └── OverBudget              it would fit, but exceeds the budget that anygpu was given
     ├── DeadlineExceeded            the caller's time ran out            (also a TimeoutError)
+    ├── ClusterError                something is wrong with a cluster of machines
+    │   ├── ClusterUnavailable      it cannot be reached                 (also a ConnectionError)
+    │   └── InsecureCluster         it was not used, because anybody could run code there
     ├── Overloaded                  the runtime rejected the task before running any of it
     │   ├── QueueFull               the queue is full
     │   └── QuotaExceeded           the tenant has reached its quota of tasks or bytes
@@ -22,9 +25,6 @@
     ├── InvalidTransition           an event that is impossible in the task's state: a bug in anygpu
     ├── Unsupported                 the device lacks an operation or a dtype
     │   └── CannotCompile           its compiler rejected the generated kernels
-    ├── ClusterError                a cluster cannot be used; `address` is where it was looked for
-    │   ├── ClusterUnreachable      nothing answered there               (also a ConnectionError)
-    │   └── InsecureCluster         it lets everyone run code, and insecure=True is not set (also a PermissionError)
     ├── MissingExtra                an optional library is not installed (also an ImportError)
     ├── ValueNeeded                 a function needs a concrete value while it is traced (also a TypeError)
     ├── NotRecordable               a function cannot be traced, so no device can run it (also a TypeError)
@@ -226,6 +226,35 @@ class DeadlineExceeded(AnyGPUError, TimeoutError):
         super().__init__(f"{what} did not finish within {seconds:g} s.{after} Allow more time, or send less work.")
 
 
+class ClusterError(AnyGPUError):
+    """Something is wrong with a cluster of machines."""
+
+    address: str
+
+    def __init__(self, address: str, message: str) -> None:
+        self.address = address
+        super().__init__(message)
+
+
+class ClusterUnavailable(ClusterError, ConnectionError):
+    """The cluster cannot be reached, or is gone."""
+
+    def __init__(self, address: str, *, detail: str = "") -> None:
+        super().__init__(
+            address,
+            f"no Ray cluster can be reached at {address}{_clause(detail)}. Check that it runs (`ray status`), that "
+            "this machine is one of its nodes (`ray start --address=...`), and that both have the same versions of "
+            "Ray and Python.",
+        )
+
+
+class InsecureCluster(ClusterError):
+    """The cluster was not used: whoever can reach it could run any code there."""
+
+    def __init__(self, address: str, why: str, fix: str) -> None:
+        super().__init__(address, f"the Ray cluster at {address} is not safe to use: {why} {fix}")
+
+
 class Overloaded(AnyGPUError):
     """The runtime rejected the task. None of it ran, so it can be submitted again later."""
 
@@ -334,40 +363,6 @@ class CannotCompile(Unsupported):
         )
         self.what = "compiler that takes the program"
         self.device = device
-
-
-class ClusterError(AnyGPUError):
-    """A cluster cannot be used."""
-
-    address: str
-
-    def __init__(self, message: str, *, address: str) -> None:
-        super().__init__(message)
-        self.address = address
-
-
-class ClusterUnreachable(ClusterError, ConnectionError):
-    """Nothing answered at the cluster's address."""
-
-    def __init__(self, address: str, *, detail: str = "") -> None:
-        super().__init__(
-            f"no Ray cluster answered at {address}{_clause(detail)}. Start one there, or correct the address; "
-            f"`anygpu fleet doctor --address {address}` shows what can be seen from here.",
-            address=address,
-        )
-
-
-class InsecureCluster(ClusterError, PermissionError):
-    """The cluster lets everyone who can reach it run any code, or may do so, and the caller did not set insecure=True."""
-
-    def __init__(self, address: str, *, unknown: str = "") -> None:
-        what = f"may demand no token ({unknown})" if unknown else "demands no token"
-        super().__init__(
-            f"the Ray cluster at {address} {what}: whoever can reach it can run any code on every node. Restart each of "
-            "its nodes with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN_PATH in its environment (`anygpu fleet "
-            "template` writes files that do so), or pass insecure=True if the network is all yours.",
-            address=address,
-        )
 
 
 class MissingExtra(AnyGPUError, ImportError):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def running_head(*, with_token: bool) -> Iterator[Head]:
     # Short, because the names of sockets are below it and may have 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="ag-", dir="/tmp"))
     first = free_ports()
-    options = TemplateOptions(token="0123456789abcdef" * 4, port=first, vendors=("cpu",))
+    options = TemplateOptions(token="0123456789abcdef" * 4, tenant_token="t" * 32, port=first, vendors=("cpu",))
     unit = systemd_files(options)["anygpu-head.service"]
     token_file = folder / "ray_token"
     token_file.touch(mode=0o600)
@@ -52,7 +52,12 @@ def running_head(*, with_token: bool) -> Iterator[Head]:
     if not with_token:
         variables["RAY_AUTH_MODE"] = "disabled"
     process = subprocess.Popen(
-        command, env=plain | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        env=plain | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     try:
         said = _until_started(process)
@@ -113,7 +118,5 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.communicate(timeout=30)
     finally:
         # What is left of its session is ours too.
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass

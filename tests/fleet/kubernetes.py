@@ -1,7 +1,7 @@
 """Strict checks of Kubernetes' objects: of their form, and of what they say of each other.
 
-The form of a RayCluster is KubeRay's own definition, made strict (`kuberay_schema.json`, by `scripts/kuberay-schema`). It
-contains whole pods, services and network rules, and so gives the form of the other kinds as well.
+The form of a RayCluster is KubeRay's own definition, made strict (`kuberay_schema.json`, by `scripts/kuberay-schema`).
+It contains whole pods, services and network rules, and so gives the form of the other kinds as well.
 """
 
 from __future__ import annotations
@@ -110,10 +110,12 @@ def pods(document: Object) -> Iterator[tuple[str, Object]]:
 
 
 def reference_errors(documents: list[Object]) -> Iterator[str]:
-    """What the objects say of each other and is not so: selectors without pods, secrets and volumes that are not there."""
+    """What the objects say of each other and is not so: selectors without pods, missing secrets and volumes."""
     templates = [pod for document in documents for pod in pods(document)]
     labels = [template["metadata"]["labels"] for _, template in templates]
-    secrets = {(each["metadata"]["name"], key) for each in documents if each["kind"] == "Secret" for key in each["stringData"]}
+    secrets = {
+        (each["metadata"]["name"], key) for each in documents if each["kind"] == "Secret" for key in each["stringData"]
+    }
     for document in documents:
         kind, spec = document["kind"], document.get("spec", {})
         selector = {
@@ -133,6 +135,9 @@ def reference_errors(documents: list[Object]) -> Iterator[str]:
 
 def _pod_errors(name: str, spec: Object, secrets: set[tuple[str, str]]) -> Iterator[str]:
     volumes = {volume["name"] for volume in spec.get("volumes", [])}
+    for volume in spec.get("volumes", []):
+        if "secret" in volume and volume["secret"]["secretName"] not in {name for name, _ in secrets}:
+            yield f"{name}: there is no secret {volume['secret']['secretName']!r}"
     for container in spec["containers"]:
         for mount in container.get("volumeMounts", []):
             if mount["name"] not in volumes:
@@ -155,5 +160,7 @@ def _pod_errors(name: str, spec: Object, secrets: set[tuple[str, str]]) -> Itera
 def _selects(selector: Object, labels: dict[str, str]) -> bool:
     exact = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
     return exact and all(
-        labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", []) if each["operator"] == "In"
+        labels.get(each["key"]) in each["values"]
+        for each in selector.get("matchExpressions", [])
+        if each["operator"] == "In"
     )

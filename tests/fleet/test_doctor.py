@@ -72,6 +72,12 @@ FAULTS: list[tuple[FleetFacts, str, str, str]] = [
         "ray status",
     ),
     (
+        facts(nodes=NodesSeen(problem="no process here", not_a_node=True)),
+        "not_a_node",
+        "problem",
+        "ray start --address=node-1:6379 --num-cpus=0",
+    ),
+    (
         facts(nodes=NodesSeen(problem="Version mismatch: The cluster was started with: Ray: 2.59.0 Python: 3.12.4")),
         "versions_refused",
         "problem",
@@ -200,8 +206,9 @@ class TestWithToken:
 
     def test_it_is_not_refused(self, guarded: Head) -> None:
         environment = guarded.environment | {"RAY_AUTH_TOKEN_PATH": str(guarded.token_file), "RAY_AUTH_MODE": "token"}
-        findings = check_access(guarded.address, dashboard=guarded.dashboard, environment=environment)
-        assert [finding.code for finding in findings if finding.severity == "problem"] == []
+        admission = check_access(guarded.address, dashboard=guarded.dashboard, environment=environment)
+        assert [finding.code for finding in admission.findings if finding.severity == "problem"] == []
+        assert (admission.address, admission.variables) == (guarded.address, {"RAY_AUTH_MODE": "token"})
 
     def test_a_wrong_token_is_told(self, guarded: Head) -> None:
         environment = guarded.environment | {"RAY_AUTH_TOKEN": "f" * 64}
@@ -241,10 +248,11 @@ class TestWithoutToken:
             check_access(unguarded.address, dashboard=unguarded.dashboard, environment=unguarded.environment)
 
     def test_unless_the_caller_says_so(self, unguarded: Head) -> None:
-        findings = check_access(
+        admission = check_access(
             unguarded.address, dashboard=unguarded.dashboard, environment=unguarded.environment, insecure=True
         )
-        assert "no_token_demanded" in {finding.code for finding in findings}
+        assert "no_token_demanded" in {finding.code for finding in admission.findings}
+        assert admission.variables == {}
 
     def test_jobs_of_strangers_are_accepted(self, unguarded: Head) -> None:
         assert submit_job(unguarded, "true") == 200, "otherwise the refusal above would prove nothing"

@@ -12,11 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anygpu.errors import ClusterUnreachable, InsecureCluster, InvalidOption
+from anygpu.errors import ClusterUnavailable, InsecureCluster, InvalidOption
 from anygpu.fleet.access import find_address, observe_access, reachable_from_outside, split_address
 from anygpu.fleet.security import Access, FileMode, Token, access_findings, check_access, driver_variables, refusal
 
-TOKEN = Token(source="file", path="/home/me/.ray/auth_token", file=FileMode(path="/home/me/.ray/auth_token", mode=0o600))
+TOKEN = Token(
+    source="file", path="/home/me/.ray/auth_token", file=FileMode(path="/home/me/.ray/auth_token", mode=0o600)
+)
 #: A cluster with which nothing is wrong.
 GOOD = Access(
     address="node-1:6379",
@@ -70,7 +72,7 @@ class TestRefusal:
 
     def test_insecure_does_not_help_where_nothing_answers(self) -> None:
         error = refusal(but(answered=False, demands_token=None, unknown="connection refused"), insecure=True)
-        assert isinstance(error, ClusterUnreachable)
+        assert isinstance(error, ClusterUnavailable)
         assert "connection refused" in str(error)
 
     def test_a_driver_is_told_to_send_the_token(self) -> None:
@@ -244,8 +246,12 @@ class TestObserving:
         assert access.dashboard_beyond_loopback is (None if demands is None else False)
 
     def test_another_cluster_s_dashboard_says_nothing(self, closed_port: int, tmp_path: Path) -> None:
-        with pytest.raises(ClusterUnreachable, match="no Ray cluster answered"):
+        with pytest.raises(ClusterUnavailable, match="no Ray cluster can be reached"):
             check_access(f"127.0.0.1:{closed_port}", environment={"HOME": str(tmp_path)}, timeout=2.0)
+
+    def test_auto_without_a_cluster(self, tmp_path: Path) -> None:
+        with pytest.raises(ClusterUnavailable, match="none was started on this machine"):
+            check_access("auto", environment={"RAY_TMPDIR": str(tmp_path)})
 
     def test_no_url(self) -> None:
         with pytest.raises(InvalidOption, match="is not the address of a dashboard"):

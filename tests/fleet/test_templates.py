@@ -1,4 +1,4 @@
-"""The files that deploy a cluster: they parse, have the right form, agree with each other, and keep the token to themselves."""
+"""The files that deploy a cluster: they parse, have the right form, agree with each other, and keep tokens closed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,19 @@ from anygpu.fleet.templates.options import LAST_PORT, PORTS, VENDORS, TemplateOp
 from anygpu.fleet.templates.rendering import render
 from tests.fleet.kubernetes import form_errors, pods, reference_errors
 
-TOKEN = "0123456789abcdef" * 4
+TOKEN, TENANT_TOKEN = "0123456789abcdef" * 4, "fedcba9876543210" * 4
 #: Every vendor alone, all together, with and without spot machines.
 CHOICES = [
-    TemplateOptions(token=TOKEN, vendors=vendors, spot=spot, gpus=2, min_workers=1, name="farm", namespace="team-a")
+    TemplateOptions(
+        token=TOKEN,
+        tenant_token=TENANT_TOKEN,
+        vendors=vendors,
+        spot=spot,
+        gpus=2,
+        min_workers=1,
+        name="farm",
+        namespace="team-a",
+    )
     for vendors, spot in itertools.product([*((each,) for each in VENDORS), VENDORS], [False, True])
 ]
 ALL = CHOICES[-1]
@@ -73,7 +82,9 @@ class TestKubeRay:
                 assert {"/tmp"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
 
     def test_each_vendor_has_its_resource(self, options: TemplateOptions) -> None:
-        groups = {each["groupName"]: each for each in of_kind(documents(options), "RayCluster")["spec"]["workerGroupSpecs"]}
+        groups = {
+            each["groupName"]: each for each in of_kind(documents(options), "RayCluster")["spec"]["workerGroupSpecs"]
+        }
         wanted = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
         assert set(groups) == {f"{v}{s}" for v in options.vendors for s in (["", "-spot"] if options.spot else [""])}
         for name, group in groups.items():
@@ -117,10 +128,16 @@ _CONTAINER = f"{_WORKER}.template.spec.containers.0"
 
 #: Mistakes that people make, and what is said about each.
 MISTAKES: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
-    "a misspelt field": (_set("RayCluster.spec.enableInTreeAutoScaling", True), "'enableInTreeAutoScaling' was unexpected"),
+    "a misspelt field": (
+        _set("RayCluster.spec.enableInTreeAutoScaling", True),
+        "'enableInTreeAutoScaling' was unexpected",
+    ),
     "a misspelt field of a container": (_set(f"{_CONTAINER}.securitycontext", {}), "'securitycontext' was unexpected"),
     "text for a number": (_set(f"{_WORKER}.replicas", "1"), "'1' is not of type 'integer'"),
-    "a number for text": (_set("RayCluster.spec.headGroupSpec.rayStartParams.num-cpus", 0), "0 is not of type 'string'"),
+    "a number for text": (
+        _set("RayCluster.spec.headGroupSpec.rayStartParams.num-cpus", 0),
+        "0 is not of type 'string'",
+    ),
     "a required field is missing": (_set(f"{_WORKER}.maxReplicas", None), "'maxReplicas' is a required property"),
     "an unknown mode": (_set("RayCluster.spec.authOptions.mode", "tokens"), "'tokens' is not one of"),
     "no quantity": (_set(f"{_CONTAINER}.resources.limits.memory", "16 GB"), "'16 GB' is not valid"),
@@ -133,11 +150,18 @@ MISTAKES: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
         "'httpget' was unexpected",
     ),
     "a service without ports": (_set("Service.spec.ports.0.port", None), "'port' is a required property"),
-    "a secret that is not there": (_set("RayCluster.spec.authOptions.secretName", "farm-tokn"), "no secret 'farm-tokn'"),
+    "a secret that is not there": (
+        _set("RayCluster.spec.authOptions.secretName", "farm-tokn"),
+        "no secret 'farm-tokn'",
+    ),
     "a key that is not there": (_set("Secret.stringData", {"token": TOKEN}), "with the key auth_token"),
     "a policy for no pod": (_set("NetworkPolicy.spec.podSelector", {"matchLabels": {"app": "rays"}}), "matches no pod"),
     "a volume that is not there": (_set(f"{_WORKER}.template.spec.volumes", []), "no volume 'tmp'"),
     "cards that are not requested": (_set(f"{_CONTAINER}.resources.requests.nvidia~com/gpu", "1"), "must be requested"),
+    "a secret to mount that is not there": (
+        _set("Deployment.spec.template.spec.volumes.2.secret.secretName", "tenant"),
+        "no secret 'tenant'",
+    ),
     "a probe of no port": (_set("Deployment.spec.template.spec.containers.0.ports.0.name", "web"), "a port 'http'"),
 }
 
@@ -152,10 +176,10 @@ class TestMistakesAreFound:
 
 
 #: What a service may have, and may say, as the Compose Specification names it; only what we use.
-SERVICE_KEYS = set(
-    "image user environment secrets networks init read_only tmpfs cap_drop security_opt ulimits restart stop_grace_period "
-    "command mem_limit shm_size healthcheck deploy devices group_add depends_on ports".split()
-)
+SERVICE_KEYS = """
+image user environment secrets networks init read_only tmpfs cap_drop security_opt ulimits restart stop_grace_period
+command mem_limit shm_size healthcheck deploy devices group_add depends_on ports
+"""
 
 
 class TestCompose:
@@ -167,10 +191,10 @@ class TestCompose:
 
     def test_every_service_is_closed(self, compose: dict[str, Any]) -> None:
         for name, service in compose["services"].items():
-            assert set(service) <= SERVICE_KEYS
+            assert set(service) <= set(SERVICE_KEYS.split())
             assert service["environment"]["RAY_AUTH_MODE"] == "token"
             assert service["environment"]["RAY_AUTH_TOKEN_PATH"] == "/run/secrets/ray_token"
-            assert service["secrets"] == ["ray_token"]
+            assert service["secrets"] == (["ray_token", "tenants"] if name == "serve" else ["ray_token"])
             assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
             assert service["security_opt"] == ["no-new-privileges:true"]
             assert set(service["networks"]) <= set(compose["networks"])
@@ -179,11 +203,11 @@ class TestCompose:
             # Only the endpoint is seen from outside, and only from this machine.
             assert service.get("ports", []) == (["127.0.0.1:8000:8000"] if name == "serve" else [])
         assert compose["networks"]["inside"] == {"internal": True}
-        assert compose["secrets"] == {"ray_token": {"file": "./auth_token"}}
+        assert compose["secrets"] == {"ray_token": {"file": "./auth_token"}, "tenants": {"file": "./tenants"}}
 
     def test_the_object_store_fits_into_shared_memory(self, compose: dict[str, Any]) -> None:
         for service in compose["services"].values():
-            for argument in service["command"]:
+            for argument in " ".join(service["command"]).split():
                 if argument.startswith("--object-store-memory="):
                     assert int(argument.partition("=")[2]) < int(service["shm_size"].removesuffix("g")) << 30
 
@@ -199,11 +223,13 @@ class TestCompose:
 #: Directives of systemd that our units use: a misspelt one is ignored by systemd with a warning that nobody reads.
 DIRECTIVES = {
     "Unit": "Description Documentation Wants After",
-    "Service": "ExecStart Environment LoadCredential User Group CacheDirectory CacheDirectoryMode UMask Restart RestartSec "
-    "KillMode TimeoutStopSec LimitNOFILE OOMPolicy NoNewPrivileges CapabilityBoundingSet AmbientCapabilities ProtectSystem "
-    "ProtectHome PrivateTmp ProtectClock ProtectHostname ProtectKernelLogs ProtectKernelModules ProtectKernelTunables "
-    "ProtectControlGroups ProtectProc RestrictAddressFamilies RestrictNamespaces RestrictRealtime RestrictSUIDSGID "
-    "LockPersonality RemoveIPC SystemCallArchitectures SystemCallFilter PrivateDevices SupplementaryGroups MemoryMax",
+    "Service": """
+        ExecStart Environment LoadCredential User Group CacheDirectory CacheDirectoryMode UMask Restart RestartSec
+        KillMode TimeoutStopSec LimitNOFILE OOMPolicy NoNewPrivileges CapabilityBoundingSet AmbientCapabilities ProtectSystem
+        ProtectHome PrivateTmp ProtectClock ProtectHostname ProtectKernelLogs ProtectKernelModules ProtectKernelTunables
+        ProtectControlGroups ProtectProc RestrictAddressFamilies RestrictNamespaces RestrictRealtime RestrictSUIDSGID
+        LockPersonality RemoveIPC SystemCallArchitectures SystemCallFilter PrivateDevices SupplementaryGroups MemoryMax
+    """,
     "Install": "WantedBy",
 }
 
@@ -211,16 +237,24 @@ DIRECTIVES = {
 class TestSystemd:
     @pytest.mark.parametrize("name", ["head", "worker", "serve"])
     def test_units(self, name: str) -> None:
-        unit = configparser.RawConfigParser(strict=False, interpolation=None, delimiters=("=",), comment_prefixes=("#",))
+        unit = configparser.RawConfigParser(
+            strict=False, interpolation=None, delimiters=("=",), comment_prefixes=("#",)
+        )
         unit.optionxform = str  # type: ignore[assignment, method-assign]
-        unit.read_string(systemd_files(ALL)[f"farm-{name}.service"])
+        text = systemd_files(ALL)[f"farm-{name}.service"]
+        unit.read_string(text)
         assert set(unit.sections()) == set(DIRECTIVES)
         for section, known in DIRECTIVES.items():
             assert set(unit[section]) <= set(known.split())
         service = unit["Service"]
         assert service["LoadCredential"] == "ray_token:/etc/anygpu/auth_token"
+        assert ("LoadCredential=tenants:/etc/anygpu/tenants" in text) is (name == "serve")
         assert service["NoNewPrivileges"] == service["ProtectHome"] == service["PrivateTmp"] == "yes"
-        assert (service["ProtectSystem"], service["CacheDirectoryMode"], service["User"]) == ("strict", "0700", "anygpu")
+        assert (service["ProtectSystem"], service["CacheDirectoryMode"], service["User"]) == (
+            "strict",
+            "0700",
+            "anygpu",
+        )
 
     def test_every_unit_demands_the_token(self) -> None:
         for name, text in systemd_files(ALL).items():
@@ -228,7 +262,7 @@ class TestSystemd:
                 assert "\nEnvironment=RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=%d/ray_token\n" in text
 
     def test_ports_are_in_one_range(self) -> None:
-        files = systemd_files(TemplateOptions(token=TOKEN, port=7000))
+        files = systemd_files(TemplateOptions(token=TOKEN, tenant_token=TENANT_TOKEN, port=7000))
         (line,) = (line for line in files["anygpu-head.service"].splitlines() if line.startswith("ExecStart="))
         flags = [word for word in shlex.split(line) if "port=" in word]
         assert flags == port_flags(7000, head=True)
@@ -244,7 +278,7 @@ class TestDockerfiles:
         text = kuberay_files(ALL)[name].replace("\\\n", " ")
         lines = [line for line in text.splitlines() if line and not line.startswith("#")]
         words = [line.split()[0] for line in lines]
-        assert set(words) == {"ARG", "FROM", "RUN", "WORKDIR", "USER", "ENV"}
+        assert set(words) == {"ARG", "FROM", "RUN", "WORKDIR", "COPY", "USER", "ENV"}
         # Kubernetes can tell only from a number that a user is not root.
         assert "USER 1000:1000" in lines
         assert words.index("USER") > max(index for index, word in enumerate(words) if word == "RUN")
@@ -259,13 +293,23 @@ class TestDockerfiles:
         assert first == second == ["ARG PYTHON=3.12", "FROM python:${PYTHON}-slim-bookworm"]
 
 
+class TestEndpoint:
+    @pytest.mark.parametrize("kind", FILES)
+    def test_it_is_python_and_serves_the_function(self, kind: Any) -> None:
+        options = TemplateOptions(token=TOKEN, tenant_token=TENANT_TOKEN, function="shop.models:rank")
+        text = FILES[kind](options)["endpoint.py"]
+        compile(text, "endpoint.py", "exec")
+        assert "from shop.models import rank\n" in text
+        assert '{"rank": rank}' in text
+
+
 class TestToken:
     @pytest.mark.parametrize("kind", FILES)
     def test_it_is_in_one_file_that_is_closed(self, kind: Any, tmp_path: Path) -> None:
         paths = write_files(tmp_path / "out", FILES[kind](ALL))
-        holding = [path for path in paths if TOKEN in path.read_text()]
-        assert len(holding) == 1
-        assert holding[0].name in PRIVATE
+        holding = [path for path in paths if TOKEN in path.read_text() or TENANT_TOKEN in path.read_text()]
+        assert holding == [path for path in paths if path.name in PRIVATE]
+        assert holding
         for path in paths:
             mode = stat.S_IMODE(path.stat().st_mode)
             assert mode & 0o077 == 0 if path in holding else mode & 0o600 == 0o600
@@ -279,8 +323,12 @@ class TestToken:
     def test_it_is_not_shown(self) -> None:
         assert TOKEN not in repr(ALL)
         with pytest.raises(InvalidOption) as refused:
-            TemplateOptions(token="tooshort")
+            TemplateOptions(token="tooshort", tenant_token=TENANT_TOKEN)
         assert "tooshort" not in str(refused.value)
+
+    def test_a_tenant_may_not_run_code(self) -> None:
+        with pytest.raises(InvalidOption, match="must differ"):
+            TemplateOptions(token=TOKEN, tenant_token=TOKEN)
 
 
 class TestOptions:
@@ -308,7 +356,7 @@ class TestOptions:
     )
     def test_what_would_break_a_file_is_refused(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(InvalidOption, match=next(iter(wrong))):
-            TemplateOptions(token=TOKEN, **wrong)
+            TemplateOptions(token=TOKEN, tenant_token=TENANT_TOKEN, **wrong)
 
     def test_a_hole_without_a_value(self) -> None:
         with pytest.raises(KeyError):
@@ -330,7 +378,7 @@ class TestCommand:
         assert (result.returncode, result.stderr) == (0, "")
         written = sorted(path.name for path in (tmp_path / "k").iterdir())
         assert sorted(Path(line.split("   ")[0]).name for line in result.stdout.splitlines()) == written
-        secret = yaml.safe_load((tmp_path / "k" / "token.yaml").read_text())["stringData"]["auth_token"]
+        secret = next(yaml.safe_load_all((tmp_path / "k" / "token.yaml").read_text()))["stringData"]["auth_token"]
         assert len(secret) == 64
         assert secret not in result.stdout
         groups = yaml.safe_load((tmp_path / "k" / "cluster.yaml").read_text())["spec"]["workerGroupSpecs"]

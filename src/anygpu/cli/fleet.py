@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,8 +13,6 @@ from rich.text import Text
 
 from anygpu.cli.show import show_finding
 from anygpu.errors import InvalidOption
-from anygpu.fleet.templates.files import FILES, PRIVATE, Kind, write_files
-from anygpu.fleet.templates.options import VENDORS, TemplateOptions, Vendor
 
 fleet = typer.Typer(help="Examine Ray clusters, and write the files that deploy one.", no_args_is_help=True)
 
@@ -57,58 +55,59 @@ def doctor(
     raise typer.Exit(1 if diagnosis.problems else 0)
 
 
-_DEFAULTS = TemplateOptions(token="0" * 64)
-
-
 @fleet.command()
 def template(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=" or ".join(FILES) + ".")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="kuberay, compose or systemd.")],
     out: Annotated[Path | None, typer.Option("--out", help="The folder to write; anygpu-KIND by default.")] = None,
     vendor: Annotated[
-        list[str] | None, typer.Option("--vendor", help=f"Whose cards: {', '.join(VENDORS)}; several if repeated.")
+        list[str] | None, typer.Option("--vendor", help="Whose cards: nvidia, amd, intel or cpu; several if repeated.")
     ] = None,
-    gpus: Annotated[int, typer.Option("--gpus", help="Cards of one worker.")] = _DEFAULTS.gpus,
-    cpus: Annotated[int, typer.Option("--cpus", help="Processors of one worker.")] = _DEFAULTS.cpus,
-    memory: Annotated[int, typer.Option("--memory", help="GiB of memory of one worker.")] = _DEFAULTS.memory,
-    min_workers: Annotated[int, typer.Option("--min-workers", help="kuberay: never fewer.")] = _DEFAULTS.min_workers,
-    max_workers: Annotated[int, typer.Option("--max-workers", help="kuberay: never more.")] = _DEFAULTS.max_workers,
+    gpus: Annotated[int | None, typer.Option("--gpus", help="Cards of one worker; 1 by default.")] = None,
+    cpus: Annotated[int | None, typer.Option("--cpus", help="Processors of one worker; 4 by default.")] = None,
+    memory: Annotated[int | None, typer.Option("--memory", help="GiB of memory of one worker; 16 by default.")] = None,
+    min_workers: Annotated[int | None, typer.Option("--min-workers", help="kuberay: never fewer than 0.")] = None,
+    max_workers: Annotated[int | None, typer.Option("--max-workers", help="kuberay: never more than 4.")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="kuberay: also use spot machines.")] = False,
-    name: Annotated[str, typer.Option("--name", help="The name of the cluster.")] = _DEFAULTS.name,
-    namespace: Annotated[str, typer.Option("--namespace", help="kuberay: where it goes.")] = _DEFAULTS.namespace,
-    image: Annotated[str, typer.Option("--image", help="kuberay, compose: the image.")] = _DEFAULTS.image,
-    python: Annotated[str, typer.Option("--python", help="kuberay, compose: the images' Python.")] = _DEFAULTS.python,
-    serve: Annotated[
-        str, typer.Option("--serve", metavar="MODULE:FUNCTION", help="What the endpoint serves.")
-    ] = _DEFAULTS.function,
-    head: Annotated[str, typer.Option("--head", help="systemd: the head's host name.")] = _DEFAULTS.head,
-    port: Annotated[int, typer.Option("--port", help="systemd: the first of 221 ports.")] = _DEFAULTS.port,
-    network: Annotated[str, typer.Option("--network", help="systemd: the nodes' network.")] = _DEFAULTS.network,
+    name: Annotated[str | None, typer.Option("--name", help="The cluster's name; anygpu by default.")] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", help="kuberay: anygpu by default.")] = None,
+    image: Annotated[str | None, typer.Option("--image", help="kuberay, compose: the image to build and use.")] = None,
+    python: Annotated[str | None, typer.Option("--python", help="kuberay, compose: the Python of images.")] = None,
+    function: Annotated[
+        str | None, typer.Option("--serve", metavar="MODULE:FUNCTION", help="What the endpoint serves.")
+    ] = None,
+    head: Annotated[str | None, typer.Option("--head", help="systemd: the head's host name.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="systemd: the first of 221 ports; 6379 by default.")
+    ] = None,
+    network: Annotated[str | None, typer.Option("--network", help="systemd: the nodes' network, 10.0.0.0/24.")] = None,
 ) -> None:
     """Write commented files that deploy a cluster with a token: for KubeRay, for compose, or units for systemd.
 
-    The token is generated, and goes into one file that only you can read. Existing files are not overwritten.
+    Tokens are generated, and go into files that only you can read. Existing files are not overwritten.
     """
+    from anygpu.fleet.templates.files import FILES, PRIVATE, write_files
+    from anygpu.fleet.templates.options import TemplateOptions
+
     if kind not in FILES:
         raise InvalidOption(f"{kind!r} is no kind of template; there are {', '.join(FILES)}.")
-    options = TemplateOptions(
-        token=secrets.token_hex(32),
-        name=name,
-        namespace=namespace,
-        image=image,
-        # Whether they are vendors is checked there.
-        vendors=cast("tuple[Vendor, ...]", tuple(vendor or _DEFAULTS.vendors)),
-        gpus=gpus,
-        cpus=cpus,
-        memory=memory,
-        min_workers=min_workers,
-        max_workers=max_workers,
-        spot=spot,
-        function=serve,
-        head=head,
-        port=port,
-        network=network,
-        python=python,
-    )
-    folder = out or Path(f"anygpu-{kind}")
-    for path in write_files(folder, FILES[cast(Kind, kind)](options)):
-        print(f"{path}{'   (the token: mode 0600, do not commit it)' if path.name in PRIVATE else ''}")
+    chosen = {
+        "vendors": tuple(vendor) if vendor else None,
+        "gpus": gpus,
+        "cpus": cpus,
+        "memory": memory,
+        "min_workers": min_workers,
+        "max_workers": max_workers,
+        "spot": spot,
+        "name": name,
+        "namespace": namespace,
+        "image": image,
+        "python": python,
+        "function": function,
+        "head": head,
+        "port": port,
+        "network": network,
+    }
+    given: dict[str, Any] = {option: value for option, value in chosen.items() if value is not None}
+    options = TemplateOptions(token=secrets.token_hex(32), tenant_token=secrets.token_hex(32), **given)
+    for path in write_files(out or Path(f"anygpu-{kind}"), FILES[kind](options)):
+        print(f"{path}{'   (a token: mode 0600, do not commit it)' if path.name in PRIVATE else ''}")

@@ -143,9 +143,7 @@ def _read_token(environment: Mapping[str, str]) -> str:
         return ""
 
 
-def _ask_head(
-    address: str, environment: Mapping[str, str], timeout: float, token: str = ""
-) -> tuple[bool | None, str]:
+def _ask_head(address: str, environment: Mapping[str, str], timeout: float, token: str = "") -> tuple[bool | None, str]:
     """Whether the head refuses this call for its token; None and a reason if it did not say."""
     try:
         import grpc

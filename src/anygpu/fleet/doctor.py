@@ -108,7 +108,17 @@ def ray_missing(facts: FleetFacts) -> Iterator[Finding]:
 
 
 def nodes_not_seen(facts: FleetFacts) -> Iterator[Finding]:
-    if facts.nodes.problem:
+    if facts.nodes.not_a_node:
+        yield Finding(
+            code="not_a_node",
+            severity="problem",
+            title="This machine is not a node of the cluster.",
+            cause="A program that uses a cluster talks to a Ray process on its own machine, and there is none. So the "
+            "nodes were not looked at.",
+            fix=(f"RAY_AUTH_MODE=token ray start --address={facts.access.address} --num-cpus=0 --num-gpus=0",),
+            about=facts.access.address,
+        )
+    elif facts.nodes.problem:
         mismatch = "ersion mismatch" in facts.nodes.problem or "was started with" in facts.nodes.problem
         yield Finding(
             code="versions_refused" if mismatch else "cannot_connect",
@@ -137,7 +147,10 @@ def nodes_not_seen(facts: FleetFacts) -> Iterator[Finding]:
                 severity="problem",
                 title=f"{name} did not tell about itself.",
                 cause=f"A task there failed: {why}",
-                fix=("ray status   (does the node have room for a task?)", f"tail /tmp/ray/session_latest/logs/raylet.err   (on {name})"),
+                fix=(
+                    "ray status   (does the node have room for a task?)",
+                    f"tail /tmp/ray/session_latest/logs/raylet.err   (on {name})",
+                ),
                 about=name,
             )
 
@@ -293,4 +306,3 @@ RULES: tuple[Callable[[FleetFacts], Iterator[Finding]], ...] = (
     files_of_nodes,
     open_ports,
 )
-

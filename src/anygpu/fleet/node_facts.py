@@ -25,6 +25,9 @@ from anygpu.fleet.security import FileMode
 #: Seconds that one node may take for its answer, which includes starting a process there.
 _NODE_SECONDS = 30.0
 
+#: What Ray writes before it aborts.
+_NO_RAYLET = b"Failed to connect to socket"
+
 
 class Software(msgspec.Struct, frozen=True, kw_only=True):
     """Versions; None if Ray is not installed."""
@@ -61,6 +64,8 @@ class NodesSeen(msgspec.Struct, frozen=True, kw_only=True):
     failures: dict[str, str] = {}
     #: Why no node could be looked at.
     problem: str = ""
+    #: Whether that is because this machine is none of them: Ray's drivers need a Ray process beside them.
+    not_a_node: bool = False
 
 
 def observe_nodes(address: str, variables: Mapping[str, str], *, timeout: float) -> NodesSeen:
@@ -78,6 +83,8 @@ def observe_nodes(address: str, variables: Mapping[str, str], *, timeout: float)
     try:
         return msgspec.json.decode(done.stdout.rpartition(b"\0")[2], type=NodesSeen)
     except msgspec.MsgspecError:
+        if _NO_RAYLET in done.stderr:
+            return NodesSeen(problem="no process of this cluster runs on this machine", not_a_node=True)
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return NodesSeen(problem=f"Ray ended with code {done.returncode}" + "".join(f": {line[:300]}" for line in last))
 

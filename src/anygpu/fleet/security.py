@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from anygpu.errors import ClusterError, ClusterUnreachable, InsecureCluster
+from anygpu.errors import ClusterError, ClusterUnavailable, InsecureCluster
 from anygpu.hardware.diagnosis_context import Finding
 
 #: Permission bits that let another user of the machine read a file, or write to a folder.
@@ -75,32 +75,54 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 def refusal(access: Access, *, insecure: bool = False) -> ClusterError | None:
     """Why the cluster is not used, or None. What could not be asked counts as open: a guess is no protection."""
     if not access.answered:
-        return ClusterUnreachable(access.address, detail=access.unknown)
+        return ClusterUnavailable(access.address, detail=access.unknown)
     if insecure or access.demands_token or not access.beyond_loopback:
         return None
-    return InsecureCluster(access.address, unknown=access.unknown if access.demands_token is None else "")
+    why = f"it may demand no token ({access.unknown})" if access.demands_token is None else "it demands no token"
+    return InsecureCluster(
+        access.address,
+        f"{why}, and then whoever can reach it can run any code on every node.",
+        "Restart each of its nodes with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN_PATH in its environment "
+        "(`anygpu fleet template` writes files that do so), or pass insecure=True if the network is all yours.",
+    )
+
+
+class Admission(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster that may be used."""
+
+    address: str
+    #: What is worth a warning.
+    findings: tuple[Finding, ...]
+    #: What the environment of a Ray driver needs.
+    variables: dict[str, str]
 
 
 def check_access(
     address: str,
+    insecure: bool = False,
     *,
     dashboard: str | None = None,
-    insecure: bool = False,
     environment: Mapping[str, str] | None = None,
     timeout: float = 5.0,
-) -> tuple[Finding, ...]:
-    """Raise `InsecureCluster` for a cluster that lets everyone in; return what else is worth a warning.
+) -> Admission:
+    """Raise `InsecureCluster` for a cluster that lets everyone in, and `ClusterUnavailable` where there is none.
 
-    The cluster is asked itself, at `address` (`host:port`), without a token; where that fails, its dashboard. Nothing
-    is run there. A cluster that only this machine can reach may do without a token.
+    The cluster is asked itself, at `address` (`host:port`, or "auto" for the one that Ray would use from here), without
+    a token; where that fails, its dashboard. Nothing is run there. A cluster that only this machine can reach may do
+    without a token.
     """
-    from anygpu.fleet.access import observe_access
+    from anygpu.fleet.access import find_address, observe_access
 
-    access = observe_access(address, dashboard=dashboard, environment=environment, timeout=timeout)
+    found = find_address(environment) if address == "auto" else address
+    if found is None:
+        raise ClusterUnavailable(address, detail="none was started on this machine, and RAY_ADDRESS is not set")
+    access = observe_access(found, dashboard=dashboard, environment=environment, timeout=timeout)
     refused = refusal(access, insecure=insecure)
     if refused is not None:
         raise refused
-    return tuple(access_findings(access))
+    return Admission(
+        address=access.address, findings=tuple(access_findings(access)), variables=driver_variables(access)
+    )
 
 
 def driver_variables(access: Access) -> dict[str, str]:
@@ -157,7 +179,10 @@ def _not_asked(access: Access) -> Iterator[Finding]:
         severity="problem" if access.beyond_loopback else "advice",
         title=f"It is not known whether the cluster at {access.address} demands a token.",
         cause=access.unknown or "Neither the cluster nor its dashboard said so.",
-        fix=("pip install 'anygpu[ray]'   (its grpcio asks the cluster itself)", "or pass --dashboard http://HOST:8265"),
+        fix=(
+            "pip install 'anygpu[ray]'   (its grpcio asks the cluster itself)",
+            "or pass --dashboard http://HOST:8265",
+        ),
         about=access.address,
     )
 
@@ -251,8 +276,8 @@ def _dashboard(access: Access) -> Iterator[Finding]:
         code="dashboard_exposed",
         severity="problem" if access.demands_token is False else "advice",
         title=f"The dashboard answers to other machines, at {access.dashboard}.",
-        cause="It speaks plain HTTP, also in a cluster with TLS, so a token that is typed there can be read on the way; "
-        "and it is the door through which jobs are submitted.",
+        cause="It speaks plain HTTP, also in a cluster with TLS, so a token that is typed there can be read on the "
+        "way; and it is the door through which jobs are submitted.",
         fix=(
             "ray start --head --dashboard-host=127.0.0.1 …   (on the head)",
             "ssh -L 8265:127.0.0.1:8265 HEAD   (to look at it from here)",

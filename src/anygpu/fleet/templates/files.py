@@ -22,8 +22,8 @@ from anygpu.fleet.templates.rendering import render
 
 Kind = Literal["kuberay", "compose", "systemd"]
 
-#: Files that hold the token. Nobody but their owner may read them.
-PRIVATE = ("token.yaml", "auth_token")
+#: Files that hold tokens. Nobody but their owner may read them.
+PRIVATE = ("token.yaml", "auth_token", "tenants")
 
 #: The clouds' own marks of machines that they may take away: labels, and taints that keep other pods off.
 _SPOT_LABELS = {
@@ -59,6 +59,7 @@ def compose_files(options: TemplateOptions) -> dict[str, str]:
     return {
         "compose.yaml": render("compose/compose.yaml", _values(options), workers=workers),
         "auth_token": options.token + "\n",
+        "tenants": _tenants(options),
         **dockerfiles(options),
     }
 
@@ -81,6 +82,8 @@ def systemd_files(options: TemplateOptions) -> dict[str, str]:
         "anygpu.sysusers": render("systemd/anygpu.sysusers", values),
         "anygpu.nft": render("systemd/anygpu.nft", values),
         "auth_token": options.token + "\n",
+        "tenants": _tenants(options),
+        "endpoint.py": _endpoint(options),
     }
 
 
@@ -89,7 +92,17 @@ def dockerfiles(options: TemplateOptions) -> dict[str, str]:
     return {
         "Dockerfile": render("docker/Dockerfile", values),
         "Dockerfile.cuda": render("docker/Dockerfile.cuda", values),
+        "endpoint.py": _endpoint(options),
     }
+
+
+def _endpoint(options: TemplateOptions) -> str:
+    module, _, function = options.function.partition(":")
+    return render("endpoint.py", {"module": module, "function": function})
+
+
+def _tenants(options: TemplateOptions) -> str:
+    return f"default {options.tenant_token}\n"
 
 
 FILES: dict[Kind, Callable[[TemplateOptions], dict[str, str]]] = {
@@ -107,7 +120,9 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         mode = 0o600 if name in PRIVATE else 0o644
-        with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+        with os.fdopen(
+            os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8"
+        ) as file:
             file.write(text)
     return [folder / name for name in files]
 
@@ -118,7 +133,7 @@ def _values(options: TemplateOptions) -> dict[str, object]:
         "namespace": options.namespace,
         "image": options.image,
         "token": options.token,
-        "function": options.function,
+        "tenant_token": options.tenant_token,
         "head": options.head,
         "port": options.port,
         "first": options.port,
@@ -161,7 +176,9 @@ def _worker_group(options: TemplateOptions, vendor: Vendor, *, spot: bool) -> st
         "# supplementalGroups: [104]\n"
         if vendor in ("amd", "intel")
         else "",
-        variables='- {name: NVIDIA_DRIVER_CAPABILITIES, value: "compute,utility,graphics"}\n' if vendor == "nvidia" else "",
+        variables='- {name: NVIDIA_DRIVER_CAPABILITIES, value: "compute,utility,graphics"}\n'
+        if vendor == "nvidia"
+        else "",
         affinity=_spot_affinity() if spot else "",
         tolerations=_tolerations(([resource] if resource else []) + (list(_SPOT_TAINTS) if spot else [])),
     )

@@ -30,9 +30,12 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,}")
 
 
 class TemplateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A deployment. The token is the cluster's secret: it has no default, and `repr` hides it."""
+    """A deployment. Its tokens have no defaults, and `repr` hides them."""
 
+    #: Lets whoever has it run any code on every node.
     token: str
+    #: Lets whoever has it use the endpoint, as the tenant `default`.
+    tenant_token: str
     name: str = "anygpu"
     namespace: str = "anygpu"
     image: str = f"anygpu:{__version__.replace('+', '-')}"
@@ -45,7 +48,7 @@ class TemplateOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_workers: int = 4
     #: Also offer workers on machines that the cloud may take away.
     spot: bool = False
-    #: What `anygpu serve` serves.
+    #: What the endpoint serves.
     function: str = "service:score"
     #: Without Kubernetes: the head's host name, and the first of the 221 ports that Ray may use between nodes.
     head: str = "head.internal"
@@ -66,8 +69,10 @@ class TemplateOptions(msgspec.Struct, frozen=True, kw_only=True):
             ipaddress.IPv4Network(self.network)
         except ValueError:
             raise InvalidOption(f"network must be one such as 10.0.0.0/24; got {self.network!r}.") from None
-        if not _TOKEN.fullmatch(self.token):  # not shown in the message
-            raise InvalidOption("the token needs at least 32 letters, digits, hyphens or underscores.")
+        if not (_TOKEN.fullmatch(self.token) and _TOKEN.fullmatch(self.tenant_token)):  # not shown in the message
+            raise InvalidOption("a token needs at least 32 letters, digits, hyphens or underscores.")
+        if self.token == self.tenant_token:
+            raise InvalidOption("the tokens of the cluster and of a tenant must differ: a tenant may not run code.")
         if not self.vendors or len(set(self.vendors)) < len(self.vendors) or set(self.vendors) - set(VENDORS):
             raise InvalidOption(f"vendors are among {', '.join(VENDORS)}, each once; got {', '.join(self.vendors)}.")
         _between("gpus", self.gpus, 1, 64)

@@ -1,4 +1,4 @@
-"""Fills the holes of a template: `$name` becomes a value, and a line `@name` a block of lines, indented as the line is."""
+"""Fills the holes of a template: `$name` becomes a value, and a line `@name` a block, indented as the line is."""
 
 from __future__ import annotations
 
