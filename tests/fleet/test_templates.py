@@ -225,10 +225,11 @@ DIRECTIVES = {
     "Unit": "Description Documentation Wants After",
     "Service": """
         ExecStart Environment LoadCredential User Group CacheDirectory CacheDirectoryMode UMask Restart RestartSec
-        KillMode TimeoutStopSec LimitNOFILE OOMPolicy NoNewPrivileges CapabilityBoundingSet AmbientCapabilities ProtectSystem
-        ProtectHome PrivateTmp ProtectClock ProtectHostname ProtectKernelLogs ProtectKernelModules ProtectKernelTunables
-        ProtectControlGroups ProtectProc RestrictAddressFamilies RestrictNamespaces RestrictRealtime RestrictSUIDSGID
-        LockPersonality RemoveIPC SystemCallArchitectures SystemCallFilter PrivateDevices SupplementaryGroups MemoryMax
+        KillMode TimeoutStopSec LimitNOFILE OOMPolicy NoNewPrivileges CapabilityBoundingSet AmbientCapabilities
+        ProtectSystem ProtectHome PrivateTmp ProtectClock ProtectHostname ProtectKernelLogs ProtectKernelModules
+        ProtectKernelTunables ProtectControlGroups ProtectProc RestrictAddressFamilies RestrictNamespaces
+        RestrictRealtime RestrictSUIDSGID LockPersonality RemoveIPC SystemCallArchitectures SystemCallFilter
+        PrivateDevices SupplementaryGroups MemoryMax
     """,
     "Install": "WantedBy",
 }
