@@ -25,6 +25,8 @@ from anygpu.fleet.security import Access, FileMode, Token
 HEAD_PORT, DASHBOARD_PORT = 6379, 8265
 #: A method of the head that changes nothing, and needs the token where one is demanded.
 _METHOD = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+#: For questions that may remain without an answer.
+_BRIEF_SECONDS = 1.0
 _LISTENING = "0A"  # the state in /proc/net/tcp
 
 
@@ -41,7 +43,8 @@ def observe_access(
     address = f"{_bracketed(host)}:{port}"
     url = (dashboard or f"http://{_bracketed(host)}:{DASHBOARD_PORT}").rstrip("/")
     head, why = _ask_head(address, environment, timeout)
-    mode, silence = _ask_dashboard(url, timeout)
+    # If the head has answered, the dashboard only matters for a warning, and a firewall may swallow the question.
+    mode, silence = _ask_dashboard(url, timeout if head is None else min(timeout, _BRIEF_SECONDS))
     # Another cluster's dashboard may be at the default port, so it says nothing of a head that is not there.
     answered = head is not None or (mode is not None and dashboard is not None) or _connects(host, port, timeout)
     demands = head if head is not None else mode == "token" if answered and mode is not None else None

@@ -22,7 +22,7 @@ SCHEMA = "anygpu.fleet-doctor/1"
 #: signatures of cloud services fail.
 _SKEW_SECONDS, _BROKEN_SKEW_SECONDS = 1.0, 300.0
 #: Below this, a handful of arrays in flight fills the object store, and Ray writes them to disk.
-_SMALL_STORE = 512 << 20
+_SMALL_STORE = 256 << 20
 #: What Ray says where a node cannot import what this process can.
 _NO_MODULE = "No module named 'anygpu"
 
