@@ -201,7 +201,7 @@ class TestWithToken:
     def test_the_head_itself_says_so(self, guarded: Head) -> None:
         for dashboard in (guarded.dashboard, "http://127.0.0.1:1"):
             access = observe_access(guarded.address, dashboard=dashboard, environment=guarded.environment)
-            assert (access.answered, access.demands_token) == (True, True)
+            assert (access.answered, access.demands_token, access.tls) == (True, True, False)
             assert access.token.accepted is None, "there is none"
 
     def test_it_is_not_refused(self, guarded: Head) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.server
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -27,6 +29,7 @@ GOOD = Access(
     demands_token=True,
     dashboard=None,
     tls=True,
+    tls_here=True,
     key=FileMode(path="/etc/ray/key.pem", mode=0o600),
     token=msgspec.structs.replace(TOKEN, mode_set=True, accepted=True),
 )
@@ -97,7 +100,9 @@ FAULTS: list[tuple[Access, str, str, str]] = [
         "problem",
         "chmod 600 /home/me/.ray/auth_token",
     ),
-    (but(tls=False, key=None), "no_tls", "advice", "RAY_USE_TLS=1"),
+    (but(tls=False, tls_here=False, key=None), "no_tls", "advice", "RAY_USE_TLS=1"),
+    (but(tls_here=False, key=None), "tls_not_set_here", "problem", "export RAY_USE_TLS=1"),
+    (but(tls=False), "tls_not_set_there", "problem", "unset RAY_USE_TLS"),
     (but(key=FileMode(path="/etc/ray/key.pem", mode=0o640)), "key_readable", "problem", "chmod 600 /etc/ray/key.pem"),
     (
         but(dashboard="http://node-1:8265", dashboard_beyond_loopback=True),
@@ -188,6 +193,39 @@ class TestReach:
     def test_real_sockets(self, address: str, reachable: bool) -> None:
         with socket.create_server((address, 0)) as server:
             assert reachable_from_outside("127.0.0.1", server.getsockname()[1]) is reachable
+
+
+def test_whether_a_port_speaks_tls(tmp_path: Path) -> None:
+    """A head that demands certificates, and one that hangs up at what it does not understand."""
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=head"]
+    subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    context.load_verify_locations(certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    for wrap in (context, None):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            thread = threading.Thread(target=_answer_all, args=(server, wrap), daemon=True)
+            thread.start()
+            access = observe_access(
+                f"127.0.0.1:{server.getsockname()[1]}", dashboard="http://127.0.0.1:1", environment={}, timeout=2.0
+            )
+            assert (access.answered, access.tls) == (True, wrap is not None)
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def _answer_all(server: socket.socket, context: ssl.SSLContext | None) -> None:
+    """Until the server is shut down."""
+    while True:
+        try:
+            connection, _ = server.accept()
+        except OSError:
+            return
+        with suppress(OSError), connection:
+            if context is not None:
+                context.wrap_socket(connection, server_side=True).close()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import ssl
 import stat
 import sys
 import urllib.error
@@ -60,7 +61,8 @@ def observe_access(
         unknown="" if demands is not None else f"{why}; {silence}",
         dashboard=url if mode is not None else None,
         dashboard_beyond_loopback=None if mode is None else _dashboard_is_exposed(url),
-        tls=_uses_tls(environment),
+        tls=_speaks_tls(host, port, timeout) if answered else None,
+        tls_here=_uses_tls(environment),
         key=file_mode(environment.get("RAY_TLS_SERVER_KEY")) if _uses_tls(environment) else None,
         token=token,
     )
@@ -218,6 +220,28 @@ def _connects(host: str, port: int, timeout: float) -> bool:
         socket.create_connection((host, port), timeout).close()
     except OSError:
         return False
+    return True
+
+
+def _speaks_tls(host: str, port: int, timeout: float) -> bool | None:
+    """Whether the port answers to TLS; None if it cannot be reached. Whose certificate that is does not matter here."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        plain = socket.create_connection((host, port), timeout)
+    except OSError:
+        return None
+    try:
+        context.wrap_socket(plain).close()
+    except ssl.SSLError as error:
+        # An alert is an answer in TLS: the server wants a certificate of ours.
+        return "ALERT" in (error.reason or "")
+    except OSError:  # it hung up, or waits for what it understands
+        return False
+    finally:
+        plain.close()
     return True
 
 

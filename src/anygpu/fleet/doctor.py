@@ -78,9 +78,10 @@ def diagnose_fleet(facts: FleetFacts) -> FleetDiagnosis:
 
 
 def _can_connect(access: Access) -> bool:
-    """Ray needs 20 s to find out that a token is wrong, so it is not even tried."""
+    """Ray needs 20 s to find out that a token is wrong, and 80 for TLS, so it is not even tried."""
     without_token = access.demands_token and (access.token.source == "none" or access.token.accepted is False)
-    return access.answered and not without_token
+    tls_differs = access.tls is not None and access.tls is not access.tls_here
+    return access.answered and not without_token and not tls_differs
 
 
 def _verdict(facts: FleetFacts, findings: Iterable[Finding]) -> str:

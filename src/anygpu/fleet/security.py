@@ -65,9 +65,11 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     dashboard: str | None = None
     #: Whether the dashboard answers to other machines; None if it did not answer at all.
     dashboard_beyond_loopback: bool | None = None
-    #: Whether connections between nodes are encrypted, by this process's settings.
-    tls: bool = False
-    #: The private key of this process, if TLS is on.
+    #: Whether the head's connections are encrypted; None if that could not be seen.
+    tls: bool | None = None
+    #: Whether RAY_USE_TLS tells Ray in this process to encrypt.
+    tls_here: bool = False
+    #: The private key of this process, if it encrypts.
     key: FileMode | None = None
     token: Token
 
@@ -132,7 +134,7 @@ def driver_variables(access: Access) -> dict[str, str]:
 
 def access_findings(access: Access) -> Iterator[Finding]:
     """Everything that is wrong with the access to a cluster, or could be better."""
-    for rule in (_unreachable, _open, _not_asked, _token, _token_file, _no_tls, _key_file, _dashboard):
+    for rule in (_unreachable, _open, _not_asked, _token, _token_file, _no_tls, _tls_differs, _key_file, _dashboard):
         yield from rule(access)
 
 
@@ -254,7 +256,7 @@ def private_file(file: FileMode, *, code: str, what: str, on: str = "") -> Itera
 
 
 def _no_tls(access: Access) -> Iterator[Finding]:
-    if access.tls or not access.beyond_loopback or not access.answered:
+    if access.tls is not False or access.tls_here or not access.beyond_loopback:
         return
     yield Finding(
         code="no_tls",
@@ -267,6 +269,30 @@ def _no_tls(access: Access) -> Iterator[Finding]:
         ),
         about=access.address,
     )
+
+
+def _tls_differs(access: Access) -> Iterator[Finding]:
+    if access.tls and not access.tls_here:
+        yield Finding(
+            code="tls_not_set_here",
+            severity="problem",
+            title="The cluster encrypts its connections, and this process would not.",
+            cause="RAY_USE_TLS is not set here, so Ray cannot connect, and ends after more than a minute.",
+            fix=("export RAY_USE_TLS=1 RAY_TLS_SERVER_CERT=… RAY_TLS_SERVER_KEY=… RAY_TLS_CA_CERT=…",),
+            about="RAY_USE_TLS",
+        )
+    if access.tls is False and access.tls_here:
+        yield Finding(
+            code="tls_not_set_there",
+            severity="problem",
+            title="This process would encrypt its connections, and the cluster does not.",
+            cause="RAY_USE_TLS is set here, and the head speaks in the clear, so Ray cannot connect.",
+            fix=(
+                "export RAY_USE_TLS=1 …   (on every node, with certificates; then restart them all)",
+                "unset RAY_USE_TLS",
+            ),
+            about="RAY_USE_TLS",
+        )
 
 
 def _dashboard(access: Access) -> Iterator[Finding]:
