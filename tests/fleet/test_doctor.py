@@ -155,14 +155,14 @@ class TestRules:
         assert next(iter(json.loads(diagnosis.to_json()))) == "schema"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def guarded() -> Iterator[Head]:
     """As our systemd unit starts it."""
     with running_head(with_token=True) as head:
         yield head
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def unguarded() -> Iterator[Head]:
     with running_head(with_token=False) as head:
         yield head
