@@ -138,6 +138,10 @@ class TestRules:
         ("access", "verdict"),
         [
             ({"demands_token": False}, "is open to everyone; one problem was found."),
+            (
+                {"demands_token": False, "beyond_loopback": False},
+                "is open to all users of this machine; no problem was found.",
+            ),
             ({"demands_token": None}, "may be open to everyone; one problem was found."),
         ],
     )

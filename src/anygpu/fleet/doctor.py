@@ -89,7 +89,8 @@ def _verdict(facts: FleetFacts, findings: Iterable[Finding]) -> str:
     if not access.answered:
         return f"There is no cluster at {access.address}."
     problems = sum(finding.severity == "problem" for finding in findings)
-    door = {True: "demands a token", False: "is open to everyone", None: "may be open to everyone"}
+    everyone = "everyone" if access.beyond_loopback else "all users of this machine"
+    door = {True: "demands a token", False: f"is open to {everyone}", None: f"may be open to {everyone}"}
     nodes = facts.nodes.nodes
     size = f" of {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}" if nodes else ""
     count = {0: "no problem was found", 1: "one problem was found"}.get(problems, f"{problems} problems were found")
