@@ -167,10 +167,12 @@ class Slow(WithFailures):
         super().__init__()
         self.may_open = threading.Event()
         self.opened_by: list[str] = []
+        self.opens = threading.Event()
 
     def _entry_to_open(self, device: Device) -> EngineEntry:
         if self._generations[device.id, "process"] > 1:
             self.opened_by.append(threading.current_thread().name)
+            self.opens.set()
             assert self.may_open.wait(60)
         return super()._entry_to_open(device)
 
@@ -200,6 +202,7 @@ def test_a_call_that_may_run_elsewhere_does_not_wait_for_the_device_to_be_opened
     assert planner.waiting()["opencl:0"] > 0, "it counts as busy"
     del vars(site.chooser)["choose"]
     assert function.run(X).receipt.device == "numpy", "and so does the next one"
+    assert slow.opens.wait(60)
     slow.may_open.set()
     assert slow.worker("opencl:0").generation == 2
     assert slow.opened_by == ["anygpu-replace-opencl:0"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
 import traceback
 from collections.abc import Iterator
@@ -77,14 +78,17 @@ def test_a_call_runs_where_it_was_asked_to(device: str) -> None:
 def test_phases_add_up_to_what_the_caller_waited_for(device: str) -> None:
     function = ag.offload(on=device, fallback="raise")(score)
     function(X, W)
-    for _ in range(5):
+    missing = []
+    for _ in range(10):
         begin = time.perf_counter()
         function(X, W)
         waited = time.perf_counter() - begin
         receipt = ag.last_receipt()
         assert receipt is not None
-        # Beyond the clock: making the receipt itself, some tens of microseconds.
-        assert receipt.seconds == pytest.approx(waited, rel=0.02, abs=3e-4)
+        missing.append(waited - receipt.seconds)
+        assert receipt.seconds <= waited
+    # Beyond the clock: making the receipt itself, some tens of microseconds. Now and then another process comes in.
+    assert statistics.median(missing) < 3e-4
 
 
 def test_arrays_stay_where_they_are() -> None:

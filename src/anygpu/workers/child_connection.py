@@ -163,7 +163,10 @@ class ChildConnection:
             else:
                 self._send(number, task)
         except LinkClosed:
-            raise self._lost() from None
+            # The child was gone before it had all of it.
+            gone = self._lost()
+            gone.started = False
+            raise gone from None
         except BaseException:
             # It is unknown how much of it was sent.
             self.finish("it was interrupted")
