@@ -26,6 +26,10 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "rich": ("cli/", "progress.py"),
     "zarr": "streams/zarr_arrays.py",
     "sqlite3": "history/database.py",
+    "uvicorn": "serving/http.py",
+    "httptools": "serving/http.py",
+    "uvloop": "serving/http.py",
+    "starlette": "nobody",
 }
 
 
@@ -79,6 +83,7 @@ def test_the_exported_names() -> None:
         "ResultMismatch",
         "Runtime",
         "RuntimeClosed",
+        "Server",
         "Store",
         "StoreClosed",
         "StoreError",
@@ -108,6 +113,7 @@ def test_the_exported_names() -> None:
         "offload",
         "record",
         "run",
+        "serve",
         "stream",
         "submit",
         "vmap",
@@ -167,7 +173,7 @@ def watch(event, arguments):
 import numpy  # what numpy itself does is not ours to judge
 sys.addaudithook(watch)
 import anygpu
-loaded = {"wgpu", "torch", "jax", "pyopencl", "ray", "pynvml", "typer", "rich", "sqlite3"} & set(sys.modules)
+loaded = {"wgpu", "torch", "jax", "pyopencl", "ray", "pynvml", "typer", "rich", "sqlite3", "uvicorn", "httptools"} & set(sys.modules)
 assert not loaded, loaded
 assert not opened, opened
 """

@@ -23,6 +23,7 @@ from anygpu.api import (
     map,
     offload,
     run,
+    serve,
     stream,
     submit,
 )
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from anygpu.runtime.health import Health
     from anygpu.runtime.mapping import Outcome
     from anygpu.runtime.runtime import Runtime
+    from anygpu.serving.server import Server
     from anygpu.store.store import Store
     from anygpu.store.tensor import Tensor
     from anygpu.streams.report import Streamed
@@ -141,6 +143,7 @@ __all__ = [
     "ResultMismatch",
     "Runtime",
     "RuntimeClosed",
+    "Server",
     "Store",
     "StoreClosed",
     "StoreError",
@@ -170,6 +173,7 @@ __all__ = [
     "offload",
     "record",
     "run",
+    "serve",
     "stream",
     "submit",
     "vmap",
@@ -187,6 +191,7 @@ _LATER = {
     "Program": "anygpu.program.graph",
     "Result": "anygpu.placement.offload",
     "Runtime": "anygpu.runtime.runtime",
+    "Server": "anygpu.serving.server",
     "Store": "anygpu.store.store",
     "Streamed": "anygpu.streams.report",
     "Tenant": "anygpu.tasks.tenants",
