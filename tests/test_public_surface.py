@@ -173,7 +173,8 @@ def watch(event, arguments):
 import numpy  # what numpy itself does is not ours to judge
 sys.addaudithook(watch)
 import anygpu
-loaded = {"wgpu", "torch", "jax", "pyopencl", "ray", "pynvml", "typer", "rich", "sqlite3", "uvicorn", "httptools"} & set(sys.modules)
+optional = {"wgpu", "torch", "jax", "pyopencl", "ray", "pynvml", "typer", "rich", "sqlite3", "uvicorn", "httptools"}
+loaded = optional & set(sys.modules)
 assert not loaded, loaded
 assert not opened, opened
 """

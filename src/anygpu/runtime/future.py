@@ -66,14 +66,10 @@ class Future(concurrent.futures.Future[Any]):
         return made
 
     def result(self, timeout: float | None = None) -> Any:
-        if self._hurry is not None:
-            self._hurry()
         self._wait(timeout)
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        if self._hurry is not None:
-            self._hurry()
         self._wait(timeout)
         return super().exception(0)
 
@@ -81,6 +77,8 @@ class Future(concurrent.futures.Future[Any]):
         """Wait until it is done; raises `TimeoutError` after `timeout` seconds."""
         if self.done():
             return
+        if self._hurry is not None:
+            self._hurry()
         # A plain C lock, so that Ctrl-C leaves nothing behind that a lane thread would wait for.
         sleeper = threading.Lock()
         sleeper.acquire()

@@ -174,14 +174,14 @@ class Model:
         return ", ".join(each.name for each in self._inputs) or "none"
 
 
-def models_of(given: Mapping[str, Any]) -> dict[str, Model]:
+def models_of(given: Any) -> dict[str, Model]:
     """Models from functions, programs and paths of saved programs, by name."""
     if not isinstance(given, Mapping) or not given:
         raise InvalidOption(f'serve takes functions by name, as in serve({{"score": score}}); got {given!r}.')
     return {name: model_of(name, each) for name, each in given.items()}
 
 
-def model_of(name: str, given: Any) -> Model:
+def model_of(name: Any, given: Any) -> Model:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidOption(f"a model's name has letters, digits, and . _ - between them; got {name!r}.")
     if isinstance(given, str | Path):

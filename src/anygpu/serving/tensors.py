@@ -57,7 +57,8 @@ def from_binary(datatype: str, shape: Sequence[int], count: int, data: memoryvie
         return np.empty(shape, DATATYPES.get(datatype, np.float32))
     if datatype == BFLOAT16:
         halves = np.frombuffer(data, "<u2", count, start)
-        return (halves.astype(np.uint32) << 16).view(np.float32).reshape(shape)
+        wide: HostArray = (halves.astype(np.uint32) << 16).view(np.float32)
+        return wide.reshape(shape)
     dtype = DATATYPES[datatype]
     if datatype == "BOOL":
         # Any byte that is not 0 is true; NumPy expects 1.

@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -89,7 +90,7 @@ def read_tokens(path: Path) -> dict[str, tuple[str, Sequence[str]] | str]:
     return found
 
 
-def _checked(token: str) -> str:
+def _checked(token: object) -> str:
     if not isinstance(token, str) or len(token) < MIN_LENGTH:
         raise InvalidOption(
             f"a token has at least {MIN_LENGTH} characters. "
@@ -100,7 +101,7 @@ def _checked(token: str) -> str:
     return token
 
 
-def _access(value: str | tuple[str, Sequence[str]]) -> Access:
+def _access(value: Any) -> Access:
     if isinstance(value, str) and value:
         return Access(value)
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and not isinstance(value[1], str):
