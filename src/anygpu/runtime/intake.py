@@ -63,6 +63,9 @@ class Intake:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._over = False
+        #: The loop whose turn is awaited, and whether the thread waits for it.
+        self._turn_of: asyncio.AbstractEventLoop | None = None
+        self._waits_a_moment = False
 
     def __len__(self) -> int:
         return len(self._items)
@@ -75,8 +78,17 @@ class Intake:
     def put_soon(self, submission: Submission, loop: asyncio.AbstractEventLoop) -> None:
         """Never waits, and does nothing before the loop has had its turn."""
         self._items.append(submission)
-        loop.call_soon(self._bell.put, "now")
-        self._ring("in a moment")
+        # Waking the thread costs more than all else here, so it is done once for all that is submitted in one turn.
+        if self._turn_of is not loop:
+            self._turn_of = loop
+            loop.call_soon(self._turn)
+        if not self._waits_a_moment:
+            self._ring("in a moment")
+
+    def _turn(self) -> None:
+        """The loop has had its turn."""
+        self._turn_of = None
+        self._bell.put("now")
 
     def call(self, tell: Callable[[], None]) -> None:
         """Run a callback on the intake thread, for a caller that must not wait. Callbacks run in order."""
@@ -128,9 +140,12 @@ class Intake:
             if ring == "in a moment":
                 # Not for long: the loop may be blocked by a thread that waits for this very task, or be closed.
                 until = time.monotonic() + _TURN
+                self._waits_a_moment = True
                 with contextlib.suppress(queue.Empty):
                     while ring == "in a moment":
                         ring = self._bell.get(timeout=max(0.0, until - time.monotonic()))
+                # Before it looks: whoever submits and sees that it waits is looked after.
+                self._waits_a_moment = False
             try:
                 while self._calls:
                     self._calls.popleft()()

@@ -178,7 +178,10 @@ class Application:
         if length > self._limits.body:
             raise too_large(f"a request has at most {self._limits.body:,} bytes; this one has {length:,} or more.")
         if length > body.held:
-            body.held = self._held.grow(body.held, length, self._retry_seconds())
+            if not self._held.grow(length - body.held):
+                message = "the server holds too many large requests already. Try again later."
+                raise try_again(429, message, self._retry_seconds())
+            body.held = length
 
     async def _computed(
         self, model: Model, body: bytes | bytearray, headers: _RequestHeaders, access: Access, receive: Receive

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from anygpu.fallback_warnings import attribute_to_line
 from anygpu.serving.application import Application
 
 #: Bytes of a request line and its headers, or of anything else that is no body.
@@ -133,8 +135,13 @@ class HttpServer(uvicorn.Server):
         self._application.draining = True
 
     def serve_until_drained(self) -> None:
-        self.run(sockets=[self._listener])
+        contextvars.copy_context().run(self._run)
         self.has_ended = True
+
+    def _run(self) -> None:
+        # Every task would look through the frames for the user's line, and find one of uvicorn's.
+        attribute_to_line(("anygpu serve", 0))
+        self.run(sockets=[self._listener])
 
     # -- uvicorn's
 

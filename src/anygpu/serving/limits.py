@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from anygpu.errors import InvalidOption
-from anygpu.serving.refusals import try_again
 from anygpu.units import bytes_from
 
 #: Names of models and tensors, in characters.
@@ -55,13 +54,12 @@ class HeldBytes:
         self._most = most
         self.total = 0
 
-    def grow(self, held: int, to: int, retry_seconds: float) -> int:
-        """One body grows from `held` bytes; returns what it has then. Raises a `Refusal` if all are too many."""
-        more = max(0, to - held)
-        if self.total + more > self._most:
-            raise try_again(429, "the server holds too many large requests already. Try again later.", retry_seconds)
-        self.total += more
-        return held + more
+    def grow(self, count: int) -> bool:
+        """Whether so many more may be held; they are counted then."""
+        if self.total + count > self._most:
+            return False
+        self.total += count
+        return True
 
     def release(self, held: int) -> None:
         self.total -= held
