@@ -167,10 +167,12 @@ class Application:
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 data = body.data = bytearray(_part(message))
-                while message.get("more_body"):
+                while True:
+                    self._check_length(body, len(data))
+                    if not message.get("more_body"):
+                        return
                     message = await receive()
                     data += _part(message)
-                    self._check_length(body, len(data))
         except TimeoutError:
             raise Refusal(408, f"the body did not arrive within {BODY_SECONDS:g} s.", [_CLOSE]) from None
 

@@ -18,7 +18,7 @@ from anygpu.placement.offload import Offloaded, check_function
 from anygpu.program.graph import Program
 from anygpu.program.primitive import Spec
 from anygpu.serving.programs import function_of, read_program
-from anygpu.serving.refusals import InvalidRequest, Refusal
+from anygpu.serving.refusals import InvalidRequest
 from anygpu.serving.tensors import datatype_of
 
 #: Every model has one version.
@@ -124,7 +124,7 @@ class Model:
         return functools.partial(self.function, **keywords) if keywords else self.function, arguments
 
     def outputs(self, value: Any) -> dict[str, HostArray]:
-        """What the function has returned, by name; raises a `Refusal` if the protocol has no form for it."""
+        """What the function has returned, by name. The protocol need not have a form for it."""
         if type(value) is np.ndarray:
             return {"output": value}
         if isinstance(value, dict):
@@ -135,13 +135,7 @@ class Model:
             named = {f"output_{number}": each for number, each in enumerate(value)}
         else:
             named = {"output": value}
-        arrays = {name: np.asarray(each) for name, each in named.items()}
-        for name, array in arrays.items():
-            if datatype_of(array.dtype) is None:
-                raise Refusal(
-                    500, f"the output {name!r} of {self.name} is {array.dtype}, which the protocol has no type for."
-                )
-        return arrays
+        return {name: np.asarray(each) for name, each in named.items()}
 
     # -- metadata
 

@@ -121,8 +121,11 @@ class Server:
             self._close_runtime()
 
     def stop(self) -> None:
-        """Be not ready, finish the requests that are open, and end. Waits for that; may be called twice."""
-        if self._server is not None and not self._server.should_exit:
+        """Be not ready, finish the requests that are open, and end. Waits for that.
+
+        Called again meanwhile, it ends at once: what is open then gets no answer.
+        """
+        if self._server is not None and not self._server.has_ended:
             self._server.drain()
         if self._thread is not None:
             self._thread.join()
@@ -194,7 +197,11 @@ class Server:
             model.learn(dict(zip(model.input_names, given, strict=False)), model.outputs(value))
 
     def _close_runtime(self) -> None:
-        if self._own is not None:
+        if self._own is None:
+            return
+        if self._server is not None and self._server.force_exit:
+            self._own.close(0.0)
+        else:
             self._own.drain(self._patience)
             self._own.close()
 
