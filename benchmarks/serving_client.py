@@ -47,7 +47,8 @@ class Connection:
         while len(self._pending) < length:
             self._receive()
         body, self._pending = self._pending[:length], self._pending[length:]
-        return Reply(int(first.split()[1]), headers, body)
+        status = int(first.split()[1])
+        return Reply(status, headers, body) if status != 100 else self.reply()
 
     def end(self) -> None:
         """Send no more, so that the server does not wait for the rest."""

@@ -1,8 +1,8 @@
 """Mutated requests at a real server: `python -m benchmarks.serving_fuzz [--count 100000] [--json] [--check]`.
 
-Every request is a good one with some of it changed: bytes, numbers, fields, headers, lengths. A server answers each with
-a status that says what is wrong, or closes the connection where no HTTP is left; it never fails (500), never hangs, and
-its memory stays flat. The seed is printed with what went wrong, and `--seed` does the same again.
+Every request is a good one with some of it changed: bytes, numbers, fields, headers, lengths. The server answers each
+with a status that says what is wrong, or closes the connection where no HTTP is left. It never fails (500), never
+hangs, and its memory stays flat. The seed is printed with what went wrong, and `--seed` does the same again.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _X = np.arange(64, dtype=np.float32)
 Mutation = Callable[[random.Random], tuple[bytes, bool]]
 
 _ODD: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 2**31, 2**63, 2**64, 10**30, 1e308, -0.0, "", "x", "FP32", "FP64", "BYTES", "BF16", [], [[]], [1],
-    [-1], [2**40], [0, 2**62], [1] * 40, [[1.0], [2.0, 3.0]], {}, {"binary_data_size": -1}, {"binary_data_size": 2**50},
+    None, True, -1, 0, 1, 2**31, 2**63, 2**64, 10**30, 1e308, -0.0, "", "x", "FP32", "FP64", "BYTES", "BF16", [], [[]],
+    [1], [-1], [2**40], [0, 2**62], [1] * 40, [[1.0], [2.0, 3.0]], {}, {"binary_data_size": -1}, {"binary_data_size": 2**50},
     {"binary_data": True}, {"shared_memory_region": "a"}, "é" * 300, "\u0000",
 )  # fmt: skip
 _HEADERS = (
@@ -43,6 +43,12 @@ _HEADERS = (
 _VALUES = (
     "", "0", "-1", "1", "99999999999", "9" * 40, "1e9", "nan", "chunked", "gzip", "close", "100-continue", "websocket",
     "Bearer x", "0.0001", "application/json", "\x7f", "a" * 2000,
+)  # fmt: skip
+
+
+_PARTS = (
+    "v2", "models", MODEL, "versions", "1", "infer", "ready", "health", "live", "metrics", "..", "%2e%2e", "%00", "é",
+    "a" * 300, "",
 )  # fmt: skip
 
 
@@ -74,20 +80,14 @@ def _fields_changed(random_: random.Random) -> tuple[bytes, bool]:
     """Good HTTP and good JSON, with other values in it."""
     binary = random_.random() < 0.5
     document = _document(random_, binary)
+    parts = [document, document["parameters"], *document["inputs"], *document.get("outputs", [])]
     for _ in range(random_.randint(1, 3)):
-        where: Any = random_.choice(
-            [document, document["inputs"], *document.get("outputs", [])]
-            if isinstance(document.get("inputs"), list)
-            else [document]
-        )
-        if isinstance(where, list) and where:
-            where = random_.choice(where)
-        if isinstance(where, dict) and where:
-            key = random_.choice([*where, "more", "inputs", "parameters", "outputs"])
-            if random_.random() < 0.2:
-                where.pop(key, None)
-            else:
-                where[key] = random_.choice(_ODD)
+        part = random_.choice(parts)
+        key = random_.choice([*part, "more", "inputs", "parameters", "outputs"])
+        if random_.random() < 0.2:
+            part.pop(key, None)
+        else:
+            part[key] = random_.choice(_ODD)
     head = json.dumps(document).encode()
     if not binary:
         return http_request(f"/v2/models/{MODEL}/infer", head), False
@@ -112,8 +112,7 @@ def _headers_changed(random_: random.Random) -> tuple[bytes, bool]:
 
 
 def _paths_changed(random_: random.Random) -> tuple[bytes, bool]:
-    parts = [random_.choice(["v2", "models", MODEL, "versions", "1", "infer", "ready", "health", "live", "metrics",
-                             "..", "%2e%2e", "%00", "é", "a" * 300, ""]) for _ in range(random_.randint(0, 6))]  # fmt: skip
+    parts = random_.choices(_PARTS, k=random_.randint(0, 6))
     method = random_.choice(["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
     return http_request("/" + "/".join(parts), method=method), True
 

@@ -1,4 +1,4 @@
-"""Servers in processes of their own, for loads: ours, and the same function under bare starlette, LitServe or Ray Serve.
+"""Servers in processes of their own: ours, and the same function under bare starlette, LitServe or Ray Serve.
 
 `python -m benchmarks.serving_process NAME PORT` runs one in this process.
 """

@@ -12,6 +12,8 @@ import pytest
 from anygpu.serving.server import Server
 from benchmarks.serving_client import Connection
 
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
 
 def double(x: Any) -> Any:
     return x * 2
@@ -25,7 +27,7 @@ def parts(x: Any) -> dict[str, Any]:
     return {"low": x.min(axis=0), "high": x.max(axis=0)}
 
 
-def typed(x: "float32[-1, 3]") -> Any:  # type: ignore[valid-type, name-defined] # noqa: F722, F821
+def typed(x: float32[-1, 3]) -> Any:  # type: ignore[valid-type, name-defined] # noqa: F821
     return np.sum(x, axis=1)
 
 

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.serving_client import Connection, http_request, infer_request, output_of
-from tests.serving.conftest import Serve, double
-
-X = np.arange(6, dtype=np.float32).reshape(2, 3)
+from tests.serving.conftest import Serve, X, double
 
 MODULE = """
 import time

@@ -37,6 +37,14 @@ def refused(body: bytes, length: int | None = None) -> Refusal:
     return caught.value
 
 
+def status_of(body: bytes, length: int | None) -> int:
+    try:
+        parse(body, length, LIMITS)
+    except Refusal as refusal:
+        return refusal.status
+    return 200
+
+
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_every_type_as_binary_data(datatype: str) -> None:
     values = np.arange(6).astype(DATATYPES[datatype]).reshape(2, 3)
@@ -184,10 +192,7 @@ def test_mutated_requests_are_refused_or_taken(data: st.DataObject) -> None:
         position = data.draw(st.integers(0, len(body) - 1))
         body[position] = data.draw(st.sampled_from(b'0123456789"[]{},:-eE.\x00\xffxn'))
     length = data.draw(st.sampled_from([_LENGTH, None, 0, _LENGTH - 1, _LENGTH + 1, len(body), 10**12]))
-    try:
-        parse(bytes(body), length, LIMITS)
-    except Refusal as refusal:
-        assert refusal.status in (400, 413)
+    assert status_of(bytes(body), length) in (200, 400, 413)
 
 
 _JSON = st.recursive(
@@ -202,7 +207,4 @@ _JSON = st.recursive(
 def test_any_json_in_any_field(value: Any, field: str) -> None:
     request = json.loads(in_json("FP32", [2], [1.0, 2.0]))
     (request if field in ("inputs", "outputs", "id") else request["inputs"][0])[field] = value
-    try:
-        parse(json.dumps(request).encode(), None, LIMITS)
-    except Refusal as refusal:
-        assert refusal.status in (400, 413)
+    assert status_of(json.dumps(request).encode(), None) in (200, 400, 413)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -21,9 +22,7 @@ from anygpu.errors import InvalidOption
 from anygpu.serving.http import MAX_HEAD, MAX_HEADERS
 from anygpu.serving.server import Server
 from benchmarks.serving_client import Connection, Reply, http_request, infer_request, output_of
-from tests.serving.conftest import Serve, double
-
-X = np.arange(6, dtype=np.float32).reshape(2, 3)
+from tests.serving.conftest import Serve, X, double
 
 
 def get(server: Server, path: str, **headers: str) -> Reply:
@@ -174,9 +173,13 @@ def test_large_bodies_together_are_refused(serve: Serve) -> None:
 
 @pytest.mark.parametrize("head", [b"GET /" + b"x" * (2 * MAX_HEAD), b"GET / HTTP/1.1\r\nx: " + b"y" * (2 * MAX_HEAD)])
 def test_a_head_that_does_not_end_is_refused(connection: Connection, head: bytes) -> None:
-    with pytest.raises((ConnectionError, AssertionError)):
+    with contextlib.suppress(ConnectionError):  # what it does not read any more
         connection.socket.sendall(head)
-        assert connection.reply().status == 200
+    try:
+        status = connection.reply().status
+    except ConnectionError:
+        status = None  # closed before all was sent, so that its answer is lost
+    assert status in (400, 431, None)
 
 
 def test_too_many_headers_are_refused(connection: Connection) -> None:

@@ -108,6 +108,7 @@ class HttpServer(uvicorn.Server):
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="error",  # or every request that is no HTTP would be a line in the log
             access_log=False,
             server_header=False,
             proxy_headers=False,
