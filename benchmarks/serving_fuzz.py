@@ -24,7 +24,7 @@ from benchmarks.serving_process import serving
 
 MODEL = "score"
 #: What a caller may be told.
-TYPED = frozenset((200, 400, 401, 403, 404, 405, 408, 411, 413, 415, 429, 431, 501, 505))
+TYPED = frozenset((200, 400, 401, 403, 404, 405, 408, 411, 413, 415, 429, 431, 501, 504, 505))
 #: Part of the requests after which memory has been taken that stays in use.
 _WARM = 0.3
 _X = np.arange(64, dtype=np.float32)
@@ -33,8 +33,8 @@ Mutation = Callable[[random.Random], tuple[bytes, bool]]
 
 _ODD: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**63, 2**64, 10**30, 1e308, -0.0, "", "x", "FP32", "FP64", "BYTES", "BF16", [], [[]],
-    [1], [-1], [2**40], [0, 2**62], [1] * 40, [[1.0], [2.0, 3.0]], {}, {"binary_data_size": -1}, {"binary_data_size": 2**50},
-    {"binary_data": True}, {"shared_memory_region": "a"}, "é" * 300, "\u0000",
+    [1], [-1], [2**40], [0, 2**62], [1] * 40, [[1.0], [2.0, 3.0]], {}, {"binary_data_size": -1},
+    {"binary_data_size": 2**50}, {"binary_data": True}, {"shared_memory_region": "a"}, "é" * 300, "\u0000",
 )  # fmt: skip
 _HEADERS = (
     "content-length", "inference-header-content-length", "transfer-encoding", "content-encoding", "authorization",

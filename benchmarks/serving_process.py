@@ -38,7 +38,7 @@ def serving(name: str, python: str = sys.executable) -> Iterator[ServerProcess]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [python, "-m", "benchmarks.serving_process", name, str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         _wait_for(port, _PROBES[name], process)
         yield ServerProcess(port, process)

@@ -76,7 +76,10 @@ def serve(
 def _named(text: str) -> tuple[str, Any]:
     named = _NAMED.fullmatch(text)
     name, target = (named["name"], named["target"]) if named is not None else (None, text)
-    if ":" not in target and Path(target).is_file():
+    if ":" not in target:
+        if not Path(target).is_file():
+            why = f"{target!r} is neither a function, as module:function, nor the file of a saved program"
+            raise typer.BadParameter(f"{why}. For example: {_EXAMPLE}", param_hint="MODULE:FUNCTION")
         return name or Path(target).stem, Path(target)
     found = find_function(target, _EXAMPLE)
     return name or target.rpartition(":")[2].rpartition(".")[2], found

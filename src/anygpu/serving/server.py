@@ -57,6 +57,8 @@ class Server:
     ) -> None:
         if runtime is not None and not (latency is None and queue is None and deadline is None):
             raise InvalidOption("latency, queue and deadline are those of the given runtime: pass them to it instead.")
+        if latency is not None and not latency > 0:
+            raise InvalidOption(f"latency is a number of seconds, more than 0; got {latency!r}.")
         if not (notice >= 0 and patience >= 0):
             raise InvalidOption(f"notice and patience are seconds, at least 0; got {notice!r} and {patience!r}.")
         known = tokens_of(tokens)
