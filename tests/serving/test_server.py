@@ -19,7 +19,8 @@ from tritonclient.utils import InferenceServerException
 
 import anygpu as ag
 from anygpu.errors import InvalidOption
-from anygpu.serving.http import MAX_HEAD, MAX_HEADERS
+from anygpu.serving.http import MAX_HEAD
+from anygpu.serving.limits import MAX_HEADERS
 from anygpu.serving.server import Server
 from benchmarks.serving_client import Connection, Reply, http_request, infer_request, output_of
 from tests.serving.conftest import Serve, X, double
@@ -184,7 +185,7 @@ def test_a_head_that_does_not_end_is_refused(connection: Connection, head: bytes
 
 def test_too_many_headers_are_refused(connection: Connection) -> None:
     many = {f"x-{number}": "1" for number in range(MAX_HEADERS)}
-    assert connection.ask(http_request("/v2", method="GET", **many)).status == 400
+    assert connection.ask(http_request("/v2", method="GET", **many)).status == 431
 
 
 # -- models' own failures

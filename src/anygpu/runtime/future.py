@@ -180,6 +180,9 @@ class Future(concurrent.futures.Future[Any]):
             except asyncio.CancelledError:
                 self.cancel()
                 raise
+        if self._state == "FINISHED" and self._exception is None:
+            # Nothing changes any more, so no lock is needed: `cancelled` and `result` take it eight times.
+            return self._result
         if self.cancelled():
             raise asyncio.CancelledError
         return self.result()

@@ -63,9 +63,10 @@ class Intake:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._over = False
-        #: The loop whose turn is awaited, and whether the thread waits for it.
+        #: The loop whose turn is awaited.
         self._turn_of: asyncio.AbstractEventLoop | None = None
-        self._waits_a_moment = False
+        #: Whether the thread looks within `_TURN` by itself.
+        self._looks_soon = False
 
     def __len__(self) -> int:
         return len(self._items)
@@ -82,7 +83,7 @@ class Intake:
         if self._turn_of is not loop:
             self._turn_of = loop
             loop.call_soon(self._turn)
-        if not self._waits_a_moment:
+        if not self._looks_soon:
             self._ring("in a moment")
 
     def _turn(self) -> None:
@@ -134,18 +135,18 @@ class Intake:
         self._bell.put("over")
 
     def _watch(self) -> None:
-        while (ring := self._bell.get()) != "over":
+        while (ring := self._next_ring()) != "over":
             if not self._items and not self._calls:
                 continue
             if ring == "in a moment":
                 # Not for long: the loop may be blocked by a thread that waits for this very task, or be closed.
                 until = time.monotonic() + _TURN
-                self._waits_a_moment = True
+                self._looks_soon = True
                 with contextlib.suppress(queue.Empty):
                     while ring == "in a moment":
                         ring = self._bell.get(timeout=max(0.0, until - time.monotonic()))
-                # Before it looks: whoever submits and sees that it waits is looked after.
-                self._waits_a_moment = False
+                # Before it looks: whoever has submitted, and not rung because of this, is seen.
+                self._looks_soon = False
             try:
                 while self._calls:
                     self._calls.popleft()()
@@ -154,3 +155,14 @@ class Intake:
                 _log.exception("a task could not be queued")
             if ring == "over":
                 return
+
+    def _next_ring(self) -> _Ring:
+        """The thread stays awake for a while after it had work, so that a loop which submits again need not wake it."""
+        self._looks_soon = True
+        try:
+            return self._bell.get(timeout=_TURN)
+        except queue.Empty:
+            pass
+        finally:
+            self._looks_soon = False
+        return "now" if self._items else self._bell.get()

@@ -16,7 +16,7 @@ import msgspec
 
 from anygpu import _version
 from anygpu.runtime.health import Health
-from anygpu.serving.limits import BODY_SECONDS, HeldBytes, Limits
+from anygpu.serving.limits import BODY_SECONDS, MAX_HEADERS, HeldBytes, Limits
 from anygpu.serving.metrics import Metrics
 from anygpu.serving.models import VERSION, Model
 from anygpu.serving.protocol import Response, answer, parse
@@ -301,6 +301,8 @@ def _part(message: Mapping[str, Any]) -> bytes:
 
 def _read_headers(headers: _Headers) -> _RequestHeaders:
     """Raises a `Refusal` for one that is not what it should be."""
+    if len(headers) > MAX_HEADERS:
+        raise Refusal(431, f"a request has at most {MAX_HEADERS} headers, not {len(headers)}.", [_CLOSE])
     length = json_length = authorization = timeout = None
     for name, value in headers:
         if name == b"content-length":

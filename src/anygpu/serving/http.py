@@ -21,7 +21,6 @@ from anygpu.serving.application import Application
 
 #: Bytes of a request line and its headers, or of anything else that is no body.
 MAX_HEAD = 64 << 10
-MAX_HEADERS = 128
 #: Seconds that a head may take to arrive.
 HEAD_SECONDS = 20.0
 KEEP_ALIVE_SECONDS = 75
@@ -64,11 +63,6 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if len(self.headers) >= MAX_HEADERS:
-            raise ValueError("too many headers")  # the parser answers with 400, and closes
-        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._heard = True

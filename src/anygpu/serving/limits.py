@@ -9,6 +9,7 @@ from anygpu.units import bytes_from
 
 #: Names of models and tensors, in characters.
 MAX_NAME = 256
+MAX_HEADERS = 128
 MAX_INPUTS = 64
 MAX_RANK = 32
 #: Bytes of a request's JSON. Parsing makes up to twenty times that of it, one request at a time.
