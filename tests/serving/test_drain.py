@@ -111,5 +111,6 @@ def test_a_server_that_drains_is_not_ready_but_answers(serve: Serve) -> None:
         opened.set()
         stopping.join(60)
     assert not stopping.is_alive()
+    assert not server.finished, "one request was open, and got no answer"
     with pytest.raises(ConnectionRefusedError):
         Connection(server.port)

@@ -70,7 +70,10 @@ def serve(
         console.print(Text(line), soft_wrap=True)
 
     server.run(lambda: say(f"{server.url}/v2/models has {', '.join(server.models)}. Ctrl-C ends it."))
-    say("Stopped: every open request was answered." if server.finished else "Stopped with requests unanswered.")
+    if not server.finished:
+        say("Stopped, and requests that were open got no answer.")
+        raise typer.Exit(1)
+    say("Stopped: every open request was answered.")
 
 
 def _named(text: str) -> tuple[str, Any]:

@@ -98,6 +98,8 @@ class Application:
         self._deadline = deadline
         self._held = HeldBytes(self._limits.held)
         self.metrics = Metrics()
+        #: Requests that were cut off when the server ended.
+        self.unanswered = 0
         #: Whether it takes no new connections: requests are still answered, and their connections closed.
         self.draining = False
         self._infer_paths = {
@@ -116,6 +118,9 @@ class Application:
                 await self._infer(model, scope, receive, send)
             else:
                 await self._other(scope, send)
+        except asyncio.CancelledError:
+            self.unanswered += 1
+            raise
         finally:
             self.metrics.open -= 1
 

@@ -155,7 +155,7 @@ class Server:
     @property
     def finished(self) -> bool:
         """Whether it has ended, and no request was left without an answer."""
-        return self._server is not None and self._server.has_ended and not self._application.metrics.open
+        return self._server is not None and self._server.has_ended and not self._application.unanswered
 
     @property
     def models(self) -> tuple[str, ...]:
