@@ -35,7 +35,7 @@ REQUESTS: dict[str, bytes] = {
     "ours": infer_request("score", {"x": X}),
     "ours, JSON": infer_request("score", {"x": X}, binary=False),
     "bare": http_request("/infer", X.tobytes()),
-    "litserve": http_request("/infer", b'{"data": [' + _LIST + b"]}", content_type="application/json"),
+    "litserve": http_request("/infer", b'{"data": [' + _LIST + b"]}", headers={"content-type": "application/json"}),
     "ray": http_request("/", X.tobytes()),
 }
 

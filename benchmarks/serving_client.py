@@ -6,11 +6,14 @@ import json
 import selectors
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from anygpu._typing import HostArray
+
+Headers = Mapping[str, str]
 
 
 class Reply(NamedTuple):
@@ -70,16 +73,15 @@ class Connection:
         self.close()
 
 
-def http_request(path: str, body: bytes = b"", method: str = "POST", **headers: str) -> bytes:
-    """Underscores in the names of headers stand for hyphens."""
-    given = {"host": "127.0.0.1", "content-length": str(len(body))} | {
-        name.replace("_", "-"): value for name, value in headers.items()
-    }
+def http_request(path: str, body: bytes = b"", method: str = "POST", headers: Headers | None = None) -> bytes:
+    given = {"host": "127.0.0.1", "content-length": str(len(body))} | dict(headers or {})
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
-def infer_request(model: str, inputs: dict[str, HostArray], *, binary: bool = True, **headers: str) -> bytes:
+def infer_request(
+    model: str, inputs: dict[str, HostArray], headers: Headers | None = None, *, binary: bool = True
+) -> bytes:
     """A request as the protocol has it; all tensors are of float32."""
     described: list[dict[str, Any]] = []
     data = []
@@ -92,9 +94,8 @@ def infer_request(model: str, inputs: dict[str, HostArray], *, binary: bool = Tr
             each["data"] = array.ravel().tolist()
         described.append(each)
     head = json.dumps({"inputs": described, "parameters": {"binary_data_output": binary}}).encode()
-    if binary:
-        headers = {"inference_header_content_length": str(len(head))} | headers
-    return http_request(f"/v2/models/{model}/infer", b"".join([head, *data]), **headers)
+    lengths = {"inference-header-content-length": str(len(head))} if binary else {}
+    return http_request(f"/v2/models/{model}/infer", b"".join([head, *data]), headers=lengths | dict(headers or {}))
 
 
 def output_of(reply: Reply) -> HostArray:

@@ -18,7 +18,7 @@ import anygpu as ag
 WEIGHTS = np.cos(np.arange(12, dtype=np.float32)).reshape(4, 3)
 
 
-def classify(x: float32[-1, 4]) -> dict[str, Any]:  # type: ignore[valid-type, name-defined] # noqa: F821
+def classify(x: float32[-1, 4]) -> dict[str, Any]:  # type: ignore[name-defined] # noqa: F821
     """The probabilities of three classes for each row, and the likeliest."""
     scores = x @ WEIGHTS
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))

@@ -27,7 +27,7 @@ def parts(x: Any) -> dict[str, Any]:
     return {"low": x.min(axis=0), "high": x.max(axis=0)}
 
 
-def typed(x: float32[-1, 3]) -> Any:  # type: ignore[valid-type, name-defined] # noqa: F821
+def typed(x: float32[-1, 3]) -> Any:  # type: ignore[name-defined] # noqa: F821
     return np.sum(x, axis=1)
 
 

@@ -60,7 +60,7 @@ def test_types_are_known_after_the_first_call() -> None:
 
 
 def test_types_from_annotations_are_kept() -> None:
-    def scored(x: Annotated[Any, "float32[-1, 3]"], n: "int64[]") -> Any:  # type: ignore[valid-type, name-defined] # noqa: F722
+    def scored(x: Annotated[Any, "float32[-1, 3]"], n: "int64[]") -> Any:  # type: ignore[valid-type] # noqa: F722
         return x * n
 
     model = model_of("scored", scored)

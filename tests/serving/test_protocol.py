@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anygpu._typing import HostArray
 from anygpu.serving.limits import MAX_INPUTS, MAX_RANK, Limits
 from anygpu.serving.protocol import InferRequest, answer, parse
 from anygpu.serving.refusals import Refusal
@@ -147,7 +148,7 @@ def test_limits_are_checked_before_anything_is_allocated() -> None:
 
 
 def test_a_response_has_what_was_asked_for() -> None:
-    outputs = {"a": np.ones((2, 1), np.float32), "b": np.arange(3)}
+    outputs: dict[str, HostArray] = {"a": np.ones((2, 1), np.float32), "b": np.arange(3)}
     wanted = InferRequest({}, "id", {"b": False, "a": True})
     response = answer(wanted, "m", "1", outputs)
     assert response.json_length is not None

@@ -26,9 +26,9 @@ from benchmarks.serving_client import Connection, Reply, http_request, infer_req
 from tests.serving.conftest import Serve, X, double
 
 
-def get(server: Server, path: str, **headers: str) -> Reply:
+def get(server: Server, path: str) -> Reply:
     with Connection(server.port) as connection:
-        return connection.ask(http_request(path, method="GET", **headers))
+        return connection.ask(http_request(path, method="GET"))
 
 
 def message_of(reply: Reply) -> str:
@@ -119,8 +119,8 @@ def test_triton_gets_our_messages(server: Server) -> None:
         (infer_request("double", {"z": X}), 400, "no input 'z'"),
         (infer_request("affine", {"x": X, "w": X}), 400, "does not take these inputs: matmul"),
         (infer_request("typed", {"x": X.T}), 400, "has the shape [-1, 3]"),
-        (infer_request("double", {"x": X}, x_request_timeout="soon"), 400, "X-Request-Timeout"),
-        (infer_request("double", {"x": X}, content_encoding="gzip"), 415, "compressed"),
+        (infer_request("double", {"x": X}, {"x-request-timeout": "soon"}), 400, "X-Request-Timeout"),
+        (infer_request("double", {"x": X}, {"content-encoding": "gzip"}), 415, "compressed"),
         (infer_request("none", {"x": X}), 404, "no model 'none'"),
         (http_request("/v2/models/double/versions/2/infer"), 404, "version 1"),
         (http_request("/v2/models/double/infer", method="GET"), 405, "only POST"),
@@ -142,10 +142,10 @@ def test_a_body_that_is_too_large_is_refused_before_it_comes(serve: Serve) -> No
     server = serve({"double": double}, max_body=10_000)
     with Connection(server.port) as connection:
         # Nothing of the body is ever sent.
-        connection.socket.sendall(http_request("/v2/models/double/infer", content_length=str(10**12)))
+        connection.socket.sendall(http_request("/v2/models/double/infer", headers={"content-length": str(10**12)}))
         assert connection.reply().status == 413
     with Connection(server.port) as connection:
-        request = http_request("/v2/models/double/infer", transfer_encoding="chunked")
+        request = http_request("/v2/models/double/infer", headers={"transfer-encoding": "chunked"})
         connection.socket.sendall(request.replace(b"content-length: 0\r\n", b""))
         connection.socket.sendall(b"4000\r\n" + b"x" * 0x4000 + b"\r\n")
         assert connection.reply().status == 413
@@ -157,7 +157,7 @@ def test_large_bodies_together_are_refused(serve: Serve) -> None:
     held = []
     for _ in range(8):
         held.append(Connection(server.port))
-        held[-1].socket.sendall(http_request("/v2/models/double/infer", content_length="10000"))
+        held[-1].socket.sendall(http_request("/v2/models/double/infer", headers={"content-length": "10000"}))
     while b"anygpu_held_bytes 80000.0" not in get(server, "/metrics").body:
         pass
     with Connection(server.port) as connection:
@@ -185,7 +185,7 @@ def test_a_head_that_does_not_end_is_refused(connection: Connection, head: bytes
 
 def test_too_many_headers_are_refused(connection: Connection) -> None:
     many = {f"x-{number}": "1" for number in range(MAX_HEADERS)}
-    assert connection.ask(http_request("/v2", method="GET", **many)).status == 431
+    assert connection.ask(http_request("/v2", method="GET", headers=many)).status == 431
 
 
 # -- models' own failures
@@ -211,7 +211,7 @@ def test_deadlines(serve: Serve) -> None:
     gate = Gate()
     server = serve({"wait": gate.function()})
     with Connection(server.port) as connection:
-        reply = connection.ask(infer_request("wait", {"x": X}, x_request_timeout="0.05"))
+        reply = connection.ask(infer_request("wait", {"x": X}, {"x-request-timeout": "0.05"}))
         assert reply.status == 504
         assert "0.05 s" in message_of(reply)
     client = triton.InferenceServerClient(f"127.0.0.1:{server.port}")
@@ -274,17 +274,17 @@ def test_tokens(serve: Serve) -> None:
     with Connection(server.port) as connection:
         for path in ("/v2", "/v2/models", "/v2/models/double", "/metrics", "/v2/models/double/ready"):
             assert connection.ask(http_request(path, method="GET")).status == 401
-            assert connection.ask(http_request(path, method="GET", **web)).status == 200
+            assert connection.ask(http_request(path, method="GET", headers=web)).status == 200
         refused = connection.ask(infer_request("double", {"x": X}))
         assert refused.status == 401
         assert refused.headers["www-authenticate"] == "Bearer"
-        assert connection.ask(infer_request("double", {"x": X}, authorization="Bearer wrong")).status == 401
-        assert connection.ask(infer_request("double", {"x": X}, **nightly)).status == 403
-        assert connection.ask(infer_request("double", {"x": X}, **web)).status == 200
-        metrics = connection.ask(http_request("/metrics", method="GET", **web)).body.decode()
+        assert connection.ask(infer_request("double", {"x": X}, {"authorization": "Bearer wrong"})).status == 401
+        assert connection.ask(infer_request("double", {"x": X}, nightly)).status == 403
+        assert connection.ask(infer_request("double", {"x": X}, web)).status == 200
+        metrics = connection.ask(http_request("/metrics", method="GET", headers=web)).body.decode()
         assert 'anygpu_requests_total{model="double",tenant="web",status="200"} 1' in metrics
         assert 'anygpu_tenant_seconds_total{tenant="web"}' in metrics
-        listed = connection.ask(http_request("/v2/models", method="GET", **nightly))
+        listed = connection.ask(http_request("/v2/models", method="GET", headers=nightly))
         assert json.loads(listed.body) == {"models": []}
 
 
@@ -292,7 +292,7 @@ def test_each_token_is_a_tenant_with_its_quota(serve: Serve) -> None:
     with ag.Runtime(tenants=[ag.Tenant(name="web", bytes=10)]) as runtime:
         server = serve({"double": double}, tokens=TOKENS, runtime=runtime)
         with Connection(server.port) as connection:
-            reply = connection.ask(infer_request("double", {"x": X}, authorization="Bearer web-0123456789abcdef"))
+            reply = connection.ask(infer_request("double", {"x": X}, {"authorization": "Bearer web-0123456789abcdef"}))
             assert reply.status == 429
 
 

@@ -45,7 +45,7 @@ def test_tokens_from_a_file(tmp_path: Path) -> None:
     tokens = tokens_of(path)
     assert tokens is not None
     assert tokens.find(f"Bearer {WEB}".encode()) == Access("web")
-    assert tokens.find(f"Bearer {NIGHTLY}".encode()).models == {"score", "rank"}
+    assert tokens.find(f"Bearer {NIGHTLY}".encode()).models == frozenset({"score", "rank"})
 
 
 def test_a_file_that_is_wrong(tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ def from_binary(datatype: str, shape: Sequence[int], count: int, data: memoryvie
     dtype = DATATYPES[datatype]
     if datatype == "BOOL":
         # Any byte that is not 0 is true; NumPy expects 1.
-        return (np.frombuffer(data, np.uint8, count, start) != 0).reshape(shape)
+        truths: HostArray = np.frombuffer(data, np.uint8, count, start) != 0
+        return truths.reshape(shape)
     array = np.frombuffer(data, dtype, count, start).copy()
     if _SWAPS:
         array.byteswap(inplace=True)
