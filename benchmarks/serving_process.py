@@ -10,12 +10,14 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 #: The most seconds until a server answers: Ray takes longest.
 _PATIENCE = 90.0
@@ -43,12 +45,17 @@ def serving(name: str, python: str = sys.executable) -> Iterator[ServerProcess]:
         _wait_for(port, _PROBES[name], process)
         yield ServerProcess(port, process)
     finally:
+        # Others' servers leave processes behind when they are told to end.
+        children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.terminate()
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 def _wait_for(port: int, path: str, process: subprocess.Popen[bytes]) -> None:
@@ -69,8 +76,6 @@ def _wait_for(port: int, path: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def processor_seconds(process: subprocess.Popen[bytes]) -> float:
-    import psutil
-
     used = psutil.Process(process.pid).cpu_times()
     return used.user + used.system
 
@@ -103,26 +108,13 @@ def _bare(port: int) -> None:
 
 
 def _litserve(port: int) -> None:
-    import litserve  # type: ignore[import-not-found]
+    from benchmarks.serving_litserve import run
 
-    class Score(litserve.LitAPI):  # type: ignore[misc]
-        def setup(self, device: object) -> None: ...
-
-        def decode_request(self, request: Any) -> Any:
-            return np.array(request["data"], np.float32)
-
-        def predict(self, x: Any) -> Any:
-            return score(x)
-
-        def encode_response(self, output: Any) -> Any:
-            return {"data": output.tolist()}
-
-    litserve.LitServer(Score(api_path="/infer"), accelerator="cpu").run(
-        port=port, host="127.0.0.1", generate_client_file=False, log_level="warning"
-    )
+    run(port)
 
 
 def _ray(port: int) -> None:
+    import ray
     from ray import serve
     from starlette.requests import Request
     from starlette.responses import Response
@@ -133,6 +125,8 @@ def _ray(port: int) -> None:
             body = await request.body()
             return Response(score(np.frombuffer(body, np.float32)).tobytes() if body else b"ok")
 
+    # A cluster of its own, wherever another one runs.
+    ray.init(address="local", include_dashboard=False, _temp_dir=tempfile.mkdtemp())
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     serve.run(Score.bind(), blocking=True)  # type: ignore[attr-defined]
 
