@@ -24,8 +24,8 @@ MAX_HEAD = 64 << 10
 #: Seconds that a head may take to arrive.
 HEAD_SECONDS = 20.0
 KEEP_ALIVE_SECONDS = 75
-#: Seconds for the requests on connections that were accepted last.
-_LAST_MOMENT = 0.3
+#: Seconds that idle connections stay open when no new ones are taken, and those that have not asked anything yet.
+_LAST_MOMENT, _FIRST_REQUEST = 0.3, 5.0
 
 _REFUSED = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -157,7 +157,10 @@ class HttpServer(uvicorn.Server):
         if self._left is None and self._leaves is not None and now >= self._leaves:
             await self._take_last()
             self._left = now
-        return self._left is not None and now >= self._left + _LAST_MOMENT
+        if self._left is None or now < self._left + _LAST_MOMENT:
+            return False
+        new = any(each.cycle is None for each in self.server_state.connections)  # type: ignore[union-attr]
+        return not new or now >= self._left + _FIRST_REQUEST
 
     async def _take_last(self) -> None:
         """Close the listener. Connections that nobody has accepted yet would be reset by that, so they are accepted."""
