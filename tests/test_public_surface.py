@@ -28,6 +28,10 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "ray": "fleet/",
     "zarr": "streams/zarr_arrays.py",
     "sqlite3": "history/database.py",
+    "uvicorn": "serving/http.py",
+    "httptools": "serving/http.py",
+    "uvloop": "serving/http.py",
+    "starlette": "nobody",
 }
 
 
@@ -84,6 +88,7 @@ def test_the_exported_names() -> None:
         "ResultMismatch",
         "Runtime",
         "RuntimeClosed",
+        "Server",
         "Store",
         "StoreClosed",
         "StoreError",
@@ -113,6 +118,7 @@ def test_the_exported_names() -> None:
         "offload",
         "record",
         "run",
+        "serve",
         "stream",
         "submit",
         "vmap",
@@ -172,7 +178,8 @@ def watch(event, arguments):
 import numpy  # what numpy itself does is not ours to judge
 sys.addaudithook(watch)
 import anygpu
-loaded = {"wgpu", "torch", "jax", "pyopencl", "ray", "pynvml", "typer", "rich", "sqlite3"} & set(sys.modules)
+optional = {"wgpu", "torch", "jax", "pyopencl", "ray", "pynvml", "typer", "rich", "sqlite3", "uvicorn", "httptools"}
+loaded = optional & set(sys.modules)
 assert not loaded, loaded
 assert not opened, opened
 """

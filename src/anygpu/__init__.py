@@ -23,6 +23,7 @@ from anygpu.api import (
     map,
     offload,
     run,
+    serve,
     stream,
     submit,
 )
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from anygpu.runtime.health import Health
     from anygpu.runtime.mapping import Outcome
     from anygpu.runtime.runtime import Runtime
+    from anygpu.serving.server import Server
     from anygpu.store.store import Store
     from anygpu.store.tensor import Tensor
     from anygpu.streams.report import Streamed
@@ -147,6 +149,7 @@ __all__ = [
     "ResultMismatch",
     "Runtime",
     "RuntimeClosed",
+    "Server",
     "Store",
     "StoreClosed",
     "StoreError",
@@ -176,6 +179,7 @@ __all__ = [
     "offload",
     "record",
     "run",
+    "serve",
     "stream",
     "submit",
     "vmap",
@@ -193,6 +197,7 @@ _LATER = {
     "Program": "anygpu.program.graph",
     "Result": "anygpu.placement.offload",
     "Runtime": "anygpu.runtime.runtime",
+    "Server": "anygpu.serving.server",
     "Store": "anygpu.store.store",
     "Streamed": "anygpu.streams.report",
     "Tenant": "anygpu.tasks.tenants",

@@ -16,6 +16,7 @@ from anygpu.cli.explain import explain
 from anygpu.cli.fleet import fleet
 from anygpu.cli.history import history
 from anygpu.cli.report import report
+from anygpu.cli.serve import serve
 from anygpu.cli.show import show_diagnosis, show_inventory
 from anygpu.workers.discovery import discover
 
@@ -72,6 +73,7 @@ def doctor(json: Json = False, timeout: Seconds = api.PROBE_SECONDS) -> None:
 
 app.command()(calibrate)
 app.command()(report)
+app.command()(serve)
 app.add_typer(history, name="history")
 app.add_typer(fleet, name="fleet")
 # Negative numbers are arguments and not options.

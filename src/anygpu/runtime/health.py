@@ -34,6 +34,9 @@ class LaneHealth(msgspec.Struct, frozen=True, kw_only=True):
     backlog_seconds: float = 0.0
     done: int = 0
     failed: int = 0
+    #: Launches of several tasks at once, and the tasks in them.
+    batches: int = 0
+    batched: int = 0
     busy_seconds: float = 0.0
     #: 1 for its first worker, one more for each that replaced a lost one; `None` when none is open.
     generation: int | None = None
@@ -138,6 +141,8 @@ def _lane(lane: Lane, places: DeviceRegistry, now: float) -> LaneHealth:
         backlog_seconds=lane.backlog,
         done=lane.done,
         failed=lane.failed,
+        batches=lane.batches,
+        batched=lane.batched,
         busy_seconds=lane.busy_seconds,
         generation=places.generation(lane.name),
     )

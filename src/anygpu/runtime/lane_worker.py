@@ -366,7 +366,7 @@ class LaneWorker:
                 self._run_alone(lane, alone)
                 return
             taken, rest = rest[: planned.taken], rest[planned.taken :]
-            self._run_batch(taken, planned, choice, batches)
+            self._run_batch(lane, taken, planned, choice, batches)
 
     def _check_status(self, planned: Batch, batches: KindOfBatches, site: CallSite) -> CheckStatus:
         """Whether the launch may be used now."""
@@ -396,7 +396,9 @@ class LaneWorker:
             job.forced = Choice("numpy", "sample", why)
             self._host.put_back(job)
 
-    def _run_batch(self, jobs: Sequence[Job], planned: Batch, choice: Choice, batches: KindOfBatches) -> None:
+    def _run_batch(
+        self, lane: Lane, jobs: Sequence[Job], planned: Batch, choice: Choice, batches: KindOfBatches
+    ) -> None:
         """Run one launch for all jobs. If it fails, any of them may be the cause, so each is retried alone."""
         planner = self._planner
         begun = time.monotonic()
@@ -405,6 +407,9 @@ class LaneWorker:
         start = self._start(jobs[0].call.site, choice.candidate, alone=False)
         with self._host.lock:
             running = [job for job in jobs if self._begin(job, choice, start)]
+            if running:
+                lane.batches += 1
+                lane.batched += len(running)
         if not running:
             return
         # The worker is killed when the last of them has expired.

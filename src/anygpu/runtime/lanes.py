@@ -38,6 +38,9 @@ class Lane:
         self.used_bytes = 0
         self.done = 0
         self.failed = 0
+        #: Launches of several tasks at once, and the tasks in them.
+        self.batches = 0
+        self.batched = 0
         self.busy_seconds = 0.0
         self.ended = False
         self.threads: list[threading.Thread] = []
