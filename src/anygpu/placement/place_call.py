@@ -16,6 +16,7 @@ from anygpu.array.core.expression import Value
 from anygpu.errors import AnyGPUError, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.hardware.device import DeviceKind
+from anygpu.hardware.device_names import node_of
 from anygpu.interrupts import is_of_a_handler
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
@@ -31,7 +32,7 @@ from anygpu.placement.trust import Filters, code_of, is_finite, is_shown, loud, 
 from anygpu.placement.values import anygpu_arrays_in, largest_of, to_anygpu
 from anygpu.plan.choosing import Choice
 from anygpu.plan.plan import Plan
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt, publish
+from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt, publish
 from anygpu.tasks.machine import Requeue, Started
 from anygpu.workers.worker import Ran
 
@@ -451,6 +452,7 @@ def receipt_of(
     unknown: dict[str, str],
 ) -> Receipt:
     """The receipt of a program that ran on a worker; `attempts` are those that failed before."""
+    network = ran.network or NetworkUse()
     return Receipt(
         task=task,
         device=device,
@@ -466,6 +468,9 @@ def receipt_of(
         kernels=ran.kernels,
         driver=ran.driver,
         host_operations=ran.host_operations,
+        node=node_of(device),
+        network_bytes=network.bytes_sent + network.bytes_received,
+        asks=network.asks,
         predicted_seconds=predicted,
         how=how,
         program=program,
