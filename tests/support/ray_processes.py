@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -111,6 +113,16 @@ def _pid(node: Any, kind: str) -> int:
     return found
 
 
+def _patiently(start: Callable[[], Any]) -> Any:
+    """Ray gives a node thirty seconds to come up, which a busy machine may not have."""
+    for _ in range(3):
+        try:
+            return start()
+        except Exception as error:  # noqa: BLE001 - it raises nothing more special than this
+            failure = error
+    raise failure
+
+
 def _main() -> None:
     """The process that has the cluster: one request a line, one answer a line."""
     settings = json.loads(sys.argv[1])
@@ -119,15 +131,8 @@ def _main() -> None:
     sent = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     common = {"object_store_memory": 200 << 20, "include_dashboard": False}
-    cluster: Any = Cluster(
-        initialize_head=True,
-        head_node_args={
-            **common,
-            "num_cpus": 1,
-            "node_name": "head",
-            "_system_config": settings,
-        },
-    )
+    head = {**common, "num_cpus": 1, "node_name": "head", "_system_config": settings}
+    cluster: Any = _patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
     nodes: dict[str, Any] = {"head": cluster.head_node}
     for line in sys.stdin:
         request = json.loads(line)
@@ -137,7 +142,8 @@ def _main() -> None:
             case "head":
                 answer["address"] = cluster.address
             case "add":
-                nodes[name] = cluster.add_node(node_name=name, **{**common, "num_cpus": 1, **request["given"]})
+                given = {**common, "num_cpus": 1, **request["given"]}
+                nodes[name] = _patiently(partial(cluster.add_node, node_name=name, **given))
                 answer["raylet"] = _pid(nodes[name], "raylet")
             case "remove":
                 cluster.remove_node(nodes.pop(name), allow_graceful=True)

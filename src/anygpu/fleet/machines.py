@@ -17,6 +17,8 @@ from anygpu.plan.calibration import Calibration, assumed, through
 
 #: What probing one machine may take.
 PROBE_SECONDS = 20.0
+#: How long a device that could not be opened is left alone.
+ASIDE_SECONDS = 30.0
 #: Every device of the cluster.
 ALL = "all"
 
@@ -88,6 +90,25 @@ class Machines:
             if found is None:
                 return
             self._gone[name] = why
+        self.when_changed()
+
+    def set_aside(self, name: str, why: str) -> None:
+        """A device could not be opened: whoever waits for it goes elsewhere, and it is tried again after a while."""
+        with self._lock:
+            found = self._devices.get(name)
+        self.remove(name, why)
+        if found is not None:
+            timer = threading.Timer(ASIDE_SECONDS, self._offer_again, [found])
+            timer.daemon, timer.name = True, "anygpu-fleet-again"
+            timer.start()
+
+    def _offer_again(self, found: RemoteDevice) -> None:
+        name = found.device.id
+        if self._cluster.ended is not None or found.node.id not in self._cluster.nodes:
+            return
+        with self._lock:
+            self._gone.pop(name, None)
+            self._devices.setdefault(name, found)
         self.when_changed()
 
     def _probe(self, nodes: list[Node]) -> None:

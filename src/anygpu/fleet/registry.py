@@ -97,7 +97,7 @@ class FleetRegistry(DeviceRegistry):
             return ActorWorker(child, found.device, generation=generation)
         except DeviceUnavailable as error:
             # At once for all that wait for it, and not once for each of them.
-            self._machines.remove(device.id, "; ".join(error.refusals).rstrip(".") or "it could not be opened")
+            self._machines.set_aside(device.id, "; ".join(error.refusals).rstrip(".") or "it could not be opened")
             raise
 
     def replace(

@@ -8,8 +8,7 @@ number: it has the answer still, or has never heard of the question.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -27,8 +26,9 @@ from anygpu.workers.task_messages import Answer, ChildTask, Envelope, InSegment,
 
 #: While a question is open, the home is pinged so often.
 PING_SECONDS = 2.0
-#: A home that has not answered a ping for so long is lost: three have been sent by then.
-SILENCE_SECONDS = 4.5
+#: How long a ping is waited for each time, and how often before its home is lost. Not by the clock: a machine that was
+#: suspended has heard nothing either.
+PONG_SECONDS, MOST_MISSED = 1.0, 5
 #: How often one question is asked, at most.
 MOST_ASKS = 20
 #: Without questions, the home hears from here so often: it does not stay for ever when nobody is left.
@@ -52,18 +52,10 @@ class Home(Protocol):
 class Relay:
     """The questions to one home, one after the other, on the thread that calls `serve`."""
 
-    def __init__(
-        self,
-        link: Link,
-        home: Home,
-        device: str,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, link: Link, home: Home, device: str) -> None:
         self._link = link
         self._home = home
         self._device = device
-        self._clock = clock
         self._segments = AttachedSegments()
         self._dropped: list[int] = []
         #: Set by another thread: nobody waits for an answer any more.
@@ -103,7 +95,7 @@ class Relay:
         try:
             envelope = task_messages.decode_envelope(self._link.receive(IDLE_SECONDS))
         except TimeoutError:
-            self._pulse(self._home.ping(), SILENCE_SECONDS)
+            self._pulse(self._home.ping())
             return None
         self._segments.forget(envelope)
         self._segments.announce(envelope, self._link.next_descriptor)
@@ -113,11 +105,13 @@ class Relay:
             return None
         return envelope
 
-    def _pulse(self, ping: Any, seconds: float) -> travel.Pulse:
-        try:
-            return travel.decode_pulse(self._home.pong(ping, seconds))
-        except TimeoutError:
-            raise HomeLost(f"it has not answered for {seconds:g} s") from None
+    def _pulse(self, ping: Any) -> travel.Pulse:
+        for _ in range(MOST_MISSED):
+            try:
+                return travel.decode_pulse(self._home.pong(ping, PONG_SECONDS))
+            except TimeoutError:
+                continue
+        raise _silent()
 
     def _tell_dropped(self) -> None:
         """Memory can be freed there; nobody waits for that."""
@@ -183,24 +177,25 @@ class Relay:
     def _awaited(self, answer: list[Any], number: int) -> list[bytes]:
         """The objects of an answer. Raises `AnswerLost` when it has to be asked again, and `HomeLost`."""
         ping: Any = None
-        pinged = 0.0
+        missed = 0
         #: How many pongs in a row say that the home is not busy with the question.
         idle = 0
         while True:
             try:
-                return self._home.get(answer, PING_SECONDS if ping is None else PING_SECONDS / 2)
+                return self._home.get(answer, PING_SECONDS if ping is None else PONG_SECONDS)
             except TimeoutError:
                 pass
             if self.killed:
                 raise HomeLost("it was killed")
             if ping is None:
-                ping, pinged = self._home.ping(), self._clock()
+                ping, missed = self._home.ping(), 0
                 continue
             try:
                 pulse = travel.decode_pulse(self._home.pong(ping, 0.0))
             except TimeoutError:
-                if self._clock() - pinged > SILENCE_SECONDS:
-                    raise HomeLost(f"it has not answered for {SILENCE_SECONDS:g} s") from None
+                missed += 1
+                if missed >= MOST_MISSED:
+                    raise _silent() from None
                 continue
             except AnswerLost:
                 ping = None
@@ -240,3 +235,7 @@ class Relay:
                 return msgspec.structs.replace(task, segment=place(task.segment))
             case _:
                 return task
+
+
+def _silent() -> HomeLost:
+    return HomeLost(f"it has not answered for {MOST_MISSED * PONG_SECONDS:g} s")
