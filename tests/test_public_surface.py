@@ -26,6 +26,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "rich": ("cli/", "progress.py"),
     "zarr": "streams/zarr_arrays.py",
     "sqlite3": "history/database.py",
+    "ray": "fleet/ray_cluster.py",
 }
 
 
@@ -36,6 +37,8 @@ def test_the_exported_names() -> None:
         "Attempt",
         "CannotCompile",
         "Card",
+        "ClusterError",
+        "ClusterUnavailable",
         "CopyNeeded",
         "DeadlineExceeded",
         "Device",
@@ -51,6 +54,7 @@ def test_the_exported_names() -> None:
         "Health",
         "HostFallback",
         "HostOperation",
+        "InsecureCluster",
         "InvalidKernel",
         "InvalidOption",
         "InvalidProgram",
@@ -98,6 +102,7 @@ def test_the_exported_names() -> None:
         "doctor",
         "explain",
         "fft",
+        "fleet",
         "freeze_support",
         "host_operations",
         "image",

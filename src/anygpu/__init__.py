@@ -30,6 +30,8 @@ from anygpu.errors import (
     AllocationError,
     AnyGPUError,
     CannotCompile,
+    ClusterError,
+    ClusterUnavailable,
     CopyNeeded,
     DeadlineExceeded,
     DeviceError,
@@ -37,6 +39,7 @@ from anygpu.errors import (
     DeviceLost,
     DevicePoisoned,
     DeviceUnavailable,
+    InsecureCluster,
     InvalidKernel,
     InvalidOption,
     InvalidProgram,
@@ -71,7 +74,7 @@ from anygpu.hardware.device import Device, Unavailable
 from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
 
 if TYPE_CHECKING:
-    from anygpu import fft, image, linalg, nn
+    from anygpu import fft, fleet, image, linalg, nn
     from anygpu.array.trace.tracing import record
     from anygpu.hardware.diagnosis import Diagnosis
     from anygpu.hardware.diagnosis_context import Finding
@@ -98,6 +101,8 @@ __all__ = [
     "Attempt",
     "CannotCompile",
     "Card",
+    "ClusterError",
+    "ClusterUnavailable",
     "CopyNeeded",
     "DeadlineExceeded",
     "Device",
@@ -113,6 +118,7 @@ __all__ = [
     "Health",
     "HostFallback",
     "HostOperation",
+    "InsecureCluster",
     "InvalidKernel",
     "InvalidOption",
     "InvalidProgram",
@@ -160,6 +166,7 @@ __all__ = [
     "doctor",
     "explain",
     "fft",
+    "fleet",
     "freeze_support",
     "host_operations",
     "image",
@@ -197,7 +204,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("fft", "image", "linalg", "nn"):
+    if name in ("fft", "fleet", "image", "linalg", "nn"):
         return importlib.import_module(f"anygpu.{name}")
     if name in _LATER:
         value = getattr(importlib.import_module(_LATER[name]), name)

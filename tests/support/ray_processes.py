@@ -38,17 +38,20 @@ class RayProcesses:
             **inherited,
             "PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)]),
             "RAY_USAGE_STATS_ENABLED": "0",
+            # As the templates have it: nodes follow a head that is gone within seconds.
+            "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
             # Neither by us nor by Ray: what the tests measure is not how many threads a product has.
             "OMP_NUM_THREADS": "1",
             "HOME": str(self.folder),
             "RAY_TMPDIR": str(self.folder),
             **(environment or {}),
         }
+        self._words = (self.folder / "stderr").open("w")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.ray_processes", json.dumps(settings or {})],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=(self.folder / "stderr").open("w"),
+            stderr=self._words,
             env=variables,
             cwd=_ROOT,
             text=True,
@@ -98,6 +101,9 @@ class RayProcesses:
             except psutil.NoSuchProcess:
                 continue
         psutil.wait_procs(children, timeout=5)
+        for each in (self._process.stdin, self._process.stdout, self._words):
+            if each is not None:
+                each.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:

@@ -45,6 +45,8 @@ CONNECT_SECONDS = 60.0
 OPEN_SECONDS = 15.0
 #: How often the driver looks which machines there are.
 WATCH_SECONDS = 2.0
+#: A head that does not accept a connection within this time is not there.
+_ANSWER_SECONDS = 5.0
 _LAST_WORDS = 4000
 #: How long the reason of a home's end may take after the end itself.
 _REASON_SECONDS = 0.5
@@ -57,6 +59,7 @@ class Cluster:
 
     def __init__(self, address: str) -> None:
         """Raises `ClusterUnavailable`."""
+        _require_somebody(address)
         if not HAS_SOCKET_PAIRS:
             raise ClusterUnavailable(address, detail="a fleet needs Linux or macOS on this side")
         self.address = address
@@ -260,6 +263,17 @@ class ActorChild(Child):
             self.link.close()
 
 
+def _require_somebody(address: str) -> None:
+    """Ray tries for twenty seconds before it says that there is nobody."""
+    host, _, port = address.rpartition(":")
+    if not host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise ClusterUnavailable(address, detail=text_of(error)) from None
+
+
 def _listen(reference: weakref.ref[Cluster], link: Link) -> None:
     """Hear what the driver says, until it or its cluster is gone."""
     while True:
@@ -305,4 +319,5 @@ def _end(process: subprocess.Popen[bytes], link: Link, stderr: IO[bytes], owner:
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=5.0)
+    link.close()
     stderr.close()

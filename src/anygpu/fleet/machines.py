@@ -18,7 +18,7 @@ from anygpu.plan.calibration import Calibration, assumed, through
 #: What probing one machine may take.
 PROBE_SECONDS = 20.0
 #: How long a device that could not be opened is left alone.
-ASIDE_SECONDS = 30.0
+ASIDE_SECONDS = 10.0
 #: Every device of the cluster.
 ALL = "all"
 

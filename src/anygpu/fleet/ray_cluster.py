@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import platform
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -31,6 +32,9 @@ from anygpu.plan.calibration import Network
 
 #: What makes up for lost messages is ours, so that nothing is executed twice: Ray neither restarts nor repeats.
 _NO_MAGIC: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+
+#: A machine that does not accept a connection within this time is not there.
+_ANSWER_SECONDS = 2.0
 
 #: How often, and with how much, the way to a machine is measured.
 _ROUNDS, _MEASURED_BYTES = 3, 1 << 20
@@ -89,9 +93,12 @@ class RayCluster:
 
     def open_home(self, device: str, node: str, gpus: float, seconds: float) -> RayHome:
         """The home of a device. Raises `HomeRefused`, which says what is missing."""
-        resources = next((each.resources for each in self.nodes() if each.id == node), None)
-        if resources is None:
+        facts = next((each for each in ray.nodes() if each["NodeID"] == node and each["Alive"]), None)
+        if facts is None:
             raise HomeRefused("its machine has left the cluster")
+        # Ray itself finds out after a minute, and lets everybody wait until then.
+        _require_answer(facts["NodeManagerAddress"], facts["NodeManagerPort"])
+        resources = facts["Resources"]
         if gpus > resources.get("GPU", 0.0):
             raise HomeRefused(f"its machine offers {resources.get('GPU', 0.0):g} GPUs, and {gpus:g} are needed")
         cls: Any = ray.remote(concurrency_groups={"work": 1, "control": 1}, **_NO_MAGIC)(Home)
@@ -165,6 +172,13 @@ def _base_name(node: dict[str, Any]) -> str:
     base = name if given else str(node["NodeManagerHostname"])
     # It becomes a part of device names.
     return "".join(each if each.isalnum() or each in "-_." else "-" for each in base.lower()) or node["NodeID"][:6]
+
+
+def _require_answer(address: str, port: int) -> None:
+    try:
+        socket.create_connection((address, port), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise HomeRefused(f"its machine does not answer ({error})") from None
 
 
 def _at(node: str) -> NodeAffinitySchedulingStrategy:

@@ -32,7 +32,7 @@ PONG_SECONDS, MOST_MISSED = 1.0, 5
 #: How often one question is asked, at most.
 MOST_ASKS = 20
 #: Without questions, the home hears from here so often: it does not stay for ever when nobody is left.
-IDLE_SECONDS = 15.0
+IDLE_SECONDS = 5.0
 
 
 class Home(Protocol):
