@@ -50,7 +50,8 @@ def home(fleet: Fleet, device: str) -> int:
 
 def opened(fleet: Fleet, *devices: str) -> None:
     for device in devices:
-        fleet.run(wave, np.zeros(512, np.float32), on=device)
+        for on in (device, "fleet"):
+            fleet.run(wave, np.zeros(512, np.float32), on=on, fallback="allow")
 
 
 def through(fleet: Fleet, fault: Callable[[], None], on: str = "fleet") -> list[ag.Receipt]:
@@ -67,6 +68,10 @@ def through(fleet: Fleet, fault: Callable[[], None], on: str = "fleet") -> list[
     return [receipt for receipt in receipts if receipt is not None]
 
 
+def is_busy(fleet: Fleet, device: str) -> bool:
+    return any(lane.device == device and lane.running for lane in fleet.health().lanes)
+
+
 def failures(receipts: list[ag.Receipt]) -> set[str | None]:
     return {failure.error for receipt in receipts for failure in receipt.failures}
 
@@ -81,9 +86,15 @@ def pair(cluster: RayProcesses) -> Iterator[Fleet]:
 def test_an_actor_that_is_killed(pair: Fleet) -> None:
     device = "opencl:0@node-1"
     victim = home(pair, device)
-    receipts = through(pair, lambda: os.kill(victim, signal.SIGKILL), on=device)
+    os.kill(victim, signal.SIGSTOP)
+
+    def kill() -> None:
+        assert until(lambda: is_busy(pair, device))
+        os.kill(victim, signal.SIGKILL)
+
+    receipts = through(pair, kill, on=device)
     assert len(receipts) == TASKS
-    assert "DeviceLost" in failures(receipts)
+    assert failures(receipts) == {"DeviceLost"}
     assert until(lambda: pair._places.generation(device) == 2)
     losses = pair.health().losses
     assert [loss.device for loss in losses if loss.device == device] == [device]
@@ -92,7 +103,8 @@ def test_an_actor_that_is_killed(pair: Fleet) -> None:
 def test_an_actor_that_hangs(pair: Fleet) -> None:
     device = "opencl:0@node-1"
     victim = home(pair, device)
-    receipts = through(pair, lambda: os.kill(victim, signal.SIGSTOP), on=device)
+    os.kill(victim, signal.SIGSTOP)
+    receipts = through(pair, lambda: None, on=device)
     assert len(receipts) == TASKS
     assert failures(receipts) == {"DeviceLost"}
     assert any("has not answered" in (failure.message or "") for each in receipts for failure in each.failures)
@@ -146,8 +158,9 @@ def test_a_cluster_that_grows_and_shrinks_while_it_works(cluster: RayProcesses) 
 
 def test_lost_messages(cluster: RayProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
     """One question in ten and one answer in five never arrive: everything is executed once, and said once."""
-    rule = "CoreWorkerService.grpc_client.PushTask=-1:10:20:0"
-    monkeypatch.setenv("RAY_testing_rpc_failure", rule)
+    chances = {"num_failures": -1, "req_failure_prob": 10, "resp_failure_prob": 20, "in_flight_failure_prob": 0}
+    rules = {"CoreWorkerService.grpc_client.PushTask": chances}
+    monkeypatch.setenv("RAY_testing_rpc_failure", msgspec.json.encode(rules).decode())
     with ag.fleet.connect(cluster.address, devices="opencl@node-1", local=False, insecure=True) as fleet:
         device = "opencl:0@node-1"
         receipts = [fleet.run(wave, np.full(64, i, np.float32), on=device, fallback="raise").receipt for i in range(60)]

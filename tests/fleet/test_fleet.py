@@ -187,7 +187,7 @@ def test_addresses_that_are_none(given: str) -> None:
 
 
 def test_no_cluster_there() -> None:
-    with pytest.raises(ag.ClusterUnavailable, match="127.0.0.1:1 .*ray status"):
+    with pytest.raises(ag.ClusterUnavailable, match=r"127\.0\.0\.1:1 .*ray status"):
         ag.fleet.connect("127.0.0.1:1", insecure=True)
 
 

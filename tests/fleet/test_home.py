@@ -9,7 +9,7 @@ import pytest
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.fleet import home as homes
 from anygpu.fleet import travel
-from anygpu.fleet.home import Home
+from anygpu.fleet.home import Home, seen_here
 from anygpu.fleet.travel import Ask, Reply
 from anygpu.placement.planner import numpy_device
 from anygpu.program import wire
@@ -113,3 +113,18 @@ def test_an_array_that_did_not_come_is_refused(home: Home, segment: int) -> None
 def test_a_header_that_is_none_is_refused(home: Home) -> None:
     with pytest.raises(msgspec.DecodeError):
         home.ask(b"\x00nonsense")
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "seen"),
+    [
+        ("torch:cuda:3", None, "torch:cuda:3"),
+        ("torch:cuda:3", "3", "torch:cuda:0"),
+        ("torch:cuda:0", "3", "torch:cuda:0"),
+        ("jax:cuda:5", "4,5", "jax:cuda:1"),
+        ("opencl:1", "3", "opencl:1"),
+        ("numpy", "", "numpy"),
+    ],
+)
+def test_a_process_that_was_given_some_gpus_counts_them_from_zero(device: str, visible: str | None, seen: str) -> None:
+    assert seen_here(device, visible) == seen

@@ -60,5 +60,5 @@ def test_arrays_begin_where_a_device_can_read_them() -> None:
     ],
 )
 def test_sizes_that_are_not_true_are_refused_before_memory_is_taken(sizes: list[int], parts: list[bytes]) -> None:
-    with pytest.raises(ValueError, match="parts|size|negative"):
+    with pytest.raises(ValueError, match=r"parts|size|negative"):
         travel.unpacked(sizes, parts)

@@ -34,7 +34,8 @@ class RayProcesses:
         # Short: the paths of its sockets may have no more than a hundred characters.
         self.folder = Path(tempfile.mkdtemp(prefix="ag-ray-", dir="/tmp"))
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-        variables = {
+        #: Of every process of the cluster.
+        self.environment: dict[str, str] = {
             **inherited,
             "PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)]),
             "RAY_USAGE_STATS_ENABLED": "0",
@@ -52,7 +53,7 @@ class RayProcesses:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,
-            env=variables,
+            env=self.environment,
             cwd=_ROOT,
             text=True,
         )

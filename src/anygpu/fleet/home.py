@@ -152,7 +152,9 @@ class HomeServer(Server):
     def _open(self, task: task_messages.Open) -> TaskOutcome:
         # The engine and the budget are this machine's business.
         budget = default_budget() if task.budget is None else task.budget
-        super()._open(msgspec.structs.replace(task, entry=entry_of(task.device.id), budget=budget))
+        seen = seen_here(task.device.id, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        device = msgspec.structs.replace(task.device, id=seen)
+        super()._open(msgspec.structs.replace(task, entry=entry_of(seen), device=device, budget=budget))
         # Transfers beside a run would need a second way here.
         return task_messages.Opened(overlaps=False)
 
@@ -169,6 +171,15 @@ class HomeServer(Server):
         self._places[number] = room
         view: HostArray = room.view(numpy_dtype(spec.dtype)).reshape(spec.shape)
         return view
+
+
+def seen_here(device: str, visible: str | None) -> str:
+    """What a device is called in a process that Ray has given only some of a machine's GPUs: they count from 0 there."""
+    engine, _, local = device.partition(":")
+    kind, _, number = local.rpartition(":")
+    if not visible or kind not in ("cuda", "gpu") or not number.isdigit():
+        return device
+    return f"{engine}:{kind}:{int(number) % len(visible.split(','))}"
 
 
 def _no_descriptor() -> int:

@@ -11,7 +11,7 @@ from anygpu.errors import AnyGPUError, DeviceUnavailable, text_of
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.driver_messages import Node, NodeProbed
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import at_node
+from anygpu.hardware.device_names import at_node, parse_device
 from anygpu.hardware.selection import matches_name
 from anygpu.plan.calibration import Calibration, assumed, through
 
@@ -158,7 +158,8 @@ class Machines:
 
     def unavailable(self) -> list[Unavailable]:
         with self._lock:
-            return [each for found in self._unavailable.values() for each in found]
+            missing = [each for found in self._unavailable.values() for each in found]
+            return missing + [_lost(name, why) for name, why in self._gone.items()]
 
     def find(self, name: str) -> RemoteDevice:
         """A device by its id. Raises `DeviceUnavailable`."""
@@ -168,6 +169,11 @@ class Machines:
                 return found
             why = self._gone.get(name, f"there is no {name} in the fleet")
         raise DeviceUnavailable(f'on="{name}"', [f"{name} is not there: {why}."], device=name)
+
+
+def _lost(name: str, why: str) -> Unavailable:
+    engine = parse_device(name).engine
+    return Unavailable(id=name, engine=engine, state="absent", cause="lost", reason=f"{name} is not there: {why}.")
 
 
 def takes_gpu(device: Device) -> bool:

@@ -12,7 +12,7 @@ import platform
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 # Ray would report home about the cluster, and greet the user.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -32,6 +32,10 @@ from anygpu.plan.calibration import Network
 
 #: What makes up for lost messages is ours, so that nothing is executed twice: Ray neither restarts nor repeats.
 _NO_MAGIC: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+
+_Answer = TypeVar("_Answer")
+#: How often a question is asked that changes nothing.
+_MOST_ASKS = 10
 
 #: A machine that does not accept a connection within this time is not there.
 _ANSWER_SECONDS = 2.0
@@ -82,9 +86,8 @@ class RayCluster:
         cls: Any = ray.remote(**_NO_MAGIC)(Prober)
         prober = cls.options(scheduling_strategy=_at(node)).remote()
         try:
-            with _translated():
-                visited = decode(ray.get(prober.probe.remote(seconds), timeout=3 * seconds))
-                network = _measured(prober)
+            visited = decode(_repeated(lambda: ray.get(prober.probe.remote(seconds), timeout=3 * seconds)))
+            network = _measured(prober)
         except TimeoutError:
             raise HomeRefused(f"nothing came back within {3 * seconds:g} s") from None
         finally:
@@ -105,7 +108,7 @@ class RayCluster:
         actor = cls.options(scheduling_strategy=_at(node), num_gpus=gpus).remote(device)
         home = RayHome(actor)
         try:
-            home.pid = travel.decode_pulse(home.pong(home.ping(), seconds)).pid
+            home.pid = travel.decode_pulse(_repeated(lambda: home.pong(home.ping(), seconds))).pid
         except TimeoutError:
             home.kill()
             free = ray._private.state.available_resources_per_node().get(node, {}).get("GPU", 0.0)
@@ -185,6 +188,15 @@ def _at(node: str) -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
 
 
+def _repeated(ask: Callable[[], _Answer]) -> _Answer:
+    """The answer to a question that may be asked again, which it is when a message was lost."""
+    for _ in range(_MOST_ASKS - 1):
+        with contextlib.suppress(AnswerLost), _translated():
+            return ask()
+    with _translated():
+        return ask()
+
+
 def _kill(actor: Any) -> None:
     with contextlib.suppress(Exception):
         ray.kill(actor, no_restart=True)
@@ -198,7 +210,9 @@ def _measured(prober: Any) -> Network:
         def once() -> float:
             size = travel.PART if returns > 1 else 8
             begin = time.perf_counter()
-            ray.get(prober.echo.options(num_returns=returns).remote(returns, size, *sent), timeout=30.0)
+            _repeated(
+                lambda: ray.get(prober.echo.options(num_returns=returns).remote(returns, size, *sent), timeout=30.0)
+            )
             return time.perf_counter() - begin
 
         return min(once() for _ in range(_ROUNDS))

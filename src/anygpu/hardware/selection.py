@@ -10,7 +10,7 @@ import msgspec
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.cards import plain_name
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import FLEET, parse_device
+from anygpu.hardware.device_names import FLEET, node_of, parse_device
 from anygpu.units import readable_bytes
 
 Power = Literal["high", "low"]
@@ -192,6 +192,13 @@ def _could_be(item: Unavailable, preference: Preference) -> bool:
     if not preference.on:
         return True
     names = {name.lower() for name in preference.on}
-    parts = {item.id, item.engine, *item.id.split(":")}
+    node = node_of(item.id)
+    if node is not None:
+        # Of names with a machine, those of this one count, and their first part is what is wanted there.
+        names = {first for first, at, there in (name.partition("@") for name in names) if not at or there == node}
+        if names & {"", FLEET}:
+            return True
+    there = parse_device(item.id).there
+    parts = {there, item.engine, *there.split(":")}
     is_part = any(name.startswith(f"{item.id}:") for name in names)
     return is_part or bool(names & parts) or ("gpu" in names and item.state in ("present", "hung"))

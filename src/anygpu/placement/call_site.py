@@ -288,9 +288,9 @@ class CallSite:
         program, baseline = self.program, self.chooser.baseline
         is_baseline = device.id == baseline
         lack: str | None = None
-        # Other machines' devices are opened one by one, when they are used: there may be thousands of them.
-        may_open = baseline is None and device.node is None
-        if not is_baseline and (may_open or planner.is_open(device.id)):
+        # Other machines' devices are not asked: there may be thousands of them, and each may take its time.
+        may_ask = device.node is None and (baseline is None or planner.is_open(device.id))
+        if not is_baseline and may_ask:
             lack = lacking(planner.worker_of(self.options), device.id, program)
             if lack is not None and baseline is not None:
                 return Refused(device.id, lack)
