@@ -174,7 +174,7 @@ class HomeServer(Server):
 
 
 def seen_here(device: str, visible: str | None) -> str:
-    """What a device is called in a process that Ray has given only some of a machine's GPUs: they count from 0 there."""
+    """The name of a device in a process that Ray has given only some of a machine's GPUs: they count from 0 there."""
     engine, _, local = device.partition(":")
     kind, _, number = local.rpartition(":")
     if not visible or kind not in ("cuda", "gpu") or not number.isdigit():
