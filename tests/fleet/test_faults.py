@@ -87,27 +87,30 @@ def test_an_actor_that_is_killed(pair: Fleet) -> None:
     device = "opencl:0@node-1"
     victim = home(pair, device)
     os.kill(victim, signal.SIGSTOP)
-
-    def kill() -> None:
-        assert until(lambda: is_busy(pair, device))
-        os.kill(victim, signal.SIGKILL)
-
-    receipts = through(pair, kill, on=device)
-    assert len(receipts) == TASKS
-    assert failures(receipts) == {"DeviceLost"}
+    future = pair.submit(wave, np.ones(512, np.float32), on=device, fallback="allow")
+    assert until(lambda: is_busy(pair, device))
+    os.kill(victim, signal.SIGKILL)
+    np.testing.assert_allclose(future.result(PATIENCE), wave(np.ones(512, np.float32)), rtol=1e-5)
+    assert future.receipt is not None
+    assert failures([future.receipt]) == {"DeviceLost"}
     assert until(lambda: pair._places.generation(device) == 2)
-    losses = pair.health().losses
-    assert [loss.device for loss in losses if loss.device == device] == [device]
+    assert [loss.device for loss in pair.health().losses if loss.device == device] == [device]
+
+
+def test_an_actor_that_is_killed_among_many_tasks(pair: Fleet) -> None:
+    victim = home(pair, "opencl:0@node-2")
+    assert len(through(pair, lambda: os.kill(victim, signal.SIGKILL))) == TASKS
 
 
 def test_an_actor_that_hangs(pair: Fleet) -> None:
     device = "opencl:0@node-1"
     victim = home(pair, device)
     os.kill(victim, signal.SIGSTOP)
-    receipts = through(pair, lambda: None, on=device)
-    assert len(receipts) == TASKS
-    assert failures(receipts) == {"DeviceLost"}
-    assert any("has not answered" in (failure.message or "") for each in receipts for failure in each.failures)
+    result = pair.run(wave, np.ones(512, np.float32), on=device, fallback="allow")
+    np.testing.assert_allclose(result.value, wave(np.ones(512, np.float32)), rtol=1e-5)
+    (failure,) = result.receipt.failures
+    assert failure.error == "DeviceLost"
+    assert "has not answered" in (failure.message or "")
     assert until(lambda: not psutil.pid_exists(victim))
 
 

@@ -11,7 +11,7 @@ from anygpu.errors import AnyGPUError, DeviceUnavailable, text_of
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.driver_messages import Node, NodeProbed
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import at_node, parse_device
+from anygpu.hardware.device_names import FLEET, at_node, parse_device
 from anygpu.hardware.selection import matches_name
 from anygpu.plan.calibration import Calibration, assumed, through
 
@@ -123,7 +123,8 @@ class Machines:
 
     def _refused(self, node: Node, why: str) -> None:
         reason = f"the devices of {node.name} are not known: {why}"
-        missing = Unavailable(id=node.name, engine=node.name, state="absent", cause="failed", reason=reason)
+        name = at_node(FLEET, node.name)
+        missing = Unavailable(id=name, engine=FLEET, state="absent", cause="failed", reason=reason)
         with self._lock:
             self._unavailable[node.id] = (missing,)
 

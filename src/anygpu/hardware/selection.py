@@ -196,7 +196,7 @@ def _could_be(item: Unavailable, preference: Preference) -> bool:
     if node is not None:
         # Of names with a machine, those of this one count, and their first part is what is wanted there.
         names = {first for first, at, there in (name.partition("@") for name in names) if not at or there == node}
-        if names & {"", FLEET}:
+        if names & {"", FLEET} or (names and item.engine == FLEET):
             return True
     there = parse_device(item.id).there
     parts = {there, item.engine, *there.split(":")}
