@@ -171,7 +171,7 @@ def _seconds(process: psutil.Process) -> float:
 
 def under_load(fleet: Fleet, count: int, fault: Callable[[], None], every: float) -> tuple[int, int, int, float]:
     """Tasks that were lost, wrong or failed, and the longest time in which none was done; a fault is among them."""
-    given = [np.full(SMALL // 4, number % 97, np.float32) / 97 for number in range(count)]
+    given = [np.full(SMALL // 4, number % 97 / 97, np.float32) for number in range(count)]
     done: list[float] = []
     futures = []
     for number, each in enumerate(given):

@@ -21,7 +21,7 @@ from tests.workers.programs import doubled
 NAME = "numpy@node-7"
 
 
-def _ask(home: Home, number: int, task: ChildTask | None, arrays: list[np.ndarray] | None = None) -> list[bytes]:  # type: ignore[type-arg]
+def _ask(home: Home, number: int, task: ChildTask | None, arrays: list[np.ndarray] | None = None) -> list[bytes]:
     given = [each.view(np.uint8) for each in arrays or []]
     ask = Ask(Envelope(number, task), tuple(each.nbytes for each in given), 40)
     found = home.ask(travel.encode(ask), *travel.packed(given))

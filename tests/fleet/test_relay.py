@@ -44,7 +44,7 @@ class Unreliable:
             self.executed += 1
             return inner(*given)
 
-        self.home._answered = counted  # type: ignore[method-assign]
+        self.home._answered = counted  # type: ignore[method-assign, assignment]
 
     def ask(self, header: bytes, parts: Sequence[bytes], returns: int) -> list[Any]:
         self.asks += 1
@@ -85,6 +85,8 @@ class _NoCluster:
     def __init__(self, kill: Callable[[], None]) -> None:
         self._kill = kill
         self.why = "nobody said"
+
+    process_id = 42
 
     def kill(self, home: int) -> None:
         self._kill()

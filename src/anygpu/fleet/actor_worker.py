@@ -24,6 +24,7 @@ class ActorWorker(ProcessWorker):
         name = parse_device(device.id)
         there = msgspec.structs.replace(device, id=name.there)
         self._process_id_there = child.process.pid
+        self._driver = child.driver
         # The machine itself knows where the engine is.
         entry = EngineEntry(name=name.engine, target="")
         super().__init__(child, entry, device, generation=generation, there=there)
@@ -33,8 +34,9 @@ class ActorWorker(ProcessWorker):
         return "actor"
 
     @property
-    def process_id(self) -> None:
-        return None
+    def process_id(self) -> int:
+        """Of the driver: the process of this machine that is busy with its calls."""
+        return self._driver
 
     @property
     def process_id_there(self) -> int:

@@ -99,7 +99,7 @@ class Cluster:
     def _connected(self, address: str) -> Connected:
         try:
             self._send(Connect(address))
-            return _unwrapped(decode_answer(self._link.receive(CONNECT_SECONDS)), Connected)
+            return _unwrapped(_answer(self._link, CONNECT_SECONDS), Connected)
         except (LinkClosed, TimeoutError) as error:
             raise ClusterUnavailable(address, detail=self._why(error)) from None
 
@@ -124,7 +124,7 @@ class Cluster:
         """Look at a machine. Raises `DeviceUnavailable`."""
         link = self._asked(lambda: ProbeNode(node, seconds))
         try:
-            return _unwrapped(decode_answer(link.receive(4 * seconds + 60)), NodeProbed)
+            return _unwrapped(_answer(link, 4 * seconds + 60), NodeProbed)
         except (LinkClosed, TimeoutError) as error:
             raise self._unavailable(f"the devices of {self.nodes[node].name}", self._why(error)) from None
         finally:
@@ -135,7 +135,7 @@ class Cluster:
         home = next(self._homes)
         link = self._asked(lambda: OpenHome(home, device, node, gpus, OPEN_SECONDS))
         try:
-            opened = _unwrapped(decode_answer(link.receive(OPEN_SECONDS * 2)), HomeOpened)
+            opened = _unwrapped(_answer(link, OPEN_SECONDS * 2), HomeOpened)
         except BaseException as error:
             link.close()
             self.kill(home)
@@ -255,6 +255,11 @@ class ActorChild(Child):
         self._cluster = cluster
         self._home = home
 
+    @property
+    def driver(self) -> int:
+        """The process of this machine that leads there."""
+        return self._cluster.process_id
+
     def how_it_ended(self) -> str:
         return self._cluster.why_ended(self._home)
 
@@ -289,6 +294,15 @@ def _listen(reference: weakref.ref[Cluster], link: Link) -> None:
             return
         cluster._heard(event)
         del cluster
+
+
+def _answer(link: Link, seconds: float) -> DriverAnswer:
+    """The next message. Raises `TimeoutError` after so many seconds, of which those do not count in which this process
+    was suspended: then the driver was, too."""
+    for _ in range(int(seconds)):
+        with contextlib.suppress(TimeoutError):
+            return decode_answer(link.receive(1.0))
+    raise TimeoutError
 
 
 def _unwrapped(answer: DriverAnswer, kind: type[_Expected]) -> _Expected:

@@ -161,8 +161,7 @@ class ProcessWorker:
         return self._connection.ended
 
     @property
-    def process_id(self) -> int | None:
-        """Of the child; `None` if it is on another machine."""
+    def process_id(self) -> int:
         return self._connection.child.process.pid
 
     @property
