@@ -147,6 +147,7 @@ def call_figures(cluster: RayProcesses) -> list[Figure]:
 
 def idle_figure(fleet: Fleet, theirs: ByHand) -> Figure:
     """The processor time of a fleet that does nothing, beyond that of as many processes of Ray that do nothing."""
+    fleet._planner.settle(30)
     driver = psutil.Process(fleet._cluster.process_id)
     homes = [psutil.Process(home(fleet, device.id)) for device in fleet.devices() if device.node]
 

@@ -10,7 +10,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.fleet import home as homes
 from anygpu.fleet import travel
 from anygpu.fleet.home import Home, seen_here
-from anygpu.fleet.travel import Ask, Reply
+from anygpu.fleet.travel import Ask, Part, Reply
 from anygpu.placement.planner import numpy_device
 from anygpu.program import wire
 from anygpu.program.graph import Program
@@ -21,7 +21,7 @@ from tests.workers.programs import doubled
 NAME = "numpy@node-7"
 
 
-def _ask(home: Home, number: int, task: ChildTask | None, arrays: list[np.ndarray] | None = None) -> list[bytes]:
+def _ask(home: Home, number: int, task: ChildTask | None, arrays: list[np.ndarray] | None = None) -> list[Part]:
     given = [each.view(np.uint8) for each in arrays or []]
     ask = Ask(Envelope(number, task), tuple(each.nbytes for each in given), 40)
     found = home.ask(travel.encode(ask), *travel.packed(given))
@@ -30,8 +30,8 @@ def _ask(home: Home, number: int, task: ChildTask | None, arrays: list[np.ndarra
     return found
 
 
-def _reply(found: list[bytes]) -> Reply:
-    return travel.decode_reply(found[0])
+def _reply(found: list[Part]) -> Reply:
+    return travel.decode_reply(bytes(found[0]))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from anygpu.fleet.cluster import ActorChild
 from anygpu.fleet.faults import AnswerLost, HomeLost
 from anygpu.fleet.home import Home
 from anygpu.fleet.relay import Relay
+from anygpu.fleet.travel import Part
 from anygpu.hardware.device import Device
 from anygpu.placement.planner import numpy_device
 from anygpu.program.graph import Node, Program
@@ -46,7 +47,7 @@ class Unreliable:
 
         self.home._answered = counted  # type: ignore[method-assign, assignment]
 
-    def ask(self, header: bytes, parts: Sequence[bytes], returns: int) -> list[Any]:
+    def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]:
         self.asks += 1
         fate = self.plan.pop(0) if self.plan else "fine"
         if fate == "the question is lost":
@@ -62,7 +63,7 @@ class Unreliable:
             return [TimeoutError()]
         return found if isinstance(found, list) else [found]
 
-    def get(self, answer: list[Any], seconds: float) -> list[bytes]:
+    def get(self, answer: list[Any], seconds: float) -> list[Part]:
         if isinstance(answer[0], Exception):
             raise answer[0]
         return answer

@@ -21,7 +21,7 @@ from anygpu.engines.catalogue import entry_of
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.errors import InvalidOption
 from anygpu.fleet import travel
-from anygpu.fleet.travel import Ask, Bytes, Pulse, Reply
+from anygpu.fleet.travel import Ask, Bytes, Part, Pulse, Reply
 from anygpu.hardware.device_names import parse_device
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
@@ -65,7 +65,7 @@ class Home:
         self._unheard = 0.0
         return travel.encode(Pulse(os.getpid(), self._running))
 
-    def ask(self, header: bytes, *parts: bytes) -> bytes | list[bytes]:
+    def ask(self, header: bytes, *parts: Part) -> bytes | list[Part]:
         """Answer a question: a header, and parts if the question has room for these."""
         self._unheard = 0.0
         ask = travel.decode_ask(header)
@@ -84,7 +84,7 @@ class Home:
         found = travel.packed(kept.arrays) if fits else []
         return [head, *found, *([b""] * (ask.returns - 1 - len(found)))]
 
-    def _answered(self, ask: Ask, parts: Sequence[bytes]) -> _Kept:
+    def _answered(self, ask: Ask, parts: Sequence[Part]) -> _Kept:
         outcome, arrays = self._server.respond(ask, parts)
         sizes = [values.nbytes for values in arrays.values()]
         reply = Reply(
@@ -124,7 +124,7 @@ class HomeServer(Server):
         self._given: list[Bytes] = []
         self._places: dict[int, Bytes] = {}
 
-    def respond(self, ask: Ask, parts: Sequence[bytes]) -> tuple[TaskOutcome, dict[int, Bytes]]:
+    def respond(self, ask: Ask, parts: Sequence[Part]) -> tuple[TaskOutcome, dict[int, Bytes]]:
         """The outcome, and by their places the arrays that belong to it."""
         self._places = {}
         try:

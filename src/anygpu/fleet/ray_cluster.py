@@ -28,6 +28,7 @@ from anygpu.fleet.driver_messages import Node, NodeProbed
 from anygpu.fleet.faults import AnswerLost, HomeLost, HomeRefused, NoRoom
 from anygpu.fleet.home import Home
 from anygpu.fleet.prober import Prober, decode
+from anygpu.fleet.travel import Part
 from anygpu.plan.calibration import Network
 
 #: What makes up for lost messages is ours, so that nothing is executed twice: Ray neither restarts nor repeats.
@@ -137,7 +138,7 @@ class RayHome:
         #: By the number of objects that are wanted.
         self._asks: dict[int, Any] = {}
 
-    def ask(self, header: bytes, parts: Sequence[bytes], returns: int) -> list[Any]:
+    def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]:
         """Ask, without waiting: what `get` takes."""
         method = self._asks.get(returns)
         if method is None:
@@ -147,10 +148,10 @@ class RayHome:
             found = method.remote(header, *parts)
         return [found] if returns == 1 else found
 
-    def get(self, answer: list[Any], seconds: float) -> list[bytes]:
+    def get(self, answer: list[Any], seconds: float) -> list[Part]:
         """The objects of an answer. Raises `TimeoutError`, `HomeLost` or `AnswerLost`."""
         with _translated():
-            found: list[bytes] = ray.get(answer, timeout=seconds)
+            found: list[Part] = ray.get(answer, timeout=seconds)
             return found
 
     def ping(self) -> Any:

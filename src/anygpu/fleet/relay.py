@@ -16,7 +16,7 @@ import msgspec
 from anygpu.errors import DeviceLost, InvalidOption, OutOfMemory
 from anygpu.fleet import travel
 from anygpu.fleet.faults import AnswerLost, HomeLost, NoRoom
-from anygpu.fleet.travel import Ask, Bytes, Reply
+from anygpu.fleet.travel import Ask, Bytes, Part, Reply
 from anygpu.receipts import NetworkUse
 from anygpu.workers import task_messages
 from anygpu.workers.child_segments import AttachedSegments
@@ -38,9 +38,9 @@ IDLE_SECONDS = 5.0
 class Home(Protocol):
     """The home of a device, as `ray_cluster` has it."""
 
-    def ask(self, header: bytes, parts: Sequence[bytes], returns: int) -> list[Any]: ...
+    def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]: ...
 
-    def get(self, answer: list[Any], seconds: float) -> list[bytes]: ...
+    def get(self, answer: list[Any], seconds: float) -> list[Part]: ...
 
     def ping(self) -> Any: ...
 
@@ -153,8 +153,8 @@ class Relay:
         return outcome
 
     def _settled(
-        self, envelope: Envelope, sizes: tuple[int, ...], parts: Sequence[bytes], returns: int
-    ) -> tuple[Reply, list[bytes], NetworkUse]:
+        self, envelope: Envelope, sizes: tuple[int, ...], parts: Sequence[Part], returns: int
+    ) -> tuple[Reply, list[Part], NetworkUse]:
         """Ask until there is an answer."""
         sent = received = asks = 0
         while True:
@@ -167,14 +167,14 @@ class Relay:
                 if asks >= MOST_ASKS or self.killed:
                     raise
                 continue
-            reply = travel.decode_reply(found[0])
+            reply = travel.decode_reply(bytes(found[0]))
             received += sum(len(each) for each in found)
             if reply.parts < returns:
                 return reply, found[1 : 1 + reply.parts], NetworkUse(sent, received, asks)
             # There is more than there was room for: the answer is kept there.
             returns, parts, sizes = reply.parts + 1, (), ()
 
-    def _awaited(self, answer: list[Any], number: int) -> list[bytes]:
+    def _awaited(self, answer: list[Any], number: int) -> list[Part]:
         """The objects of an answer. Raises `AnswerLost` when it has to be asked again, and `HomeLost`."""
         ping: Any = None
         missed = 0

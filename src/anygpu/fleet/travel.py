@@ -18,6 +18,8 @@ import numpy.typing as npt
 from anygpu.workers.task_messages import Answer, Envelope, WireRecord
 
 Bytes = npt.NDArray[np.uint8]
+#: One object of a message. Either is bytes: Ray copies those of an array into its store, and shows them there in place.
+Part = bytes | Bytes
 
 #: One part. Ray's limit is 100 KiB, with what it adds itself.
 PART = 96 << 10
@@ -89,13 +91,13 @@ def parts_of(sizes: Sequence[int]) -> int:
     return -(-_extent(sizes) // PART)
 
 
-def packed(arrays: Sequence[Bytes]) -> list[bytes]:
-    """The arrays as objects for one message."""
+def packed(arrays: Sequence[Bytes]) -> list[Part]:
+    """The arrays as objects for one message: parts, or the arrays themselves, which the store takes without a copy."""
     if not arrays:
         return []
     sizes = [each.nbytes for each in arrays]
     if sum(sizes) > MOST_IN_PARTS:
-        return [each.tobytes() for each in arrays]
+        return list(arrays)
     if len(arrays) == 1:
         view = arrays[0].data
         return [bytes(view[start : start + PART]) for start in range(0, sizes[0], PART)]
@@ -105,7 +107,7 @@ def packed(arrays: Sequence[Bytes]) -> list[bytes]:
     return packed([stream])
 
 
-def unpack_into(targets: Sequence[Bytes], parts: Sequence[bytes]) -> None:
+def unpack_into(targets: Sequence[Bytes], parts: Sequence[Part]) -> None:
     """Write the arrays that `packed` has packed to memory of the same sizes."""
     if not targets:
         return
@@ -118,7 +120,7 @@ def unpack_into(targets: Sequence[Bytes], parts: Sequence[bytes]) -> None:
         _copy(target, parts, start)
 
 
-def unpacked(sizes: Sequence[int], parts: Sequence[bytes]) -> list[Bytes]:
+def unpacked(sizes: Sequence[int], parts: Sequence[Part]) -> list[Bytes]:
     """The arrays, in the memory of the parts where they are in one piece. Raises `ValueError` if they are not there."""
     expected, there = parts_of(sizes), len(parts)
     if there != expected:
@@ -141,7 +143,7 @@ def unpacked(sizes: Sequence[int], parts: Sequence[bytes]) -> list[Bytes]:
     return arrays
 
 
-def _copy(target: Bytes, parts: Sequence[bytes], start: int) -> None:
+def _copy(target: Bytes, parts: Sequence[Part], start: int) -> None:
     done = 0
     while done < target.nbytes:
         number, offset = divmod(start + done, PART)
