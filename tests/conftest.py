@@ -67,6 +67,7 @@ ALONE = (
     "tests/docs/",
     "tests/examples/",
     "tests/faults/",
+    "tests/fleet/",
     "tests/hardware/",
     "tests/integration/",
     "tests/placement/",

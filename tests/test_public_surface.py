@@ -32,6 +32,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "httptools": "serving/http.py",
     "uvloop": "serving/http.py",
     "starlette": "nobody",
+    "ray": "fleet/ray_cluster.py",
 }
 
 
@@ -108,6 +109,7 @@ def test_the_exported_names() -> None:
         "doctor",
         "explain",
         "fft",
+        "fleet",
         "freeze_support",
         "host_operations",
         "image",

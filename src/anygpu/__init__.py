@@ -75,7 +75,7 @@ from anygpu.hardware.device import Device, Unavailable
 from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
 
 if TYPE_CHECKING:
-    from anygpu import fft, image, linalg, nn
+    from anygpu import fft, fleet, image, linalg, nn
     from anygpu.array.trace.tracing import record
     from anygpu.hardware.diagnosis import Diagnosis
     from anygpu.hardware.diagnosis_context import Finding
@@ -169,6 +169,7 @@ __all__ = [
     "doctor",
     "explain",
     "fft",
+    "fleet",
     "freeze_support",
     "host_operations",
     "image",
@@ -208,7 +209,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("fft", "image", "linalg", "nn"):
+    if name in ("fft", "fleet", "image", "linalg", "nn"):
         return importlib.import_module(f"anygpu.{name}")
     if name in _LATER:
         value = getattr(importlib.import_module(_LATER[name]), name)

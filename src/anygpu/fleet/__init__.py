@@ -1,1 +1,10 @@
-"""Devices of other machines, through Ray; the optional extra `ray`."""
+"""Fleets: the same calls on the machines of a Ray cluster, with the same receipts.
+
+`connect` returns a `Fleet`, which is a `Runtime`. Ray is an optional library (`pip install "anygpu[ray]"`); it is
+loaded in a child process, the driver, and never in the user's own.
+"""
+
+from anygpu.fleet.connecting import connect
+from anygpu.fleet.fleet import Fleet
+
+__all__ = ["Fleet", "connect"]

@@ -11,6 +11,7 @@ from anygpu.engines.catalogue import traits_of
 from anygpu.engines.tuner import budget as tuning_budget
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, DeviceKind
+from anygpu.hardware.device_names import node_of
 from anygpu.hardware.selection import select
 from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options
@@ -281,12 +282,15 @@ class CallSite:
         self._tell_chooser()
         self.evaluated = True
         self.corrected = planner.corrections.version
+        planner.considered(self)
 
     def _judge(self, planner: Planner, device: Device, resident_bytes: int) -> Prediction | Refused:
         program, baseline = self.program, self.chooser.baseline
         is_baseline = device.id == baseline
         lack: str | None = None
-        if not is_baseline and (baseline is None or planner.is_open(device.id)):
+        # Other machines' devices are not asked: there may be thousands of them, and each may take its time.
+        may_ask = device.node is None and (baseline is None or planner.is_open(device.id))
+        if not is_baseline and may_ask:
             lack = lacking(planner.worker_of(self.options), device.id, program)
             if lack is not None and baseline is not None:
                 return Refused(device.id, lack)
@@ -541,6 +545,7 @@ class CallSite:
                     phases=facts.plain.phases if facts.plain is not None else None,
                     peak_bytes=facts.plain.peak_bytes if facts.plain is not None else None,
                     how=facts.way.how,
+                    network_seconds=facts.plain.network if facts.plain is not None and node_of(name) else None,
                     sentence=self._sentence(name, facts, basis, seconds),
                 )
             )
@@ -593,6 +598,8 @@ class CallSite:
         phases = facts.plain.phases
         if facts.doubt is not None:
             return f"its calibration says {readable_seconds(phases.total)}, but {facts.doubt}."
+        if facts.plain.network > 0.5 * phases.total:
+            return f"the way to {node_of(name)} and back takes {readable_seconds(facts.plain.network)} of that."
         moving = phases.write + phases.read
         if moving > phases.run:
             return f"transfers take {readable_seconds(moving)} of that."

@@ -16,6 +16,7 @@ from anygpu.array.core.expression import Value
 from anygpu.errors import AnyGPUError, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.hardware.device import DeviceKind
+from anygpu.hardware.device_names import node_of
 from anygpu.interrupts import is_of_a_handler
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
@@ -24,16 +25,17 @@ from anygpu.placement.executing import Executing
 from anygpu.placement.explore import await_early_trial, explore, why_not_elsewhere
 from anygpu.placement.known import LARGE, VERY_LARGE, Known
 from anygpu.placement.opaque import place_opaque
-from anygpu.placement.planner import Planner, no_device
+from anygpu.placement.planner import Planner, lacking, no_device
 from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
 from anygpu.placement.strategies import SingleDevice, as_arguments, execute
 from anygpu.placement.trust import Filters, code_of, is_finite, is_shown, loud, modes_now, sample_of, warns
 from anygpu.placement.values import anygpu_arrays_in, largest_of, to_anygpu
 from anygpu.plan.choosing import Choice
 from anygpu.plan.plan import Plan
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt, publish
+from anygpu.program.graph import Program
+from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt, publish
 from anygpu.tasks.machine import Requeue, Started
-from anygpu.workers.worker import Ran
+from anygpu.workers.worker import Ran, Worker
 
 #: What recording may take then.
 _AT_FIRST = 0.03
@@ -171,6 +173,13 @@ def _require_that_it_can(call: Call) -> None:
         raise Unsupported("the whole program", name, instead=str(facts.lacks), message=message)
 
 
+def _require_that_it_can_there(name: str, worker: Worker, program: Program) -> None:
+    """As `_require_that_it_can`, for a device of another machine, which is asked only when a call goes there."""
+    lack = lacking(lambda _: worker, name, program)
+    if lack is not None:
+        raise Unsupported("the whole program", name, instead=lack, message=f"{name} cannot run the whole program.")
+
+
 def _settle_for_numpy(site: CallSite, why: AnyGPUError, sentence: str | None = None, missing: str = "") -> None:
     if site.options.fallback == "raise":
         raise why
@@ -283,6 +292,8 @@ def on_device(
     if values is None:  # another thread has recorded it anew for a call of its own
         return run_untraced(call, choice, timer, attempts)
     workers = [planner.worker(device, site.options) for device in devices]
+    if site.options.fallback == "raise" and node_of(name) is not None:
+        _require_that_it_can_there(name, workers[-1], program)
     modes = modes_now()
     why = _why_not_there(call, name, values, [worker.generation for worker in workers], modes)
     if why is not None:
@@ -451,6 +462,7 @@ def receipt_of(
     unknown: dict[str, str],
 ) -> Receipt:
     """The receipt of a program that ran on a worker; `attempts` are those that failed before."""
+    network = ran.network or NetworkUse()
     return Receipt(
         task=task,
         device=device,
@@ -466,6 +478,9 @@ def receipt_of(
         kernels=ran.kernels,
         driver=ran.driver,
         host_operations=ran.host_operations,
+        node=node_of(device),
+        network_bytes=network.bytes_sent + network.bytes_received,
+        asks=network.asks,
         predicted_seconds=predicted,
         how=how,
         program=program,

@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakSet
 
+import msgspec
 import numpy as np
 
 from anygpu.array.trace.traced import Traced
@@ -39,7 +41,7 @@ from anygpu.workers.worker import Worker
 
 if TYPE_CHECKING:
     from anygpu.history.history import CallHistory
-    from anygpu.placement.call_site import Prediction
+    from anygpu.placement.call_site import CallSite, Prediction
     from anygpu.placement.recall import Recall
 
 #: What a calibration in the background may take; `anygpu calibrate` takes longer and is more exact.
@@ -96,6 +98,8 @@ class Planner:
         #: Seconds that calls have taken in all: what exploring has to be worth. `add_seconds` adds to it.
         self.seconds = 0.0
         self._machine: Machine | None = None
+        #: Call sites that have looked at it.
+        self._sites: WeakSet[CallSite] = WeakSet()
         self._looking = self._ready = False
         self._calibrations: dict[str, Calibration] = {}
         #: How often each was measured by this process.
@@ -148,6 +152,17 @@ class Planner:
             self._machine = found
             self._recall(found.devices)
         return found
+
+    def forget_machine(self) -> None:
+        """Devices have come or gone: calls look at them anew."""
+        with self.lock:
+            self._machine = None
+            for site in list(self._sites):
+                site.evaluated = False
+
+    def considered(self, site: CallSite) -> None:
+        """A call site has looked at the devices that there are now."""
+        self._sites.add(site)
 
     def add_seconds(self, seconds: float) -> None:
         """Calls have taken so long. Any thread may say so, with or without the lock."""
@@ -216,7 +231,8 @@ class Planner:
     def _recall(self, devices: tuple[Device, ...]) -> None:
         for device in devices:
             if device.id not in self._calibrations:
-                self._calibrations[device.id] = recalled(device) or assumed(device)
+                known = self.places.calibration(device) or (recalled(device) if device.node is None else None)
+                self._calibrations[device.id] = known or assumed(device)
 
     def calibration(self, device: Device) -> Calibration:
         known = self._calibrations.get(device.id)
@@ -235,7 +251,11 @@ class Planner:
     def calibrate(self, device: Device, *, seconds: float = CALIBRATION_SECONDS) -> Calibration:
         """Measure, and keep it for the next process."""
         measured = calibrate(self.explorer(device.id), seconds=seconds)
-        remember(measured, device)
+        if (known := self.calibration(device)).network is not None:
+            measured = msgspec.structs.replace(measured, network=known.network)
+        if device.node is None:
+            # The way to another machine may be another one the next time.
+            remember(measured, device)
         with self.lock:
             self._calibrated[device.id] = self._calibrated.get(device.id, 0) + 1
             self._calibrations[device.id] = measured
@@ -316,7 +336,7 @@ class Planner:
         """The workers that serve callers are busy with finding out, in the background."""
         with self.lock:
             self._trials.update(devices)
-        here = any(self.places.default_isolation(device) == "thread" for device in devices)
+        here = any(self.places.isolation(device) == "thread" for device in devices)
         try:
             with self.background.must_finish() if here else contextlib.nullcontext():
                 yield

@@ -33,7 +33,7 @@ from anygpu.plan.predicting import predict
 from anygpu.plan.sampling import calls_between_samples
 from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
-from anygpu.receipts import Phases
+from anygpu.receipts import NetworkUse, Phases
 from anygpu.runtime.stacking import Marks, alike, as_given, covers, differing, rows_of, split, stack
 from anygpu.workers.worker import Ran, Worker
 
@@ -525,4 +525,12 @@ def _share(whole: Ran, calls: int) -> Ran:
         bytes_to_host=whole.bytes_to_host // calls,
         bytes_skipped=whole.bytes_skipped // calls,
         device_seconds=whole.device_seconds / calls if whole.device_seconds is not None else None,
+        network=_network_share(whole.network, calls),
     )
+
+
+def _network_share(whole: NetworkUse | None, calls: int) -> NetworkUse | None:
+    """The asks are those of the launch: it was asked for as a whole."""
+    if whole is None:
+        return None
+    return NetworkUse(whole.bytes_sent // calls, whole.bytes_received // calls, whole.asks)

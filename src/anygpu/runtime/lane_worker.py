@@ -155,8 +155,8 @@ class LaneWorker:
         if name == "numpy":
             return _STARTED_AT_HOME
         places, lane = self._planner.places, lane_of(name)
-        home = site.options.isolation or places.default_isolation(lane)
-        return Started(name, places.generation(lane) or 0, alone=alone, killable=alone and home == "process")
+        home = places.isolation(lane, site.options.isolation)
+        return Started(name, places.generation(lane) or 0, alone=alone, killable=alone and home != "thread")
 
     def _begin(self, job: Job, choice: Choice, start: Started) -> bool:
         """Mark the task as running, unless it was cancelled or has expired since it was taken."""

@@ -88,6 +88,12 @@ class Child:
         words = self.last_words()
         return code, words
 
+    def how_it_ended(self) -> str:
+        """Why it is gone, as part of a sentence: its exit code and its last words."""
+        code, words = self.collect()
+        ended = f"its process ended {how_it_ended(code)}"
+        return f"{ended}: {words}" if words else ended
+
     def last_words(self) -> str:
         try:
             self._stderr.seek(0, os.SEEK_END)

@@ -10,7 +10,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.protocol import Lack, Memory
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DType
-from anygpu.receipts import DriverWork, HostOperation
+from anygpu.receipts import DriverWork, HostOperation, NetworkUse
 
 
 class WireRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -18,9 +18,10 @@ class WireRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InSegment(WireRecord, frozen=True):
-    """An array at the beginning of a segment of shared memory."""
+    """An array at the beginning of a segment of shared memory, which may be larger."""
 
     segment: int
+    nbytes: int
 
 
 #: The bytes themselves, the number of a handle, or where they are.
@@ -154,6 +155,8 @@ class RunDone(WireRecord, frozen=True, tag="done"):
     #: Nodes of the program that ran on the host. The worker's side fills in their lines.
     hosted: list[tuple[int, HostOperation]]
     unknown: dict[str, str]
+    #: Filled in on the way, where that leads to another machine.
+    network: NetworkUse | None = None
 
 
 class Downloaded(WireRecord, frozen=True, tag="values"):

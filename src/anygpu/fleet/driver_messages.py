@@ -1,0 +1,129 @@
+"""What crosses between this process and the driver, its child that speaks to Ray: MessagePack, and nothing else."""
+
+from __future__ import annotations
+
+import msgspec
+
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.plan.calibration import Calibration, Network
+from anygpu.workers.task_messages import TaskFailed, WireRecord
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A machine of the cluster, as Ray knows it."""
+
+    #: Ray's own identity of it, in hexadecimal digits.
+    id: str
+    #: What devices there are called after; one node's alone.
+    name: str
+    address: str
+    #: What Ray may give away there: "CPU", "GPU", "memory", …
+    resources: dict[str, float]
+    labels: dict[str, str]
+
+
+# -- to the driver
+
+
+class Connect(WireRecord, frozen=True, tag="connect"):
+    """The first message, answered by `Connected` or by `TaskFailed`."""
+
+    #: "auto", or host and port.
+    address: str
+
+
+class ProbeNode(WireRecord, frozen=True, tag="probe"):
+    """Look at a machine. With a descriptor: `NodeProbed` comes there, or `TaskFailed`."""
+
+    node: str
+    seconds: float
+
+
+class OpenHome(WireRecord, frozen=True, tag="open"):
+    """Open the home of a device. With a descriptor: `HomeOpened` comes there, or `TaskFailed`.
+
+    After `HomeOpened` that descriptor leads to the home, as a child's link does.
+    """
+
+    home: int
+    #: Its name in the fleet.
+    device: str
+    node: str
+    #: Of a GPU, as Ray counts them.
+    gpus: float
+    seconds: float
+
+
+class KillHome(WireRecord, frozen=True, tag="kill"):
+    home: int
+
+
+class WatchNodes(WireRecord, frozen=True, tag="watch"):
+    """Say which machines there are, whenever that changes."""
+
+    every: float
+
+
+DriverRequest = Connect | ProbeNode | OpenHome | KillHome | WatchNodes
+
+
+# -- from the driver
+
+
+class Connected(WireRecord, frozen=True, tag="connected"):
+    nodes: tuple[Node, ...]
+    #: The machine that this process is on.
+    own: str
+    #: Of Ray and of Python.
+    versions: dict[str, str]
+
+
+class NodeProbed(WireRecord, frozen=True, tag="probed"):
+    devices: tuple[Device, ...]
+    unavailable: tuple[Unavailable, ...]
+    #: By device, what that machine has measured itself.
+    calibrations: dict[str, Calibration]
+    network: Network
+    #: Of anygpu there.
+    version: str
+
+
+class HomeOpened(WireRecord, frozen=True, tag="opened"):
+    #: The process there.
+    pid: int
+
+
+class HomeEnded(WireRecord, frozen=True, tag="ended"):
+    """A home is gone, and why."""
+
+    home: int
+    why: str
+
+
+class NodesChanged(WireRecord, frozen=True, tag="nodes"):
+    nodes: tuple[Node, ...]
+
+
+DriverAnswer = Connected | NodeProbed | HomeOpened | TaskFailed
+DriverEvent = HomeEnded | NodesChanged
+
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUESTS = msgspec.msgpack.Decoder(DriverRequest)
+_ANSWERS: msgspec.msgpack.Decoder[DriverAnswer] = msgspec.msgpack.Decoder(DriverAnswer)
+_EVENTS: msgspec.msgpack.Decoder[DriverEvent] = msgspec.msgpack.Decoder(DriverEvent)
+
+
+def encode(message: DriverRequest | DriverAnswer | DriverEvent) -> bytes:
+    return _ENCODER.encode(message)
+
+
+def decode_request(data: bytes | memoryview) -> DriverRequest:
+    return _REQUESTS.decode(data)  # type: ignore[no-any-return]
+
+
+def decode_answer(data: bytes | memoryview) -> DriverAnswer:
+    return _ANSWERS.decode(data)
+
+
+def decode_event(data: bytes | memoryview) -> DriverEvent:
+    return _EVENTS.decode(data)
