@@ -25,14 +25,13 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "typer": "cli/",
     "rich": ("cli/", "progress.py"),
     "grpc": "fleet/access.py",
-    "ray": "fleet/",
     "zarr": "streams/zarr_arrays.py",
     "sqlite3": "history/database.py",
     "uvicorn": "serving/http.py",
     "httptools": "serving/http.py",
     "uvloop": "serving/http.py",
     "starlette": "nobody",
-    "ray": "fleet/ray_cluster.py",
+    "ray": ("fleet/ray_cluster.py", "fleet/node_facts.py"),
 }
 
 
