@@ -214,15 +214,18 @@ def _dropped() -> Iterator[list[str]]:
         sys.unraisablehook = before
 
 
-def interrupt(kind: str, count: int, seed: int, ways: str = "both") -> Told:
-    """Half of them at random, and half at one moment after the other."""
+def interrupt(kind: str, count: int, seed: int, ways: str = "both", patience: float = PATIENCE) -> Told:
+    """Half of them at random, and half at one moment after the other.
+
+    What is left then has `patience` seconds to go away.
+    """
     told = Told(kind)
     interrupter = Interrupter(kind, seed, told)
     if kind == "asyncio":
         interrupter.by_itself(count // 5)
         before = _held()
         interrupter.by_itself(count - count // 5)
-        told.left += _settled(before)
+        told.left += _settled(before, patience)
         return told
     exhaustive = {"both": count // 2, "random": 0, "moments": count}[ways]
     at_random = count - exhaustive
@@ -233,7 +236,7 @@ def interrupt(kind: str, count: int, seed: int, ways: str = "both") -> Told:
     interrupter.exhaustively(exhaustive - exhaustive // 5)
     interrupter.at_random(at_random - at_random // 5)
     if not told.broken:
-        told.left += _settled(before)
+        told.left += _settled(before, patience)
     if not told.broken:
         interrupter.scenario.close()
     return told
@@ -246,9 +249,9 @@ def _held() -> list[str]:
     return [re.sub("[0-9a-f]{8,}|[0-9]+", "*", name) for name in found]
 
 
-def _settled(before: list[str]) -> list[str]:
+def _settled(before: list[str], patience: float) -> list[str]:
     """What is there and was not, after some time for what is about to end."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + patience
     while (left := left_over(before, _held())) and time.monotonic() < until:
         time.sleep(0.1)
     return left

@@ -53,7 +53,7 @@ MOMENTS = {
 def interrupt_here(kind: str) -> None:
     interruption_scenarios.SCENARIOS["store_opencl"] = lambda: Tensors("opencl")
     seed = int.from_bytes(os.urandom(2))
-    told = interruptions.interrupt(kind, MOMENTS[kind], seed, ways="moments")
+    told = interruptions.interrupt(kind, MOMENTS[kind], seed, ways="moments", patience=0.0)
     assert not told.broken, f"seed {seed}: {told.broken[0]}"
     assert told.interruptions >= MOMENTS[kind] // 2, "it was hardly interrupted at all"
 

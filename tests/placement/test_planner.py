@@ -5,7 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 
+import numpy as np
+import pytest
+
+from anygpu.placement import call_site
+from anygpu.placement.offload import Offloaded
+from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
+from anygpu.residency.registry import DeviceRegistry
 
 
 def test_no_seconds_are_lost_when_several_threads_add_some() -> None:
@@ -26,3 +33,24 @@ def test_no_seconds_are_lost_when_several_threads_add_some() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert planner.seconds == 20_000
+
+
+def test_workers_are_asked_without_the_planners_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may be busy with a task that waits for its runtime, which waits for the planner's lock."""
+    known = DeviceRegistry()
+    planner = Planner(known=known)
+    known.worker("opencl:0")
+    asked: list[str] = []
+
+    def ask(find: object, device: str, program: object) -> None:
+        assert not planner.lock._is_owned()  # type: ignore[attr-defined]
+        asked.append(device)
+
+    monkeypatch.setattr(call_site, "lacking", ask)
+    x = np.ones(1000, np.float32)
+    call = Offloaded(lambda x: x * 2 + 1, options(), lambda: planner).call((x,), {})
+    call.record()
+    call.consider()
+    assert "opencl:0" in asked
+    planner.close()
+    known.close()

@@ -129,8 +129,7 @@ class Call:
         return site
 
     def consider(self) -> None:
-        with self.planner.lock:
-            self.site.consider(self.planner, resident=self.resident() if self.site.has_anygpu_arrays else None)
+        self.site.consider(self.planner, resident=self.resident() if self.site.has_anygpu_arrays else None)
 
     def rebuild(self, traced: Traced, results: Sequence[Any], given: CallInputs) -> Any:
         """What the function returns, made of what its program gave for this call."""

@@ -258,8 +258,28 @@ class CallSite:
     def consider(self, planner: Planner, *, resident: dict[str, int] | None = None) -> None:
         """Every device that was allowed: what is predicted for it, or why it cannot be.
 
-        `resident` are bytes of arguments that are on devices already; as the last time when it is left out.
+        `resident` are bytes of arguments that are on devices already; as the last time when it is left out. Not to be
+        called with the planner's lock: a worker that is asked may be busy with a task that waits for its runtime, and
+        the runtime for the planner.
         """
+        lacks = self._lacks(planner)
+        with planner.lock:
+            self._consider(planner, lacks, resident)
+
+    def _lacks(self, planner: Planner) -> dict[str, str | None]:
+        """By device that can be asked, what it cannot do of the program."""
+        baseline = self.chooser.baseline
+        selection = select(planner.machine().devices, self.options.preference)
+        chosen, _ = first_choice(selection.chosen, self.options.preference.on)
+        find = planner.worker_of(self.options)
+        return {
+            device.id: lacking(find, device.id, self.program)
+            for device in chosen
+            # Other machines' devices are not asked: there may be thousands of them, and each may take its time.
+            if device.id != baseline and device.node is None and (baseline is None or planner.is_open(device.id))
+        }
+
+    def _consider(self, planner: Planner, lacks: dict[str, str | None], resident: dict[str, int] | None) -> None:
         self._resident = self._resident if resident is None else resident
         machine = planner.machine()
         selection = select(machine.devices, self.options.preference)
@@ -269,7 +289,7 @@ class CallSite:
         chosen, others = first_choice(selection.chosen, self.options.preference.on)
         refused += [Refused(each.id, f"{each.id} would be the second choice.") for each in others]
         for device in chosen:
-            found = self._judge(planner, device, self._resident.get(device.id, 0))
+            found = self._judge(planner, device, self._resident.get(device.id, 0), lacks.get(device.id))
             if isinstance(found, Refused):
                 refused.append(found)
             else:
@@ -284,16 +304,11 @@ class CallSite:
         self.corrected = planner.corrections.version
         planner.considered(self)
 
-    def _judge(self, planner: Planner, device: Device, resident_bytes: int) -> Prediction | Refused:
+    def _judge(self, planner: Planner, device: Device, resident_bytes: int, lack: str | None) -> Prediction | Refused:
         program, baseline = self.program, self.chooser.baseline
         is_baseline = device.id == baseline
-        lack: str | None = None
-        # Other machines' devices are not asked: there may be thousands of them, and each may take its time.
-        may_ask = device.node is None and (baseline is None or planner.is_open(device.id))
-        if not is_baseline and may_ask:
-            lack = lacking(planner.worker_of(self.options), device.id, program)
-            if lack is not None and baseline is not None:
-                return Refused(device.id, lack)
+        if lack is not None and baseline is not None:
+            return Refused(device.id, lack)
         plain, seconds = planner.expected(
             program, device, resident_bytes=resident_bytes, keep=self.has_anygpu_arrays and device.id == baseline
         )

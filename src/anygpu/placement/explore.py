@@ -55,10 +55,10 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
         return
     planner.recall.begin(site, call.function, call.key)
     planner.pace.earlier = planner.recall.earlier_seconds
+    if site.corrected != planner.corrections.version:
+        # Other programs took much more or less than was predicted for them.
+        site.consider(planner)
     with planner.lock:
-        if site.corrected != planner.corrections.version:
-            # Other programs took much more or less than was predicted for them.
-            site.consider(planner)
         remembered = chooser.to_open()
     if remembered is not None:
         _start_trial(call, remembered, value)
@@ -254,8 +254,7 @@ def _calibrate(planner: Planner, site: CallSite) -> None:
             if _affords(planner, device):
                 with planner.pace:
                     planner.calibrate(device)
-        with planner.lock:
-            site.consider(planner)
+        site.consider(planner)
         site.consider_parts(planner)
     except AnyGPUError:
         # A device that cannot be calibrated is found out by its trial.
