@@ -1,7 +1,7 @@
-"""NumPy without its floating-point warnings, also when Ctrl-C comes in between.
+"""NumPy with other floating-point modes, also when Ctrl-C comes in between.
 
 `with np.errstate(...)` is a function of Python at both ends: an interrupt inside of one of them leaves NumPy's modes
-changed for as long as the thread lives. A context is entered and left by C, and takes a tenth of the time.
+changed for as long as the thread lives. A context is entered and left by C.
 """
 
 from __future__ import annotations
@@ -16,22 +16,12 @@ import numpy as np
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_IGNORED = contextvars.Context()
-_IGNORED.run(np.seterr, all="ignore")
-
-
-def float_errors_ignored(function: Callable[P, T]) -> Callable[P, T]:
-    """For a function that only computes: it sees none of its caller's context variables, and sets none."""
-
-    @functools.wraps(function)
-    def run(*given: P.args, **named: P.kwargs) -> T:
-        return _IGNORED.copy().run(function, *given, **named)
-
-    return run
-
 
 def float_errors(**modes: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """For a function that computes with some modes of NumPy changed, named as those of `np.seterr`."""
+    """For a function that computes with some modes changed, named as those of `np.errstate`.
+
+    It sees its caller's context variables, as users' own functions inside of it may want to; what it sets is gone.
+    """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         def compute(*given: P.args, **named: P.kwargs) -> T:
@@ -45,3 +35,8 @@ def float_errors(**modes: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
         return run
 
     return decorate
+
+
+def float_errors_ignored(function: Callable[P, T]) -> Callable[P, T]:
+    """For a function that computes without warnings."""
+    return float_errors(all="ignore")(function)

@@ -240,6 +240,22 @@ def test_what_usually_follows_is_fetched(make_store: MakeStore, monkeypatch: pyt
     assert store.statistics().fetched_ahead > 10
 
 
+def test_what_follows_a_name_is_learnt_although_its_tensor_is_replaced(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetching, "_WINDOW", 1 << 30)
+    store = make_store(device="opencl", budget=2 * SIZE)
+    weights = store.put("weights", some(0))
+    for step in range(1, 9):
+        store.put("x", some(step)).compute()
+        gc.collect()
+        store._prefetcher.wait()
+        weights.compute()
+        store.put("large", some(20 + step)).compute()
+        store.release("large")
+    assert store._prefetcher._next["x",][1] >= 8
+
+
 @pytest.mark.parametrize(("with_it", "without"), [(1.0, 2.0), (2.0, 1.0)])
 def test_fetching_ahead_is_kept_up_only_where_it_helps(with_it: float, without: float) -> None:
     worth = prefetching.PrefetchTrial()

@@ -12,7 +12,7 @@ from anygpu.engines.tuner import budget as tuning_budget
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, DeviceKind
 from anygpu.hardware.device_names import node_of
-from anygpu.hardware.selection import select
+from anygpu.hardware.selection import Selection, select
 from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, first_choice, lacking, usable_bytes
@@ -262,27 +262,28 @@ class CallSite:
         called with the planner's lock: a worker that is asked may be busy with a task that waits for its runtime, and
         the runtime for the planner.
         """
-        lacks = self._lacks(planner)
-        with planner.lock:
-            self._consider(planner, lacks, resident)
-
-    def _lacks(self, planner: Planner) -> dict[str, str | None]:
-        """By device that can be asked, what it cannot do of the program."""
         baseline = self.chooser.baseline
         selection = select(planner.machine().devices, self.options.preference)
         chosen, _ = first_choice(selection.chosen, self.options.preference.on)
         find = planner.worker_of(self.options)
-        return {
+        lacks = {
             device.id: lacking(find, device.id, self.program)
             for device in chosen
             # Other machines' devices are not asked: there may be thousands of them, and each may take its time.
             if device.id != baseline and device.node is None and (baseline is None or planner.is_open(device.id))
         }
+        with planner.lock:
+            self._consider(planner, selection, lacks, resident)
 
-    def _consider(self, planner: Planner, lacks: dict[str, str | None], resident: dict[str, int] | None) -> None:
+    def _consider(
+        self,
+        planner: Planner,
+        selection: Selection,
+        lacks: dict[str, str | None],
+        resident: dict[str, int] | None,
+    ) -> None:
+        """`lacks` is what devices that could be asked cannot do of the program."""
         self._resident = self._resident if resident is None else resident
-        machine = planner.machine()
-        selection = select(machine.devices, self.options.preference)
         # Those that were asked for and cannot come first, then those that were not asked for.
         refused: list[Refused] = []
         facts: dict[str, Prediction] = {}

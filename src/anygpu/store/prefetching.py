@@ -12,11 +12,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from weakref import ReferenceType, WeakKeyDictionary, WeakMethod, ref
+from functools import partial
+from weakref import ReferenceType, WeakMethod, ref
 
 from anygpu.errors import AnyGPUError
 from anygpu.interrupts import whole
 from anygpu.store.entry import Entry
+from anygpu.store.keys import Key
 
 #: Times that one tensor has to follow another before it is prefetched.
 _SEEN = 2
@@ -68,9 +70,9 @@ class Prefetcher:
     def __init__(self, bring: Callable[[Entry], None]) -> None:
         """`bring` is a method of the store, which is held weakly."""
         self._bring = WeakMethod(bring)
-        self._last: Callable[[], Entry | None] = _nothing
-        #: By tensor, the one that followed it last, and how many times in a row. Released tensors must not stay here.
-        self._next: WeakKeyDictionary[Entry, tuple[ReferenceType[Entry], int]] = WeakKeyDictionary()
+        self._last: Key | None = None
+        #: By name, the tensor that followed it last, and how many times in a row. Released tensors do not stay here.
+        self._next: dict[Key, tuple[ReferenceType[Entry], int]] = {}
         self._worth = PrefetchTrial()
         self._over = False
         self.forked()
@@ -102,14 +104,16 @@ class Prefetcher:
 
     def observe(self, entry: Entry, *, came_back: bool) -> None:
         """Record a use of the tensor; `came_back` if it had been evicted."""
-        last, self._last = self._last(), ref(entry)
+        last, self._last = self._last, entry.key
         if came_back:
             self._worth.used(time.perf_counter())
-        if last is None or last is entry:
+        if last is None or last == entry.key:
             return
-        known, times = self._next.get(last, (_nothing, 0))
-        self._next[last] = (ref(entry), times + 1 if known() is entry else 1)
-        following = self._next.get(entry)
+        known, times = self._next.get(last, (None, 0))
+        if known is None or known() is not entry:
+            known, times = ref(entry, partial(_forget, self._next, last)), 0
+        self._next[last] = (known, times + 1)
+        following = self._next.get(entry.key)
         if following is None or following[1] < _SEEN or not self._worth.ahead:
             return
         follower = following[0]()
@@ -128,7 +132,7 @@ class Prefetcher:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self._next.clear()
-        self._last = _nothing
+        self._last = None
 
     def _run(self) -> None:
         while True:
@@ -151,5 +155,7 @@ class Prefetcher:
             del bring, entry
 
 
-def _nothing() -> None:
-    """A reference to no tensor."""
+def _forget(following: dict[Key, tuple[ReferenceType[Entry], int]], name: Key, gone: ReferenceType[Entry]) -> None:
+    """A tensor was released. Called in whichever thread let go of it last."""
+    if (known := following.get(name)) is not None and known[0] is gone:
+        following.pop(name, None)
