@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support import repeating
+
 # SciPy's own switch for arrays that are not NumPy's; it is read once, when SciPy is first imported by anyone.
 os.environ["SCIPY_ARRAY_API"] = "1"
 
@@ -27,6 +29,10 @@ _SHARED_FOLDER = Path(os.environ["ANYGPU_CACHE_DIR"])
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("developer", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "developer")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(repeating)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -392,6 +392,7 @@ def opened(engine: str, home: Isolation) -> Worker:
     return open_worker(entry, device, isolation=home)
 
 
+@pytest.mark.serial
 class TestRealDevices:
     def test_numpy_is_measured_as_it_is_called(self) -> None:
         worker = opened("numpy", "thread")

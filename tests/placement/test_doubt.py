@@ -15,6 +15,9 @@ from anygpu.placement.planner import Planner
 from anygpu.plan.plan import Candidate
 from tests.support.slowed import SlowedRegistry
 
+# Where calls go depends on how long they take.
+pytestmark = pytest.mark.serial
+
 DEVICE = "opencl:0"
 VECTOR = np.linspace(0.0, 1.0, 10_000, dtype=np.float32)
 MATRIX = VECTOR.reshape(100, 100)

@@ -20,6 +20,9 @@ from anygpu.runtime.runtime import Runtime
 from tests.placement.moved import moved
 from tests.support.slowed import SlowedRegistry
 
+# Where calls go depends on how long they take.
+pytestmark = pytest.mark.serial
+
 
 @pytest.fixture(scope="module")
 def planner() -> Iterator[Planner]:

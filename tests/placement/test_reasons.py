@@ -16,6 +16,9 @@ from anygpu.receipts import Receipt
 from anygpu.runtime.runtime import Runtime
 from tests.support.slowed import SlowedRegistry
 
+# Where calls go depends on how long they take.
+pytestmark = pytest.mark.serial
+
 
 @pytest.fixture
 def planner() -> Planner:

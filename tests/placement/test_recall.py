@@ -18,6 +18,9 @@ from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from tests.support.slowed import Slowed, SlowedRegistry
 
+# Where calls go depends on how long they take.
+pytestmark = pytest.mark.serial
+
 X = np.random.default_rng(0).normal(size=900_000).astype(np.float32)
 
 

@@ -115,6 +115,10 @@ class TestFit:
         assert large.latency == assumed(DEVICE).write.latency, "one alone does not tell which part of it is latency"
         assert large.bytes_per_second == pytest.approx(4e9, rel=0.05)
 
+    def test_noise_that_hides_a_transfer(self) -> None:
+        hidden = [Measurement(trial=trial, seconds=0.0) for trial in ALL if trial.aspect == "write"]
+        assert 0 < fit(DEVICE, hidden).write.latency < assumed(DEVICE).write.latency
+
     def test_a_device_that_moves_nothing(self) -> None:
         still = [Measurement(trial=trial, seconds=0.0) for trial in ALL if trial.aspect in ("write", "read")]
         (numpy,) = NumpyEngine().discover()

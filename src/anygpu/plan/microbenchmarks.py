@@ -65,7 +65,7 @@ _LITTLE = 10_000
 _TELLING = 0.3
 #: Less than any clock can tell.
 _LEAST_SECONDS = 1e-9
-#: No device moves bytes so much faster than those of its kind usually do.
+#: No device moves bytes so much faster than those of its kind usually do, nor begins so much sooner.
 _IMPLAUSIBLE = 20.0
 #: Eight operations take about as long as one where they are fused, and eight times as long where they are not; between
 #: these the machine was too busy to tell, and what is known of the engine holds.
@@ -435,6 +435,7 @@ class _Fit:
         if self.before.device != "numpy":
             # The time of a transfer is a difference of two, and noise can make it next to nothing.
             rate = min(rate, before.bytes_per_second * _IMPLAUSIBLE)
+            latency = max(latency, before.latency / _IMPLAUSIBLE)
         return Transfer(latency, rate)
 
     def _rates(self, launch: float) -> dict[OperationClass, Curve]:

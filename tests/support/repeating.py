@@ -1,0 +1,41 @@
+"""Tests that are marked `serial` measure times: one that fails is tried again, and pytest's summary says so.
+
+No other test is repeated.
+"""
+
+from __future__ import annotations
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+#: A machine that others use too may take a processor away in the middle of a measurement.
+ATTEMPTS = 3
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if item.get_closest_marker("serial") is None:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    failures: list[str] = []
+    for attempt in range(1, ATTEMPTS + 1):
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        failed = [report for report in reports if report.failed]
+        if not failed or attempt == ATTEMPTS or any(report.when != "call" for report in failed):
+            break
+        failures.append(failed[0].longreprtext)
+        item._initrequest()  # type: ignore[attr-defined]
+    for report in reports:
+        if failures and report.when == "call":
+            report.user_properties.append(("repeated", failures[-1].splitlines()[-1]))
+            report.sections += [(f"attempt {number}", text) for number, text in enumerate(failures, 1)]
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.stats.get("passed", ()):
+        for name, reason in report.user_properties:
+            if name == "repeated":
+                terminalreporter.write_line(f"REPEATED {report.nodeid}: {reason}")

@@ -1,0 +1,47 @@
+"""Only tests that measure times are tried again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FAILS_ONCE = """
+import pytest
+
+calls = []
+
+{mark}
+def test_something():
+    calls.append(1)
+    assert len(calls) > {failures}, "it took too long"
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "failures", "passes"),
+    [
+        ("@pytest.mark.serial", 1, True),
+        ("@pytest.mark.serial", 2, True),
+        ("@pytest.mark.serial", 3, False),
+        ("", 1, False),
+    ],
+)
+def test_a_test_that_fails_at_times(mark: str, failures: int, passes: bool, tmp_path: Path) -> None:
+    file = tmp_path / "test_times.py"
+    file.write_text(FAILS_ONCE.format(mark=mark, failures=failures))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = serial\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.support.repeating", "-p", "no:cacheprovider", str(file)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode == 0) == passes, ran.stdout
+    assert ("REPEATED test_times.py::test_something: " in ran.stdout) == passes
+    assert ("1 passed" if passes else "1 failed") in ran.stdout
