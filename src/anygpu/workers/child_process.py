@@ -99,7 +99,7 @@ class Child:
             self._stderr.seek(0, os.SEEK_END)
             self._stderr.seek(max(0, self._stderr.tell() - _LAST_WORDS))
             return self._stderr.read().decode("utf-8", "replace").strip("\0 \n")
-        except ValueError:  # it is closed, perhaps by another thread just now
+        except (ValueError, OSError):  # it is closed, perhaps by another thread just now
             return ""
 
     def kill(self) -> None:
