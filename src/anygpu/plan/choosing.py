@@ -17,7 +17,7 @@ next one should run and what should be tried in the background meanwhile. It kee
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -127,8 +127,15 @@ class CandidateHistory(RecentTimes):
             self.doubts = 0
 
 
-class WaitingTimes(Mapping[str, float]):
+class WaitingTimes(ABC):
     """How long candidates are busy, where there are too many to list: it is asked, and knows who is free soonest."""
+
+    @abstractmethod
+    def get(self, name: str, default: float = 0.0, /) -> float:
+        """Seconds; 0 for one that is free."""
+
+    def __getitem__(self, name: str) -> float:
+        return self.get(name)
 
     @abstractmethod
     def soonest(self, most: int) -> Iterable[str]:
@@ -392,7 +399,7 @@ class DeviceChooser:
     def trying(self) -> bool:
         return bool(self._trying)
 
-    def choose(self, waiting: Mapping[str, float] | None = None) -> Choice:
+    def choose(self, waiting: Mapping[str, float] | WaitingTimes | None = None) -> Choice:
         """Where the next call goes; `waiting` is how long candidates are busy with something else.
 
         Pure: asked twice it answers the same.
@@ -427,7 +434,7 @@ class DeviceChooser:
             return f"{name} took {readable_seconds(rough)} in the background; this call measures it."
         return f"{name} took {readable_seconds(memory.seconds)} in earlier processes ({memory.source})."
 
-    def _soonest(self, current: str, waiting: Mapping[str, float]) -> Choice:
+    def _soonest(self, current: str, waiting: Mapping[str, float] | WaitingTimes) -> Choice:
         """The one whose work already begun is over soonest, together with this call."""
         name, soonest = current, (self.tracks[current].estimate or 0.0) + waiting.get(current, 0.0)
         if len(self._ranked) > LOOKED_AT and isinstance(waiting, WaitingTimes):

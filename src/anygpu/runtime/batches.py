@@ -438,11 +438,20 @@ class Batches:
             read=ran.phases.read + (end - answered),
         )
         whole = ran._replace(results=[], phases=phases)
+        self.learn(batch, end - compiled - ran.phases.compile, disturbed=disturbed)
+        return Batched(values, whole, _share(whole, batch.taken), is_finite(ran.results))
+
+    def learn(self, batch: Batch, seconds: float, *, disturbed: bool) -> None:
+        """A launch took so long, beside compiling."""
         with self._lock:
-            batch.table.succeeded(batch.size, end - compiled - ran.phases.compile, disturbed=disturbed)
+            batch.table.succeeded(batch.size, seconds, disturbed=disturbed)
             if batch.device in self._too_many:
                 self._too_many[batch.device] = int(self._too_many[batch.device] * _GROWING) + 1
-        return Batched(values, whole, _share(whole, batch.taken), is_finite(ran.results))
+
+    def learn_compiled(self, batch: Batch, generation: int, seconds: float, *, disturbed: bool) -> None:
+        """The worker of that generation has compiled the program of the launch, which took so long."""
+        with self._lock:
+            batch.table.ready_for(batch.size, generation, seconds, disturbed=disturbed)
 
     def _compile(self, table: _VariantHistory, size: int, program: Program, worker: Worker) -> None:
         """Compile unless that worker has done so. Kernels are not tuned, because calls are waiting."""
