@@ -30,13 +30,14 @@ class LaneIndex(Generic[LaneType]):
         #: The others by the time at which they are expected to be free, and where each is in that order.
         self._busy: list[tuple[float, str]] = []
         self._until: dict[str, float] = {}
-        self._changed: set[str] = set()
+        #: In order, so that the same events always give the same answers.
+        self._changed: dict[str, None] = {}
 
     def __getitem__(self, name: str) -> LaneType:
         lane = self._lanes.get(name)
         if lane is None:
             lane = self._lanes[name] = self._make(name)
-            self._changed.add(name)
+            self._changed[name] = None
         return lane
 
     def __len__(self) -> int:
@@ -56,7 +57,7 @@ class LaneIndex(Generic[LaneType]):
 
     def changed(self, lane: LaneLoad) -> None:
         """Something began or ended there, or waits for it."""
-        self._changed.add(lane.name)
+        self._changed[lane.name] = None
 
     def free(self, most: int) -> list[str]:
         """So many devices that are free, in turn: those that were named go to the end."""
@@ -90,12 +91,12 @@ class LaneIndex(Generic[LaneType]):
             return list(islice(self._free, most))
         first = self._busy[:most]
         # One that should be free and is not takes longer than was expected: it moves back.
-        self._changed.update(name for until, name in first if until < now)
+        self._changed.update((name, None) for until, name in first if until < now)
         return [name for _, name in first]
 
     def _sort_in(self, now: float | None) -> None:
         """Put lanes that have changed where they belong. Without the time, those that are busy are left for later."""
-        later: set[str] = set()
+        later: dict[str, None] = {}
         for name in self._changed:
             lane, old = self._lanes[name], self._until.get(name)
             if not (lane.running or lane.backlog > 0):
@@ -105,7 +106,7 @@ class LaneIndex(Generic[LaneType]):
                 continue
             self._free.pop(name, None)
             if now is None:
-                later.add(name)
+                later[name] = None
                 continue
             until = now + self.seconds(name, now)
             if old != until:

@@ -1,0 +1,1 @@
+"""The same calls on other machines, through Ray."""
