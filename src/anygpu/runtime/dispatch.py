@@ -15,8 +15,8 @@ from anygpu.runtime.lanes import PLANNING, LaneLoad
 from anygpu.runtime.routing import Route, Routing
 from anygpu.tasks.queue import TaskQueue
 
-#: Of many lanes that are free, so many are roused for a task that waits for another one.
-_ROUSED = 2
+#: Of many lanes that are free, so many are asked for one that could take a task that waits for another lane.
+_ASKED = 4
 
 
 class Dispatcher(Generic[LaneType]):
@@ -59,9 +59,10 @@ class Dispatcher(Generic[LaneType]):
             for name in self.routing.others(job, lane):
                 self.lanes[name].rouse()
         else:
-            for name in self.lanes.free(_ROUSED):
+            for name in self.lanes.free(_ASKED):
                 if self.routing.has_run(job, name):
                     self.lanes[name].rouse(also_polling=True)
+                    break
 
     def waiting(self, now: float, *, without: str | None = None) -> Waiting:
         """For each lane, the seconds until a task that comes now would begin."""

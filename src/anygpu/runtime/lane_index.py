@@ -32,6 +32,8 @@ class LaneIndex(Generic[LaneType]):
         self._until: dict[str, float] = {}
         #: In order, so that the same events always give the same answers.
         self._changed: dict[str, None] = {}
+        #: Lanes that are busy, and whose position in that order is not up to date.
+        self._moved: dict[str, None] = {}
 
     def __getitem__(self, name: str) -> LaneType:
         lane = self._lanes.get(name)
@@ -61,8 +63,7 @@ class LaneIndex(Generic[LaneType]):
 
     def free(self, most: int) -> list[str]:
         """So many devices that are free, in turn: those that were named go to the end."""
-        if self._changed:
-            self._sort_in(None)
+        self._note_changes()
         names = list(islice(self._free, most))
         if len(names) < len(self._free):
             for name in names:
@@ -77,48 +78,43 @@ class LaneIndex(Generic[LaneType]):
         """
         return Waiting(self, now, others, without)
 
-    def seconds(self, name: str, now: float) -> float:
-        lane = self._lanes.get(name)
-        if lane is None or not (lane.running or lane.backlog > 0):
-            return 0.0
-        return lane.waiting(now) + lane.backlog / lane.width
-
     def soonest(self, most: int, now: float) -> list[str]:
         """So many devices that are free now, or those that will be first if none is."""
-        if self._changed:
-            self._sort_in(now)
+        self._note_changes()
         if self._free:
             return list(islice(self._free, most))
+        self._sort_busy(now)
         first = self._busy[:most]
         # One that should be free and is not takes longer than was expected: it moves back.
-        self._changed.update((name, None) for until, name in first if until < now)
+        self._moved.update((name, None) for until, name in first if until < now)
         return [name for _, name in first]
 
-    def _sort_in(self, now: float | None) -> None:
-        """Put lanes that have changed where they belong. Without the time, those that are busy are left for later."""
-        later: dict[str, None] = {}
+    def _note_changes(self) -> None:
+        """Which lanes are free now."""
         for name in self._changed:
-            lane, old = self._lanes[name], self._until.get(name)
-            if not (lane.running or lane.backlog > 0):
-                if old is not None:
-                    self._remove(name, old)
+            lane = self._lanes[name]
+            if lane.running or lane.backlog > 0:
+                self._free.pop(name, None)
+                self._moved[name] = None
+            else:
+                self._moved.pop(name, None)
+                if name in self._until:
+                    self._remove(name)
                 self._free.setdefault(name)
-                continue
-            self._free.pop(name, None)
-            if now is None:
-                later[name] = None
-                continue
-            until = now + self.seconds(name, now)
-            if old != until:
-                if old is not None:
-                    self._remove(name, old)
-                insort(self._busy, (until, name))
-                self._until[name] = until
-        self._changed = later
+        self._changed.clear()
 
-    def _remove(self, name: str, until: float) -> None:
-        del self._busy[bisect_left(self._busy, (until, name))]
-        del self._until[name]
+    def _sort_busy(self, now: float) -> None:
+        for name in self._moved:
+            lane = self._lanes[name]
+            until = now + lane.waiting(now) + lane.backlog / lane.width
+            if name in self._until:
+                self._remove(name)
+            insort(self._busy, (until, name))
+            self._until[name] = until
+        self._moved.clear()
+
+    def _remove(self, name: str) -> None:
+        del self._busy[bisect_left(self._busy, (self._until.pop(name), name))]
 
 
 class Waiting(WaitingTimes):
@@ -133,9 +129,18 @@ class Waiting(WaitingTimes):
         self._without = without
 
     def get(self, name: str, default: float = 0.0, /) -> float:
+        """Of a candidate that is split across devices, the one that is busy longest counts."""
         if name == self._without:
             return 0.0
-        seconds = self._index.seconds(name, self._now)
+        lane = self._index.find(name)
+        if lane is None:
+            if "+" in name:
+                return max([self.get(device) for device in name.split("+")])
+            seconds = 0.0
+        elif lane.running:
+            seconds = lane.waiting(self._now) + lane.backlog / lane.width
+        else:
+            seconds = lane.backlog / lane.width
         return max(seconds, self._others.get(name, 0.0)) if self._others else seconds
 
     def soonest(self, most: int) -> Iterable[str]:

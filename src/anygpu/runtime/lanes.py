@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -98,13 +99,13 @@ class LaneLoad:
         """Estimated seconds until a thread of this lane is free."""
         if self.idle or self.active < self.width:
             return 0.0
-        left = []
+        shortest = math.inf
         for jobs, began in self.running.values():
             elapsed = now - began
-            predicted = sum(job.seconds for job in jobs) if len(jobs) > 1 else jobs[0].seconds if jobs else 0.0
+            predicted = jobs[0].seconds if len(jobs) == 1 else sum([job.seconds for job in jobs])
             # A task that exceeds its prediction may take as long again.
-            left.append(max(predicted - elapsed, elapsed / 2))
-        return min(left)
+            shortest = min(shortest, max(predicted - elapsed, elapsed / 2))
+        return shortest
 
 
 class Lane(LaneLoad):

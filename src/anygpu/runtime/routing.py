@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -14,7 +14,7 @@ from anygpu.placement.place_call import choose
 from anygpu.placement.planner import Planner, usable_bytes
 from anygpu.placement.strategies import Chunked, SingleDevice
 from anygpu.plan.batching import SIZES
-from anygpu.plan.choosing import LOOKED_AT, Choice, WaitingTimes
+from anygpu.plan.choosing import LOOKED_AT, Choice, Kind, WaitingTimes
 from anygpu.runtime.batches import Batch, Batches
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, LaneLoad
@@ -33,6 +33,10 @@ _MOMENT = 2e-3
 #: A free lane takes a task that another one would finish sooner by less than this: it is noise, and that one has to
 #: look for the task first.
 _AS_GOOD = 0.9
+
+
+#: Choices that say which device is best now, and not which it has to be.
+_FREE_CHOICES: frozenset[Kind] = frozenset({"known", "trial", "untried"})
 
 
 class Route(NamedTuple):
@@ -113,13 +117,19 @@ class Routing:
             if home is None:
                 return Route(PLANNING, _UNKNOWN_SECONDS, None, 0.0)
             return Route(lane_of(home), self.seconds(site, home), None, 0.0)
-        choice = choose(job.call, _CandidatesWaiting(site.predictions, waiting))
+        choice = choose(job.call, waiting)
         if choice.checks is not None:
             site.chooser.begin_sample(choice.checks)
         return Route(lane_of(choice.candidate), self.seconds(site, choice.candidate), choice, 0.0)
 
     def route_here(self, job: Job, lane: LaneLoad, waiting: WaitingTimes) -> Route | None:
-        """The route of a task that waits for another lane, if this one, which is free, finishes it as soon as any."""
+        """The route of a task that waits for another lane, if this one, which is free, finishes it as soon as any.
+
+        Among many it has to be sooner than that lane only: asking all of them costs more than another would gain, and
+        one of many that happens to be fastest must not keep all others from work.
+        """
+        if len(job.call.site.chooser.tracks) > LOOKED_AT:
+            return self._sooner_here(job, lane, waiting)
         best = self.route(job, waiting)
         if best.lane == lane.name:
             return best
@@ -129,6 +139,17 @@ class Routing:
         if mine is None or mine * _AS_GOOD > best.seconds + waiting.get(best.lane):
             return None
         sentence = f"{lane.name} is free and as fast as {best.choice.candidate}."
+        return Route(lane.name, mine, Choice(lane.name, "known", sentence), 0.0)
+
+    def _sooner_here(self, job: Job, lane: LaneLoad, waiting: WaitingTimes) -> Route | None:
+        site, choice = job.call.site, job.choice
+        if choice is None or choice.kind not in _FREE_CHOICES or site.chooser.pinned is not None:
+            return None
+        mine = self._measured(site, lane.name)
+        # What waits for that lane includes the task itself.
+        if mine is None or mine > waiting.get(job.lane):
+            return None
+        sentence = f"{choice.candidate} is busy, so {lane.name} finishes sooner."
         return Route(lane.name, mine, Choice(lane.name, "known", sentence), 0.0)
 
     def route_with(self, first: Job) -> Route:
@@ -244,27 +265,6 @@ class Routing:
     def forget(self, site: CallSite) -> None:
         """Drop the cached route, because more is known about such tasks now."""
         self._routes.pop(site, None)
-
-
-class _CandidatesWaiting(WaitingTimes):
-    """How long each candidate of a kind of tasks is busy: as long as the devices that it uses."""
-
-    __slots__ = ("_devices", "_predictions")
-
-    def __init__(self, predictions: Mapping[str, Prediction], devices: WaitingTimes) -> None:
-        self._predictions = predictions
-        self._devices = devices
-
-    def get(self, name: str, default: float = 0.0, /) -> float:
-        facts = self._predictions.get(name)
-        if facts is None:
-            return default
-        if type(facts.way) is SingleDevice:
-            return self._devices.get(name)
-        return max(self._devices.get(device) for device in facts.way.devices)
-
-    def soonest(self, most: int) -> Iterable[str]:
-        return self._devices.soonest(most)
 
 
 def lane_of(candidate: str) -> str:

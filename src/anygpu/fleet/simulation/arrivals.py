@@ -10,7 +10,7 @@ from anygpu.fleet.simulation.scenario import Arrivals
 
 
 def moments(arrivals: Arrivals, rate: float, draw: random.Random) -> Iterator[float]:
-    """The times of arrivals at so many a second, in order. A closed loop has none: its results are what it waits for."""
+    """The times of arrivals at so many a second, in order. A closed loop has none: it waits for its results."""
     match arrivals.pattern:
         case "constant":
             yield from _constant(rate)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
@@ -18,6 +17,7 @@ from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, DeviceLost,
 from anygpu.fleet.simulation.clock import EventClock
 from anygpu.fleet.simulation.hardware import OPENING, SimulatedDevice, SimulatedRegistry, described
 from anygpu.fleet.simulation.ledger import Ledger, SimulatedFuture
+from anygpu.fleet.simulation.meter import Meter
 from anygpu.fleet.simulation.scenario import Scenario
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite, Prediction
@@ -128,8 +128,7 @@ class Driver:
         self._calls = [_calls(self.planner, kind, scenario, list(devices), draw) for kind in range(scenario.kinds)]
         #: Until when its processor is busy, and how long it was.
         self._free_at = self.busy_seconds = 0.0
-        #: Processor seconds of the decisions, as they are: not simulated.
-        self.decision_seconds = 0.0
+        self.meter = Meter()
         self.open_jobs: set[Job] = set()
 
     # -- what the driver's processor takes
@@ -151,7 +150,7 @@ class Driver:
     def _admit(
         self, submitted: float, tenant: str, kind: int, priority: int, on_end: Callable[[], None] | None
     ) -> None:
-        begin = time.thread_time()
+        begin = self.meter.begin()
         number = next(self._numbers)
         calls, deadline = self._calls[kind], self._scenario.deadline
         future: Any = SimulatedFuture(self._ledger, on_end)
@@ -182,7 +181,7 @@ class Driver:
             self._deadlines.add(number, job, job.until)
             self._watch_deadlines()
         self._assign(job)
-        self.decision_seconds += time.thread_time() - begin
+        self.meter.end(begin)
 
     def _assign(self, job: Job) -> None:
         now = self.clock.now
@@ -208,7 +207,7 @@ class Driver:
             self._take(lane)
 
     def _take(self, lane: SimulatedLane) -> None:
-        begin = time.thread_time()
+        begin = self.meter.begin()
         now = self.clock.now
         lane.turn += 1
         jobs = self.dispatcher.take(lane, now) if len(self.queue) else []
@@ -218,20 +217,20 @@ class Driver:
                 lane.asleep = lane.idle
             else:
                 self.clock.at(now + patience, self._look_again, lane, lane.turn)
-            self.decision_seconds += time.thread_time() - begin
+            self.meter.end(begin)
             return
         lane.idle -= 1
         thread = next(self._threads)
         self.dispatcher.began(lane, thread, jobs, now)
         if lane.width > 1 and len(self.queue):
             lane.wake(now)
-        self.decision_seconds += time.thread_time() - begin
+        self.meter.end(begin)
         self._next_launch(_Work(lane, thread, jobs))
 
     def _next_launch(self, work: _Work) -> None:
         """Launch what is left of the work, or take more."""
         while work.rest:
-            begin = time.thread_time()
+            begin = self.meter.begin()
             rest = work.rest
             choice = rest[0].forced or rest[0].choice
             assert choice is not None, "a task that is taken by a device was meant for it"
@@ -251,16 +250,16 @@ class Driver:
                 job.taken = False
                 if self._worker.begin(job, choice, start):
                     running.append(job)
-            self.decision_seconds += time.thread_time() - begin
+            self.meter.end(begin)
             if running:
                 self._launch(Launch(self, work, running, choice, batch))
                 return
         lane = work.lane
-        begin = time.thread_time()
+        begin = self.meter.begin()
         self.dispatcher.ended(lane, work.thread)
         work.jobs.clear()
         lane.idle += 1
-        self.decision_seconds += time.thread_time() - begin
+        self.meter.end(begin)
         self._take(lane)
 
     # -- launches
@@ -308,7 +307,7 @@ class Driver:
         self.clock.at(ready, self._finished, launch)
 
     def _finished(self, launch: Launch) -> None:
-        begin = time.thread_time()
+        begin = self.meter.begin()
         now, name, site = self.clock.now, launch.choice.candidate, launch.jobs[0].call.site
         took = now - launch.began
         each = took / len(launch.jobs)
@@ -325,7 +324,7 @@ class Driver:
             site.measured(name, took)
             self.planner.add_seconds(took)
             site.has_something_to_explore()
-        self.decision_seconds += time.thread_time() - begin
+        self.meter.end(begin)
         self._next_launch(launch.work)
 
     # -- faults

@@ -109,7 +109,7 @@ def report_of(
         lost_tasks=ledger.lost,
         results_twice=ledger.twice,
         breaks_first=breaks_first(scenario, busy, driver_busy, link_busy, refused),
-        decision_seconds=sum(driver.decision_seconds for driver in drivers) / max(1, ledger.submitted),
+        decision_seconds=sum(driver.meter.seconds for driver in drivers) / max(1, ledger.submitted),
         real_seconds=real_seconds,
         preparing_seconds=preparing,
     )
