@@ -426,7 +426,7 @@ class DeviceChooser:
             return Choice(self.baseline, "sample", f"this call checks {name}, which runs most calls.", checks=name)
         if waiting and waiting.get(name):
             return self._soonest(name, waiting)
-        return self._again(name) or self._known(name)
+        return self._again(name, waiting) or self._known(name)
 
     def _why_tried(self, name: str, rough: float) -> str:
         memory = self.remembered.get(name)
@@ -458,8 +458,8 @@ class DeviceChooser:
             f"{current} is busy for another {readable_seconds(waiting[current])}, so {name} finishes sooner.",
         )
 
-    def _again(self, current: str) -> Choice | None:
-        """A call for one that was nearly as good when it was last measured."""
+    def _again(self, current: str, waiting: Mapping[str, float] | WaitingTimes | None) -> Choice | None:
+        """A call for one that was nearly as good when it was last measured, and is free."""
         mine = self.tracks[current].estimate or 0.0
         few = len(self.tracks) <= LOOKED_AT
         for name in self.tracks if few else [each for _, each in self._ranked[:LOOKED_AT]]:
@@ -469,6 +469,8 @@ class DeviceChooser:
             # The baseline has one time again when it was measured once more, and one may have been a bad moment.
             is_known = track.known or (name == self.baseline and bool(track.recent))
             if not is_known or not self._is_trusted(name):
+                continue
+            if waiting and waiting.get(name):
                 continue
             theirs = track.estimate or 0.0
             if track.doubtful and theirs < mine * CONTENTION * NEARLY and self.affords(max(0.0, theirs - mine)):

@@ -133,8 +133,10 @@ class Routing:
         best = self.route(job, waiting)
         if best.lane == lane.name:
             return best
-        if best.choice is None or best.choice.kind != "known" or lane.name == "numpy":
+        if best.choice is None or best.choice.kind not in _FREE_CHOICES or lane.name == "numpy":
             return None
+        if best.choice.kind != "known":  # it would be measured elsewhere, but nobody has to wait for that
+            return self._sooner_here(job, lane, waiting)
         mine = self._measured(job.call.site, lane.name)
         if mine is None or mine * _AS_GOOD > best.seconds + waiting.get(best.lane):
             return None
