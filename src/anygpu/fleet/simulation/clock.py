@@ -11,10 +11,12 @@ from typing import Any
 class EventClock:
     """Calls what was scheduled, in the order of time; what is due at the same time in the order of scheduling."""
 
-    __slots__ = ("_events", "_numbers", "now")
+    __slots__ = ("_events", "_numbers", "now", "stopped")
 
     def __init__(self) -> None:
         self.now = 0.0
+        #: Whether nothing more is to happen.
+        self.stopped = False
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = count()
 
@@ -25,9 +27,9 @@ class EventClock:
         """Schedule a call. What is due already is called next."""
         heapq.heappush(self._events, (when if when > self.now else self.now, next(self._numbers), call, given))
 
-    def run(self, done: Callable[[], bool]) -> None:
-        """Until everything is done, or nothing is left to happen."""
-        events = self._events
-        while events and not done():
-            self.now, _, call, given = heapq.heappop(events)
+    def run(self) -> None:
+        """Until somebody stops it, or nothing is left to happen."""
+        events, pop = self._events, heapq.heappop
+        while events and not self.stopped:
+            self.now, _, call, given = pop(events)
             call(*given)

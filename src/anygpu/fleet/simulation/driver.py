@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
@@ -43,6 +43,8 @@ from anygpu.tasks.queue import TaskQueue
 from anygpu.tasks.tenants import Tenant
 
 _NO_LINE = ("", 0)
+#: A driver that is free sooner than this gets to a task at once: an event for that would tell nothing.
+_AT_ONCE = 1e-4
 
 
 class SimulatedLane(LaneLoad):
@@ -109,6 +111,8 @@ class Driver:
         draw: random.Random,
     ) -> None:
         self.clock = clock
+        #: Nobody else wants it; it is for what locks in a runtime.
+        self.lock: AbstractContextManager[Any] = threading.RLock()
         self.tenants = tenants
         self._scenario = scenario
         self._devices = devices
@@ -145,7 +149,10 @@ class Driver:
         """A caller submits a task, which the driver gets to when its processor is free."""
         ready = self._occupy(self._scenario.driver_task / 2)
         self._ledger.submitted += 1
-        self.clock.at(ready, self._admit, self.clock.now, tenant, kind, priority, on_end)
+        if ready - self.clock.now > _AT_ONCE:
+            self.clock.at(ready, self._admit, self.clock.now, tenant, kind, priority, on_end)
+        else:
+            self._admit(self.clock.now, tenant, kind, priority, on_end)
 
     def _admit(
         self, submitted: float, tenant: str, kind: int, priority: int, on_end: Callable[[], None] | None
@@ -171,8 +178,9 @@ class Driver:
         )
         try:
             self.queue.push(job, submitted)
-        except QueueFull as error:
-            self._ledger.refused[type(error).__name__] += 1
+        except QueueFull:
+            self._ledger.refused += 1
+            self._ledger.end()
             if on_end is not None:
                 on_end()
             return
@@ -199,15 +207,23 @@ class Driver:
         lane.woken -= 1
         if lane.idle:
             lane.asleep = min(lane.asleep, lane.idle - 1)
-            self._take(lane)
+            self._go_on(self._take, lane)
 
     def _look_again(self, lane: SimulatedLane, turn: int) -> None:
         """Nobody has woken the thread, and it looks all the same."""
         if lane.turn == turn and lane.idle and not lane.woken:
-            self._take(lane)
+            self._go_on(self._take, lane)
 
-    def _take(self, lane: SimulatedLane) -> None:
+    def _go_on(self, decide: Callable[[Any], Launch | None], about: Any) -> None:
+        """Measure a decision, and make the launch that was decided."""
         begin = self.meter.begin()
+        launch = decide(about)
+        self.meter.end(begin)
+        if launch is not None:
+            self._launch(launch)
+
+    def _take(self, lane: SimulatedLane) -> Launch | None:
+        """What the lane launches next, if there is anything for it."""
         now = self.clock.now
         lane.turn += 1
         jobs = self.dispatcher.take(lane, now) if len(self.queue) else []
@@ -217,32 +233,30 @@ class Driver:
                 lane.asleep = lane.idle
             else:
                 self.clock.at(now + patience, self._look_again, lane, lane.turn)
-            self.meter.end(begin)
-            return
+            return None
         lane.idle -= 1
         thread = next(self._threads)
         self.dispatcher.began(lane, thread, jobs, now)
         if lane.width > 1 and len(self.queue):
             lane.wake(now)
-        self.meter.end(begin)
-        self._next_launch(_Work(lane, thread, jobs))
+        return self._next_launch(_Work(lane, thread, jobs))
 
-    def _next_launch(self, work: _Work) -> None:
-        """Launch what is left of the work, or take more."""
+    def _next_launch(self, work: _Work) -> Launch | None:
+        """The next launch of the work, or of what the lane takes after it."""
+        routing = self.dispatcher.routing
         while work.rest:
-            begin = self.meter.begin()
             rest = work.rest
             choice = rest[0].forced or rest[0].choice
             assert choice is not None, "a task that is taken by a device was meant for it"
-            batch = self.dispatcher.routing.plan_launch(rest, choice)
-            if batch is None:
-                jobs, back = rest[:1], rest[1:]
-                work.rest = []
-                self.dispatcher.routing.not_together(self.dispatcher.routing.batches_of(jobs[0].call.site), len(back))
-                for job in back:
-                    self.put_back(job)
-            else:
+            batch = routing.plan_launch(rest, choice)
+            if batch is not None:
                 jobs, work.rest = rest[: batch.taken], rest[batch.taken :]
+            else:
+                jobs, work.rest = rest[:1], []
+                if len(rest) > 1:
+                    routing.not_together(routing.batches_of(jobs[0].call.site), len(rest) - 1)
+                    for job in rest[1:]:
+                        self.put_back(job)
             generation = self._devices[choice.candidate].generation
             start = Started(choice.candidate, generation, alone=batch is None, killable=batch is None)
             running = []
@@ -250,17 +264,12 @@ class Driver:
                 job.taken = False
                 if self._worker.begin(job, choice, start):
                     running.append(job)
-            self.meter.end(begin)
             if running:
-                self._launch(Launch(self, work, running, choice, batch))
-                return
-        lane = work.lane
-        begin = self.meter.begin()
-        self.dispatcher.ended(lane, work.thread)
+                return Launch(self, work, running, choice, batch)
+        self.dispatcher.ended(work.lane, work.thread)
         work.jobs.clear()
-        lane.idle += 1
-        self.meter.end(begin)
-        self._take(lane)
+        work.lane.idle += 1
+        return self._take(work.lane)
 
     # -- launches
 
@@ -307,7 +316,9 @@ class Driver:
         self.clock.at(ready, self._finished, launch)
 
     def _finished(self, launch: Launch) -> None:
-        begin = self.meter.begin()
+        self._go_on(self._finish, launch)
+
+    def _finish(self, launch: Launch) -> Launch | None:
         now, name, site = self.clock.now, launch.choice.candidate, launch.jobs[0].call.site
         took = now - launch.began
         each = took / len(launch.jobs)
@@ -324,8 +335,7 @@ class Driver:
             site.measured(name, took)
             self.planner.add_seconds(took)
             site.has_something_to_explore()
-        self.meter.end(begin)
-        self._next_launch(launch.work)
+        return self._next_launch(launch.work)
 
     # -- faults
 
@@ -346,7 +356,7 @@ class Driver:
         spent = Phases(other=self.clock.now - launch.began)
         for job in launch.jobs:
             self._worker.handle_failure(job, launch.choice.candidate, error, spent)
-        self._next_launch(launch.work)
+        self._go_on(self._next_launch, launch.work)
 
     def recovered(self, device: SimulatedDevice) -> None:
         """A device is back. One that calls have given up is tried in the background first."""
@@ -402,10 +412,6 @@ class Driver:
 
     # -- what the lane worker reports
 
-    @property
-    def lock(self) -> AbstractContextManager[Any]:
-        return _UNLOCKED
-
     def free_memory(self, job: Job) -> None:
         self.dispatcher.free_memory(job)
 
@@ -421,9 +427,6 @@ class Driver:
 
     def forget(self, job: Job) -> None:
         self.open_jobs.discard(job)
-
-
-_UNLOCKED: AbstractContextManager[Any] = contextlib.nullcontext()
 
 
 def _calls(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from anygpu.errors import InvalidTransition
@@ -22,9 +22,12 @@ class InvariantBroken(AssertionError):
 class Ledger:
     """Counts of a run, over all drivers."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int, when_all_ended: Callable[[], None]) -> None:
+        #: Tasks that have not ended yet, or not even come.
+        self._left = expected
+        self._when_all_ended = when_all_ended
         self.submitted = 0
-        self.refused: Counter[str] = Counter()
+        self.refused = 0
         self.delivered = 0
         self.failed: Counter[str] = Counter()
         #: Ends of tasks that had ended before, and transitions that the state machine forbids.
@@ -41,13 +44,15 @@ class Ledger:
         self.waits = array("d")
         self.latencies = array("d")
 
-    @property
-    def ended(self) -> int:
-        return self.delivered + sum(self.failed.values()) + sum(self.refused.values())
+    def end(self) -> None:
+        """A task has come to its end."""
+        self._left -= 1
+        if not self._left:
+            self._when_all_ended()
 
     @property
     def lost(self) -> int:
-        return self.submitted - self.ended
+        return self.submitted - self.delivered - self.refused - sum(self.failed.values())
 
 
 class SimulatedFuture:
@@ -82,12 +87,14 @@ class SimulatedFuture:
     def set_result(self, value: Any) -> None:
         if self._end():
             self._ledger.delivered += 1
+            self._ledger.end()
 
     def set_exception(self, error: BaseException) -> None:
         if isinstance(error, InvalidTransition):
             self._ledger.forbidden += 1
         if self._end():
             self._ledger.failed[type(error).__name__] += 1
+            self._ledger.end()
 
     def _end(self) -> bool:
         if self._done:

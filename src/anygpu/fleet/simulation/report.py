@@ -88,7 +88,6 @@ def report_of(
     busy = sum(device.busy_seconds for device in devices) / len(devices) / span
     driver_busy = max(driver.busy_seconds for driver in drivers) / span
     link_busy = max(node.link_seconds for node in nodes) / span
-    refused = sum(ledger.refused.values())
     return Report(
         scenario=scenario,
         seconds=seconds,
@@ -102,13 +101,13 @@ def report_of(
         tasks_per_launch=ledger.launched_tasks / max(1, ledger.launches),
         delivered=ledger.delivered,
         failed=dict(sorted(ledger.failed.items())),
-        refused=refused,
+        refused=ledger.refused,
         faults=ledger.faults,
         lost_launches=ledger.lost_launches,
         repeated=ledger.repeated,
         lost_tasks=ledger.lost,
         results_twice=ledger.twice,
-        breaks_first=breaks_first(scenario, busy, driver_busy, link_busy, refused),
+        breaks_first=breaks_first(scenario, busy, driver_busy, link_busy, ledger.refused),
         decision_seconds=sum(driver.meter.seconds for driver in drivers) / max(1, ledger.submitted),
         real_seconds=real_seconds,
         preparing_seconds=preparing,

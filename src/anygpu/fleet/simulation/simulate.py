@@ -28,7 +28,7 @@ def simulate(scenario: Scenario) -> Report:
     gc.collect()
     gc.freeze()  # what is there now stays: looking at all of it again and again would be most of the work
     try:
-        run.clock.run(run.is_done)
+        run.clock.run()
     finally:
         gc.unfreeze()
     run.check()
@@ -50,7 +50,7 @@ class _Run:
         self._scenario = scenario
         self._draw = random.Random(scenario.seed)
         self.clock = EventClock()
-        self.ledger = Ledger()
+        self.ledger = Ledger(scenario.tasks, self._stop)
         self.nodes = [SimulatedNode() for _ in range(scenario.node_count)]
         tenants = [f"tenant-{number}" for number in range(scenario.tenants)]
         self.drivers: list[Driver] = []
@@ -78,8 +78,8 @@ class _Run:
             self._arrive(islice(moments(scenario.arrivals, scenario.rate, self._draw), scenario.tasks), None)
         self._schedule_faults()
 
-    def is_done(self) -> bool:
-        return not self._left and self.ledger.ended == self.ledger.submitted
+    def _stop(self) -> None:
+        self.clock.stopped = True
 
     def check(self) -> None:
         """Every task has come to exactly one end."""
