@@ -166,7 +166,9 @@ class Routing:
         return self.seconds(site, name) if site.has_run_at(name) and site.chooser.may_run(name) else None
 
     def has_run(self, job: Job, name: str) -> bool:
-        return self._measured(job.call.site, name) is not None
+        """Whether such tasks have run there, and may run there again."""
+        site = job.call.site
+        return site.has_run_at(name) and site.chooser.may_run(name)
 
     def others(self, job: Job, lane: LaneLoad) -> list[str]:
         """Lanes of other devices that have run it before, and so could take it while it waits."""

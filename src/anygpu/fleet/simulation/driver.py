@@ -15,7 +15,7 @@ from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, DeviceLost, DeviceUnavailable, QueueFull
 from anygpu.fleet.simulation.clock import EventClock
-from anygpu.fleet.simulation.hardware import OPENING, SimulatedDevice, SimulatedRegistry, described
+from anygpu.fleet.simulation.hardware import OPENING, SimulatedDevice, SimulatedPlanner, described
 from anygpu.fleet.simulation.ledger import Ledger, SimulatedFuture
 from anygpu.fleet.simulation.meter import Meter
 from anygpu.fleet.simulation.scenario import Scenario
@@ -118,7 +118,7 @@ class Driver:
         self._devices = devices
         self._ledger = ledger
         self._draw = draw
-        self.planner = Planner(known=SimulatedRegistry(devices, clock), clock=clock)
+        self.planner = SimulatedPlanner(devices, clock)
         routing = Routing(self.planner, batching=scenario.batching, max_latency=0.25)
         self.queue: TaskQueue[Job] = TaskQueue(
             most=scenario.room, tenants=[Tenant(name=name) for name in tenants] if len(tenants) > 1 else ()

@@ -11,6 +11,8 @@ from anygpu.engines.isolation import Isolation
 from anygpu.fleet.simulation.clock import EventClock
 from anygpu.fleet.simulation.scenario import Scenario
 from anygpu.hardware.device import Device, Unavailable
+from anygpu.placement.planner import Machine, Planner, machine_of
+from anygpu.plan.calibration import Calibration, assumed
 from anygpu.residency.registry import DeviceRegistry
 
 #: Seconds that a lane waits for a device that is being opened again, before it counts as unavailable.
@@ -105,6 +107,21 @@ class SimulatedRegistry(DeviceRegistry):
         if left > 0 and device.held is None and meanwhile is not None:
             device.held = meanwhile(left)
             device.held.__enter__()
+
+
+class SimulatedPlanner(Planner):
+    """A planner that knows simulated devices. All of them are alike, and none was calibrated on this machine."""
+
+    def __init__(self, devices: Mapping[str, SimulatedDevice], clock: EventClock) -> None:
+        super().__init__(known=SimulatedRegistry(devices, clock), clock=clock)
+        self._fleet = machine_of(self.places.devices(), ())
+        self._alike = assumed(described("torch:cuda:0"))
+
+    def machine(self, *, low_priority: bool = False) -> Machine:
+        return self._fleet
+
+    def calibration(self, device: Device) -> Calibration:
+        return self._alike
 
 
 class _Supporting:
