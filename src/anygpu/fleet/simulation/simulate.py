@@ -92,8 +92,8 @@ class _Run:
             problems.append(f"{ledger.twice} tasks had two ends")
         if ledger.forbidden:
             problems.append(f"{ledger.forbidden} tasks were in a state that there is not")
-        if any(driver.open_jobs for driver in self.drivers):
-            problems.append("tasks are left in the books of a driver")
+        if any(not job.future.done() for driver in self.drivers for job in driver.open_jobs):
+            problems.append("a driver has tasks in its books that have not ended")
         if problems:
             raise InvariantBroken(problems, self._scenario.seed)
 
