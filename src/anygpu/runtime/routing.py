@@ -148,8 +148,13 @@ class Routing:
         if choice is None or choice.kind not in _FREE_CHOICES or site.chooser.pinned is not None:
             return None
         mine = self._measured(site, lane.name)
+        if mine is None:
+            return None
+        if site.chooser.tracks[lane.name].disturbed:
+            # Disturbances only ever add, so it is no reason to leave the task to a lane that is busy.
+            mine = min(mine, job.seconds)
         # What waits for that lane includes the task itself.
-        if mine is None or mine > waiting.get(job.lane):
+        if mine > waiting.get(job.lane):
             return None
         sentence = f"{choice.candidate} is busy, so {lane.name} finishes sooner."
         return Route(lane.name, mine, Choice(lane.name, "known", sentence), 0.0)

@@ -13,6 +13,7 @@ import numpy as np
 
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
+from anygpu.disturbance import Conditions
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, DeviceLost, DeviceUnavailable, QueueFull
 from anygpu.fleet.simulation.clock import EventClock
 from anygpu.fleet.simulation.hardware import OPENING, SimulatedDevice, SimulatedPlanner, described
@@ -84,7 +85,7 @@ class _Work:
 class Launch:
     """Tasks that are on their way to a device, on it, or on their way back."""
 
-    __slots__ = ("batch", "began", "choice", "done_at", "driver", "gone", "jobs", "seconds", "work")
+    __slots__ = ("batch", "began", "choice", "done_at", "driver", "gone", "jobs", "seconds", "waited", "work")
 
     def __init__(self, driver: Driver, work: _Work, jobs: Sequence[Job], choice: Choice, batch: Batch | None) -> None:
         self.driver = driver
@@ -93,7 +94,8 @@ class Launch:
         self.choice = choice
         self.batch = batch
         self.began = driver.clock.now
-        self.done_at = self.seconds = 0.0
+        #: When its answer is there, what it takes on the device, and how long it waited for the driver's processor.
+        self.done_at = self.seconds = self.waited = 0.0
         #: Whether no result will come.
         self.gone = False
 
@@ -275,7 +277,9 @@ class Driver:
 
     def _launch(self, launch: Launch) -> None:
         scenario, device, tasks = self._scenario, self._devices[launch.choice.candidate], len(launch.jobs)
-        sent = self._occupy(scenario.driver_launch / 2 + tasks * scenario.driver_task / 2)
+        cost = scenario.driver_launch / 2 + tasks * scenario.driver_task / 2
+        sent = self._occupy(cost)
+        launch.waited = sent - self.clock.now - cost
         self._ledger.launches += 1
         self._ledger.launched_tasks += tasks
         for job in launch.jobs:
@@ -312,7 +316,9 @@ class Driver:
         device = self._devices[launch.choice.candidate]
         device.launches.pop(launch, None)
         device.busy_seconds += launch.seconds
-        ready = self._occupy(self._scenario.driver_launch / 2)
+        cost = self._scenario.driver_launch / 2
+        ready = self._occupy(cost)
+        launch.waited += ready - self.clock.now - cost
         self.clock.at(ready, self._finished, launch)
 
     def _finished(self, launch: Launch) -> None:
@@ -322,17 +328,18 @@ class Driver:
         now, name, site = self.clock.now, launch.choice.candidate, launch.jobs[0].call.site
         took = now - launch.began
         each = took / len(launch.jobs)
+        disturbed = Conditions(took, self._scenario.driver_launch, launch.waited).disturbed
         if launch.batch is not None:
             batches = self.dispatcher.routing.batches_of(site)
             batches.took(each)
             batches.learn_compiled(launch.batch, self._devices[name].generation, 0.0, disturbed=False)
-            batches.learn(launch.batch, took, disturbed=False)
+            batches.learn(launch.batch, took, disturbed=disturbed)
         for job in launch.jobs:
             if self._worker.finish(job, None, each):
                 self._ledger.latencies.append(now - job.submitted)
                 self._worker.resolve(job, None, None)
         if launch.batch is None:
-            site.measured(name, took)
+            site.measured(name, took, busy=disturbed)
             self.planner.add_seconds(took)
             site.has_something_to_explore()
         return self._next_launch(launch.work)
