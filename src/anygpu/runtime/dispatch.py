@@ -5,6 +5,7 @@ The scheduler of a runtime performs them with threads, and `anygpu fleet simulat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Generic
 
@@ -89,7 +90,14 @@ class Dispatcher(Generic[LaneType]):
             route = routing.route_here(job, lane, waiting)
             return route is not None
 
-        jobs = queue.take(now, fits, most=lambda job, there: routing.how_many(lane, job, there), by=lane.name)
+        def most(job: Job, there: int) -> int:
+            number = routing.how_many(lane, job, there)
+            if number > 1 and len(job.call.site.chooser.tracks) > LOOKED_AT:
+                # One of many lanes leaves the others their share: they are free soon, and would find nothing.
+                number = min(number, math.ceil(there / len(self.lanes)))
+            return number
+
+        jobs = queue.take(now, fits, most=most, by=lane.name)
         if not jobs and lane.backlog > 0:
             # A task waits for this very lane, behind more heads than were tried.
             jobs = queue.take(

@@ -16,7 +16,7 @@ from anygpu.array.trace.tracing import trace
 from anygpu.disturbance import Conditions
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, DeviceLost, DeviceUnavailable, QueueFull
 from anygpu.fleet.simulation.clock import EventClock
-from anygpu.fleet.simulation.hardware import OPENING, SimulatedDevice, SimulatedPlanner, described
+from anygpu.fleet.simulation.hardware import OPENING, SimulatedDevice, SimulatedPlanner
 from anygpu.fleet.simulation.ledger import Ledger, SimulatedFuture
 from anygpu.fleet.simulation.meter import Meter
 from anygpu.fleet.simulation.scenario import Scenario
@@ -27,7 +27,6 @@ from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.strategies import SingleDevice
-from anygpu.plan.calibration import assumed
 from anygpu.plan.choosing import Choice
 from anygpu.plan.predicting import predict
 from anygpu.receipts import Phases
@@ -120,7 +119,7 @@ class Driver:
         self._devices = devices
         self._ledger = ledger
         self._draw = draw
-        self.planner = SimulatedPlanner(devices, clock)
+        self.planner = SimulatedPlanner(devices, clock, scenario)
         routing = Routing(self.planner, batching=scenario.batching, max_latency=0.25)
         self.queue: TaskQueue[Job] = TaskQueue(
             most=scenario.room, tenants=[Tenant(name=name) for name in tenants] if len(tenants) > 1 else ()
@@ -450,7 +449,7 @@ def _calls(
     options = Options(fallback="allow", check="off")
     site = CallSite(f"task {kind}", options, None, has_anygpu_arrays=False)
     site.add_program(traced)
-    expected = predict(traced.program, assumed(described("torch:cuda:0")))
+    expected = predict(traced.program, planner.calibration(planner.numpy))
     site.adopt(
         {
             name: Prediction(

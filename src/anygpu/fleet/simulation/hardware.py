@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+
+import msgspec
 
 from anygpu.engines.isolation import Isolation
 from anygpu.fleet.simulation.clock import EventClock
 from anygpu.fleet.simulation.scenario import Scenario
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.planner import Machine, Planner, machine_of
-from anygpu.plan.calibration import Calibration, assumed
+from anygpu.plan.calibration import Calibration, Curve, Transfer, assumed
 from anygpu.residency.registry import DeviceRegistry
 
 #: Seconds that a lane waits for a device that is being opened again, before it counts as unavailable.
@@ -110,18 +113,35 @@ class SimulatedRegistry(DeviceRegistry):
 
 
 class SimulatedPlanner(Planner):
-    """A planner that knows simulated devices. All of them are alike, and none was calibrated on this machine."""
+    """A planner that knows simulated devices. All of them are alike, and their calibration is right."""
 
-    def __init__(self, devices: Mapping[str, SimulatedDevice], clock: EventClock) -> None:
+    def __init__(self, devices: Mapping[str, SimulatedDevice], clock: EventClock, scenario: Scenario) -> None:
         super().__init__(known=SimulatedRegistry(devices, clock), clock=clock)
         self._fleet = machine_of(self.places.devices(), ())
-        self._alike = assumed(described("torch:cuda:0"))
+        self._alike = _calibration(scenario)
 
     def machine(self, *, low_priority: bool = False) -> Machine:
         return self._fleet
 
     def calibration(self, device: Device) -> Calibration:
         return self._alike
+
+
+def _calibration(scenario: Scenario) -> Calibration:
+    """Of a device that takes for a launch what the scenario says: as much for each byte as a task takes for its own."""
+    known = assumed(described("torch:cuda:0"))
+    each = scenario.task_seconds * scenario.marginal
+    way = Transfer(0.0, max(1, scenario.nbytes) / each if each else math.inf)
+    return msgspec.structs.replace(
+        known,
+        source="measured",
+        launch=scenario.launch_seconds + scenario.task_seconds - each,
+        kernel=0.0,
+        compile=0.0,
+        write=way,
+        read=way,
+        rates=dict.fromkeys(known.rates, Curve(((1.0, 0.0),))),
+    )
 
 
 class _Supporting:
