@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -26,7 +27,7 @@ class LaneIndex(Generic[LaneType]):
         self._make = make
         self._lanes: dict[str, LaneType] = {}
         #: Devices that nothing runs on or waits for, the longest free first; also those without a lane yet.
-        self._free: dict[str, None] = {}
+        self._free: OrderedDict[str, None] = OrderedDict()
         #: The others by the time at which they are expected to be free, and where each is in that order.
         self._busy: list[tuple[float, str]] = []
         self._until: dict[str, float] = {}
@@ -67,8 +68,7 @@ class LaneIndex(Generic[LaneType]):
         names = list(islice(self._free, most))
         if len(names) < len(self._free):
             for name in names:
-                del self._free[name]
-                self._free[name] = None
+                self._free.move_to_end(name)
         return names
 
     def waiting(self, now: float, others: Mapping[str, float] = _NOTHING, *, without: str | None = None) -> Waiting:
