@@ -94,7 +94,8 @@ def large(share: float) -> list[Figure]:
             task_seconds=0.02,
             driver_launch=0.0,
             driver_task=0.0,
-            arrivals=Arrivals(load=4.0),
+            queue=1_000_000,
+            arrivals=Arrivals(load=8.0),
         )
     )
     name = f"10,000 devices, {tasks:,} tasks"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
@@ -50,10 +51,9 @@ _AT_ONCE = 1e-4
 class SimulatedLane(LaneLoad):
     """A lane whose threads are events."""
 
-    def __init__(self, name: str, width: int, clock: EventClock, look: Callable[[SimulatedLane], None]) -> None:
+    def __init__(self, name: str, width: int, look_soon: Callable[[SimulatedLane], None]) -> None:
         super().__init__(name, width)
-        self._clock = clock
-        self._look = look
+        self._look_soon = look_soon
         #: Idle threads that were woken and have not looked yet; and which of the scheduled looks still counts.
         self.woken = 0
         self.turn = 0
@@ -61,7 +61,7 @@ class SimulatedLane(LaneLoad):
     def notify(self) -> None:
         if self.woken < self.idle:
             self.woken += 1
-            self._clock.at(self._clock.now, self._look, self)
+            self._look_soon(self)
 
     def start(self) -> None:
         self.started += 1
@@ -133,6 +133,8 @@ class Driver:
         self._calls = [_calls(self.planner, kind, scenario, list(devices), draw) for kind in range(scenario.kinds)]
         #: Until when its processor is busy, and how long it was.
         self._free_at = self.busy_seconds = 0.0
+        #: Lanes with a thread that was woken, in order.
+        self._woken: deque[SimulatedLane] = deque()
         self.meter = Meter()
         self.open_jobs: set[Job] = set()
 
@@ -201,14 +203,23 @@ class Driver:
     # -- lanes
 
     def _make_lane(self, name: str) -> SimulatedLane:
-        return SimulatedLane(name, self._scenario.in_flight, self.clock, self._look)
+        return SimulatedLane(name, self._scenario.in_flight, self._look_soon)
 
-    def _look(self, lane: SimulatedLane) -> None:
-        """A thread of the lane was woken, and looks for tasks."""
+    def _look_soon(self, lane: SimulatedLane) -> None:
+        """A thread of the lane was woken. It looks for tasks when the driver's processor is free for it."""
+        self._woken.append(lane)
+        if len(self._woken) == 1:
+            self.clock.at(self._free_at, self._look)
+
+    def _look(self) -> None:
+        lane = self._woken[0]
         lane.woken -= 1
         if lane.idle:
             lane.asleep = min(lane.asleep, lane.idle - 1)
             self._go_on(self._take, lane)
+        self._woken.popleft()
+        if self._woken:
+            self.clock.at(self._free_at, self._look)
 
     def _look_again(self, lane: SimulatedLane, turn: int) -> None:
         """Nobody has woken the thread, and it looks all the same."""
