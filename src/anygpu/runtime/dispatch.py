@@ -88,13 +88,15 @@ class Dispatcher(Generic[LaneType]):
             if waiting is None:
                 waiting = self.waiting(now, without=lane.name)
             route = routing.route_here(job, lane, waiting)
+            if route is None and len(self.lanes) > LOOKED_AT and (own := self.lanes[job.lane]).idle:
+                own.wake()  # it has looked when other tasks were first, and may not look again soon
             return route is not None
 
         def most(job: Job, there: int) -> int:
-            number = routing.how_many(lane, job, there)
-            if number > 1 and len(job.call.site.chooser.tracks) > LOOKED_AT:
+            number, candidates = routing.how_many(lane, job, there), len(job.call.site.chooser.tracks)
+            if number > 1 and candidates > LOOKED_AT:
                 # One of many lanes leaves the others their share: they are free soon, and would find nothing.
-                number = min(number, math.ceil(there / len(self.lanes)))
+                number = min(number, math.ceil(there / candidates))
             return number
 
         jobs = queue.take(now, fits, most=most, by=lane.name)

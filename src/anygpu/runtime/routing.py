@@ -153,8 +153,9 @@ class Routing:
         if site.chooser.tracks[lane.name].disturbed:
             # Disturbances only ever add, so it is no reason to leave the task to a lane that is busy.
             mine = min(mine, job.seconds)
-        # What waits for that lane includes the task itself.
-        if mine > waiting.get(job.lane):
+        # What waits for that lane includes the task itself, as long as it was expected to take when it was queued.
+        there = max(waiting.get(job.lane), self.seconds(site, choice.candidate))
+        if mine * _AS_GOOD > there:
             return None
         sentence = f"{choice.candidate} is busy, so {lane.name} finishes sooner."
         return Route(lane.name, mine, Choice(lane.name, "known", sentence), 0.0)
