@@ -59,7 +59,7 @@ def measured(share: float) -> list[Figure]:
 
 def decisions(share: float) -> list[Figure]:
     """Processor time of decisions. The driver costs nothing in these scenarios, so that devices are what is busy."""
-    tasks = max(2_000, round(30_000 * share))
+    tasks = max(2_000, round(10_000 * share))
     least: dict[int, float] = {}
     for _ in range(ROUNDS):
         for devices in FLEETS:
