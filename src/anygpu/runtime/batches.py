@@ -115,6 +115,8 @@ class _Variant:
         self.marks = marks
         self.single = program
         self._programs: dict[int, Program] = {}
+        #: The last prediction for each size: devices that are alike have one calibration.
+        self._predicted: dict[int, _Predicted] = {}
         specs = program.inputs
         self.stacked_bytes = sum(spec.nbytes for spec, mark in zip(specs, marks, strict=True) if mark)
 
@@ -122,6 +124,20 @@ class _Variant:
         known = self._programs.get(size)
         if known is None:
             known = self._programs[size] = vmap(self.single, self.marks, size)
+        return known
+
+    def predicted(self, calibration: Calibration, device: Device, size: int) -> _Predicted:
+        known = self._predicted.get(size)
+        if known is None or known.calibration is not calibration:
+            program = self.program(size)
+            expected = predict(program, calibration, compiled=False)
+            seconds, compiling = expected.seconds - expected.phases.compile, expected.phases.compile
+            moved = size * self.stacked_bytes + sum(spec.nbytes for spec in program.results)
+            seconds += size * _PER_CALL + moved / _BYTES_PER_SECOND
+            if calibration.compile > 0:
+                # A calibration compiles once, so it is easily disturbed: halfway to what such devices usually take.
+                compiling *= math.sqrt(assumed(device).compile / calibration.compile)
+            known = self._predicted[size] = _Predicted(calibration, seconds, compiling, expected.peak_bytes)
         return known
 
 
@@ -179,15 +195,7 @@ class _VariantHistory:
         calibration = planner.calibration(device)
         known = self._predicted.get(size)
         if known is None or known.calibration is not calibration:
-            program = self.variant.program(size)
-            expected = predict(program, calibration, compiled=False)
-            seconds, compiling = expected.seconds - expected.phases.compile, expected.phases.compile
-            moved = size * self.variant.stacked_bytes + sum(spec.nbytes for spec in program.results)
-            seconds += size * _PER_CALL + moved / _BYTES_PER_SECOND
-            if calibration.compile > 0:
-                # A calibration compiles once, so it is easily disturbed: halfway to what such devices usually take.
-                compiling *= math.sqrt(assumed(device).compile / calibration.compile)
-            known = self._predicted[size] = _Predicted(calibration, seconds, compiling, expected.peak_bytes)
+            known = self._predicted[size] = self.variant.predicted(calibration, device, size)
         return known
 
     def is_lacking(self, program: Program, worker: Worker) -> bool:
@@ -438,11 +446,20 @@ class Batches:
             read=ran.phases.read + (end - answered),
         )
         whole = ran._replace(results=[], phases=phases)
+        self.learn(batch, end - compiled - ran.phases.compile, disturbed=disturbed)
+        return Batched(values, whole, _share(whole, batch.taken), is_finite(ran.results))
+
+    def learn(self, batch: Batch, seconds: float, *, disturbed: bool) -> None:
+        """A launch took so long, beside compiling."""
         with self._lock:
-            batch.table.succeeded(batch.size, end - compiled - ran.phases.compile, disturbed=disturbed)
+            batch.table.succeeded(batch.size, seconds, disturbed=disturbed)
             if batch.device in self._too_many:
                 self._too_many[batch.device] = int(self._too_many[batch.device] * _GROWING) + 1
-        return Batched(values, whole, _share(whole, batch.taken), is_finite(ran.results))
+
+    def learn_compiled(self, batch: Batch, generation: int, seconds: float, *, disturbed: bool) -> None:
+        """The worker of that generation has compiled the program of the launch, which took so long."""
+        with self._lock:
+            batch.table.ready_for(batch.size, generation, seconds, disturbed=disturbed)
 
     def _compile(self, table: _VariantHistory, size: int, program: Program, worker: Worker) -> None:
         """Compile unless that worker has done so. Kernels are not tuned, because calls are waiting."""
