@@ -170,8 +170,13 @@ def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure
 
 
 def _next_best(site: CallSite, task: Task, planner: Planner) -> str:
-    left = [name for name in task.devices if name not in task.excluded]
-    known = [name for name in left if name in site.predictions and site.chooser.may_run(name)]
+    # In the order of the predictions, because a set of devices has none.
+    order = {name: position for position, name in enumerate(site.predictions)}
+    left = sorted(
+        (name for name in task.devices if name not in task.excluded),
+        key=lambda name: (order.get(name, len(order)), name),
+    )
+    known = [name for name in left if name in order and site.chooser.may_run(name)]
     if known:
         # Also by how long a device is busy, or being opened again.
         waiting = planner.waiting()
@@ -181,11 +186,11 @@ def _next_best(site: CallSite, task: Task, planner: Planner) -> str:
             waits = max((waiting.get(device, 0.0) for device in _devices_of(site, name)), default=0.0)
             return float("inf") if estimate is None else estimate + waits
 
-        return min(known, key=lambda name: (finish(name), name))
+        return min(known, key=finish)
     # What has not been compared yet is not where a call may end up by chance.
     if site.chooser.checked and "numpy" in left:
         return "numpy"
-    return task.device if task.device in left else min(left)
+    return task.device if task.device in left else left[0]
 
 
 def _smaller(site: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:

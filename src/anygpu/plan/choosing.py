@@ -455,7 +455,7 @@ class DeviceChooser:
         return Choice(
             name,
             "known",
-            f"{current} is busy for another {readable_seconds(waiting[current])}, so {name} finishes sooner.",
+            f"{current} is busy for another {readable_seconds(waiting.get(current, 0.0))}, so {name} finishes sooner.",
         )
 
     def _again(self, current: str, waiting: Mapping[str, float] | WaitingTimes | None) -> Choice | None:

@@ -190,9 +190,8 @@ class _VariantHistory:
             self.missed.add(wanted, missed * max(0, calls_alone - before))
             self._telling = None
 
-    def predicted(self, planner: Planner, device: Device, size: int) -> _Predicted:
+    def predicted(self, calibration: Calibration, device: Device, size: int) -> _Predicted:
         """The prediction of the calibration."""
-        calibration = planner.calibration(device)
         known = self._predicted.get(size)
         if known is None or known.calibration is not calibration:
             known = self._predicted[size] = self.variant.predicted(calibration, device, size)
@@ -325,7 +324,7 @@ class Batches:
         plan = _weigh(table, waiting, offer)
         if plan is None:
             return None
-        rows = alike(traced.program, rows_of(traced, calls[: plan.taken]))
+        rows = alike(traced.program, sample[:2] + rows_of(traced, calls[2 : plan.taken]))
         marks = differing(traced.program, rows)
         if len(rows) < plan.taken or not covers(table.variant.marks, marks):
             # The others differ from the sample.
@@ -345,6 +344,9 @@ class Batches:
 
     def _variant(self, program: Program, needed: Marks) -> _Variant:
         variants = self._variants
+        for each in variants:
+            if each.marks == needed:
+                return each
         fitting = [each for each in variants if covers(each.marks, needed)]
         if fitting:
             nearest = min(fitting, key=lambda each: each.stacked_bytes)
@@ -500,9 +502,10 @@ def _weigh(table: _VariantHistory, waiting: int, offer: _Conditions) -> BatchPla
         return None
     table.count(offer.calls_alone)
     times, missed = table.times, table.missed
+    calibration = offer.planner.calibration(offer.device)
 
     def predicted(size: int) -> _Predicted:
-        return table.predicted(offer.planner, offer.device, size)
+        return table.predicted(calibration, offer.device, size)
 
     def compiling(size: int) -> float:
         return 0.0 if size in table.ready else missed.left(size, times.compiling(predicted(size).compiling))

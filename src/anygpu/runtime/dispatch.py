@@ -87,10 +87,12 @@ class Dispatcher(Generic[LaneType]):
                 return False
             if waiting is None:
                 waiting = self.waiting(now, without=lane.name)
-            route = routing.route_here(job, lane, waiting)
-            if route is None and len(self.lanes) > LOOKED_AT and (own := self.lanes[job.lane]).idle:
+            found = routing.route_here(job, lane, waiting)
+            if found is not None:
+                route = found
+            elif len(self.lanes) > LOOKED_AT and (own := self.lanes[job.lane]).idle:
                 own.wake()  # it has looked when other tasks were first, and may not look again soon
-            return route is not None
+            return found is not None
 
         def most(job: Job, there: int) -> int:
             number, candidates = routing.how_many(lane, job, there), len(job.call.site.chooser.tracks)
@@ -106,18 +108,20 @@ class Dispatcher(Generic[LaneType]):
                 now, lambda job: job.lane == lane.name and routing.has_room(lane, job), look=None, by=lane.name
             )
         for job in jobs:
+            self.left_queue(job)
             if job.lane != lane.name:
                 # It was meant for another lane, and finishes sooner here, or with the first of its kind.
                 here = route or routing.route_with(jobs[0])
-                self.left_queue(job)
                 job.lane, job.seconds, job.choice = lane.name, here.seconds, here.choice
-                lane.backlog += job.seconds
-            self.taken(lane, job, now)
+            self._charge(lane, job, now)
         return jobs
 
     def taken(self, lane: LaneType, job: Job, now: float) -> None:
-        """Charge a task to the lane that has taken it."""
+        """The lane has taken a task that waits for it."""
         self.left_queue(job)
+        self._charge(lane, job, now)
+
+    def _charge(self, lane: LaneType, job: Job, now: float) -> None:
         job.taken, job.started = True, now
         self.queue.charge(job.tenant, job.seconds)
         job.held_bytes = self.routing.bytes_needed(job)
@@ -154,7 +158,8 @@ class Dispatcher(Generic[LaneType]):
     def settle(self, job: Job, seconds: float, *, succeeded: bool) -> None:
         """Account for a task that the device has finished."""
         lane: LaneLoad = self.lanes[job.lane]
-        self.free_memory(job)
+        lane.used_bytes -= job.held_bytes
+        job.held_bytes = 0
         lane.busy_seconds += seconds
         if succeeded:
             lane.done += 1

@@ -41,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 _ALL_FREE: Mapping[str, float] = {}
 _NOTHING: AbstractContextManager[Any] = contextlib.nullcontext()
+_FINISHED = Finished()
 _AT_HOME = Choice("numpy", "baseline", "")
 _STARTED_AT_HOME = Started("numpy", 0)
 #: The deadline thread kills a worker in time; after this many more seconds the worker's own timeout applies.
@@ -524,9 +525,9 @@ class LaneWorker:
             self._fail(job, error, seconds)
             return False
         with self._host.lock:
-            actions = job.life.tell(Finished())
+            actions = job.life.tell(_FINISHED)
             self._host.settle(job, seconds, succeeded=True)
-        if any(isinstance(action, Deliver) for action in actions):
+        if actions and isinstance(actions[0], Deliver):
             return True
         # A result that arrives after its task expired or was cancelled is dropped.
         if any(isinstance(action, Fail) for action in actions):

@@ -123,7 +123,7 @@ class Routing:
         return Route(lane_of(choice.candidate), self.seconds(site, choice.candidate), choice, 0.0)
 
     def route_here(self, job: Job, lane: LaneLoad, waiting: WaitingTimes) -> Route | None:
-        """The route of a task that waits for another lane, if this one, which is free, finishes it as soon as any.
+        """The route of a task that waits for another lane, if this one, which is free, finishes it before any other.
 
         Among many it has to be sooner than that lane only: asking all of them costs more than another would gain, and
         one of many that happens to be fastest must not keep all others from work.
@@ -131,17 +131,7 @@ class Routing:
         if len(job.call.site.chooser.tracks) > LOOKED_AT:
             return self._sooner_here(job, lane, waiting)
         best = self.route(job, waiting)
-        if best.lane == lane.name:
-            return best
-        if best.choice is None or best.choice.kind not in _FREE_CHOICES or lane.name == "numpy":
-            return None
-        if best.choice.kind != "known":  # it would be measured elsewhere, but nobody has to wait for that
-            return self._sooner_here(job, lane, waiting)
-        mine = self._measured(job.call.site, lane.name)
-        if mine is None or mine * _AS_GOOD > best.seconds + waiting.get(best.lane):
-            return None
-        sentence = f"{lane.name} is free and as fast as {best.choice.candidate}."
-        return Route(lane.name, mine, Choice(lane.name, "known", sentence), 0.0)
+        return best if best.lane == lane.name else None
 
     def _sooner_here(self, job: Job, lane: LaneLoad, waiting: WaitingTimes) -> Route | None:
         site, choice = job.call.site, job.choice
@@ -150,6 +140,8 @@ class Routing:
         mine = self._measured(site, lane.name)
         if mine is None:
             return None
+        if choice.kind == "trial" and waiting.get(job.lane) <= job.seconds:
+            return None  # it measures that lane, which has nothing else to do
         if site.chooser.tracks[lane.name].disturbed:
             # Disturbances only ever add, so it is no reason to leave the task to a lane that is busy.
             mine = min(mine, job.seconds)

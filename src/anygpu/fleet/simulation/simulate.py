@@ -6,6 +6,7 @@ import gc
 import random
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 from anygpu.fleet.simulation.arrivals import moments
@@ -25,12 +26,8 @@ def simulate(scenario: Scenario) -> Report:
     begin = time.perf_counter()
     run = _Run(scenario)
     prepared = time.perf_counter()
-    gc.collect()
-    gc.freeze()  # what is there now stays: looking at all of it again and again would be most of the work
-    try:
+    with _rarely_collected():
         run.clock.run()
-    finally:
-        gc.unfreeze()
     run.check()
     return report_of(
         scenario,
@@ -41,6 +38,24 @@ def simulate(scenario: Scenario) -> Report:
         real_seconds=time.perf_counter() - prepared,
         preparing=prepared - begin,
     )
+
+
+@contextmanager
+def _rarely_collected() -> Iterator[None]:
+    """Let the garbage collector look at new objects only, and rarely.
+
+    A million tasks wait, and none of them is part of a cycle: looking at all of them again and again found nothing, and
+    took a seventh of the time.
+    """
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 10, 1_000_000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 class _Run:
