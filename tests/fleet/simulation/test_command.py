@@ -6,33 +6,30 @@ import inspect
 import json
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
+from anygpu.cli.fleet import fleet
 from anygpu.cli.fleet_simulate import simulate
 from anygpu.fleet.simulation.scenario import Arrivals, Faults, Network, Scenario
 
-app = typer.Typer()
-app.command()(simulate)
-
 
 def test_it_prints_figures_and_what_breaks_first() -> None:
-    found = CliRunner().invoke(app, ["--devices", "20", "--tasks", "100", "--actor-faults", "100"])
+    found = CliRunner().invoke(fleet, ["simulate", "--devices", "20", "--tasks", "100", "--actor-faults", "100"])
     assert found.exit_code == 0, found.output
     for word in ("throughput", "waiting", "p99", "busy", "a decision", "0 tasks lost", "breaks first"):
         assert word in " ".join(found.output.split())
 
 
 def test_json_has_the_scenario_and_the_report() -> None:
-    found = CliRunner().invoke(app, ["--tasks", "50", "--arrivals", "bursts", "--drivers", "2", "--json"])
-    report = json.loads(found.output)
+    found = CliRunner().invoke(fleet, ["simulate", "--tasks", "50", "--arrivals", "bursts", "--drivers", "2", "--json"])
+    report = json.loads(found.stdout)
     assert report["schema"] == "anygpu.simulation/1"
     assert report["scenario"]["arrivals"]["pattern"] == "bursts"
     assert report["delivered"] == 50
 
 
 def test_an_unknown_pattern_is_refused() -> None:
-    found = CliRunner().invoke(app, ["--arrivals", "never"])
+    found = CliRunner().invoke(fleet, ["simulate", "--arrivals", "never"])
     assert found.exit_code == 2
 
 
