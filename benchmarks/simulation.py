@@ -101,6 +101,7 @@ def large(share: float) -> list[Figure]:
     name = f"10,000 devices, {tasks:,} tasks"
     return [
         Figure(name=f"{name}: to simulate", value=report.real_seconds, unit="s", bound=LARGE_SECONDS),
+        Figure(name=f"{name}: of the processor", value=report.processor_seconds, unit="s"),
         Figure(name=f"{name}: to prepare", value=report.preparing_seconds, unit="s"),
         Figure(name=f"{name}: in a launch", value=report.tasks_per_launch, unit="tasks"),
         Figure(name=f"{name}: lost or twice", value=report.lost_tasks + report.results_twice, unit="", bound=0.5),

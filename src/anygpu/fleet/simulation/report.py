@@ -28,7 +28,7 @@ class Quantiles(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a scenario. Everything but `real_seconds` and `decision_seconds` is the same for the same seed."""
+    """The outcome of a scenario. What was not measured of our own code is the same for the same seed."""
 
     schema: str = SCHEMA
     scenario: Scenario
@@ -60,8 +60,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     breaks_first: str
     #: Processor seconds of our own code for one task: queue, state machine, chooser, batches. Measured, not simulated.
     decision_seconds: float
-    #: What the simulation took, and preparing it.
+    #: What the simulation took by the clock and of the processor, and preparing it.
     real_seconds: float
+    processor_seconds: float
     preparing_seconds: float
 
     def to_json(self) -> bytes:
@@ -70,7 +71,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def same_every_time(self) -> Report:
         """Without what was measured, for comparisons."""
-        return msgspec.structs.replace(self, decision_seconds=0.0, real_seconds=0.0, preparing_seconds=0.0)
+        return msgspec.structs.replace(
+            self, decision_seconds=0.0, real_seconds=0.0, processor_seconds=0.0, preparing_seconds=0.0
+        )
 
 
 def report_of(
@@ -81,6 +84,7 @@ def report_of(
     *,
     seconds: float,
     real_seconds: float,
+    processor_seconds: float,
     preparing: float,
 ) -> Report:
     span = max(seconds, 1e-9)
@@ -110,6 +114,7 @@ def report_of(
         breaks_first=breaks_first(scenario, busy, driver_busy, link_busy, ledger.refused),
         decision_seconds=sum(driver.meter.seconds for driver in drivers) / max(1, ledger.submitted),
         real_seconds=real_seconds,
+        processor_seconds=processor_seconds,
         preparing_seconds=preparing,
     )
 

@@ -25,7 +25,7 @@ def simulate(scenario: Scenario) -> Report:
     """
     begin = time.perf_counter()
     run = _Run(scenario)
-    prepared = time.perf_counter()
+    prepared, processor = time.perf_counter(), time.process_time()
     with _rarely_collected():
         run.clock.run()
     run.check()
@@ -36,6 +36,7 @@ def simulate(scenario: Scenario) -> Report:
         run.nodes,
         seconds=run.clock.now,
         real_seconds=time.perf_counter() - prepared,
+        processor_seconds=time.process_time() - processor,
         preparing=prepared - begin,
     )
 
