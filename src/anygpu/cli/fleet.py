@@ -1,4 +1,4 @@
-"""`anygpu fleet`: examines clusters, and writes the files that deploy one."""
+"""`anygpu fleet`: examines clusters, writes the files that deploy one, and simulates those that nobody has."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from anygpu.cli.fleet_simulate import simulate
 from anygpu.cli.show import show_finding
 from anygpu.errors import InvalidOption
 
-fleet = typer.Typer(help="Examine Ray clusters, and write the files that deploy one.", no_args_is_help=True)
+fleet = typer.Typer(
+    help="Examine Ray clusters, write the files that deploy one, and simulate larger ones.", no_args_is_help=True
+)
+fleet.command()(simulate)
 
 
 @fleet.command()

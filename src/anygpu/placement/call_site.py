@@ -19,7 +19,7 @@ from anygpu.placement.planner import Planner, first_choice, lacking, usable_byte
 from anygpu.placement.strategies import Chunked, SingleDevice, SplitAcrossDevices, Strategy
 from anygpu.placement.trust import Trust, may_warn
 from anygpu.placement.values import call_on_numpy, narrowing
-from anygpu.plan.choosing import RECORDING, Choice, DeviceChooser
+from anygpu.plan.choosing import RECORDING, Choice, DeviceChooser, WaitingTimes
 from anygpu.plan.chunking import Chunks, chunks_for, corrected
 from anygpu.plan.chunking import Refused as Uncuttable
 from anygpu.plan.corrections import doubt_about
@@ -110,6 +110,7 @@ class CallSite:
         #: What recording is expected to take: more, once it was given up.
         self.recording = RECORDING
         self.predictions: dict[str, Prediction] = {}
+        self._names: tuple[dict[str, Prediction], frozenset[str]] = ({}, frozenset())
         self.refused: tuple[Refused, ...] = ()
         self._resident: dict[str, int] = {}
         self.evaluated = False
@@ -299,11 +300,15 @@ class CallSite:
             if isinstance(old.way, SplitAcrossDevices) and all(device in facts for device in old.way.devices):
                 facts[name] = old
         refused += [Refused(each.device, each.sentence) for each in selection.refused]
-        self.predictions, self.refused = facts, tuple(refused)
-        self._tell_chooser()
-        self.evaluated = True
+        self.adopt(facts, refused)
         self.corrected = planner.corrections.version
         planner.considered(self)
+
+    def adopt(self, predictions: dict[str, Prediction], refused: Sequence[Refused] = ()) -> None:
+        """These are all candidates, and what is predicted for each."""
+        self.predictions, self.refused = predictions, tuple(refused)
+        self._tell_chooser()
+        self.evaluated = True
 
     def _judge(self, planner: Planner, device: Device, resident_bytes: int, lack: str | None) -> Prediction | Refused:
         program, baseline = self.program, self.chooser.baseline
@@ -371,9 +376,19 @@ class CallSite:
             self.predictions = self.predictions | splits
             self._tell_chooser()
 
+    @property
+    def candidates(self) -> frozenset[str]:
+        """The names of all predictions, and NumPy. Every task has them, so they are made once for each table."""
+        predictions, names = self._names
+        if predictions is not self.predictions:
+            predictions = self.predictions
+            names = frozenset((*predictions, "numpy"))
+            self._names = predictions, names
+        return names
+
     # -- the chooser: the caller of each of these holds the planner's lock
 
-    def choose(self, busy: Mapping[str, float], waiting: Mapping[str, float] | None = None) -> Choice:
+    def choose(self, busy: Mapping[str, float], waiting: Mapping[str, float] | WaitingTimes | None = None) -> Choice:
         """Where the next call goes: `busy` are the seconds until devices are free, `waiting` those of candidates."""
         return self.chooser.choose((self.waiting(busy) if busy else busy) if waiting is None else waiting)
 

@@ -30,7 +30,7 @@ from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refu
 from anygpu.placement.strategies import SingleDevice, as_arguments, execute
 from anygpu.placement.trust import Filters, code_of, is_finite, is_shown, loud, modes_now, sample_of, warns
 from anygpu.placement.values import anygpu_arrays_in, largest_of, to_anygpu
-from anygpu.plan.choosing import Choice
+from anygpu.plan.choosing import Choice, WaitingTimes
 from anygpu.plan.plan import Plan
 from anygpu.program.graph import Program
 from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt, publish
@@ -191,7 +191,7 @@ def _settle_for_numpy(site: CallSite, why: AnyGPUError, sentence: str | None = N
     site.fall_back(first)
 
 
-def choose(call: Call, waiting: Mapping[str, float] | None = None) -> Choice:
+def choose(call: Call, waiting: Mapping[str, float] | WaitingTimes | None = None) -> Choice:
     """Choose the candidate; `waiting` are the seconds until candidates are free, else the planner is asked."""
     site, planner = call.site, call.planner
     if site.fallback_reason is not None:

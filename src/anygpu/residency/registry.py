@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from anygpu.array.core.device import set_device_finder
 from anygpu.array.functions.types import set_devices
@@ -54,6 +54,8 @@ _CLOSE_SECONDS = 10.0
 
 #: Losses that are remembered.
 _LOSSES = 100
+
+_ISOLATIONS: tuple[Isolation, ...] = get_args(Isolation)
 
 
 def _named_by_environment() -> str | None:
@@ -235,7 +237,8 @@ class DeviceRegistry:
             worker.kill()
 
     def _open_workers(self, device_id: str) -> list[Worker]:
-        return [worker for (name, _), worker in list(self._workers.items()) if name == device_id and worker.alive]
+        found = [self._workers.get((device_id, where)) for where in _ISOLATIONS]
+        return [worker for worker in found if worker is not None and worker.alive]
 
     def overlaps(self, device_id: str) -> bool:
         """Whether the device's open worker transfers for one call while it computes for another."""
@@ -243,7 +246,7 @@ class DeviceRegistry:
 
     def is_open(self, device_id: str) -> bool:
         """Whether a worker of the device is open, in a thread or in a child."""
-        return any(name == device_id and worker.alive for (name, _), worker in list(self._workers.items()))
+        return bool(self._open_workers(device_id))
 
     def _open(self, device: Device, where: Isolation) -> Worker:
         key = (device.id, where)
