@@ -45,6 +45,10 @@ class Machines:
         self._probing: set[str] = set()
         self._devices: dict[str, RemoteDevice] = {}
         self._unavailable: dict[str, tuple[Unavailable, ...]] = {}
+        #: Devices that could not be opened, or whose machine is out of reach: they may come back.
+        self._aside: dict[str, RemoteDevice] = {}
+        #: The machines that were there when somebody last looked.
+        self._seen = set(cluster.nodes)
         #: By device, why it is not there any more.
         self._gone: dict[str, str] = {}
         self.when_changed: Callable[[], None] = lambda: None
@@ -62,15 +66,20 @@ class Machines:
             thread.join()
 
     def nodes_changed(self, nodes: tuple[Node, ...]) -> None:
-        """Machines have come or gone. New ones are probed in the background."""
+        """Machines have come or gone. New ones are probed in the background; those that are back are known."""
         there = {node.id for node in nodes}
         with self._lock:
-            left = [name for name, each in self._devices.items() if each.node.id not in there]
+            left = [each for each in self._devices.values() if each.node.id not in there]
             known = {each.node.id for each in self._devices.values()} | self._unavailable.keys() | self._probing
             new = [node for node in nodes if node.id not in known and node.id != self._own]
             self._probing.update(node.id for node in new)
-        for name in left:
-            self.remove(name, "its machine has left the cluster")
+            self._aside |= {each.device.id: each for each in left}
+            back = [name for name, each in self._aside.items() if each.node.id in there - self._seen]
+            self._seen = there
+        for each in left:
+            self.remove(each.device.id, "its machine has left the cluster, or is out of reach")
+        for name in back:
+            self._offer_again(name)
         if new:
             threading.Thread(target=self._arrived, args=(new,), name="anygpu-fleet-probe", daemon=True).start()
 
@@ -96,17 +105,21 @@ class Machines:
         """A device could not be opened: whoever waits for it goes elsewhere, and it is tried again after a while."""
         with self._lock:
             found = self._devices.get(name)
+            if found is None:
+                return
+            self._aside[name] = found
         self.remove(name, why)
-        if found is not None:
-            timer = threading.Timer(ASIDE_SECONDS, self._offer_again, [found])
-            timer.daemon, timer.name = True, "anygpu-fleet-again"
-            timer.start()
+        timer = threading.Timer(ASIDE_SECONDS, self._offer_again, [name])
+        timer.daemon, timer.name = True, "anygpu-fleet-again"
+        timer.start()
 
-    def _offer_again(self, found: RemoteDevice) -> None:
-        name = found.device.id
-        if self._cluster.ended is not None or found.node.id not in self._cluster.nodes:
-            return
+    def _offer_again(self, name: str) -> None:
+        """Unless its machine is not there, or it is back already."""
         with self._lock:
+            found = self._aside.get(name)
+            if found is None or self._cluster.ended is not None or found.node.id not in self._cluster.nodes:
+                return
+            del self._aside[name]
             self._gone.pop(name, None)
             self._devices.setdefault(name, found)
         self.when_changed()
@@ -142,6 +155,7 @@ class Machines:
             share = 1.0 / cards.count(found.card) if offered and takes_gpu(found) else 0.0
             with self._lock:
                 self._gone.pop(name, None)
+                self._aside.pop(name, None)
                 self._devices[name] = RemoteDevice(
                     device, node, through(probed.network, known, name), int(share * 1e4) / 1e4
                 )

@@ -34,6 +34,11 @@ class FleetRegistry(DeviceRegistry):
         self._machines = machines
         self._local = local
         self._uses_local = uses_local
+        #: Held while a device is being opened, with its name and the seconds that this is expected to take: calls that
+        #: may run elsewhere do.
+        self.while_opening: Callable[[tuple[str, ...], float], AbstractContextManager[Any]] = lambda devices, seconds: (
+            contextlib.nullcontext()
+        )
         # Whoever pauses trials means those of this machine.
         self.explorers = local.explorers
 
@@ -93,8 +98,9 @@ class FleetRegistry(DeviceRegistry):
     ) -> Worker:
         found = self._machines.find(device.id)
         try:
-            child = self._cluster.open_home(device.id, found.node.id, found.gpus)
-            return ActorWorker(child, found.device, generation=generation)
+            with self.while_opening((device.id,), self._seconds_to_open[device.id, where]):
+                child = self._cluster.open_home(device.id, found.node.id, found.gpus)
+                return ActorWorker(child, found.device, generation=generation)
         except DeviceUnavailable as error:
             # At once for all that wait for it, and not once for each of them.
             self._machines.set_aside(device.id, "; ".join(error.refusals).rstrip(".") or "it could not be opened")

@@ -48,6 +48,8 @@ class Home(Protocol):
 
     def kill(self) -> None: ...
 
+    def leave(self) -> None: ...
+
 
 class Relay:
     """The questions to one home, one after the other, on the thread that calls `serve`."""
@@ -60,6 +62,10 @@ class Relay:
         self._dropped: list[int] = []
         #: Set by another thread: nobody waits for an answer any more.
         self.killed = False
+        #: Set by another thread: why the home is known to be lost.
+        self.lost: str | None = None
+        #: How many pongs of the open question have been waited for in vain since the last one came.
+        self._missed = 0
 
     def serve(self) -> str:
         """Until the worker lets go, or the home is lost: why it ended."""
@@ -75,7 +81,7 @@ class Relay:
                 if isinstance(envelope.task, task_messages.Close):
                     return "it was closed"
         except LinkClosed:
-            return "it was closed"
+            return self.lost or "it was closed"
         except (HomeLost, AnswerLost) as error:
             return str(error)
 
@@ -83,6 +89,15 @@ class Relay:
         """From another thread: end the home, and whatever is open there."""
         self.killed = True
         self._home.kill()
+
+    def lose(self, why: str) -> None:
+        """From another thread: the home is lost, and the worker hears of it at once, whatever waits here for Ray."""
+        self.lost = why
+        self._link.shut_down()
+
+    def leave(self) -> None:
+        """From another thread: let the home end itself, which works without a head."""
+        self._home.leave()
 
     def close(self) -> None:
         """End the home, and let go of the worker."""
@@ -157,6 +172,7 @@ class Relay:
     ) -> tuple[Reply, list[Part], NetworkUse]:
         """Ask until there is an answer."""
         sent = received = asks = 0
+        self._missed = 0
         while True:
             header = travel.encode(Ask(envelope, sizes, returns))
             sent += len(header) + sum(sizes)
@@ -164,7 +180,7 @@ class Relay:
             try:
                 found = self._awaited(self._home.ask(header, parts, returns), envelope.number)
             except AnswerLost:
-                if asks >= MOST_ASKS or self.killed:
+                if asks >= MOST_ASKS or self.killed or self.lost:
                     raise
                 continue
             reply = travel.decode_reply(bytes(found[0]))
@@ -177,7 +193,6 @@ class Relay:
     def _awaited(self, answer: list[Any], number: int) -> list[Part]:
         """The objects of an answer. Raises `AnswerLost` when it has to be asked again, and `HomeLost`."""
         ping: Any = None
-        missed = 0
         #: How many pongs in a row say that the home is not busy with the question.
         idle = 0
         while True:
@@ -185,22 +200,22 @@ class Relay:
                 return self._home.get(answer, PING_SECONDS if ping is None else PONG_SECONDS)
             except TimeoutError:
                 pass
-            if self.killed:
-                raise HomeLost("it was killed")
+            if self.killed or self.lost:
+                raise HomeLost(self.lost or "it was killed")
             if ping is None:
-                ping, missed = self._home.ping(), 0
+                ping = self._home.ping()
                 continue
             try:
                 pulse = travel.decode_pulse(self._home.pong(ping, 0.0))
             except TimeoutError:
-                missed += 1
-                if missed >= MOST_MISSED:
+                self._missed += 1
+                if self._missed >= MOST_MISSED:
                     raise _silent() from None
                 continue
             except AnswerLost:
                 ping = None
                 continue
-            ping = None
+            ping, self._missed = None, 0
             idle = 0 if pulse.running == number else idle + 1
             if idle >= 2:
                 raise AnswerLost("the home is not busy with it, and no answer has come")

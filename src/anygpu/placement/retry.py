@@ -173,8 +173,8 @@ def _next_best(site: CallSite, task: Task, planner: Planner) -> str:
     left = [name for name in task.devices if name not in task.excluded]
     known = [name for name in left if name in site.predictions and site.chooser.may_run(name)]
     if known:
-        # Where anygpu chooses, also by how long a device is busy, or being opened again.
-        waiting = planner.waiting() if site.chooser.baseline is not None else {}
+        # Also by how long a device is busy, or being opened again.
+        waiting = planner.waiting()
 
         def finish(name: str) -> float:
             estimate = site.chooser.estimate(name)
