@@ -16,6 +16,8 @@ from typing import IO, TypeVar
 
 from anygpu.errors import ClusterUnavailable, DeviceError, DeviceUnavailable, text_of
 from anygpu.fleet.driver_messages import (
+    CLOSED,
+    KILLED,
     Connect,
     Connected,
     DriverAnswer,
@@ -84,9 +86,13 @@ class Cluster:
         self._sending = threading.Lock()
         self._homes = itertools.count(1)
         self._ended_homes: dict[int, str] = {}
+        #: By home, its device.
+        self._devices: dict[int, str] = {}
         self._news = threading.Condition()
         self._end: str | None = None
         self.when_nodes_change: Callable[[tuple[Node, ...]], None] = lambda nodes: None
+        #: Told the device.
+        self.when_home_ends: Callable[[str], None] = lambda device: None
         self.when_lost: Callable[[str], None] = lambda why: None
         try:
             connected = self._connected(address)
@@ -143,6 +149,7 @@ class Cluster:
             if isinstance(error, LinkClosed | TimeoutError):
                 raise self._unavailable(f'on="{device}"', self._why(error), device=device) from None
             raise
+        self._devices[home] = device
         return ActorChild(self, home, link, opened.pid)
 
     def kill(self, home: int) -> None:
@@ -208,6 +215,9 @@ class Cluster:
             with self._news:
                 self._ended_homes[event.home] = event.why
                 self._news.notify_all()
+            device = self._devices.pop(event.home, None)
+            if device is not None and event.why not in (CLOSED, KILLED):
+                self.when_home_ends(device)
         else:
             self.nodes = {node.id: node for node in event.nodes}
             self.when_nodes_change(event.nodes)

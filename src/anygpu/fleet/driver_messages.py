@@ -93,6 +93,10 @@ class HomeOpened(WireRecord, frozen=True, tag="opened"):
     pid: int
 
 
+#: Why a home has ended that was not lost.
+CLOSED, KILLED = "it was closed", "it was killed"
+
+
 class HomeEnded(WireRecord, frozen=True, tag="ended"):
     """A home is gone, and why."""
 

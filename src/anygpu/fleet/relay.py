@@ -15,6 +15,7 @@ import msgspec
 
 from anygpu.errors import DeviceLost, InvalidOption, OutOfMemory
 from anygpu.fleet import travel
+from anygpu.fleet.driver_messages import CLOSED, KILLED
 from anygpu.fleet.faults import AnswerLost, HomeLost, NoRoom
 from anygpu.fleet.travel import Ask, Bytes, Part, Reply
 from anygpu.receipts import NetworkUse
@@ -32,7 +33,7 @@ PONG_SECONDS, MOST_MISSED = 1.0, 5
 #: How often one question is asked, at most.
 MOST_ASKS = 20
 #: Without questions, the home hears from here so often: it does not stay for ever when nobody is left.
-IDLE_SECONDS = 5.0
+IDLE_SECONDS = 2.0
 
 
 class Home(Protocol):
@@ -79,9 +80,9 @@ class Relay:
                 if why is not None:
                     return why
                 if isinstance(envelope.task, task_messages.Close):
-                    return "it was closed"
+                    return CLOSED
         except LinkClosed:
-            return self.lost or "it was closed"
+            return self.lost or CLOSED
         except (HomeLost, AnswerLost) as error:
             return str(error)
 
@@ -201,7 +202,7 @@ class Relay:
             except TimeoutError:
                 pass
             if self.killed or self.lost:
-                raise HomeLost(self.lost or "it was killed")
+                raise HomeLost(self.lost or KILLED)
             if ping is None:
                 ping = self._home.ping()
                 continue
