@@ -20,8 +20,10 @@ from anygpu.fleet.driver_messages import (
     KILLED,
     Connect,
     Connected,
+    CountExecutions,
     DriverAnswer,
     DriverRequest,
+    Executions,
     HomeEnded,
     HomeOpened,
     KillHome,
@@ -151,6 +153,16 @@ class Cluster:
             raise
         self._devices[home] = device
         return ActorChild(self, home, link, opened.pid)
+
+    def executions(self) -> Executions:
+        """What was executed on other machines, as far as these have answered. Raises `DeviceUnavailable`."""
+        link = self._asked(CountExecutions)
+        try:
+            return _unwrapped(_answer(link, OPEN_SECONDS), Executions)
+        except (LinkClosed, TimeoutError) as error:
+            raise self._unavailable("what was executed", self._why(error)) from None
+        finally:
+            link.close()
 
     def kill(self, home: int) -> None:
         """End a home. Does not wait for it."""

@@ -16,9 +16,11 @@ from anygpu.errors import AnyGPUError, ClusterUnavailable, DeviceUnavailable, te
 from anygpu.fleet.driver_messages import (
     Connect,
     Connected,
+    CountExecutions,
     DriverAnswer,
     DriverEvent,
     DriverRequest,
+    Executions,
     HomeEnded,
     HomeOpened,
     KillHome,
@@ -92,6 +94,8 @@ class Driver:
         self._cluster = cluster
         self._telling = threading.Lock()
         self._homes: dict[int, _Homed] = {}
+        #: What homes have executed that are gone.
+        self._ended = Executions()
         #: The machines that Ray knows, and those that the user's process was told of.
         self._known: tuple[Node, ...] = ()
         self._told: frozenset[str] | None = None
@@ -104,7 +108,7 @@ class Driver:
         while True:
             request = decode_request(self._link.receive())
             answers: Link | None = None
-            if isinstance(request, ProbeNode | OpenHome):
+            if isinstance(request, ProbeNode | OpenHome | CountExecutions):
                 answers = Link(socket.socket(fileno=self._link.next_descriptor()), takes_descriptors=True)
             threading.Thread(target=self._do, args=(request, answers), daemon=True).start()
 
@@ -115,6 +119,11 @@ class Driver:
                     self._probe(request, answers)
                 case OpenHome() if answers is not None:
                     self._open(request, answers)
+                case CountExecutions() if answers is not None:
+                    answers.send(
+                        encode(sum([each.relay.executions for each in list(self._homes.values())], self._ended))
+                    )
+                    answers.close()
                 case KillHome(home):
                     homed = self._homes.get(home)
                     if homed is not None:
@@ -157,6 +166,8 @@ class Driver:
                 self._tell(HomeEnded(request.home, why))
         finally:
             del self._homes[request.home]
+            with self._comparing:
+                self._ended += relay.executions
             relay.close()
 
     def _watch(self, every: float) -> None:

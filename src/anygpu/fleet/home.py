@@ -54,6 +54,9 @@ class Home:
         self._kept_bytes = 0
         #: The number of the question that is being answered.
         self._running = 0
+        #: The highest number so far. They grow, so that one which does not was executed before: there should be none.
+        self._highest = 0
+        self._executed = self._twice = 0
         #: Seconds without a word.
         self._unheard = 0.0
         if lease is not None:
@@ -89,12 +92,19 @@ class Home:
         return [head, *found, *([b""] * (ask.returns - 1 - len(found)))]
 
     def _answered(self, ask: Ask, parts: Sequence[Part]) -> _Kept:
+        number = ask.envelope.number
+        if number:
+            self._executed += 1
+            self._twice += number <= self._highest
+            self._highest = max(number, self._highest)
         outcome, arrays = self._server.respond(ask, parts)
         sizes = [values.nbytes for values in arrays.values()]
         reply = Reply(
-            Answer(ask.envelope.number, outcome),
+            Answer(number, outcome),
             tuple((place, values.nbytes) for place, values in arrays.items()),
             travel.parts_of(sizes),
+            self._executed,
+            self._twice,
         )
         return _Kept(reply, list(arrays.values()), sum(sizes))
 

@@ -15,7 +15,7 @@ import msgspec
 
 from anygpu.errors import DeviceLost, InvalidOption, OutOfMemory
 from anygpu.fleet import travel
-from anygpu.fleet.driver_messages import CLOSED, KILLED
+from anygpu.fleet.driver_messages import CLOSED, KILLED, Executions
 from anygpu.fleet.faults import AnswerLost, HomeLost, NoRoom
 from anygpu.fleet.travel import Ask, Bytes, Part, Reply
 from anygpu.receipts import NetworkUse
@@ -65,6 +65,8 @@ class Relay:
         self.killed = False
         #: Set by another thread: why the home is known to be lost.
         self.lost: str | None = None
+        #: What the home has executed for this relay, as far as it has answered.
+        self.executions = Executions()
         #: How many pongs of the open question have been waited for in vain since the last one came.
         self._missed = 0
 
@@ -187,6 +189,7 @@ class Relay:
             reply = travel.decode_reply(bytes(found[0]))
             received += sum(len(each) for each in found)
             if reply.parts < returns:
+                self.executions = Executions(self.executions.answered + 1, reply.executed, reply.twice)
                 return reply, found[1 : 1 + reply.parts], NetworkUse(sent, received, asks)
             # There is more than there was room for: the answer is kept there.
             returns, parts, sizes = reply.parts + 1, (), ()
