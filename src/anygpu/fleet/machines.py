@@ -57,7 +57,7 @@ class Machines:
         """Look at every machine: several at once, but those of one host one after the other."""
         hosts: dict[str, list[Node]] = {}
         for node in self._cluster.nodes.values():
-            if node.id != self._own:
+            if node.id != self._own and self._may_have_wanted(node):
                 hosts.setdefault(node.address, []).append(node)
         threads = [threading.Thread(target=self._probe, args=(nodes,), daemon=True) for nodes in hosts.values()]
         for thread in threads:
@@ -71,7 +71,9 @@ class Machines:
         with self._lock:
             left = [each for each in self._devices.values() if each.node.id not in there]
             known = {each.node.id for each in self._devices.values()} | self._unavailable.keys() | self._probing
-            new = [node for node in nodes if node.id not in known and node.id != self._own]
+            new = [
+                node for node in nodes if node.id not in known and node.id != self._own and self._may_have_wanted(node)
+            ]
             self._probing.update(node.id for node in new)
             self._aside |= {each.device.id: each for each in left}
             back = [name for name, each in self._aside.items() if each.node.id in there - self._seen]
@@ -163,6 +165,10 @@ class Machines:
             self._unavailable[node.id] = tuple(
                 msgspec.structs.replace(each, id=at_node(each.id, node.name)) for each in probed.unavailable
             )
+
+    def _may_have_wanted(self, node: Node) -> bool:
+        """Whether a machine has to be looked at: not if all names that were given are those of others."""
+        return any("@" not in name or name.rpartition("@")[2] == node.name for name in self._wanted)
 
     def _is_wanted(self, device: Device) -> bool:
         return any(name == ALL or matches_name(device, name) for name in self._wanted)

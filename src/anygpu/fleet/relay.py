@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from anygpu.errors import DeviceLost, InvalidOption, OutOfMemory
+from anygpu.errors import InvalidOption, OutOfMemory
 from anygpu.fleet import travel
 from anygpu.fleet.driver_messages import CLOSED, KILLED, Executions
 from anygpu.fleet.faults import AnswerLost, HomeLost, NoRoom
@@ -77,15 +77,14 @@ class Relay:
                 envelope = self._next()
                 if envelope is None:
                     continue
-                outcome, why = self._answered(envelope)
+                outcome = self._answered(envelope)
                 self._link.send(task_messages.encode(Answer(envelope.number, outcome)))
-                if why is not None:
-                    return why
                 if isinstance(envelope.task, task_messages.Close):
                     return CLOSED
         except LinkClosed:
             return self.lost or CLOSED
         except (HomeLost, AnswerLost) as error:
+            # No answer: the link is closed, and whoever waits there, or comes later, is told the reason.
             return str(error)
 
     def kill(self) -> None:
@@ -137,20 +136,20 @@ class Relay:
             dropped, self._dropped = tuple(self._dropped), []
             self._home.ask(travel.encode(Ask(Envelope(0, None, dropped), (), 1)), (), 1)
 
-    def _answered(self, envelope: Envelope) -> tuple[TaskOutcome, str | None]:
-        """The outcome, and why this was the last one if it was."""
+    def _answered(self, envelope: Envelope) -> TaskOutcome:
+        """The outcome. Raises `HomeLost`, or `AnswerLost` when asking again has not helped."""
         task = envelope.task
         assert task is not None, "what has no task needs no answer"
         try:
             if isinstance(task, task_messages.OpenSide):
                 raise InvalidOption("there is one way to another machine.")
-            return self._asked(envelope.number, task), None
+            return self._asked(envelope.number, task)
         except NoRoom:
-            return written(OutOfMemory(f"Ray's object store on the way to {self._device}")), None
-        except (HomeLost, AnswerLost) as error:
-            return written(DeviceLost(self._device, detail=str(error))), str(error)
+            return written(OutOfMemory(f"Ray's object store on the way to {self._device}"))
+        except (HomeLost, AnswerLost):
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
-            return written(error), None
+            return written(error)
 
     def _asked(self, number: int, task: ChildTask) -> TaskOutcome:
         arrays: list[Bytes] = []
