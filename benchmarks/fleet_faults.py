@@ -250,7 +250,7 @@ def cut_ways(count: int, tasks: int, totals: Counter[str], seconds: float) -> li
     settled: list[float] = []
     with (
         cluster_with("node-1") as cluster,
-        FarNode(cluster, "far", 20 + os.getpid() % 200) as far,
+        FarNode(cluster, "far") as far,
         connected(cluster, "opencl@far", "opencl@node-1") as fleet,
     ):
         await_(lambda: is_offered(fleet, FAR), f"{FAR} is offered")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not can_cut(), reason="only root can make networ
 
 @pytest.fixture(scope="module")
 def far(cluster: RayProcesses) -> Iterator[FarNode]:
-    with FarNode(cluster, "far", 1) as node:
+    with FarNode(cluster, "far") as node:
         yield node
 
 
