@@ -99,6 +99,7 @@ class Driver:
         #: The machines that Ray knows, and those that the user's process was told of.
         self._known: tuple[Node, ...] = ()
         self._told: frozenset[str] | None = None
+        #: Guards all of these.
         self._comparing = threading.Lock()
         self._lines = Lifelines(self._line_changed)
         self._lines.watch(_HEAD, *cluster.head)
@@ -120,9 +121,9 @@ class Driver:
                 case OpenHome() if answers is not None:
                     self._open(request, answers)
                 case CountExecutions() if answers is not None:
-                    answers.send(
-                        encode(sum([each.relay.executions for each in list(self._homes.values())], self._ended))
-                    )
+                    with self._comparing:
+                        found = sum([each.relay.executions for each in self._homes.values()], self._ended)
+                    answers.send(encode(found))
                     answers.close()
                 case KillHome(home):
                     homed = self._homes.get(home)
@@ -157,7 +158,8 @@ class Driver:
             answers.close()
             return
         relay = Relay(answers, home, request.device)
-        self._homes[request.home] = _Homed(relay, request.node)
+        with self._comparing:
+            self._homes[request.home] = _Homed(relay, request.node)
         try:
             answers.send(encode(HomeOpened(home.pid)))
             why = relay.serve()
@@ -165,8 +167,8 @@ class Driver:
                 # Before the link closes, so that whoever sees that knows why.
                 self._tell(HomeEnded(request.home, why))
         finally:
-            del self._homes[request.home]
             with self._comparing:
+                del self._homes[request.home]
                 self._ended += relay.executions
             relay.close()
 
@@ -176,8 +178,7 @@ class Driver:
         while True:
             time.sleep(every)
             self._known = self._cluster.nodes()
-            for node in self._told - {each.id for each in self._known}:
-                self._lines.forget(node)
+            self._lines.keep({_HEAD, *(each.id for each in self._known)})
             self._tell_nodes()
 
     def _tell_nodes(self) -> None:

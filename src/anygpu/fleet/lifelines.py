@@ -15,7 +15,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 #: When nothing passes: the first question of the kernel, the time between the next ones, and how many may be lost.
 KEEPALIVE_IDLE, KEEPALIVE_EVERY, KEEPALIVE_LOST = 2, 1, 4
@@ -69,6 +69,12 @@ class Lifelines:
             line = self._lines.pop(name, None)
             if line is not None:
                 self._close(line)
+
+    def keep(self, names: Collection[str]) -> None:
+        """Watch no others any more."""
+        for name in list(self._lines):
+            if name not in names:
+                self.forget(name)
 
     def is_gone(self, name: str) -> bool:
         """Whether a server that is watched is not there."""
