@@ -133,9 +133,15 @@ class Load:
         totals["delivered twice"] += sum(each > 1 for each in times.values())
 
     def gap(self, since: float) -> float:
-        """The longest time after the fault in which no task was completed."""
-        times = sorted([since, *(when for when, _ in self.done if when > since)])
+        """The longest time after the fault in which none was completed of the tasks that may run anywhere."""
+        times = sorted([since, *(when for when, number in self.done if when > since and number % 2 == 0)])
         return max((TICKER.between(*pair) for pair in pairwise(times)), default=0.0)
+
+    def slowest(self, since: float) -> float:
+        """When the last task was completed that had come for the victim before the fault, or together with it."""
+        third = len(self._given) // 3
+        times = [when for when, number in self.done if number % 2 and number < third + GROUP]
+        return max(0.0, TICKER.between(since, max(times, default=since)))
 
 
 def home(fleet: Fleet, device: str) -> int:
@@ -204,6 +210,7 @@ def gap_figures(what: str, gaps: list[float], bound: float) -> list[Figure]:
 
 def kill_actors(count: int, tasks: int, totals: Counter[str]) -> list[Figure]:
     gaps: list[float] = []
+    again: list[float] = []
     with cluster_with("node-1", "node-2") as cluster, connected(cluster, "opencl") as fleet:
         for number in range(count):
             opened(fleet, *NEAR)
@@ -212,10 +219,15 @@ def kill_actors(count: int, tasks: int, totals: Counter[str]) -> list[Figure]:
             when = load.around(lambda victim=victim: os.kill(victim, signal.SIGKILL))  # type: ignore[misc]
             load.settle(totals)
             gaps.append(load.gap(when))
-            say(f"actor {number + 1} of {count}: gap {gaps[-1]:.2f} s")
+            again.append(load.slowest(when))
+            say(f"actor {number + 1} of {count}: gap {gaps[-1]:.2f} s, for the lost device {again[-1]:.2f} s")
         totals["losses told"] += len(fleet.health().losses)
         count_executions(fleet, totals)
-    return gap_figures("actors killed", gaps, 3.0)
+    return [
+        *gap_figures("actors killed", gaps, 3.0),
+        Figure(name="tasks for the lost device itself, median", value=statistics.median(again), unit="s"),
+        Figure(name="tasks for the lost device itself, longest", value=max(again), unit="s"),
+    ]
 
 
 def kill_nodes(count: int, tasks: int, totals: Counter[str]) -> list[Figure]:
