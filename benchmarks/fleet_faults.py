@@ -44,7 +44,7 @@ NEAR = ("opencl:0@node-1", "opencl:0@node-2")
 FAR = "opencl:0@far"
 #: How often each fault happens, and how long tasks come around it.
 COUNTS = {"actors": 20, "nodes": 20, "cuts": 10, "heads": 3}
-SECONDS = {"actors": 3.0, "nodes": 3.0, "cuts": 0.0, "heads": 12.0}
+SECONDS = {"actors": 2.0, "nodes": 2.0, "cuts": 0.0, "heads": 9.0}
 #: Tasks come in groups of so many.
 GROUP = 4
 #: A device that was lost is open again within this time, or the run has failed.
