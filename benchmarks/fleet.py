@@ -1,4 +1,4 @@
-"""What calls on a cluster take, beside an actor that is written by hand, and what faults there cost.
+"""What calls on a cluster take, beside an actor that is written by hand; `benchmarks.fleet_faults` has its faults.
 
 The cluster is a head and two nodes on this machine. Both sides are measured in turns, in processes of their own.
 """
@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +22,7 @@ import psutil
 import anygpu as ag
 from anygpu.fleet import Fleet
 from anygpu.fleet.actor_worker import ActorWorker
-from benchmarks.report import Figure, options_parser, publish, say
+from benchmarks.report import Figure, arguments, publish
 from tests.support.ray_processes import RayProcesses
 
 Floats = npt.NDArray[np.float32]
@@ -167,120 +165,13 @@ def _seconds(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-# -- faults
-
-
-def under_load(fleet: Fleet, count: int, fault: Callable[[], None], every: float) -> tuple[int, int, int, float]:
-    """Tasks that were lost, wrong or failed, and the longest time in which none was done; a fault is among them."""
-    given = [np.full(SMALL // 4, number % 97 / 97, np.float32) for number in range(count)]
-    done: list[float] = []
-    futures = []
-    for number, each in enumerate(given):
-        future = fleet.submit(wave, each, on="fleet", fallback="allow", deadline=120, check="off")
-        future.add_done_callback(lambda _: done.append(time.monotonic()))
-        futures.append(future)
-        if number == count // 3:
-            fault()
-        time.sleep(every)
-    wrong = failed = 0
-    for future, each in zip(futures, given, strict=True):
-        try:
-            wrong += not np.allclose(future.result(180), wave(each), rtol=1e-5)
-        except ag.AnyGPUError:
-            failed += 1
-    times = sorted(done)
-    gap = max((later - earlier for earlier, later in pairwise(times)), default=0.0)
-    return count - len(done), wrong, failed, gap
-
-
-def fault_figures(cluster: RayProcesses, kills: int, node_kills: int, tasks: int) -> list[Figure]:
-    figures: list[Figure] = []
-    names = ["opencl:0@node-1", "opencl:0@node-2"]
-    each = max(50, tasks // max(1, kills + node_kills))
-    totals = {"lost": 0, "wrong": 0, "failed": 0}
-
-    def add(outcome: tuple[int, int, int, float], gaps: list[float]) -> None:
-        totals["lost"] += outcome[0]
-        totals["wrong"] += outcome[1]
-        totals["failed"] += outcome[2]
-        gaps.append(outcome[3])
-
-    with ag.fleet.connect(cluster.address, devices="opencl", insecure=True) as fleet:
-        for name in names:
-            fleet.run(wave, np.zeros(SMALL // 4, np.float32), on=name)
-        gaps: list[float] = []
-        for number in range(kills):
-            victim = home(fleet, names[number % 2])
-            add(under_load(fleet, each, lambda pid=victim: os.kill(pid, signal.SIGKILL), 0.004), gaps)  # type: ignore[misc]
-            say(f"actor {number + 1} of {kills}: gap {gaps[-1]:.2f} s")
-        if gaps:
-            figures.append(Figure(name=f"{kills} actors killed: longest gap", value=max(gaps), unit="s", bound=3.0))
-        gaps = []
-        for number in range(node_kills):
-            name = f"victim-{number}"
-            raylet = cluster.add(name)
-            device = f"opencl:0@{name}"
-            while device not in [found.id for found in fleet.devices()]:
-                time.sleep(0.1)
-            fleet.run(wave, np.zeros(SMALL // 4, np.float32), on=device)
-            orphan = home(fleet, device)
-            add(under_load(fleet, each, lambda pid=raylet: os.kill(pid, signal.SIGKILL), 0.004), gaps)  # type: ignore[misc]
-            time.sleep(1.0)
-            totals["orphans"] = totals.get("orphans", 0) + psutil.pid_exists(orphan)
-            say(f"node {number + 1} of {node_kills}: gap {gaps[-1]:.2f} s")
-        if gaps:
-            figures.append(Figure(name=f"{node_kills} nodes killed: longest gap", value=max(gaps), unit="s", bound=7.0))
-        for what, value in totals.items():
-            figures.append(
-                Figure(name=f"of {each * (kills + node_kills)} tasks: {what}", value=value, unit="", bound=0.5)
-            )
-    return figures
-
-
-def head_figures(count: int) -> list[Figure]:
-    """Heads that are killed: when this process is told, and what is left."""
-    told: list[float] = []
-    orphans = 0
-    for number in range(count):
-        with RayProcesses(environment={"ANYGPU_ENGINES": ENGINES}) as cluster:
-            cluster.add("node-1")
-            with ag.fleet.connect(cluster.address, devices="opencl", insecure=True) as fleet:
-                fleet.run(wave, np.zeros(SMALL // 4, np.float32), on="@node-1")
-                there = home(fleet, "opencl:0@node-1")
-                gcs = cluster.gcs()
-                begin = time.monotonic()
-                os.kill(gcs, signal.SIGKILL)
-                while fleet._cluster.ended is None and time.monotonic() < begin + 120:
-                    time.sleep(0.02)
-                told.append(time.monotonic() - begin)
-                time.sleep(1.0)
-                orphans += psutil.pid_exists(there)
-                say(f"head {number + 1} of {count}: told after {told[-1]:.1f} s, orphans {orphans}")
-    return [
-        Figure(name=f"{count} heads killed: told after", value=max(told), unit="s", bound=10.0),
-        Figure(name="orphans a second later", value=orphans, unit="", bound=0.5),
-    ]
-
-
 def main() -> None:
-    parser = options_parser(__doc__)
-    parser.add_argument("--what", choices=("calls", "faults", "heads"), default="calls")
-    parser.add_argument("--actors", type=int, default=20, help="how many actors are killed")
-    parser.add_argument("--nodes", type=int, default=20, help="how many nodes are killed")
-    parser.add_argument("--heads", type=int, default=3, help="how many heads are killed")
-    parser.add_argument("--tasks", type=int, default=5000, help="how many tasks run meanwhile")
-    options = parser.parse_args()
+    options = arguments(__doc__)
     os.environ["ANYGPU_ENGINES"] = ENGINES
-    if options.what == "heads":
-        publish(head_figures(options.heads), options)
-        return
     with RayProcesses(environment={"ANYGPU_ENGINES": ENGINES}) as cluster:
         for name in ("node-1", "node-2"):
             cluster.add(name)
-        if options.what == "calls":
-            figures = call_figures(cluster)
-        else:
-            figures = fault_figures(cluster, options.actors, options.nodes, options.tasks)
+        figures = call_figures(cluster)
     publish(figures, options)
 
 

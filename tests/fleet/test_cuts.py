@@ -10,7 +10,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.fleet import Fleet
-from tests.fleet.test_faults import TASKS, failures, opened, through, until, wave
+from tests.fleet.test_faults import TASKS, executed_once, failures, opened, through, until, wave
 from tests.support.far_node import FarNode, can_cut
 from tests.support.ray_processes import RayProcesses
 
@@ -21,39 +21,44 @@ pytestmark = pytest.mark.skipif(not can_cut(), reason="only root can make networ
 
 @pytest.fixture(scope="module")
 def far(cluster: RayProcesses) -> Iterator[FarNode]:
-    with FarNode(cluster, "far", 1) as node:
+    with FarNode(cluster, "far") as node:
         yield node
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def fleet(cluster: RayProcesses, far: FarNode) -> Iterator[Fleet]:
     with ag.fleet.connect(cluster.address, devices=["opencl@far", "opencl@node-1"], insecure=True) as connected:
         assert until(lambda: FAR in [device.id for device in connected.devices()])
-        opened(connected, FAR)
         yield connected
 
 
 def test_three_seconds_are_waited_out(fleet: Fleet, far: FarNode) -> None:
+    opened(fleet, FAR)
+    generation = fleet._places.generation(FAR)
     far.cut()
     mended = threading.Timer(3.0, far.mend)
     future = fleet.submit(wave, np.ones(512, np.float32), on=FAR, fallback="raise", deadline=60)
     mended.start()
     np.testing.assert_allclose(future.result(60), wave(np.ones(512, np.float32)), rtol=1e-5)
     mended.join()
-    assert fleet._places.generation(FAR) == 1
+    assert fleet._places.generation(FAR) == generation
     assert future.receipt is not None
     assert future.receipt.failures == ()
 
 
 def test_twenty_seconds_are_not_waited_for(fleet: Fleet, far: FarNode) -> None:
+    opened(fleet, FAR)
+    timer = threading.Timer(20.0, far.mend)
+
     def cut() -> None:
         far.cut()
-        threading.Timer(20.0, far.mend).start()
+        timer.start()
 
     receipts = through(fleet, cut)
     assert len(receipts) == TASKS
     assert failures(receipts) <= {"DeviceLost", "DeviceUnavailable"}
     # It comes back by itself.
+    timer.join()
     assert until(lambda: FAR in [device.id for device in fleet.devices()])
 
     def works() -> bool:
@@ -63,3 +68,4 @@ def test_twenty_seconds_are_not_waited_for(fleet: Fleet, far: FarNode) -> None:
             return False
 
     assert until(works)
+    assert executed_once(fleet)

@@ -67,6 +67,16 @@ def test_a_question_that_is_repeated_is_answered_and_not_executed_again(home: Ho
     assert again == first
 
 
+def test_what_is_executed_twice_is_counted(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which only happens to a question whose answer is not kept any more: nobody asks for that."""
+    for number in (2, 3, 3, 2):
+        reply = _reply(_ask(home, number, task_messages.AskMemory()))
+    assert (reply.executed, reply.twice) == (2, 0)
+    home._answers.clear()
+    reply = _reply(_ask(home, 2, task_messages.AskMemory()))
+    assert (reply.executed, reply.twice) == (4, 1)
+
+
 def test_an_answer_without_room_is_asked_for_again(home: Home) -> None:
     values = np.arange(100_000, dtype=np.float32)
     task = _run(doubled(100_000))

@@ -38,6 +38,8 @@ class Unreliable:
         self.asks = 0
         self.executed = 0
         self.silent = threading.Event()
+        #: The one that asks it.
+        self.relay: Relay | None = None
         self.killed = False
         inner = self.home._answered
 
@@ -79,6 +81,9 @@ class Unreliable:
     def kill(self) -> None:
         self.killed = True
 
+    def leave(self) -> None:
+        self.killed = True
+
 
 class _NoCluster:
     """What a child asks of its cluster."""
@@ -118,6 +123,7 @@ def worker(home: Unreliable) -> Iterator[ActorWorker]:
     thread = threading.Thread(target=serve)
     thread.start()
     made = ActorWorker(ActorChild(cluster, 1, Link(ours), 4711), device())
+    home.relay = relay
     yield made
     made.close()
     thread.join(10)
@@ -198,6 +204,54 @@ def test_a_home_that_dies_is_lost_with_what_was_there(worker: ActorWorker, home:
         worker.run(doubled(VALUES.size), [VALUES])
     with pytest.raises(DeviceLost):
         worker.download(handle)
+
+
+def test_whoever_comes_after_a_loss_is_told_the_reason(worker: ActorWorker, home: Unreliable) -> None:
+    home.plan = ["dies"]
+    for _ in range(2):
+        with pytest.raises(DeviceLost, match="the actor died"):
+            worker.run(doubled(VALUES.size), [VALUES])
+    assert worker.ended == "the actor died"
+
+
+def test_a_loss_that_another_hears_of_first_is_told_at_once(
+    worker: ActorWorker, home: Unreliable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray still waits for the home, and nobody waits for Ray."""
+    waiting, ended = threading.Event(), threading.Event()
+
+    def hang(answer: list[Any], seconds: float) -> list[bytes]:
+        waiting.set()
+        ended.wait(30)
+        raise TimeoutError
+
+    monkeypatch.setattr(home, "get", hang)
+    assert home.relay is not None
+    losing = threading.Thread(target=lambda: waiting.wait(30) and home.relay.lose("its machine is gone"))  # type: ignore[union-attr]
+    losing.start()
+    with pytest.raises(DeviceLost):
+        worker.run(doubled(VALUES.size), [VALUES])
+    assert not ended.is_set()
+    ended.set()
+    losing.join(10)
+
+
+def test_silence_is_counted_across_questions_that_are_repeated(worker: ActorWorker, home: Unreliable) -> None:
+    home.plan = ["never arrives", "the answer is lost", "never arrives"]
+    home.silent.set()
+    with pytest.raises(DeviceLost, match="has not answered"):
+        worker.run(doubled(VALUES.size), [VALUES])
+
+
+def test_executions_are_counted(worker: ActorWorker, home: Unreliable) -> None:
+    assert home.relay is not None
+    before = home.relay.executions
+    home.plan = ["the answer is lost", "fine", "the question is lost"]
+    for _ in range(3):
+        worker.run(doubled(VALUES.size), [VALUES])
+    found = home.relay.executions
+    assert (found.answered - before.answered, found.executed - before.executed) == (3, 3)
+    assert found.twice == 0
 
 
 def test_losing_every_answer_comes_to_an_end(worker: ActorWorker, home: Unreliable) -> None:

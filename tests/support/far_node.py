@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -19,11 +20,15 @@ _ROOT = Path(__file__).parents[2]
 class FarNode:
     """A namespace, a pair of network interfaces that leads there, and a node inside."""
 
-    def __init__(self, cluster: RayProcesses, name: str, number: int) -> None:
+    def __init__(self, cluster: RayProcesses, name: str) -> None:
+        # Of this process: another one may test the same at the same time.
+        number = 1 + os.getpid() % 250
         self._space, self._ours, self._theirs = f"ag-far-{number}", f"agfar{number}a", f"agfar{number}b"
         self.name = name
         host, there = f"10.77.{number}.1", f"10.77.{number}.2"
         self._process: subprocess.Popen[bytes] | None = None
+        # What a process has left that was killed would be in the way.
+        subprocess.run(["ip", "netns", "del", self._space], check=False, capture_output=True)
         _ip("netns", "add", self._space)
         try:
             _ip("link", "add", self._ours, "type", "veth", "peer", "name", self._theirs, "netns", self._space)
@@ -84,8 +89,14 @@ class FarNode:
 
 
 def can_cut() -> bool:
-    """Whether this process may make namespaces."""
-    return sys.platform == "linux" and os.geteuid() == 0
+    """Whether this process may make namespaces: not every root may, as in a container."""
+    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    space = f"ag-may-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", space], check=False, capture_output=True).returncode == 0
+    if made:
+        subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
+    return made
 
 
 def _ip(*arguments: str) -> None:

@@ -16,10 +16,14 @@ from typing import IO, TypeVar
 
 from anygpu.errors import ClusterUnavailable, DeviceError, DeviceUnavailable, text_of
 from anygpu.fleet.driver_messages import (
+    CLOSED,
+    KILLED,
     Connect,
     Connected,
+    CountExecutions,
     DriverAnswer,
     DriverRequest,
+    Executions,
     HomeEnded,
     HomeOpened,
     KillHome,
@@ -84,9 +88,13 @@ class Cluster:
         self._sending = threading.Lock()
         self._homes = itertools.count(1)
         self._ended_homes: dict[int, str] = {}
+        #: By home, its device.
+        self._devices: dict[int, str] = {}
         self._news = threading.Condition()
         self._end: str | None = None
         self.when_nodes_change: Callable[[tuple[Node, ...]], None] = lambda nodes: None
+        #: Told the device.
+        self.when_home_ends: Callable[[str], None] = lambda device: None
         self.when_lost: Callable[[str], None] = lambda why: None
         try:
             connected = self._connected(address)
@@ -143,7 +151,18 @@ class Cluster:
             if isinstance(error, LinkClosed | TimeoutError):
                 raise self._unavailable(f'on="{device}"', self._why(error), device=device) from None
             raise
+        self._devices[home] = device
         return ActorChild(self, home, link, opened.pid)
+
+    def executions(self) -> Executions:
+        """What was executed on other machines, as far as these have answered. Raises `DeviceUnavailable`."""
+        link = self._asked(CountExecutions)
+        try:
+            return _unwrapped(_answer(link, OPEN_SECONDS), Executions)
+        except (LinkClosed, TimeoutError) as error:
+            raise self._unavailable("what was executed", self._why(error)) from None
+        finally:
+            link.close()
 
     def kill(self, home: int) -> None:
         """End a home. Does not wait for it."""
@@ -208,6 +227,9 @@ class Cluster:
             with self._news:
                 self._ended_homes[event.home] = event.why
                 self._news.notify_all()
+            device = self._devices.pop(event.home, None)
+            if device is not None and event.why not in (CLOSED, KILLED):
+                self.when_home_ends(device)
         else:
             self.nodes = {node.id: node for node in event.nodes}
             self.when_nodes_change(event.nodes)

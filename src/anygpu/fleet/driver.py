@@ -10,18 +10,21 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from anygpu.errors import AnyGPUError, ClusterUnavailable, DeviceUnavailable, text_of
 from anygpu.fleet.driver_messages import (
     Connect,
     Connected,
+    CountExecutions,
     DriverAnswer,
     DriverEvent,
     DriverRequest,
+    Executions,
     HomeEnded,
     HomeOpened,
     KillHome,
+    Node,
     NodesChanged,
     OpenHome,
     ProbeNode,
@@ -30,6 +33,7 @@ from anygpu.fleet.driver_messages import (
     encode,
 )
 from anygpu.fleet.faults import AnswerLost, HomeLost, HomeRefused
+from anygpu.fleet.lifelines import Lifelines
 from anygpu.fleet.relay import Relay
 from anygpu.workers.error_transport import written
 from anygpu.workers.link import Link, LinkClosed, taken_up
@@ -37,6 +41,13 @@ from anygpu.workers.orphans import end_with_parent
 
 if TYPE_CHECKING:
     from anygpu.fleet.ray_cluster import RayCluster
+
+#: What Ray itself calls this; its default is a minute.
+_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+#: The head's own server, among the servers that are watched.
+_HEAD = "head"
+#: What the last messages to homes may take.
+_LEAVE_SECONDS = 0.3
 
 
 def main() -> None:
@@ -68,6 +79,13 @@ def _connected(link: Link, address: str) -> RayCluster | None:
     return cluster
 
 
+class _Homed(NamedTuple):
+    """A home that is open, and where."""
+
+    relay: Relay
+    node: str
+
+
 class Driver:
     """Takes requests, each of which is served on a thread of its own and answered on a link of its own."""
 
@@ -75,14 +93,23 @@ class Driver:
         self._link = link
         self._cluster = cluster
         self._telling = threading.Lock()
-        self._relays: dict[int, Relay] = {}
+        self._homes: dict[int, _Homed] = {}
+        #: What homes have executed that are gone.
+        self._ended = Executions()
+        #: The machines that Ray knows, and those that the user's process was told of.
+        self._known: tuple[Node, ...] = ()
+        self._told: frozenset[str] | None = None
+        #: Guards all of these.
+        self._comparing = threading.Lock()
+        self._lines = Lifelines(self._line_changed)
+        self._lines.watch(_HEAD, *cluster.head)
 
     def serve(self) -> None:
         """Until the link closes."""
         while True:
             request = decode_request(self._link.receive())
             answers: Link | None = None
-            if isinstance(request, ProbeNode | OpenHome):
+            if isinstance(request, ProbeNode | OpenHome | CountExecutions):
                 answers = Link(socket.socket(fileno=self._link.next_descriptor()), takes_descriptors=True)
             threading.Thread(target=self._do, args=(request, answers), daemon=True).start()
 
@@ -93,10 +120,15 @@ class Driver:
                     self._probe(request, answers)
                 case OpenHome() if answers is not None:
                     self._open(request, answers)
+                case CountExecutions() if answers is not None:
+                    with self._comparing:
+                        found = sum([each.relay.executions for each in self._homes.values()], self._ended)
+                    answers.send(encode(found))
+                    answers.close()
                 case KillHome(home):
-                    relay = self._relays.get(home)
-                    if relay is not None:
-                        relay.kill()
+                    homed = self._homes.get(home)
+                    if homed is not None:
+                        homed.relay.kill()
                 case WatchNodes(every):
                     self._watch(every)
         except LinkClosed:
@@ -114,6 +146,7 @@ class Driver:
 
     def _open(self, request: OpenHome, answers: Link) -> None:
         try:
+            self._require_line(request.node)
             home = self._cluster.open_home(request.device, request.node, request.gpus, request.seconds)
         except HomeRefused as error:
             refusal = f"{request.device} could not be opened: {error}."
@@ -124,27 +157,86 @@ class Driver:
             answers.send(encode(written(error)))
             answers.close()
             return
-        relay = self._relays[request.home] = Relay(answers, home, request.device)
+        relay = Relay(answers, home, request.device)
+        with self._comparing:
+            self._homes[request.home] = _Homed(relay, request.node)
         try:
             answers.send(encode(HomeOpened(home.pid)))
-            # Before the link closes, so that whoever sees that knows why.
-            self._tell(HomeEnded(request.home, relay.serve()))
+            why = relay.serve()
+            if relay.lost is None:
+                # Before the link closes, so that whoever sees that knows why.
+                self._tell(HomeEnded(request.home, why))
         finally:
-            del self._relays[request.home]
+            with self._comparing:
+                del self._homes[request.home]
+                self._ended += relay.executions
             relay.close()
 
     def _watch(self, every: float) -> None:
-        known = self._cluster.nodes()
+        self._known = self._cluster.nodes()
+        self._told = frozenset(each.id for each in self._known)
         while True:
             time.sleep(every)
-            now = self._cluster.nodes()
-            if {each.id for each in now} != {each.id for each in known}:
-                self._tell(NodesChanged(now))
-            known = now
+            self._known = self._cluster.nodes()
+            self._lines.keep({_HEAD, *(each.id for each in self._known)})
+            self._tell_nodes()
+
+    def _tell_nodes(self) -> None:
+        """Say which machines there are, if that has changed. One that does not answer is not there."""
+        with self._comparing:
+            there = tuple([each for each in self._known if not self._lines.is_gone(each.id)])
+            told = frozenset(each.id for each in there)
+            if self._told is not None and told != self._told:
+                self._told = told
+                self._tell(NodesChanged(there))
+
+    # -- whether anybody is there
+
+    def _require_line(self, node: str) -> None:
+        """Watch the machine from now on. Raises `HomeRefused` if it is known to be out of reach."""
+        if self._lines.is_gone(node):
+            raise HomeRefused("its machine does not answer")
+        server = self._cluster.server_of(node)
+        if server is not None:
+            self._lines.watch(node, *server)
+
+    def _line_changed(self, name: str, why: str | None) -> None:
+        """Called by the thread of the lifelines, long before Ray takes notice."""
+        if name == _HEAD:
+            if why is not None:
+                timer = threading.Timer(head_patience(), self._leave_if_headless, [why])
+                timer.daemon = True
+                timer.start()
+            return
+        try:
+            if why is not None:
+                for number, homed in list(self._homes.items()):
+                    if homed.node == name:
+                        self._tell(HomeEnded(number, why))
+                        homed.relay.lose(why)
+            self._tell_nodes()
+        except LinkClosed:
+            return
+
+    def _leave_if_headless(self, why: str) -> None:
+        """Without a head, Ray ends this process soon, and would leave the homes behind."""
+        if not self._lines.is_gone(_HEAD):
+            return
+        for homed in list(self._homes.values()):
+            homed.relay.leave()
+        time.sleep(_LEAVE_SECONDS)
+        sys.stderr.write(f"the head's server (GCS) is gone: {why}\n")
+        sys.stderr.flush()
+        os._exit(1)
 
     def _tell(self, event: DriverEvent) -> None:
         with self._telling:
             self._link.send(encode(event))
+
+
+def head_patience() -> float:
+    """How long a head may be gone before this process ends: a little less than Ray itself would wait."""
+    return max(0.5, float(os.environ.get(_PATIENCE, "60")) - 1.0)
 
 
 if __name__ == "__main__":

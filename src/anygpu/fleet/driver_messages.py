@@ -54,6 +54,10 @@ class OpenHome(WireRecord, frozen=True, tag="open"):
     seconds: float
 
 
+class CountExecutions(WireRecord, frozen=True, tag="count"):
+    """How often something was executed. With a descriptor: `Executions` comes there."""
+
+
 class KillHome(WireRecord, frozen=True, tag="kill"):
     home: int
 
@@ -64,7 +68,7 @@ class WatchNodes(WireRecord, frozen=True, tag="watch"):
     every: float
 
 
-DriverRequest = Connect | ProbeNode | OpenHome | KillHome | WatchNodes
+DriverRequest = Connect | ProbeNode | OpenHome | CountExecutions | KillHome | WatchNodes
 
 
 # -- from the driver
@@ -93,6 +97,25 @@ class HomeOpened(WireRecord, frozen=True, tag="opened"):
     pid: int
 
 
+#: Why a home has ended that was not lost.
+CLOSED, KILLED = "it was closed", "it was killed"
+
+
+class Executions(WireRecord, frozen=True, tag="executions"):
+    """The questions of a connection: those that were answered here, and what homes say that they have executed.
+
+    Both are the same if nothing was executed twice: what a home had no time to say is lost with it.
+    """
+
+    answered: int = 0
+    executed: int = 0
+    #: Executed although the same home had executed it before.
+    twice: int = 0
+
+    def __add__(self, other: Executions) -> Executions:
+        return Executions(self.answered + other.answered, self.executed + other.executed, self.twice + other.twice)
+
+
 class HomeEnded(WireRecord, frozen=True, tag="ended"):
     """A home is gone, and why."""
 
@@ -104,7 +127,7 @@ class NodesChanged(WireRecord, frozen=True, tag="nodes"):
     nodes: tuple[Node, ...]
 
 
-DriverAnswer = Connected | NodeProbed | HomeOpened | TaskFailed
+DriverAnswer = Connected | NodeProbed | HomeOpened | Executions | TaskFailed
 DriverEvent = HomeEnded | NodesChanged
 
 _ENCODER = msgspec.msgpack.Encoder()

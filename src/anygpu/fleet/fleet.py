@@ -53,8 +53,10 @@ class Fleet(Runtime):
             ageing=ageing,
             known=self._places,
         )
+        self._places.while_opening = self._planner.using
         self._machines.when_changed = self._planner.forget_machine
         cluster.when_nodes_change = self._machines.nodes_changed
+        cluster.when_home_ends = self._places.home_ended
         cluster.when_lost = self._machines.lost
         cluster.begin_watching()
         self._machines.probe_all()

@@ -54,6 +54,9 @@ class Home:
         self._kept_bytes = 0
         #: The number of the question that is being answered.
         self._running = 0
+        #: The highest number so far. They grow, so that one which does not was executed before: there should be none.
+        self._highest = 0
+        self._executed = self._twice = 0
         #: Seconds without a word.
         self._unheard = 0.0
         if lease is not None:
@@ -64,6 +67,10 @@ class Home:
         """Say that it is there, also while it is busy."""
         self._unheard = 0.0
         return travel.encode(Pulse(os.getpid(), self._running))
+
+    def leave(self) -> None:
+        """End this process, for a fleet that is about to end and cannot ask the cluster's head any more."""
+        os._exit(0)
 
     def ask(self, header: bytes, *parts: Part) -> bytes | list[Part]:
         """Answer a question: a header, and parts if the question has room for these."""
@@ -85,12 +92,19 @@ class Home:
         return [head, *found, *([b""] * (ask.returns - 1 - len(found)))]
 
     def _answered(self, ask: Ask, parts: Sequence[Part]) -> _Kept:
+        number = ask.envelope.number
+        if number:
+            self._executed += 1
+            self._twice += number <= self._highest
+            self._highest = max(number, self._highest)
         outcome, arrays = self._server.respond(ask, parts)
         sizes = [values.nbytes for values in arrays.values()]
         reply = Reply(
-            Answer(ask.envelope.number, outcome),
+            Answer(number, outcome),
             tuple((place, values.nbytes) for place, values in arrays.items()),
             travel.parts_of(sizes),
+            self._executed,
+            self._twice,
         )
         return _Kept(reply, list(arrays.values()), sum(sizes))
 

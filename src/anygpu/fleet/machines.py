@@ -45,6 +45,10 @@ class Machines:
         self._probing: set[str] = set()
         self._devices: dict[str, RemoteDevice] = {}
         self._unavailable: dict[str, tuple[Unavailable, ...]] = {}
+        #: Devices that could not be opened, or whose machine is out of reach: they may come back.
+        self._aside: dict[str, RemoteDevice] = {}
+        #: The machines that were there when somebody last looked.
+        self._seen = set(cluster.nodes)
         #: By device, why it is not there any more.
         self._gone: dict[str, str] = {}
         self.when_changed: Callable[[], None] = lambda: None
@@ -53,7 +57,7 @@ class Machines:
         """Look at every machine: several at once, but those of one host one after the other."""
         hosts: dict[str, list[Node]] = {}
         for node in self._cluster.nodes.values():
-            if node.id != self._own:
+            if node.id != self._own and self._may_have_wanted(node):
                 hosts.setdefault(node.address, []).append(node)
         threads = [threading.Thread(target=self._probe, args=(nodes,), daemon=True) for nodes in hosts.values()]
         for thread in threads:
@@ -62,15 +66,22 @@ class Machines:
             thread.join()
 
     def nodes_changed(self, nodes: tuple[Node, ...]) -> None:
-        """Machines have come or gone. New ones are probed in the background."""
+        """Machines have come or gone. New ones are probed in the background; those that are back are known."""
         there = {node.id for node in nodes}
         with self._lock:
-            left = [name for name, each in self._devices.items() if each.node.id not in there]
+            left = [each for each in self._devices.values() if each.node.id not in there]
             known = {each.node.id for each in self._devices.values()} | self._unavailable.keys() | self._probing
-            new = [node for node in nodes if node.id not in known and node.id != self._own]
+            new = [
+                node for node in nodes if node.id not in known and node.id != self._own and self._may_have_wanted(node)
+            ]
             self._probing.update(node.id for node in new)
-        for name in left:
-            self.remove(name, "its machine has left the cluster")
+            self._aside |= {each.device.id: each for each in left}
+            back = [name for name, each in self._aside.items() if each.node.id in there - self._seen]
+            self._seen = there
+        for each in left:
+            self.remove(each.device.id, "its machine has left the cluster, or is out of reach")
+        for name in back:
+            self._offer_again(name)
         if new:
             threading.Thread(target=self._arrived, args=(new,), name="anygpu-fleet-probe", daemon=True).start()
 
@@ -96,17 +107,21 @@ class Machines:
         """A device could not be opened: whoever waits for it goes elsewhere, and it is tried again after a while."""
         with self._lock:
             found = self._devices.get(name)
+            if found is None:
+                return
+            self._aside[name] = found
         self.remove(name, why)
-        if found is not None:
-            timer = threading.Timer(ASIDE_SECONDS, self._offer_again, [found])
-            timer.daemon, timer.name = True, "anygpu-fleet-again"
-            timer.start()
+        timer = threading.Timer(ASIDE_SECONDS, self._offer_again, [name])
+        timer.daemon, timer.name = True, "anygpu-fleet-again"
+        timer.start()
 
-    def _offer_again(self, found: RemoteDevice) -> None:
-        name = found.device.id
-        if self._cluster.ended is not None or found.node.id not in self._cluster.nodes:
-            return
+    def _offer_again(self, name: str) -> None:
+        """Unless its machine is not there, or it is back already."""
         with self._lock:
+            found = self._aside.get(name)
+            if found is None or self._cluster.ended is not None or found.node.id not in self._cluster.nodes:
+                return
+            del self._aside[name]
             self._gone.pop(name, None)
             self._devices.setdefault(name, found)
         self.when_changed()
@@ -142,6 +157,7 @@ class Machines:
             share = 1.0 / cards.count(found.card) if offered and takes_gpu(found) else 0.0
             with self._lock:
                 self._gone.pop(name, None)
+                self._aside.pop(name, None)
                 self._devices[name] = RemoteDevice(
                     device, node, through(probed.network, known, name), int(share * 1e4) / 1e4
                 )
@@ -149,6 +165,10 @@ class Machines:
             self._unavailable[node.id] = tuple(
                 msgspec.structs.replace(each, id=at_node(each.id, node.name)) for each in probed.unavailable
             )
+
+    def _may_have_wanted(self, node: Node) -> bool:
+        """Whether a machine has to be looked at: not if all names that were given are those of others."""
+        return any("@" not in name or name.rpartition("@")[2] == node.name for name in self._wanted)
 
     def _is_wanted(self, device: Device) -> bool:
         return any(name == ALL or matches_name(device, name) for name in self._wanted)

@@ -57,6 +57,8 @@ class RayCluster:
             configure_logging=True,
         )
         self._names: dict[str, str] = {}
+        #: Host and port of the head's own server.
+        self.head = _host_and_port(ray.get_runtime_context().gcs_address)
         self.own = str(ray.get_runtime_context().get_node_id())
         self.versions = {"ray": str(ray.__version__), "python": platform.python_version()}
 
@@ -73,6 +75,11 @@ class RayCluster:
             for each in ray.nodes()
             if each["Alive"]
         )
+
+    def server_of(self, node: str) -> tuple[str, int] | None:
+        """Host and port of the process that is Ray on a machine; `None` if that has left."""
+        facts = next((each for each in ray.nodes() if each["NodeID"] == node and each["Alive"]), None)
+        return None if facts is None else (facts["NodeManagerAddress"], facts["NodeManagerPort"])
 
     def _name(self, node: dict[str, Any]) -> str:
         """A name of its own, which stays the same as long as it lives."""
@@ -168,6 +175,11 @@ class RayHome:
     def kill(self) -> None:
         _kill(self._actor)
 
+    def leave(self) -> None:
+        """Let it end itself, without waiting for that. `kill` needs the head."""
+        with contextlib.suppress(Exception):
+            self._actor.leave.options(concurrency_group="control").remote()
+
 
 def _base_name(node: dict[str, Any]) -> str:
     """What its owner calls it, or the name of its host."""
@@ -176,6 +188,11 @@ def _base_name(node: dict[str, Any]) -> str:
     base = name if given else str(node["NodeManagerHostname"])
     # It becomes a part of device names.
     return "".join(each if each.isalnum() or each in "-_." else "-" for each in base.lower()) or node["NodeID"][:6]
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def _require_answer(address: str, port: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,9 @@ from anygpu.workers.worker import Worker
 if TYPE_CHECKING:
     from anygpu.plan.calibration import Calibration
 
+#: A device whose home has died is opened again by itself no more often than this.
+REOPEN_SECONDS = 5.0
+
 
 class FleetRegistry(DeviceRegistry):
     """Devices whose names have a machine are opened there. All others are those of the `local` registry."""
@@ -34,6 +39,15 @@ class FleetRegistry(DeviceRegistry):
         self._machines = machines
         self._local = local
         self._uses_local = uses_local
+        #: Held while a device is being opened, with its name and the seconds that this is expected to take: calls that
+        #: may run elsewhere do.
+        self.while_opening: Callable[[tuple[str, ...], float], AbstractContextManager[Any]] = lambda devices, seconds: (
+            contextlib.nullcontext()
+        )
+        #: When a device was last opened again by itself.
+        self._reopened: dict[str, float] = {}
+        #: Devices that are being opened.
+        self._underway: set[str] = set()
         # Whoever pauses trials means those of this machine.
         self.explorers = local.explorers
 
@@ -92,13 +106,39 @@ class FleetRegistry(DeviceRegistry):
         self, device: Device, where: Isolation, generation: int, adopted: Child | None, *, is_first: bool
     ) -> Worker:
         found = self._machines.find(device.id)
+        self._underway.add(device.id)
         try:
-            child = self._cluster.open_home(device.id, found.node.id, found.gpus)
-            return ActorWorker(child, found.device, generation=generation)
+            with self.while_opening((device.id,), self._seconds_to_open[device.id, where]):
+                child = self._cluster.open_home(device.id, found.node.id, found.gpus)
+                return ActorWorker(child, found.device, generation=generation)
         except DeviceUnavailable as error:
             # At once for all that wait for it, and not once for each of them.
             self._machines.set_aside(device.id, "; ".join(error.refusals).rstrip(".") or "it could not be opened")
             raise
+        finally:
+            self._underway.discard(device.id)
+
+    def is_opening(self, device_id: str) -> bool:
+        return device_id in self._underway or (device_id, "actor") in self._replacing
+
+    def home_ended(self, device_id: str) -> None:
+        """The home of a device is gone. It is opened again at once, and not when somebody needs it."""
+        now = time.monotonic()
+        if now - self._reopened.get(device_id, -REOPEN_SECONDS) < REOPEN_SECONDS:
+            return  # one that dies again and again is opened when somebody needs it
+        self._reopened[device_id] = now
+        threading.Thread(target=self._reopen, args=(device_id,), name="anygpu-fleet-reopen", daemon=True).start()
+
+    def _reopen(self, device_id: str) -> None:
+        worker = self._workers.get((device_id, "actor"))
+        # The link of a home is closed after its end was told.
+        for _ in range(100):
+            if worker is None or self._ended or self._cluster.ended is not None:
+                return
+            if not worker.alive:
+                self.replace(device_id, meanwhile=lambda seconds: self.while_opening((device_id,), seconds))
+                return
+            time.sleep(0.01)
 
     def replace(
         self,

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from anygpu.errors import DeviceLost, InvalidOption, OutOfMemory
+from anygpu.errors import InvalidOption, OutOfMemory
 from anygpu.fleet import travel
+from anygpu.fleet.driver_messages import CLOSED, KILLED, Executions
 from anygpu.fleet.faults import AnswerLost, HomeLost, NoRoom
 from anygpu.fleet.travel import Ask, Bytes, Part, Reply
 from anygpu.receipts import NetworkUse
@@ -32,7 +33,7 @@ PONG_SECONDS, MOST_MISSED = 1.0, 5
 #: How often one question is asked, at most.
 MOST_ASKS = 20
 #: Without questions, the home hears from here so often: it does not stay for ever when nobody is left.
-IDLE_SECONDS = 5.0
+IDLE_SECONDS = 2.0
 
 
 class Home(Protocol):
@@ -48,6 +49,8 @@ class Home(Protocol):
 
     def kill(self) -> None: ...
 
+    def leave(self) -> None: ...
+
 
 class Relay:
     """The questions to one home, one after the other, on the thread that calls `serve`."""
@@ -60,6 +63,12 @@ class Relay:
         self._dropped: list[int] = []
         #: Set by another thread: nobody waits for an answer any more.
         self.killed = False
+        #: Set by another thread: why the home is known to be lost.
+        self.lost: str | None = None
+        #: What the home has executed for this relay, as far as it has answered.
+        self.executions = Executions()
+        #: How many pongs of the open question have been waited for in vain since the last one came.
+        self._missed = 0
 
     def serve(self) -> str:
         """Until the worker lets go, or the home is lost: why it ended."""
@@ -68,21 +77,29 @@ class Relay:
                 envelope = self._next()
                 if envelope is None:
                     continue
-                outcome, why = self._answered(envelope)
+                outcome = self._answered(envelope)
                 self._link.send(task_messages.encode(Answer(envelope.number, outcome)))
-                if why is not None:
-                    return why
                 if isinstance(envelope.task, task_messages.Close):
-                    return "it was closed"
+                    return CLOSED
         except LinkClosed:
-            return "it was closed"
+            return self.lost or CLOSED
         except (HomeLost, AnswerLost) as error:
+            # No answer: the link is closed, and whoever waits there, or comes later, is told the reason.
             return str(error)
 
     def kill(self) -> None:
         """From another thread: end the home, and whatever is open there."""
         self.killed = True
         self._home.kill()
+
+    def lose(self, why: str) -> None:
+        """From another thread: the home is lost, and the worker hears of it at once, whatever waits here for Ray."""
+        self.lost = why
+        self._link.shut_down()
+
+    def leave(self) -> None:
+        """From another thread: let the home end itself, which works without a head."""
+        self._home.leave()
 
     def close(self) -> None:
         """End the home, and let go of the worker."""
@@ -119,20 +136,20 @@ class Relay:
             dropped, self._dropped = tuple(self._dropped), []
             self._home.ask(travel.encode(Ask(Envelope(0, None, dropped), (), 1)), (), 1)
 
-    def _answered(self, envelope: Envelope) -> tuple[TaskOutcome, str | None]:
-        """The outcome, and why this was the last one if it was."""
+    def _answered(self, envelope: Envelope) -> TaskOutcome:
+        """The outcome. Raises `HomeLost`, or `AnswerLost` when asking again has not helped."""
         task = envelope.task
         assert task is not None, "what has no task needs no answer"
         try:
             if isinstance(task, task_messages.OpenSide):
                 raise InvalidOption("there is one way to another machine.")
-            return self._asked(envelope.number, task), None
+            return self._asked(envelope.number, task)
         except NoRoom:
-            return written(OutOfMemory(f"Ray's object store on the way to {self._device}")), None
-        except (HomeLost, AnswerLost) as error:
-            return written(DeviceLost(self._device, detail=str(error))), str(error)
+            return written(OutOfMemory(f"Ray's object store on the way to {self._device}"))
+        except (HomeLost, AnswerLost):
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
-            return written(error), None
+            return written(error)
 
     def _asked(self, number: int, task: ChildTask) -> TaskOutcome:
         arrays: list[Bytes] = []
@@ -157,6 +174,7 @@ class Relay:
     ) -> tuple[Reply, list[Part], NetworkUse]:
         """Ask until there is an answer."""
         sent = received = asks = 0
+        self._missed = 0
         while True:
             header = travel.encode(Ask(envelope, sizes, returns))
             sent += len(header) + sum(sizes)
@@ -164,12 +182,13 @@ class Relay:
             try:
                 found = self._awaited(self._home.ask(header, parts, returns), envelope.number)
             except AnswerLost:
-                if asks >= MOST_ASKS or self.killed:
+                if asks >= MOST_ASKS or self.killed or self.lost:
                     raise
                 continue
             reply = travel.decode_reply(bytes(found[0]))
             received += sum(len(each) for each in found)
             if reply.parts < returns:
+                self.executions = Executions(self.executions.answered + 1, reply.executed, reply.twice)
                 return reply, found[1 : 1 + reply.parts], NetworkUse(sent, received, asks)
             # There is more than there was room for: the answer is kept there.
             returns, parts, sizes = reply.parts + 1, (), ()
@@ -177,7 +196,6 @@ class Relay:
     def _awaited(self, answer: list[Any], number: int) -> list[Part]:
         """The objects of an answer. Raises `AnswerLost` when it has to be asked again, and `HomeLost`."""
         ping: Any = None
-        missed = 0
         #: How many pongs in a row say that the home is not busy with the question.
         idle = 0
         while True:
@@ -185,22 +203,22 @@ class Relay:
                 return self._home.get(answer, PING_SECONDS if ping is None else PONG_SECONDS)
             except TimeoutError:
                 pass
-            if self.killed:
-                raise HomeLost("it was killed")
+            if self.killed or self.lost:
+                raise HomeLost(self.lost or KILLED)
             if ping is None:
-                ping, missed = self._home.ping(), 0
+                ping = self._home.ping()
                 continue
             try:
                 pulse = travel.decode_pulse(self._home.pong(ping, 0.0))
             except TimeoutError:
-                missed += 1
-                if missed >= MOST_MISSED:
+                self._missed += 1
+                if self._missed >= MOST_MISSED:
                     raise _silent() from None
                 continue
             except AnswerLost:
                 ping = None
                 continue
-            ping = None
+            ping, self._missed = None, 0
             idle = 0 if pulse.running == number else idle + 1
             if idle >= 2:
                 raise AnswerLost("the home is not busy with it, and no answer has come")

@@ -48,6 +48,9 @@ class Reply(WireRecord, frozen=True):
     arrays: tuple[tuple[int, int], ...]
     #: How many objects come after the header; if more than the question allowed, none does, and it is asked again.
     parts: int
+    #: How many questions the home had executed when it answered this one, and how many of them not for the first time.
+    executed: int = 0
+    twice: int = 0
 
 
 class Pulse(WireRecord, frozen=True):

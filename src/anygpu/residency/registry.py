@@ -248,6 +248,10 @@ class DeviceRegistry:
         """Whether a worker of the device is open, in a thread or in a child."""
         return bool(self._open_workers(device_id))
 
+    def is_opening(self, device_id: str) -> bool:
+        """Whether the device is being opened, which takes so long that whoever waits for it should look elsewhere."""
+        return False
+
     def _open(self, device: Device, where: Isolation) -> Worker:
         key = (device.id, where)
         with self._lock:

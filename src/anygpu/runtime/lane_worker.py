@@ -105,6 +105,8 @@ class LaneWorker:
             for job in jobs:
                 self._plan(job)
             del job
+        elif self._planner.places.is_opening(lane.name):
+            self._wait_for_opening(lane, jobs)
         elif lane.name == "numpy" or len(jobs) == 1:
             # Some of them return to the queue if one of them waits for other tasks.
             for job in jobs:
@@ -115,6 +117,16 @@ class LaneWorker:
             del job
         else:
             self._run_batches(lane, jobs)
+
+    def _wait_for_opening(self, lane: Lane, jobs: Sequence[Job]) -> None:
+        """Wait without the tasks: another lane may take them meanwhile."""
+        with self._host.lock:
+            for job in jobs:
+                self._routing.forget(job.call.site)
+                self._host.put_back(job)
+        # If it cannot be opened, whoever tries it next is told.
+        with contextlib.suppress(AnyGPUError):
+            self._planner.places.worker(lane.name)
 
     def give_up(self, jobs: Sequence[Job], error: BaseException) -> None:
         """Fail the jobs after an unexpected error. Raises nothing: the lane has to go on."""
