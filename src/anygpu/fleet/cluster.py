@@ -16,18 +16,22 @@ from typing import IO, TypeVar
 
 from anygpu.errors import ClusterUnavailable, DeviceError, DeviceUnavailable, text_of
 from anygpu.fleet.driver_messages import (
+    Bundle,
     Connect,
     Connected,
     DriverAnswer,
+    DriverEvent,
     DriverRequest,
     HomeEnded,
     HomeOpened,
     KillHome,
+    MachinesRefused,
     Node,
     NodeProbed,
-    NodesChanged,
     OpenHome,
     ProbeNode,
+    Refusal,
+    RequestMachines,
     WatchNodes,
     decode_answer,
     decode_event,
@@ -88,6 +92,7 @@ class Cluster:
         self._end: str | None = None
         self.when_nodes_change: Callable[[tuple[Node, ...]], None] = lambda nodes: None
         self.when_lost: Callable[[str], None] = lambda why: None
+        self.when_refused: Callable[[int, Refusal | None], None] = lambda count, refusal: None
         try:
             connected = self._connected(address)
         except BaseException:
@@ -150,6 +155,11 @@ class Cluster:
         with contextlib.suppress(LinkClosed):
             self._send(KillHome(home))
 
+    def request(self, bundles: tuple[Bundle, ...]) -> None:
+        """Ask the cluster's autoscaler for machines. Does not wait for them; `when_refused` tells of problems."""
+        with contextlib.suppress(LinkClosed):
+            self._send(RequestMachines(bundles))
+
     def why_ended(self, home: int) -> str:
         """Why a home is gone, which its link has told already."""
         until = time.monotonic() + _REASON_SECONDS
@@ -203,11 +213,13 @@ class Cluster:
 
     # -- on the thread that listens
 
-    def _heard(self, event: HomeEnded | NodesChanged) -> None:
+    def _heard(self, event: DriverEvent) -> None:
         if isinstance(event, HomeEnded):
             with self._news:
                 self._ended_homes[event.home] = event.why
                 self._news.notify_all()
+        elif isinstance(event, MachinesRefused):
+            self.when_refused(event.count, event.refusal)
         else:
             self.nodes = {node.id: node for node in event.nodes}
             self.when_nodes_change(event.nodes)
