@@ -85,8 +85,9 @@ class RayCluster:
         """A name of its own, which stays the same as long as it lives."""
         identity, base = node["NodeID"], _base_name(node)
         if identity not in self._names:
-            taken = base in self._names.values()
-            self._names[identity] = f"{base}-{identity[:6]}" if taken else base
+            # The last digits: Ray's fake autoscaler counts its machines there, and elsewhere all of them are random.
+            names = (base, f"{base}-{identity[-6:]}", f"{base}-{identity}")
+            self._names[identity] = next(name for name in names if name not in self._names.values())
         return self._names[identity]
 
     def probe(self, node: str, seconds: float) -> NodeProbed:

@@ -178,13 +178,11 @@ def explain(shortage: Shortage, nodes: Sequence[Node]) -> str | None:
                 "or with KubeRay's autoscalerOptions.version: v2."
             )
         case "alone":
-            return f"{what}: the cluster has no autoscaler, and {_lacking(bundle, nodes)} of its machines. Add some by hand."
+            return f"{what}: the cluster has no autoscaler, and {_lacking(bundle, nodes)} of its machines."
         case "infeasible" if there:
             return f"{what}: the cluster may have no more than {there}. Raise the maximum of its machines."
         case "infeasible":
-            return (
-                f"{what}: the autoscaler may start no machine like that, and {_lacking(bundle, nodes)} of those here."
-            )
+            return f"{what}: the autoscaler has no machine like that, and {_lacking(bundle, nodes)} of those here."
     if seconds < PATIENCE:
         return None
     return f"{what}: asked for {seconds:.0f} s ago, and {there} came. `ray status` at the head says what it waits for."
