@@ -101,16 +101,21 @@ def inside() -> None:
     start_head()
     # On other machines the work here would not keep them from starting.
     os.nice(5)
+    say(name="head")
     scaling = Scaling(most=MOST, gpu=1, labels={LABEL: VALUE}, target=2.0, idle=4.0)
     with ag.fleet.connect(ADDRESS, devices="opencl", scaling=scaling, insecure=True, batching=False) as fleet:
         x = np.ones(1 << 20, np.float32)
         each = min(fleet.run(work, x, on="opencl", check="off").receipt.phases.total for _ in range(5))
+        say(name="connected", each=each)
         begin = time.monotonic()
         stream = Stream(fleet, ENOUGH, x.size)
         until(fleet, lambda: fleet.health().asked > 0)
         decided = time.monotonic() - begin
+        say(name="asked", seconds=decided)
+        until(fleet, lambda: len(fleet.nodes()) == MOST + 1)
+        say(name="started", seconds=time.monotonic() - begin)
         until(fleet, lambda: len(machines(fleet)) == MOST)
-        say(name="up", seconds=time.monotonic() - begin, decided=decided, each=each)
+        say(name="up", seconds=time.monotonic() - begin)
         # All of them work for a while.
         until(fleet, lambda: sum(lane.done > 3 and "@" in lane.device for lane in fleet.health().lanes) == MOST)
         say(name="busy", lanes=[[lane.device, lane.done] for lane in fleet.health().lanes])
@@ -119,14 +124,13 @@ def inside() -> None:
         until(fleet, lambda: fleet.waiting <= 1)
         say(name="down", seconds=until(fleet, lambda: len(fleet.nodes()) == 1), machines=len(machines(fleet)))
         say(name="tasks", **stream.end())
-        asked = fleet.health().asked
-        say(name="asked", units=asked)
 
 
 def figures() -> list[Figure]:
-    facts = {each.pop("name"): each for each in run_in_namespaces("benchmarks.fleet_scaling", "inside", timeout=400)}
-    for name, each in facts.items():
-        tell(f"{name}: {each}")
+    facts: dict[str, dict[str, Any]] = {}
+    for each in run_in_namespaces("benchmarks.fleet_scaling", "inside", timeout=400):
+        tell(str(each))
+        facts[each.pop("name")] = each
     tasks = facts["tasks"]
     return [
         Figure(name=f"{MOST} machines after demand", value=facts["up"]["seconds"], unit="s", bound=20.0),

@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,24 +28,35 @@ IDLE_SECONDS = 3.0
 MOST, LABEL, VALUE = 3, "card", "a100"
 
 
-def run_in_namespaces(module: str, *arguments: str, timeout: float) -> list[dict[str, Any]]:
-    """Run a module of ours with a cluster of its own. What it prints as JSON, line by line."""
+def run_in_namespaces(module: str, *arguments: str, timeout: float) -> Iterator[dict[str, Any]]:
+    """Run a module of ours with a cluster of its own: what it says, as it says it."""
+    command = ["unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "--kill-child", sys.executable, "-m"]
     with tempfile.TemporaryDirectory(prefix="ag-scale-", dir="/tmp") as folder:
-        command = ["unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "--kill-child"]
-        done = subprocess.run(
-            [*command, sys.executable, "-m", module, *arguments],
-            env=_environment(Path(folder)),
-            cwd=_ROOT,
-            stdout=subprocess.PIPE,
-            stderr=(errors := (Path(folder) / "stderr").open("w+")),
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        if done.returncode:
-            errors.seek(0)
-            raise RuntimeError(f"{module} ended with {done.returncode}:\n{errors.read()[-4000:]}")
-        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        words = Path(folder) / "stderr"
+        with words.open("w") as errors:
+            process = subprocess.Popen(
+                [*command, module, *arguments],
+                env=_environment(Path(folder)),
+                cwd=_ROOT,
+                # Never written to: it closes when this process ends, however it does.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        end = threading.Timer(timeout, process.kill)
+        end.start()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("{"):
+                    yield json.loads(line)
+            if process.wait():
+                raise RuntimeError(f"{module} ended with {process.returncode}:\n{words.read_text()[-4000:]}")
+        finally:
+            end.cancel()
+            process.kill()
+            process.wait()
 
 
 def say(**facts: Any) -> None:
@@ -54,6 +67,7 @@ def say(**facts: Any) -> None:
 
 def start_head() -> str:
     """Inside: start the head with its autoscaler. It ends with the namespace."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = Path(os.environ["RAY_TMPDIR"])
     config = folder / "autoscaler.json"
     config.write_text(json.dumps(_config()))
@@ -68,10 +82,16 @@ def start_head() -> str:
                 "--node-ip-address=127.0.0.1",
             ],
             check=True,
+            stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=words,
         )
     return ADDRESS
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)
+    os._exit(1)
 
 
 def can_be_started() -> bool:
