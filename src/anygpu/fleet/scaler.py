@@ -204,8 +204,10 @@ class Scaler:
 
 def _may_leave(job: Job) -> bool:
     """Whether another machine could run it."""
-    wanted = job.call.site.options
-    return job.forced is None and wanted.engine is None and may_run_elsewhere(wanted.preference.on)
+    site = job.call.site
+    if job.forced is not None or site.options.engine is not None or site.fallback_reason is not None:
+        return False
+    return may_run_elsewhere(site.options.preference.on)
 
 
 def _together(by_hand: tuple[Bundle, ...], unit: Bundle | None, units: int) -> tuple[Bundle, ...]:
