@@ -6,5 +6,6 @@ loaded in a child process, the driver, and never in the user's own.
 
 from anygpu.fleet.connecting import connect
 from anygpu.fleet.fleet import Fleet
+from anygpu.fleet.scaling import Scaling
 
-__all__ = ["Fleet", "connect"]
+__all__ = ["Fleet", "Scaling", "connect"]

@@ -18,20 +18,24 @@ from anygpu.errors import ClusterUnavailable, DeviceError, DeviceUnavailable, te
 from anygpu.fleet.driver_messages import (
     CLOSED,
     KILLED,
+    Bundle,
     Connect,
     Connected,
     CountExecutions,
     DriverAnswer,
+    DriverEvent,
     DriverRequest,
     Executions,
     HomeEnded,
     HomeOpened,
     KillHome,
+    MachinesRefused,
     Node,
     NodeProbed,
-    NodesChanged,
     OpenHome,
     ProbeNode,
+    Refusal,
+    RequestMachines,
     WatchNodes,
     decode_answer,
     decode_event,
@@ -96,6 +100,7 @@ class Cluster:
         #: Told the device.
         self.when_home_ends: Callable[[str], None] = lambda device: None
         self.when_lost: Callable[[str], None] = lambda why: None
+        self.when_refused: Callable[[int, Refusal | None], None] = lambda count, refusal: None
         try:
             connected = self._connected(address)
         except BaseException:
@@ -169,6 +174,11 @@ class Cluster:
         with contextlib.suppress(LinkClosed):
             self._send(KillHome(home))
 
+    def request(self, bundles: tuple[Bundle, ...]) -> None:
+        """Ask the cluster's autoscaler for machines. Does not wait for them; `when_refused` tells of problems."""
+        with contextlib.suppress(LinkClosed):
+            self._send(RequestMachines(bundles))
+
     def why_ended(self, home: int) -> str:
         """Why a home is gone, which its link has told already."""
         until = time.monotonic() + _REASON_SECONDS
@@ -222,7 +232,7 @@ class Cluster:
 
     # -- on the thread that listens
 
-    def _heard(self, event: HomeEnded | NodesChanged) -> None:
+    def _heard(self, event: DriverEvent) -> None:
         if isinstance(event, HomeEnded):
             with self._news:
                 self._ended_homes[event.home] = event.why
@@ -230,6 +240,8 @@ class Cluster:
             device = self._devices.pop(event.home, None)
             if device is not None and event.why not in (CLOSED, KILLED):
                 self.when_home_ends(device)
+        elif isinstance(event, MachinesRefused):
+            self.when_refused(event.count, event.refusal)
         else:
             self.nodes = {node.id: node for node in event.nodes}
             self.when_nodes_change(event.nodes)

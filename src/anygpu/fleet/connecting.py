@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from anygpu.errors import InvalidOption, MissingExtra
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.fleet import Fleet
+from anygpu.fleet.scaling import Scaling
 from anygpu.fleet.security import check_access
 from anygpu.tasks.tenants import Tenant
 
@@ -20,6 +21,7 @@ def connect(
     *,
     devices: str | Sequence[str] = "all",
     tenants: Iterable[Tenant] = (),
+    scaling: Scaling | None = None,
     insecure: bool = False,
     local: bool = True,
     queue: int = 1000,
@@ -31,7 +33,8 @@ def connect(
 
     `address` is "auto" for the cluster that this machine is a node of, or the head's host and port. `devices` are the
     names of what is wanted of other machines, as in `on=`; with `local=False` nothing but NumPy runs on this one. A
-    cluster that lets everybody in is refused unless `insecure=True`. The other options are those of `Runtime`.
+    cluster that lets everybody in is refused unless `insecure=True`. With `scaling` the cluster's autoscaler is asked
+    for machines while much waits. The other options are those of `Runtime`.
 
     Raises `MissingExtra` without Ray, `ClusterUnavailable` when there is no such cluster, and `InsecureCluster`.
     """
@@ -54,6 +57,7 @@ def connect(
             queue=queue,
             deadline=deadline,
             tenants=tenants,
+            scaling=scaling,
             batching=batching,
             max_latency=max_latency,
         )

@@ -5,7 +5,9 @@ When a cluster's head is gone, Ray ends the process that is connected to it. Tha
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import sys
 import threading
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from anygpu.errors import AnyGPUError, ClusterUnavailable, DeviceUnavailable, text_of
 from anygpu.fleet.driver_messages import (
+    Bundle,
     Connect,
     Connected,
     CountExecutions,
@@ -24,10 +27,13 @@ from anygpu.fleet.driver_messages import (
     HomeEnded,
     HomeOpened,
     KillHome,
+    MachinesRefused,
     Node,
     NodesChanged,
     OpenHome,
     ProbeNode,
+    Refusal,
+    RequestMachines,
     WatchNodes,
     decode_request,
     encode,
@@ -48,23 +54,38 @@ _PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 _HEAD = "head"
 #: What the last messages to homes may take.
 _LEAVE_SECONDS = 0.3
+#: How often the autoscaler is asked what it thinks of a request.
+_REFUSAL_SECONDS = 2.0
+#: How long a driver that is about to end tries to withdraw its request.
+_WITHDRAW_SECONDS = 1
 
 
 def main() -> None:
     """Run until the user's process ends, or lets go."""
-    end_with_parent()
+    end_with_parent(watch=False)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     link = taken_up(sys.argv[1])
     try:
         request = decode_request(link.receive())
         assert isinstance(request, Connect), "the first message says where to connect to"
         cluster = _connected(link, request.address)
         if cluster is not None:
-            Driver(link, cluster).serve()
-            cluster.close()
+            driver = Driver(link, cluster)
+            try:
+                driver.serve()
+            finally:
+                driver.withdraw()
     except LinkClosed:
         pass
     sys.stderr.flush()
     os._exit(0)
+
+
+def _end_with_parent() -> None:
+    """Where no signal does so: on other systems, and when there is something to withdraw first."""
+    os.read(0, 1)
+    time.sleep(_WITHDRAW_SECONDS)
+    os._exit(1)
 
 
 def _connected(link: Link, address: str) -> RayCluster | None:
@@ -103,11 +124,17 @@ class Driver:
         self._comparing = threading.Lock()
         self._lines = Lifelines(self._line_changed)
         self._lines.watch(_HEAD, *cluster.head)
+        self._wanted: tuple[Bundle, ...] = ()
+        self._asked = threading.Event()
+        self._asks_for_machines = False
 
     def serve(self) -> None:
         """Until the link closes."""
         while True:
             request = decode_request(self._link.receive())
+            if isinstance(request, RequestMachines):
+                self._request(request.bundles)
+                continue
             answers: Link | None = None
             if isinstance(request, ProbeNode | OpenHome | CountExecutions):
                 answers = Link(socket.socket(fileno=self._link.next_descriptor()), takes_descriptors=True)
@@ -228,6 +255,49 @@ class Driver:
         sys.stderr.write(f"the head's server (GCS) is gone: {why}\n")
         sys.stderr.flush()
         os._exit(1)
+
+    # -- machines
+
+    def _request(self, bundles: tuple[Bundle, ...]) -> None:
+        """On the main thread. The last request counts, and one thread passes it on, so that none is overtaken."""
+        self._wanted = bundles
+        self._asked.set()
+        if not self._asks_for_machines:
+            self._asks_for_machines = True
+            # A request outlives the process that made it, and the machines cost money: from now on this process does
+            # not end in the moment in which the user's does, but withdraws first.
+            signal.signal(signal.SIGIO, signal.SIG_IGN)
+            threading.Thread(target=self._ask_for_machines, daemon=True).start()
+
+    def _ask_for_machines(self) -> None:
+        bundles: tuple[Bundle, ...] = ()
+        known: Refusal | None = None
+        while True:
+            is_new = self._asked.wait(_REFUSAL_SECONDS if bundles else None)
+            try:
+                if is_new:
+                    self._asked.clear()
+                    bundles, known = self._wanted, None
+                    self._cluster.request(bundles)
+                elif (refusal := self._cluster.refusal(bundles)) != known:
+                    known = refusal
+                    self._tell(MachinesRefused(len(bundles), refusal))
+            except LinkClosed:
+                return
+            except Exception as error:  # noqa: BLE001 - the head may be away for a moment
+                sys.stderr.write(f"the autoscaler could not be asked: {text_of(error)}\n")
+                if is_new:
+                    time.sleep(_REFUSAL_SECONDS)
+                    self._asked.set()
+
+    def withdraw(self) -> None:
+        """Nobody needs what was asked for. The process ends in any case."""
+        if self._asks_for_machines:
+            # The kernel ends it, whatever Ray does meanwhile.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(_WITHDRAW_SECONDS)
+            with contextlib.suppress(Exception):
+                self._cluster.request(())
 
     def _tell(self, event: DriverEvent) -> None:
         with self._telling:

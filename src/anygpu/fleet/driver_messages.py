@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from anygpu.hardware.device import Device, Unavailable
@@ -20,6 +22,18 @@ class Node(msgspec.Struct, frozen=True):
     #: What Ray may give away there: "CPU", "GPU", "memory", …
     resources: dict[str, float]
     labels: dict[str, str]
+
+
+class Bundle(msgspec.Struct, frozen=True):
+    """What one machine must have to be of use, in Ray's words."""
+
+    resources: dict[str, float]
+    #: Label selectors.
+    labels: dict[str, str] = {}
+
+
+#: infeasible: no machine that could be started has it. alone: nobody starts machines. labels: they are ignored.
+Refusal = Literal["infeasible", "alone", "labels"]
 
 
 # -- to the driver
@@ -68,7 +82,13 @@ class WatchNodes(WireRecord, frozen=True, tag="watch"):
     every: float
 
 
-DriverRequest = Connect | ProbeNode | OpenHome | CountExecutions | KillHome | WatchNodes
+class RequestMachines(WireRecord, frozen=True, tag="machines"):
+    """Let there be machines for all of these, until something else is asked for; nothing withdraws it."""
+
+    bundles: tuple[Bundle, ...]
+
+
+DriverRequest = Connect | ProbeNode | OpenHome | CountExecutions | KillHome | WatchNodes | RequestMachines
 
 
 # -- from the driver
@@ -127,8 +147,15 @@ class NodesChanged(WireRecord, frozen=True, tag="nodes"):
     nodes: tuple[Node, ...]
 
 
+class MachinesRefused(WireRecord, frozen=True, tag="refused"):
+    """What became of the request for so many machines; `None` if nothing speaks against it."""
+
+    count: int
+    refusal: Refusal | None
+
+
 DriverAnswer = Connected | NodeProbed | HomeOpened | Executions | TaskFailed
-DriverEvent = HomeEnded | NodesChanged
+DriverEvent = HomeEnded | NodesChanged | MachinesRefused
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS = msgspec.msgpack.Decoder(DriverRequest)

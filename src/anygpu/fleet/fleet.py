@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack
 
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.driver_messages import Node
 from anygpu.fleet.machines import Machines
 from anygpu.fleet.registry import FleetRegistry
+from anygpu.fleet.scaler import FleetHealth, Scaler
+from anygpu.fleet.scaling import Scaling, bundle_of
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.offload import unwrapped
 from anygpu.placement.options import CallOptions
@@ -36,6 +38,7 @@ class Fleet(Runtime):
         queue: int = 1000,
         deadline: float | None = 300.0,
         tenants: Iterable[Tenant] = (),
+        scaling: Scaling | None = None,
         batching: bool = True,
         max_latency: float = 0.25,
         ageing: float = 0.5,
@@ -61,6 +64,7 @@ class Fleet(Runtime):
         cluster.begin_watching()
         self._machines.probe_all()
         known.join(self._places)
+        self._scaler = Scaler(cluster, self._machines, self._places, self._scheduler, scaling)
 
     def devices(self) -> list[Device]:
         """Every device that a call may run on now, those of this machine first."""
@@ -79,8 +83,25 @@ class Fleet(Runtime):
         function, arguments, keywords = unwrapped(function, arguments)
         return self._calls(function, given).explain(*arguments, **keywords)
 
+    def scale(
+        self, *, gpu: int = 0, cpu: int = 0, labels: Mapping[str, str] | None = None, timeout: float = 0.0
+    ) -> bool:
+        """Let the cluster have at least so many GPUs or CPUs, on machines with these labels; none ends that.
+
+        Waits so many seconds until they are there and their devices are known. Returns whether they are; if they
+        are not, `health().missing` may say why.
+        """
+        each = labels or {}
+        bundles = (bundle_of(1, 0, each),) * gpu + (bundle_of(0, 1, each),) * cpu
+        return self._scaler.scale(bundles, timeout)
+
+    def health(self) -> FleetHealth:
+        """As `Runtime.health`, with the machines that were asked for."""
+        return self._scaler.health(super().health())
+
     def close(self, timeout: float | None = 10.0) -> None:
         """As `Runtime.close`, and then let go of the cluster."""
+        self._scaler.close()
         try:
             super().close(timeout)
         finally:

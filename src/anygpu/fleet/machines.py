@@ -55,9 +55,12 @@ class Machines:
 
     def probe_all(self) -> None:
         """Look at every machine: several at once, but those of one host one after the other."""
+        self._probe_hosts([node for node in self._cluster.nodes.values() if node.id != self._own])
+
+    def _probe_hosts(self, nodes: list[Node]) -> None:
         hosts: dict[str, list[Node]] = {}
-        for node in self._cluster.nodes.values():
-            if node.id != self._own and self._may_have_wanted(node):
+        for node in nodes:
+            if self._may_have_wanted(node):
                 hosts.setdefault(node.address, []).append(node)
         threads = [threading.Thread(target=self._probe, args=(nodes,), daemon=True) for nodes in hosts.values()]
         for thread in threads:
@@ -86,8 +89,13 @@ class Machines:
             threading.Thread(target=self._arrived, args=(new,), name="anygpu-fleet-probe", daemon=True).start()
 
     def _arrived(self, new: list[Node]) -> None:
-        self._probe(new)
+        self._probe_hosts(new)
         self.when_changed()
+
+    def is_known(self, node: str) -> bool:
+        """Whether that machine was looked at."""
+        with self._lock:
+            return node == self._own or (node in self._unavailable and node not in self._probing)
 
     def lost(self, why: str) -> None:
         """The whole cluster is gone."""

@@ -6,6 +6,7 @@ A call never waits for Ray without a limit, and whatever Ray raises becomes one 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import platform
@@ -21,10 +22,14 @@ os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
 
 import ray
 from ray import exceptions
+from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
+from ray.autoscaler.sdk import request_resources
+from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+from ray.experimental.internal_kv import _internal_kv_get
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from anygpu.fleet import travel
-from anygpu.fleet.driver_messages import Node, NodeProbed
+from anygpu.fleet.driver_messages import Bundle, Node, NodeProbed, Refusal
 from anygpu.fleet.faults import AnswerLost, HomeLost, HomeRefused, NoRoom
 from anygpu.fleet.home import Home
 from anygpu.fleet.prober import Prober, decode
@@ -63,7 +68,9 @@ class RayCluster:
         self.versions = {"ray": str(ray.__version__), "python": platform.python_version()}
 
     def nodes(self) -> tuple[Node, ...]:
-        """The machines that are alive, each with a name of its own."""
+        """The machines that are alive and stay, each with a name of its own."""
+        # A machine that is being drained finishes what it has, and gets nothing new.
+        leaving = ray._private.state.state.get_draining_nodes()
         return tuple(
             Node(
                 id=each["NodeID"],
@@ -73,7 +80,7 @@ class RayCluster:
                 labels={str(name): str(value) for name, value in (each.get("Labels") or {}).items()},
             )
             for each in ray.nodes()
-            if each["Alive"]
+            if each["Alive"] and each["NodeID"] not in leaving
         )
 
     def server_of(self, node: str) -> tuple[str, int] | None:
@@ -85,8 +92,9 @@ class RayCluster:
         """A name of its own, which stays the same as long as it lives."""
         identity, base = node["NodeID"], _base_name(node)
         if identity not in self._names:
-            taken = base in self._names.values()
-            self._names[identity] = f"{base}-{identity[:6]}" if taken else base
+            # The last digits: Ray's fake autoscaler counts its machines there, and elsewhere all of them are random.
+            names = (base, f"{base}-{identity[-6:]}", f"{base}-{identity}")
+            self._names[identity] = next(name for name in names if name not in self._names.values())
         return self._names[identity]
 
     def probe(self, node: str, seconds: float) -> NodeProbed:
@@ -129,6 +137,30 @@ class RayCluster:
             home.kill()
             raise HomeRefused(str(error)) from None
         return home
+
+    def request(self, bundles: Sequence[Bundle]) -> None:
+        """Let the autoscaler start machines for all of these; nothing withdraws what was asked for."""
+        request_resources(
+            bundles=[bundle.resources for bundle in bundles],
+            bundle_label_selectors=[bundle.labels for bundle in bundles] or None,
+        )
+
+    def refusal(self, bundles: Sequence[Bundle]) -> Refusal | None:
+        """Why machines for the last request will not come. Ray itself says nothing."""
+        client = ray._private.worker.global_worker.gcs_client
+        status = GetClusterStatusReply.FromString(client.get_cluster_status(timeout_s=_ANSWER_SECONDS))
+        state = status.autoscaling_state
+        for constraint in state.infeasible_cluster_resource_constraints:
+            # Not an earlier request's.
+            if sum(each.count for each in constraint.resource_requests) == len(bundles):
+                return "infeasible"
+        if not state.autoscaler_state_version:
+            report = _internal_kv_get(DEBUG_AUTOSCALING_STATUS)
+            if report is None or not json.loads(report).get("autoscaler_report"):
+                return "alone"
+            if any(bundle.labels for bundle in bundles):
+                return "labels"
+        return None
 
     def close(self) -> None:
         ray.shutdown()

@@ -256,6 +256,10 @@ class CallSite:
         """The seconds that `consider` takes the first time, about."""
         return min(len(self.program.nodes), MOST_GROUPED) * SECONDS_FOR_EACH
 
+    def forget_devices(self) -> None:
+        """Devices have come or gone: the next call considers them anew."""
+        self.evaluated = False
+
     def consider(self, planner: Planner, *, resident: dict[str, int] | None = None) -> None:
         """Every device that was allowed: what is predicted for it, or why it cannot be.
 

@@ -166,7 +166,7 @@ class Planner:
         with self.lock:
             self._machine = None
             for site in list(self._sites):
-                site.evaluated = False
+                site.forget_devices()
 
     def considered(self, site: CallSite) -> None:
         """A call site has looked at the devices that there are now."""

@@ -101,7 +101,7 @@ def health_of(
     mismatches: tuple[Mismatch, ...] = (),
 ) -> Health:
     """Called with the runtime's lock held. `used` are the device seconds of each tenant."""
-    each = tuple(_lane(lane, places, now) for lane in lanes if lane.name != PLANNING)
+    each = lanes_of(lanes, places, now)
     tenants = dict.fromkeys((*used, *(job.tenant for job in queue)))
     return Health(
         ok=closed is None and all(lane.condition != "late" for lane in each),
@@ -120,6 +120,11 @@ def health_of(
         losses=tuple(places.losses()),
         mismatches=mismatches,
     )
+
+
+def lanes_of(lanes: Iterable[Lane], places: DeviceRegistry, now: float) -> tuple[LaneHealth, ...]:
+    """The devices. Called with the runtime's lock held."""
+    return tuple(_lane(lane, places, now) for lane in lanes if lane.name != PLANNING)
 
 
 def _lane(lane: Lane, places: DeviceRegistry, now: float) -> LaneHealth:

@@ -18,7 +18,7 @@ from anygpu.placement.planner import Planner
 from anygpu.runtime.deadlines import Deadlines
 from anygpu.runtime.dispatch import Dispatcher
 from anygpu.runtime.future import Future
-from anygpu.runtime.health import Health, health_of
+from anygpu.runtime.health import Health, LaneHealth, health_of, lanes_of
 from anygpu.runtime.intake import Intake, Submission
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lane_index import LaneIndex
@@ -138,6 +138,12 @@ class Scheduler:
                 now=time.monotonic(),
                 mismatches=self._planner.mismatches(),
             )
+
+    def load(self, counts: Callable[[Job], bool]) -> tuple[float, tuple[LaneHealth, ...]]:
+        """The predicted seconds of those waiting tasks that count, and what runs where."""
+        with self.lock:
+            queued = sum(job.seconds for job in self._queue if counts(job))
+            return queued, lanes_of(self._lanes.values(), self._planner.places, time.monotonic())
 
     def drain(self, timeout: float | None = None) -> bool:
         """Take no more tasks, and wait for those that were submitted; whether all were done in time."""
