@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.serving.http import _refuse_new
 from benchmarks.serving_client import Connection, http_request, infer_request, output_of
 from tests.serving.conftest import Serve, X, double
 
@@ -114,3 +116,21 @@ def test_a_server_that_drains_is_not_ready_but_answers(serve: Serve) -> None:
     assert not server.finished, "one request was open, and got no answer"
     with pytest.raises(ConnectionRefusedError):
         Connection(server.port)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no filters on sockets")
+def test_nobody_connects_between_the_last_look_and_the_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as late:
+        address = listener.getsockname()
+        with socket.create_connection(address) as early:
+            _refuse_new(listener)
+            late.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                late.connect(address)
+            accepted, _ = listener.accept()
+            with accepted:
+                early.sendall(b"a request")
+                assert accepted.recv(9) == b"a request", "those before it are served"
+            listener.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                listener.accept()
