@@ -137,6 +137,16 @@ class Load:
         times = sorted([since, *(when for when, number in self.done if when > since and number % 2 == 0)])
         return max((TICKER.between(*pair) for pair in pairwise(times)), default=0.0)
 
+    def tell_gap(self, since: float) -> None:
+        """Say what the task has been through that ended the longest gap."""
+        done = sorted((when, number) for when, number in self.done if when > since and number % 2 == 0)
+        times = [since, *(when for when, _ in done)]
+        _, number = max(zip((TICKER.between(*pair) for pair in pairwise(times)), [n for _, n in done], strict=True))
+        receipt = self._futures[number].receipt
+        assert receipt is not None
+        tries = [(each.device, each.error, str(each.phases)) for each in receipt.attempts]
+        say(f"  the task after the gap: {tries}, {receipt.reason}")
+
     def slowest(self, since: float) -> float:
         """When the last task was completed that had come for the victim before the fault, or together with it."""
         third = len(self._given) // 3
@@ -220,6 +230,8 @@ def kill_actors(count: int, tasks: int, totals: Counter[str]) -> list[Figure]:
             load.settle(totals)
             gaps.append(load.gap(when))
             again.append(load.slowest(when))
+            if gaps[-1] > 1.0:
+                load.tell_gap(when)
             say(f"actor {number + 1} of {count}: gap {gaps[-1]:.2f} s, for the lost device {again[-1]:.2f} s")
         totals["losses told"] += len(fleet.health().losses)
         count_executions(fleet, totals)
