@@ -161,6 +161,14 @@ def home(fleet: Fleet, device: str) -> int:
     return worker.process_id_there
 
 
+def is_left(process: int) -> bool:
+    """Whether it runs. One that has ended and that nobody has waited for does not."""
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def await_(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> float:
     """Wait for it; when it was so."""
     begin = time.monotonic()
@@ -259,9 +267,9 @@ def kill_nodes(count: int, tasks: int, totals: Counter[str]) -> list[Figure]:
             load.settle(totals)
             gaps.append(load.gap(when))
             await_(lambda when=when: time.monotonic() > when + 1, "a second later")  # type: ignore[misc]
-            totals["homes left a second later"] += psutil.pid_exists(there)
+            totals["homes left a second later"] += is_left(there)
             totals["Ray's own processes left a second later"] += sum(
-                each.is_running() and each.pid != there for each in processes
+                is_left(each.pid) and each.pid != there for each in processes
             )
             say(f"node {number + 1} of {count}: gap {gaps[-1]:.2f} s")
         totals["losses told"] += len(fleet.health().losses)
@@ -328,7 +336,7 @@ def kill_heads(count: int, tasks: int, totals: Counter[str]) -> list[Figure]:
 
             def look(left: dict[str, int] = left, looked: threading.Event = looked) -> None:
                 for what, process in left.items():
-                    totals[f"{what} left a second later"] += psutil.pid_exists(process)
+                    totals[f"{what} left a second later"] += is_left(process)
                 looked.set()
 
             def hear(
