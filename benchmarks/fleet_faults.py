@@ -137,6 +137,16 @@ class Load:
         times = sorted([since, *(when for when, number in self.done if when > since and number % 2 == 0)])
         return max((TICKER.between(*pair) for pair in pairwise(times)), default=0.0)
 
+    def tell_gap(self, since: float) -> None:
+        """Say what the task has been through that ended the longest gap."""
+        done = sorted((when, number) for when, number in self.done if when > since and number % 2 == 0)
+        times = [since, *(when for when, _ in done)]
+        _, number = max(zip((TICKER.between(*pair) for pair in pairwise(times)), [n for _, n in done], strict=True))
+        receipt = self._futures[number].receipt
+        assert receipt is not None
+        tries = [(each.device, each.error, str(each.phases)) for each in receipt.attempts]
+        say(f"  the task after the gap: {tries}, {receipt.reason}")
+
     def slowest(self, since: float) -> float:
         """When the last task was completed that had come for the victim before the fault, or together with it."""
         third = len(self._given) // 3
@@ -149,6 +159,14 @@ def home(fleet: Fleet, device: str) -> int:
     worker = fleet._places.worker(device)
     assert isinstance(worker, ActorWorker)
     return worker.process_id_there
+
+
+def is_left(process: int) -> bool:
+    """Whether it runs. One that has ended and that nobody has waited for does not."""
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def await_(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> float:
@@ -220,6 +238,8 @@ def kill_actors(count: int, tasks: int, totals: Counter[str]) -> list[Figure]:
             load.settle(totals)
             gaps.append(load.gap(when))
             again.append(load.slowest(when))
+            if gaps[-1] > 1.0:
+                load.tell_gap(when)
             say(f"actor {number + 1} of {count}: gap {gaps[-1]:.2f} s, for the lost device {again[-1]:.2f} s")
         totals["losses told"] += len(fleet.health().losses)
         count_executions(fleet, totals)
@@ -247,9 +267,9 @@ def kill_nodes(count: int, tasks: int, totals: Counter[str]) -> list[Figure]:
             load.settle(totals)
             gaps.append(load.gap(when))
             await_(lambda when=when: time.monotonic() > when + 1, "a second later")  # type: ignore[misc]
-            totals["homes left a second later"] += psutil.pid_exists(there)
+            totals["homes left a second later"] += is_left(there)
             totals["Ray's own processes left a second later"] += sum(
-                each.is_running() and each.pid != there for each in processes
+                is_left(each.pid) and each.pid != there for each in processes
             )
             say(f"node {number + 1} of {count}: gap {gaps[-1]:.2f} s")
         totals["losses told"] += len(fleet.health().losses)
@@ -316,7 +336,7 @@ def kill_heads(count: int, tasks: int, totals: Counter[str]) -> list[Figure]:
 
             def look(left: dict[str, int] = left, looked: threading.Event = looked) -> None:
                 for what, process in left.items():
-                    totals[f"{what} left a second later"] += psutil.pid_exists(process)
+                    totals[f"{what} left a second later"] += is_left(process)
                 looked.set()
 
             def hear(
