@@ -205,7 +205,8 @@ class Scaler:
 def _may_leave(job: Job) -> bool:
     """Whether another machine could run it."""
     site = job.call.site
-    if job.forced is not None or site.options.engine is not None or site.fallback_reason is not None:
+    is_at_home = site.fallback_reason is not None and not site.misses_device
+    if job.forced is not None or site.options.engine is not None or is_at_home:
         return False
     return may_run_elsewhere(site.options.preference.on)
 

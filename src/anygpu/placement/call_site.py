@@ -130,6 +130,8 @@ class CallSite:
         self._may_warn: tuple[Program, bool] | None = None
         #: Why calls run on NumPy, when nothing that was asked for can run them and the caller allows that.
         self.fallback_reason: str | None = None
+        #: Whether that is because no such device is there.
+        self.misses_device = False
         #: Host operations that the user was warned of.
         self._warned: set[HostOperation] = set()
         #: For each device: what a piece needed by what was predicted.
@@ -223,6 +225,12 @@ class CallSite:
     def fall_back(self, reason: str) -> None:
         """Nothing that was asked for can run such calls: they run on NumPy."""
         self.fallback_reason = reason
+
+    def devices_changed(self) -> None:
+        """Devices have come or gone: they are looked at anew."""
+        self.evaluated = False
+        if self.misses_device:
+            self.fallback_reason, self.misses_device = None, False
 
     # -- the program
 
