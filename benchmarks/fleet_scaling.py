@@ -21,12 +21,14 @@ from anygpu.fleet import Fleet, Scaling
 from benchmarks.report import Figure, options_parser, publish
 from benchmarks.report import say as tell
 from tests.support.autoscaled_cluster import ADDRESS, LABEL, MOST, VALUE, run_in_namespaces, say, start_head
+from tests.support.ray_processes import RayProcesses
 
 Floats = npt.NDArray[np.float32]
 
 #: Far more than a machine takes to start here.
 PATIENCE = 120.0
 ENOUGH = 400
+TENANT_SECONDS = 10.0
 #: Between the tasks that come while machines leave.
 PAUSE = 0.3
 
@@ -126,6 +128,53 @@ def inside() -> None:
         say(name="tasks", **stream.end())
 
 
+def tenant_figures() -> list[Figure]:
+    """Two tenants with equal shares, of which one floods the queue; the other has a few tasks waiting at any time."""
+    with RayProcesses(environment={"ANYGPU_ENGINES": "numpy,opencl"}) as cluster:
+        cluster.add("node-1")
+        return _tenant_figures(cluster)
+
+
+def _tenant_figures(cluster: RayProcesses) -> list[Figure]:
+    with (
+        ag.fleet.connect(
+            cluster.address,
+            devices="opencl@node-1",
+            local=False,
+            insecure=True,
+            batching=False,
+            tenants=[ag.Tenant(name="quiet"), ag.Tenant(name="flood")],
+        ) as fleet,
+    ):
+        x = np.ones(1 << 16, np.float32)
+
+        def submit(tenant: str) -> ag.Future:
+            return fleet.submit(work, x, on="opencl:0@node-1", check="off", tenant=tenant)
+
+        def used() -> dict[str, float]:
+            return {each.tenant: each.seconds for each in fleet.health().tenants}
+
+        def waiting(tenant: str) -> int:
+            return next((each.waiting for each in fleet.health().tenants if each.tenant == tenant), 0)
+
+        for _ in range(20):
+            submit("quiet").result()
+        for _ in range(300):
+            submit("flood")
+        before, end = used(), time.monotonic() + TENANT_SECONDS
+        while time.monotonic() < end:
+            for tenant, most in (("quiet", 8), ("flood", 300)):
+                for _ in range(most - waiting(tenant)):
+                    submit(tenant)
+        after = used()
+    quiet, flood = (after[name] - before.get(name, 0.0) for name in ("quiet", "flood"))
+    share = 100 * quiet / (quiet + flood)
+    return [
+        Figure(name="the quiet tenant's share of device time", value=share, unit="%"),
+        Figure(name="its distance from 50 %", value=abs(share - 50), unit="%", bound=5.0),
+    ]
+
+
 def figures() -> list[Figure]:
     facts: dict[str, dict[str, Any]] = {}
     for each in run_in_namespaces("benchmarks.fleet_scaling", "inside", timeout=400):
@@ -144,8 +193,14 @@ def main() -> None:
     if sys.argv[1:2] == ["inside"]:
         inside()
         return
-    options = options_parser(__doc__).parse_args()
-    publish(figures(), options)
+    parser = options_parser(__doc__)
+    parser.add_argument("--what", choices=("machines", "tenants"), default="machines")
+    options = parser.parse_args()
+    if options.what == "tenants":
+        os.environ["ANYGPU_ENGINES"] = "numpy,opencl"
+        publish(tenant_figures(), options)
+    else:
+        publish(figures(), options)
 
 
 if __name__ == "__main__":
