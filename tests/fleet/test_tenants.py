@@ -60,8 +60,7 @@ def test_a_quota_holds(cluster: RayProcesses) -> None:
     with connected(cluster, tenants=[ag.Tenant(name="small", queued=3)]) as fleet:
         submit(fleet).result(120)
         with pytest.raises(ag.QuotaExceeded, match="small"):
-            for _ in range(50):
-                submit(fleet, tenant="small")
+            [submit(fleet, tenant="small") for _ in range(50)]
 
 
 def test_urgent_tasks_come_first_and_late_ones_are_given_up(cluster: RayProcesses) -> None:
