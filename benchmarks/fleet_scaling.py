@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import anygpu as ag
 from anygpu.fleet import Fleet, Scaling
@@ -22,8 +21,6 @@ from benchmarks.report import Figure, options_parser, publish
 from benchmarks.report import say as tell
 from tests.support.autoscaled_cluster import ADDRESS, LABEL, MOST, VALUE, run_in_namespaces, say, start_head
 from tests.support.ray_processes import RayProcesses
-
-Floats = npt.NDArray[np.float32]
 
 #: Far more than a machine takes to start here.
 PATIENCE = 120.0
@@ -33,7 +30,7 @@ TENANT_SECONDS = 10.0
 PAUSE = 0.3
 
 
-def work(x: Floats) -> Floats:
+def work(x: Any) -> Any:
     for _ in range(12):
         x = np.tanh(x) * 1.5 + 0.1
     return x

@@ -258,7 +258,7 @@ def _containers(value: Any) -> list[dict[str, Any]]:
         return [found for each in value for found in _containers(each)]
     if not isinstance(value, dict):
         return []
-    return value.get("containers", []) + [found for each in value.values() for found in _containers(each)]
+    return [*value.get("containers", []), *(found for each in value.values() for found in _containers(each))]
 
 
 #: Directives of systemd that our units use: a misspelt one is ignored by systemd with a warning that nobody reads.
