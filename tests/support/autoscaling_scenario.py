@@ -19,7 +19,9 @@ from tests.support.autoscaled_cluster import ADDRESS, LABEL, VALUE, say, start_h
 
 #: A busy machine takes its time; what it really takes is measured by `benchmarks.fleet_scaling`.
 PATIENCE = 150.0
-SIZE = 1 << 18
+SIZE = 1 << 19
+#: Some seconds of work.
+WAITING = 300
 
 
 def work(x: Any) -> Any:
@@ -44,11 +46,12 @@ def remote(fleet: Fleet) -> list[str]:
 def flooded(fleet: Fleet, condition: Callable[[], bool]) -> list[ag.Future]:
     """Tasks that wait until the condition holds."""
     futures: list[ag.Future] = []
+    given = [np.full(SIZE, number, np.float32) for number in range(5)]
 
     def holds() -> bool:
-        while fleet.waiting < 60:
-            given = np.full(SIZE, len(futures) % 5, np.float32)
-            futures.append(fleet.submit(work, given, on="opencl", fallback="allow", check="off"))
+        while fleet.waiting < WAITING:
+            which = given[len(futures) % 5]
+            futures.append(fleet.submit(work, which, on="opencl", fallback="allow", check="off"))
         return condition()
 
     until(fleet, holds)
@@ -117,7 +120,7 @@ time.sleep(600)
 def main() -> None:
     start_head()
     os.nice(5)  # what runs here must not keep the machines from starting
-    scaling = Scaling(most=1, labels={LABEL: VALUE}, target=1.0, idle=5.0)
+    scaling = Scaling(most=1, labels={LABEL: VALUE}, target=0.5, idle=5.0)
     with ag.fleet.connect(ADDRESS, devices="opencl", scaling=scaling, insecure=True, batching=False) as fleet:
         futures = flooded(fleet, lambda: bool(remote(fleet)))
         health = fleet.health()
