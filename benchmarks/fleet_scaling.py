@@ -14,24 +14,23 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import anygpu as ag
 from anygpu.fleet import Fleet, Scaling
 from benchmarks.report import Figure, options_parser, publish
 from benchmarks.report import say as tell
 from tests.support.autoscaled_cluster import ADDRESS, LABEL, MOST, VALUE, run_in_namespaces, say, start_head
-
-Floats = npt.NDArray[np.float32]
+from tests.support.ray_processes import RayProcesses
 
 #: Far more than a machine takes to start here.
 PATIENCE = 120.0
-ENOUGH = 400
+ENOUGH = 250
+TENANT_SECONDS = 10.0
 #: Between the tasks that come while machines leave.
 PAUSE = 0.3
 
 
-def work(x: Floats) -> Floats:
+def work(x: Any) -> Any:
     for _ in range(12):
         x = np.tanh(x) * 1.5 + 0.1
     return x
@@ -116,14 +115,64 @@ def inside() -> None:
         say(name="started", seconds=time.monotonic() - begin)
         until(fleet, lambda: len(machines(fleet)) == MOST)
         say(name="up", seconds=time.monotonic() - begin)
-        # All of them work for a while.
-        until(fleet, lambda: sum(lane.done > 3 and "@" in lane.device for lane in fleet.health().lanes) == MOST)
+        # Each of them has a home, which has to go before its machine can.
+        there = [device.id for device in fleet.devices() if device.node is not None]
+        for future in [fleet.submit(work, x, on=name, fallback="allow", check="off", priority=10) for name in there]:
+            future.result(PATIENCE)
         say(name="busy", lanes=[[lane.device, lane.done] for lane in fleet.health().lanes])
         # A little goes on, as it would: while machines leave, tasks come.
         stream.slow_down()
         until(fleet, lambda: fleet.waiting <= 1)
+        say(name="done")
         say(name="down", seconds=until(fleet, lambda: len(fleet.nodes()) == 1), machines=len(machines(fleet)))
         say(name="tasks", **stream.end())
+
+
+def tenant_figures() -> list[Figure]:
+    """Two tenants with equal shares, of which one floods the queue; the other has a few tasks waiting at any time."""
+    with RayProcesses(environment={"ANYGPU_ENGINES": "numpy,opencl"}) as cluster:
+        cluster.add("node-1")
+        return _tenant_figures(cluster)
+
+
+def _tenant_figures(cluster: RayProcesses) -> list[Figure]:
+    with (
+        ag.fleet.connect(
+            cluster.address,
+            devices="opencl@node-1",
+            local=False,
+            insecure=True,
+            batching=False,
+            tenants=[ag.Tenant(name="quiet"), ag.Tenant(name="flood")],
+        ) as fleet,
+    ):
+        x = np.ones(1 << 16, np.float32)
+
+        def submit(tenant: str) -> ag.Future:
+            return fleet.submit(work, x, on="opencl:0@node-1", check="off", tenant=tenant)
+
+        def used() -> dict[str, float]:
+            return {each.tenant: each.seconds for each in fleet.health().tenants}
+
+        def waiting(tenant: str) -> int:
+            return next((each.waiting for each in fleet.health().tenants if each.tenant == tenant), 0)
+
+        for _ in range(20):
+            submit("quiet").result()
+        for _ in range(300):
+            submit("flood")
+        before, end = used(), time.monotonic() + TENANT_SECONDS
+        while time.monotonic() < end:
+            for tenant, most in (("quiet", 8), ("flood", 300)):
+                for _ in range(most - waiting(tenant)):
+                    submit(tenant)
+        after = used()
+    quiet, flood = (after[name] - before.get(name, 0.0) for name in ("quiet", "flood"))
+    share = 100 * quiet / (quiet + flood)
+    return [
+        Figure(name="the quiet tenant's share of device time", value=share, unit="%"),
+        Figure(name="its distance from 50 %", value=abs(share - 50), unit="%", bound=5.0),
+    ]
 
 
 def figures() -> list[Figure]:
@@ -133,7 +182,9 @@ def figures() -> list[Figure]:
         facts[each.pop("name")] = each
     tasks = facts["tasks"]
     return [
-        Figure(name=f"{MOST} machines after demand", value=facts["up"]["seconds"], unit="s", bound=20.0),
+        Figure(name="demand was noticed after", value=facts["asked"]["seconds"], unit="s"),
+        Figure(name=f"{MOST} machines after demand", value=facts["started"]["seconds"], unit="s", bound=20.0),
+        Figure(name="their devices could be used after", value=facts["up"]["seconds"], unit="s"),
         Figure(name="gone after it ended", value=facts["down"]["seconds"], unit="s", bound=30.0),
         Figure(name=f"lost of {tasks['tasks']} tasks", value=float(tasks["lost"]), unit="", bound=0.5),
         Figure(name="wrong", value=float(tasks["wrong"]), unit="", bound=0.5),
@@ -144,8 +195,14 @@ def main() -> None:
     if sys.argv[1:2] == ["inside"]:
         inside()
         return
-    options = options_parser(__doc__).parse_args()
-    publish(figures(), options)
+    parser = options_parser(__doc__)
+    parser.add_argument("--what", choices=("machines", "tenants"), default="machines")
+    options = parser.parse_args()
+    if options.what == "tenants":
+        os.environ["ANYGPU_ENGINES"] = "numpy,opencl"
+        publish(tenant_figures(), options)
+    else:
+        publish(figures(), options)
 
 
 if __name__ == "__main__":

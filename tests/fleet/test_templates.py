@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -218,6 +219,46 @@ class TestCompose:
         assert services["worker-amd"]["devices"] == ["/dev/kfd", "/dev/dri"]
         assert services["worker-intel"]["devices"] == ["/dev/dri"]
         assert "--num-gpus=0" in services["worker-cpu"]["command"]
+
+
+@pytest.mark.parametrize("memory", [4, 7, 16, 512])
+def test_the_object_store_fits_into_the_memory(memory: int) -> None:
+    options = msgspec.structs.replace(ALL, memory=memory)
+    (cluster,) = yaml.safe_load_all(kuberay_files(options)["cluster.yaml"])
+    head = cluster["spec"]["headGroupSpec"]
+    for group, limit in [(head, 4), *((each, memory) for each in cluster["spec"]["workerGroupSpecs"])]:
+        (shm,) = [each for each in group["template"]["spec"]["volumes"] if each["name"] == "shm"]
+        size = int(shm["emptyDir"]["sizeLimit"].removesuffix("Gi"))
+        # It is a part of the memory, and Ray goes to a disk if it is larger than /dev/shm.
+        assert int(group["rayStartParams"]["object-store-memory"]) < size << 30
+        assert size <= limit / 2
+    for service in yaml.safe_load(compose_files(options)["compose.yaml"])["services"].values():
+        assert int(service["shm_size"].removesuffix("g")) <= int(service["mem_limit"].removesuffix("g")) / 2
+    worker = systemd_files(options)[f"{options.name}-worker.service"]
+    assert f"--object-store-memory={options.store << 30} " in worker
+
+
+def test_every_node_follows_its_head_within_seconds() -> None:
+    name = "RAY_gcs_rpc_server_reconnect_timeout_s"
+    documents = [*yaml.safe_load_all(kuberay_files(ALL)["cluster.yaml"])]
+    documents += [each for each in yaml.safe_load_all(kuberay_files(ALL)["serve.yaml"]) if each["kind"] == "Deployment"]
+    containers = [found for each in documents for found in _containers(each)]
+    assert len(containers) > 2
+    for container in containers:
+        assert {"name": name, "value": "5"} in container["env"]
+    for service in yaml.safe_load(compose_files(ALL)["compose.yaml"])["services"].values():
+        assert service["environment"][name] == "5"
+    for unit, text in systemd_files(ALL).items():
+        assert unit.endswith(".service") == (f"\nEnvironment={name}=5\n" in text)
+
+
+def _containers(value: Any) -> list[dict[str, Any]]:
+    """Every container of a document."""
+    if isinstance(value, list):
+        return [found for each in value for found in _containers(each)]
+    if not isinstance(value, dict):
+        return []
+    return [*value.get("containers", []), *(found for each in value.values() for found in _containers(each))]
 
 
 #: Directives of systemd that our units use: a misspelt one is ignored by systemd with a warning that nobody reads.

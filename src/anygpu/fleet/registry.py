@@ -177,17 +177,11 @@ class FleetRegistry(DeviceRegistry):
     def reclaim(self, device_id: str) -> int:
         return self._local.reclaim(device_id) if node_of(device_id) is None else super().reclaim(device_id)
 
-    def release(self, device_id: str) -> bool:
-        """Close the home of a device, unless arrays are there. Who needs it next opens it again."""
+    def release(self, device_id: str) -> Worker | None:
+        """Let go of a device's home, which the caller closes, unless arrays are there. Who needs it opens it again."""
         if any(handle.has_arrays for handle in self._recoverable(device_id)):
-            return False
-        worker = self._workers.pop((device_id, "actor"), None)
-        if worker is None:
-            return False
-        with contextlib.suppress(AnyGPUError):
-            worker.kill()
-            worker.close()
-        return True
+            return None
+        return self._workers.pop((device_id, "actor"), None)
 
     def losses(self) -> list[Loss]:
         return [*self._local.losses(), *super().losses()]

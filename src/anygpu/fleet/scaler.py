@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from anygpu.errors import AnyGPUError
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.driver_messages import Bundle, Refusal
 from anygpu.fleet.machines import Machines
@@ -169,15 +170,18 @@ class Scaler:
             if node_of(lane.device) is not None and self._places.is_open(lane.device)
         }
         for name in self._idleness.look(now, uses):
-            # A lane takes its next task under this lock, and opens the device again if it was closed before.
+            # A lane takes its next task under this lock, and opens the device again if it was let go before.
             with self._scheduler.lock:
                 _, again = self._scheduler.load(_may_leave)
-                before = uses[name].done
                 is_idle = any(
-                    lane.device == name and not lane.running and lane.done + lane.failed == before for lane in again
+                    lane.device == name and not lane.running and lane.done + lane.failed == uses[name].done
+                    for lane in again
                 )
-                if is_idle:
-                    self._places.release(name)
+                worker = self._places.release(name) if is_idle else None
+            if worker is not None:
+                with contextlib.suppress(AnyGPUError):
+                    worker.kill()
+                    worker.close()
 
     def _tell(self, missing: tuple[str, ...]) -> None:
         new = [text for text in missing if text not in self._missing]
@@ -205,7 +209,8 @@ class Scaler:
 def _may_leave(job: Job) -> bool:
     """Whether another machine could run it."""
     site = job.call.site
-    if job.forced is not None or site.options.engine is not None or site.fallback_reason is not None:
+    is_at_home = site.fallback_reason is not None and not site.misses_device
+    if job.forced is not None or site.options.engine is not None or is_at_home:
         return False
     return may_run_elsewhere(site.options.preference.on)
 

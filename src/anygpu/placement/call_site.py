@@ -131,6 +131,8 @@ class CallSite:
         self._may_warn: tuple[Program, bool] | None = None
         #: Why calls run on NumPy, when nothing that was asked for can run them and the caller allows that.
         self.fallback_reason: str | None = None
+        #: Whether that is because no such device is there.
+        self.misses_device = False
         #: Host operations that the user was warned of.
         self._warned: set[HostOperation] = set()
         #: For each device: what a piece needed by what was predicted.
@@ -225,6 +227,12 @@ class CallSite:
         """Nothing that was asked for can run such calls: they run on NumPy."""
         self.fallback_reason = reason
 
+    def devices_changed(self) -> None:
+        """Devices have come or gone: they are looked at anew."""
+        self.evaluated = False
+        if self.misses_device:
+            self.fallback_reason, self.misses_device = None, False
+
     # -- the program
 
     @property
@@ -255,10 +263,6 @@ class CallSite:
     def considering(self) -> float:
         """The seconds that `consider` takes the first time, about."""
         return min(len(self.program.nodes), MOST_GROUPED) * SECONDS_FOR_EACH
-
-    def forget_devices(self) -> None:
-        """Devices have come or gone: the next call considers them anew."""
-        self.evaluated = False
 
     def consider(self, planner: Planner, *, resident: dict[str, int] | None = None) -> None:
         """Every device that was allowed: what is predicted for it, or why it cannot be.

@@ -166,7 +166,7 @@ class Planner:
         with self.lock:
             self._machine = None
             for site in list(self._sites):
-                site.forget_devices()
+                site.devices_changed()
 
     def considered(self, site: CallSite) -> None:
         """A call site has looked at the devices that there are now."""

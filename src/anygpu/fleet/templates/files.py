@@ -144,6 +144,8 @@ def _values(options: TemplateOptions) -> dict[str, object]:
         "memory": options.memory,
         "store": options.store,
         "store_bytes": options.store << 30,
+        # A little more than the store: Ray has other files there.
+        "shm": options.store + 1,
         "ray": RAY_VERSION,
         "anygpu": __version__,
         "python": options.python,
@@ -211,7 +213,6 @@ def _compose_worker(options: TemplateOptions, vendor: Vendor) -> str:
         "service": f"worker-{vendor}",
         "image": _image(options, vendor),
         "gpus": 0 if vendor == "cpu" else options.gpus,
-        "shm": options.store + 1,
     }
     return render("compose/worker.yaml", values, cards=_compose_cards(vendor, options.gpus))
 

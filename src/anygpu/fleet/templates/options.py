@@ -87,8 +87,8 @@ class TemplateOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def store(self) -> int:
-        """GiB of Ray's object store: a third of the memory, as Ray itself would choose."""
-        return max(1, self.memory * 3 // 10)
+        """GiB of Ray's object store: a quarter of the memory, of which it is a part. Actors need the rest."""
+        return max(1, self.memory // 4)
 
 
 #: Ray's fixed ports as distances from the first, and the range for its workers. One range makes one firewall rule.
