@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError
 from typing import Any, Unpack
 
+from anygpu.errors import AnyGPUError
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.driver_messages import Node
 from anygpu.fleet.machines import Machines
 from anygpu.fleet.registry import FleetRegistry
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.placement.offload import unwrapped
-from anygpu.placement.options import CallOptions
+from anygpu.hardware.device_names import node_of
+from anygpu.placement.call import Call
+from anygpu.placement.offload import Result, unwrapped
+from anygpu.placement.options import CallOptions, TaskOptions
+from anygpu.placement.place_call import choose, run_with_retries, trace_and_predict
+from anygpu.placement.strategies import SingleDevice
 from anygpu.plan.plan import Plan
+from anygpu.receipts import PhaseTimer, publish
 from anygpu.residency.registry import DeviceRegistry, registry
-from anygpu.runtime.runtime import Runtime
+from anygpu.runtime.runtime import FOR_EVER, Runtime
+from anygpu.runtime.waiting import here
 from anygpu.tasks.tenants import Tenant
+
+#: Options that only mean something in a queue.
+_QUEUED = frozenset(("priority", "tenant", "nan", "idempotent"))
 
 
 class Fleet(Runtime):
@@ -71,6 +84,55 @@ class Fleet(Runtime):
     def nodes(self) -> list[Node]:
         """The machines of the cluster."""
         return list(self._cluster.nodes.values())
+
+    def run(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Result:
+        """As `submit`, and wait: `.value` and `.receipt`.
+
+        While nothing else is open, a call to another machine is made on the caller's own thread.
+        """
+        # What concerns the queue goes there, and so does a task of a task, or of a loop, which must not be blocked.
+        if here.seat is not None or not _QUEUED.isdisjoint(given) or asyncio._get_running_loop() is not None:
+            return super().run(function, *arguments, **given)
+        options = given.copy()
+        seconds = options.pop("deadline", None)
+        plain, wrapped, keywords = unwrapped(function, arguments)
+        call = self._calls(plain, options).call(wrapped, keywords)
+        found = self._run_here(call, self._deadline if seconds is None else seconds)
+        return found if found is not None else self._run_as_task(call, function, arguments, given)
+
+    def _run_here(self, call: Call, seconds: float | None) -> Result | None:
+        """On this thread, if it goes to another machine and nothing else is open."""
+        planner, site, scheduler = call.planner, call.site, self._scheduler
+        if not site.evaluated or site.skip_planning > 0 or site.options.engine is not None:
+            return None
+        if scheduler.open_tasks or not (seconds is None or seconds > 0):
+            return None
+        deadline = None if seconds is None or seconds > FOR_EVER else (seconds, time.monotonic() + seconds)
+        timer = PhaseTimer(planner.clock)
+        with timer.phase("plan"):
+            planner.add_seconds(site.flush_timings(planner))
+            trace_and_predict(call, timer)
+            choice = choose(call)
+        device = choice.candidate
+        facts = call.site.predictions.get(device)
+        if choice.checks is not None or facts is None or not isinstance(facts.way, SingleDevice):
+            return None
+        visit = scheduler.visit(site.task, device, site.estimate(device) or 0.0) if node_of(device) else None
+        if visit is None:
+            return None
+        succeeded = False
+        try:
+            value, receipt = run_with_retries(call, choice, timer, deadline)
+            succeeded = True
+        except AnyGPUError:
+            if scheduler.state == "closed":
+                raise CancelledError from None
+            raise
+        finally:
+            scheduler.visited(visit, "default", time.monotonic() - visit.began, succeeded=succeeded)
+            visit.end()
+        publish(receipt)
+        return Result(value, receipt)
 
     def explain(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[CallOptions]) -> Plan:
         """Where the next such call would run, and why, with what the network takes. Nothing is computed."""
