@@ -5,6 +5,7 @@ When a cluster's head is gone, Ray ends the process that is connected to it. Tha
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -48,6 +49,9 @@ def main() -> None:
         assert isinstance(request, Connect), "the first message says where to connect to"
         cluster = _connected(link, request.address)
         if cluster is not None:
+            # What is there now stays: the garbage collector need not look at it again and again.
+            gc.collect()
+            gc.freeze()
             Driver(link, cluster).serve()
             cluster.close()
     except LinkClosed:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from anygpu._typing import HostArray
+from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Lack, Memory, verified
 from anygpu.errors import AnyGPUError, OutOfMemory
@@ -19,6 +20,9 @@ from anygpu.program.graph import Program
 
 class NumpyEngine:
     name: ClassVar[str] = "numpy"
+
+    def __init__(self) -> None:
+        self._prepared: LRUCache[lowering.Prepared] = LRUCache()
 
     def discover(self) -> list[Device | Unavailable]:
         return [
@@ -50,8 +54,8 @@ class NumpyEngine:
             if spec.dtype == "bfloat16"
         ]
 
-    def compile(self, program: Program, device: Device) -> Program:
-        return program
+    def compile(self, program: Program, device: Device) -> lowering.Prepared:
+        return self._prepared.get(program.key, lambda: lowering.prepare(program))
 
     def upload(self, values: HostArray, device: Device) -> HostArray:
         return np.array(values, order="C")
@@ -62,8 +66,8 @@ class NumpyEngine:
     def download(self, buffer: HostArray) -> HostArray:
         return buffer
 
-    def execute(self, executable: Program, buffers: Sequence[HostArray]) -> list[HostArray]:
-        return lowering.run(executable, buffers)
+    def execute(self, executable: lowering.Prepared, buffers: Sequence[HostArray]) -> list[HostArray]:
+        return lowering.run_prepared(executable, buffers)
 
     def native(self, buffer: HostArray) -> HostArray:
         # A broadcast is read-only, which older consumers of DLPack cannot be told; an array that runs backwards makes
