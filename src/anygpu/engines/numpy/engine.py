@@ -54,8 +54,8 @@ class NumpyEngine:
             if spec.dtype == "bfloat16"
         ]
 
-    def compile(self, program: Program, device: Device) -> lowering.Prepared:
-        return self._prepared.get(program.key, lambda: lowering.prepare(program))
+    def compile(self, program: Program, device: Device) -> Program:
+        return program
 
     def upload(self, values: HostArray, device: Device) -> HostArray:
         return np.array(values, order="C")
@@ -66,8 +66,9 @@ class NumpyEngine:
     def download(self, buffer: HostArray) -> HostArray:
         return buffer
 
-    def execute(self, executable: lowering.Prepared, buffers: Sequence[HostArray]) -> list[HostArray]:
-        return lowering.run_prepared(executable, buffers)
+    def execute(self, executable: Program, buffers: Sequence[HostArray]) -> list[HostArray]:
+        prepared = self._prepared.get(executable.key, lambda: lowering.prepare(executable))
+        return lowering.run_prepared(prepared, buffers)
 
     def native(self, buffer: HostArray) -> HostArray:
         # A broadcast is read-only, which older consumers of DLPack cannot be told; an array that runs backwards makes
