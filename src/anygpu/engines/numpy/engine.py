@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from anygpu._typing import HostArray
-from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Lack, Memory, verified
 from anygpu.errors import AnyGPUError, OutOfMemory
@@ -20,9 +19,6 @@ from anygpu.program.graph import Program
 
 class NumpyEngine:
     name: ClassVar[str] = "numpy"
-
-    def __init__(self) -> None:
-        self._prepared: LRUCache[lowering.Prepared] = LRUCache()
 
     def discover(self) -> list[Device | Unavailable]:
         return [
@@ -67,8 +63,7 @@ class NumpyEngine:
         return buffer
 
     def execute(self, executable: Program, buffers: Sequence[HostArray]) -> list[HostArray]:
-        prepared = self._prepared.get(executable.key, lambda: lowering.prepare(executable))
-        return lowering.run_prepared(prepared, buffers)
+        return lowering.run(executable, buffers)
 
     def native(self, buffer: HostArray) -> HostArray:
         # A broadcast is read-only, which older consumers of DLPack cannot be told; an array that runs backwards makes

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu._typing import HostArray
+from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy.attention import attended
 from anygpu.engines.numpy.error_function import erf
 from anygpu.errors import Unsupported
@@ -42,6 +43,9 @@ class Prepared(NamedTuple):
     steps: list[tuple[int, Callable[..., Any] | None, p.Primitive, tuple[int, ...], list[int]]]
 
 
+_PREPARED: LRUCache[Prepared] = LRUCache()
+
+
 def prepare(program: Program) -> Prepared:
     program = with_references(program, None)
     known: list[Any] = [None] * len(program.nodes)
@@ -61,11 +65,11 @@ def prepare(program: Program) -> Prepared:
 
 def run(program: Program, inputs: Sequence[HostArray]) -> list[HostArray]:
     """Compute a program node by node, and let go of each value after its last use."""
-    return run_prepared(prepare(program), inputs)
+    return _run(_PREPARED.get(program.key, lambda: prepare(program)), inputs)
 
 
 @float_errors_ignored
-def run_prepared(prepared: Prepared, inputs: Sequence[HostArray]) -> list[HostArray]:
+def _run(prepared: Prepared, inputs: Sequence[HostArray]) -> list[HostArray]:
     values = prepared.known.copy()
     values[: len(inputs)] = inputs
     parts: dict[Any, Any] = {}
