@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from anygpu.errors import AnyGPUError
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.driver_messages import Node
 from anygpu.fleet.machines import Machines
 from anygpu.fleet.registry import FleetRegistry
+from anygpu.fleet.serving_there import TasksOn
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.device_names import node_of
 from anygpu.placement.call import Call
@@ -27,8 +29,26 @@ from anygpu.runtime.runtime import FOR_EVER, Runtime
 from anygpu.runtime.waiting import here
 from anygpu.tasks.tenants import Tenant
 
+if TYPE_CHECKING:
+    from anygpu.serving.server import Server
+    from anygpu.serving.tokens import TokenMapping
+
 #: Options that only mean something in a queue.
 _QUEUED = frozenset(("priority", "tenant", "nan", "idempotent"))
+
+
+class ServerOptions(TypedDict, total=False):
+    """What `Fleet.serve` takes beside the models."""
+
+    port: int
+    host: str
+    on: str | None
+    tokens: TokenMapping | str | os.PathLike[str] | None
+    examples: Mapping[str, Sequence[Any]] | None
+    max_body: int | str
+    notice: float
+    patience: float
+    insecure: bool
 
 
 class Fleet(Runtime):
@@ -138,6 +158,47 @@ class Fleet(Runtime):
         """Where the next such call would run, and why, with what the network takes. Nothing is computed."""
         function, arguments, keywords = unwrapped(function, arguments)
         return self._calls(function, given).explain(*arguments, **keywords)
+
+    def server(
+        self,
+        models: Mapping[str, Any],
+        *,
+        port: int = 8000,
+        host: str = "127.0.0.1",
+        on: str | None = None,
+        tokens: TokenMapping | str | os.PathLike[str] | None = None,
+        examples: Mapping[str, Sequence[Any]] | None = None,
+        max_body: int | str = "64MB",
+        notice: float = 1.0,
+        patience: float = 30.0,
+        insecure: bool = False,
+    ) -> Server:
+        """A `Server` whose requests are tasks of this fleet: `with fleet.server({"score": score}) as server:` serves.
+
+        `on` names the devices, as for `run`; without it each request goes where it is predicted to be done first. The
+        other arguments are those of `Server`. The fleet stays open when the server ends.
+        """
+        from anygpu.serving.server import Server
+
+        return Server(
+            models,
+            port=port,
+            host=host,
+            runtime=self if on is None else TasksOn(self, on),
+            tokens=tokens,
+            examples=examples,
+            max_body=max_body,
+            notice=notice,
+            patience=patience,
+            insecure=insecure,
+        )
+
+    def serve(self, models: Mapping[str, Any], **given: Unpack[ServerOptions]) -> None:
+        """Serve functions over HTTP until SIGTERM or Ctrl-C, as `anygpu.serve` does, on the devices of this fleet.
+
+        Takes the arguments of `server`, and needs the extra `serve`.
+        """
+        self.server(models, **given).run()
 
     def close(self, timeout: float | None = 10.0) -> None:
         """As `Runtime.close`, and then let go of the cluster."""
