@@ -13,6 +13,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from anygpu.errors import AnyGPUError, ClusterUnavailable, DeviceUnavailable, text_of
 from anygpu.fleet.driver_messages import (
     Connect,
@@ -54,7 +56,7 @@ def main() -> None:
             gc.freeze()
             Driver(link, cluster).serve()
             cluster.close()
-    except LinkClosed:
+    except (LinkClosed, msgspec.DecodeError):
         pass
     sys.stderr.flush()
     os._exit(0)

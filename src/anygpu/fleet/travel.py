@@ -10,10 +10,12 @@ All of this is bytes: nothing is pickled by us, and the other side decodes only 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from anygpu.workers.task_messages import Answer, Envelope, WireRecord
 
@@ -27,6 +29,10 @@ PART = 96 << 10
 MOST_IN_PARTS = 8 << 20
 #: Where arrays begin in the parts, so that a device can read them where they are.
 _ALIGNMENT = 64
+#: So many objects a message has at most, whatever it says: somebody would have to make them all.
+MOST_OBJECTS = 1 << 16
+
+_Bytes = Annotated[int, Meta(ge=0)]
 
 
 class Ask(WireRecord, frozen=True):
@@ -35,9 +41,9 @@ class Ask(WireRecord, frozen=True):
     #: Operands in "segments" are the arrays of this message, counted from 1, and so are the places of results.
     envelope: Envelope
     #: The bytes of each array that comes along.
-    arrays: tuple[int, ...]
+    arrays: tuple[_Bytes, ...]
     #: How many objects the answer may have: its header, and parts.
-    returns: int
+    returns: Annotated[int, Meta(ge=1, le=MOST_OBJECTS)]
 
 
 class Reply(WireRecord, frozen=True):
@@ -45,9 +51,9 @@ class Reply(WireRecord, frozen=True):
 
     answer: Answer
     #: The number of the place that each array is for, and its bytes.
-    arrays: tuple[tuple[int, int], ...]
+    arrays: tuple[tuple[Annotated[int, Meta(ge=1)], _Bytes], ...]
     #: How many objects come after the header; if more than the question allowed, none does, and it is asked again.
-    parts: int
+    parts: Annotated[int, Meta(ge=0, lt=MOST_OBJECTS)]
 
 
 class Pulse(WireRecord, frozen=True):
@@ -108,13 +114,16 @@ def packed(arrays: Sequence[Bytes]) -> list[Part]:
 
 
 def unpack_into(targets: Sequence[Bytes], parts: Sequence[Part]) -> None:
-    """Write the arrays that `packed` has packed to memory of the same sizes."""
+    """Write the arrays that `packed` has packed to memory of the same sizes. Raises `ValueError` if others came."""
     if not targets:
         return
     sizes = [each.nbytes for each in targets]
     if sum(sizes) > MOST_IN_PARTS:
         for target, part in zip(targets, parts, strict=True):
-            target[:] = np.frombuffer(part, np.uint8)
+            values = np.frombuffer(part, np.uint8)
+            if values.nbytes != target.nbytes:
+                raise ValueError("an array came that has not the size that was announced")
+            target[:] = values
         return
     for target, start in zip(targets, _starts(sizes), strict=True):
         _copy(target, parts, start)
@@ -147,7 +156,10 @@ def _copy(target: Bytes, parts: Sequence[Part], start: int) -> None:
     done = 0
     while done < target.nbytes:
         number, offset = divmod(start + done, PART)
-        piece = np.frombuffer(parts[number], np.uint8)[offset : offset + target.nbytes - done]
+        piece = np.frombuffer(parts[number] if number < len(parts) else b"", np.uint8)
+        piece = piece[offset : offset + target.nbytes - done]
+        if not piece.nbytes:
+            raise ValueError("the parts that came are shorter than what was announced")
         target[done : done + piece.nbytes] = piece
         done += piece.nbytes
 
