@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from anygpu.workers.task_messages import Answer, Envelope, WireRecord
+from anygpu.workers.task_messages import Answer, Envelope, WireRecord, decoded
 
 Bytes = npt.NDArray[np.uint8]
 #: One object of a message. Either is bytes: Ray copies those of an array into its store, and shows them there in place.
@@ -76,16 +76,16 @@ def encode(message: Ask | Reply | Pulse) -> bytes:
 
 def decode_ask(data: bytes) -> Ask:
     """Raises `msgspec.DecodeError` for anything else."""
-    return _ASKS.decode(data)
+    return decoded(_ASKS, data)
 
 
 def decode_reply(data: bytes) -> Reply:
     """Raises `msgspec.DecodeError` for anything else."""
-    return _REPLIES.decode(data)
+    return decoded(_REPLIES, data)
 
 
 def decode_pulse(data: bytes) -> Pulse:
-    return _PULSES.decode(data)
+    return decoded(_PULSES, data)
 
 
 def parts_of(sizes: Sequence[int]) -> int:
