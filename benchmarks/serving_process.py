@@ -22,7 +22,13 @@ import psutil
 #: The most seconds until a server answers: Ray takes longest.
 _PATIENCE = 90.0
 #: Where each of them says that it is there.
-_PROBES = {"ours": "/v2/health/ready", "fleet": "/v2/health/ready", "bare": "/health", "litserve": "/health", "ray": "/health"}
+_PROBES = {
+    "ours": "/v2/health/ready",
+    "fleet": "/v2/health/ready",
+    "bare": "/health",
+    "litserve": "/health",
+    "ray": "/health",
+}
 
 
 def score(x: Any) -> Any:
