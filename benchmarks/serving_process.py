@@ -149,7 +149,7 @@ def _ray(port: int) -> None:
             return Response(score(np.frombuffer(body, np.float32)).tobytes() if body else b"ok")
 
     # A cluster of its own, wherever another one runs.
-    ray.init(address="local", include_dashboard=False, _temp_dir=folder)
+    ray.init(address="local", include_dashboard=False, log_to_driver=False, _temp_dir=folder)
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     serve.run(Score.bind(), blocking=True)  # type: ignore[attr-defined]
 

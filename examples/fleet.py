@@ -1,8 +1,8 @@
 """The same calls on a cluster: prices of options, on whatever device of whatever machine is done first.
 
 Start a Ray cluster (`ray start --head --node-name=here`, and `ray start --address=...` on the other machines), then
-`python -m examples.fleet`, or `python -m examples.fleet HOST:PORT`. It connects to any cluster, also one that asks for no
-token: leave `insecure=True` out for yours.
+`python -m examples.fleet`, or `python -m examples.fleet HOST:PORT`. It connects to any cluster, also one that asks for
+no token: leave `insecure=True` out for yours.
 """
 
 from __future__ import annotations

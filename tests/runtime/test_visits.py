@@ -1,4 +1,4 @@
-"""Tasks on their callers' own threads: what the scheduler knows of them, and that an interrupt leaves nothing behind."""
+"""Tasks on their callers' own threads: what the scheduler knows of them, and that interrupts leave nothing behind."""
 
 from __future__ import annotations
 
