@@ -188,7 +188,8 @@ class Doors:
     def answer(self, random_: random.Random) -> str:
         failed = TaskFailed("DeviceLost", "numpy is gone.", {"device": NAME, "generation": 2}, "")
         done = RunDone((_X.tobytes(),), 0.0, 0.0, 0.0, 0.0, 1, 1, 0, None, None, None, [], {}, NetworkUse(1, 2, 3))
-        good = task_messages.encode(Answer(self.number, random_.choice([failed, done])))
+        outcomes: tuple[task_messages.TaskOutcome, ...] = (failed, done)
+        good = task_messages.encode(Answer(self.number, random_.choice(outcomes)))
         try:
             found = task_messages.decode_answer(changed(random_, good))
         except msgspec.DecodeError:
