@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from typing import Any
 
 import numpy as np
+import pytest
 
 import anygpu as ag
 from anygpu.fleet import Fleet
@@ -14,19 +16,21 @@ from anygpu.fleet.actor_worker import ActorWorker
 from tests.fleet.test_fleet import SECOND, values, wave
 
 
-def test_a_call_is_made_on_its_callers_thread(fleet: Fleet) -> None:
+def test_a_call_is_made_on_its_callers_thread(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.run(wave, values(100), on=SECOND)
     done = {lane.device: lane.done for lane in fleet.health().lanes}[SECOND]
     asked: list[int] = []
     worker = fleet._places.worker(SECOND)
     run = worker.run
-    worker.run = lambda *given, **options: (asked.append(threading.get_ident()), run(*given, **options))[1]  # type: ignore[method-assign]
-    try:
-        with ag.collect_receipts() as collected:
-            result = fleet.run(wave, values(100), on=SECOND)
-            fleet.run(wave, values(100), on=SECOND, priority=3)
-    finally:
-        worker.run = run  # type: ignore[method-assign]
+
+    def seen(*given: Any, **options: Any) -> Any:
+        asked.append(threading.get_ident())
+        return run(*given, **options)
+
+    monkeypatch.setattr(worker, "run", seen)
+    with ag.collect_receipts() as collected:
+        result = fleet.run(wave, values(100), on=SECOND)
+        fleet.run(wave, values(100), on=SECOND, priority=3)
     np.testing.assert_allclose(result.value, wave(values(100)), rtol=1e-5)
     assert asked[0] == threading.get_ident()
     assert asked[1] != threading.get_ident()
