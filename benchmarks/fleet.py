@@ -22,7 +22,7 @@ import psutil
 import anygpu as ag
 from anygpu.fleet import Fleet
 from anygpu.fleet.actor_worker import ActorWorker
-from benchmarks.report import Figure, arguments, publish
+from benchmarks.report import Figure, options_parser, publish, say
 from tests.support.ray_processes import RayProcesses
 
 Floats = npt.NDArray[np.float32]
@@ -110,40 +110,54 @@ def in_turns(
     return ours, others
 
 
-def call_figures(cluster: RayProcesses) -> list[Figure]:
-    figures: list[Figure] = []
+def call_figures(cluster: RayProcesses, parts: list[str]) -> list[Figure]:
     with (
         ag.fleet.connect(cluster.address, devices=["numpy", "numpy@node-1", "opencl"], insecure=True) as fleet,
         ByHand(cluster.address, "node-1") as theirs,
     ):
-        small, hand = in_turns(fleet, theirs, SMALL, "value", ROUNDS, CALLS)
-        figures += [
-            Figure(name="run of 8 kB, median", value=1e3 * statistics.median(small), unit="ms", bound=5.0),
-            Figure(name="an actor by hand", value=1e3 * statistics.median(hand), unit="ms"),
-            Figure(
-                name="ours by the actor", value=statistics.median(small) / statistics.median(hand), unit="×", bound=1.3
-            ),
-        ]
-        medium, _ = in_turns(fleet, theirs, MEDIUM, "value", 4, 5)
-        figures.append(Figure(name="1 MB there and back", value=1e3 * statistics.median(medium), unit="ms", bound=30.0))
-        large, put = in_turns(fleet, theirs, LARGE, "put", 5, 3)
-        figures += [
-            Figure(name="32 MB there and back", value=1e3 * statistics.median(large), unit="ms"),
-            Figure(name="Ray's own best way", value=1e3 * statistics.median(put), unit="ms"),
-            Figure(
-                name="ours by Ray's own", value=statistics.median(large) / statistics.median(put), unit="×", bound=1.1
-            ),
-        ]
-        given = [np.random.default_rng(i).random(SMALL // 4, np.float32) for i in range(MANY)]
-        for _ in range(2):  # launches are compiled, and their sizes found
-            fleet.map(wave, given, on="fleet")
-        seconds = min(timed(lambda: fleet.map(wave, given, on="fleet"), 3))
-        figures.append(Figure(name=f"map of {MANY}, each", value=1e6 * seconds / MANY, unit="µs", bound=1e6 / 3000))
-        figures.append(idle_figure(fleet, theirs))
-    return figures
+        figures: list[Figure] = []
+        for part in parts:
+            found = PARTS[part](fleet, theirs)
+            for figure in found:
+                say(f"{figure.name}: {figure.value:.3f} {figure.unit}")
+            figures += found
+        return figures
 
 
-def idle_figure(fleet: Fleet, theirs: ByHand) -> Figure:
+def small_figures(fleet: Fleet, theirs: ByHand) -> list[Figure]:
+    small, hand = in_turns(fleet, theirs, SMALL, "value", ROUNDS, CALLS)
+    ratio = statistics.median(small) / statistics.median(hand)
+    return [
+        Figure(name="run of 8 kB, median", value=1e3 * statistics.median(small), unit="ms", bound=5.0),
+        Figure(name="an actor by hand", value=1e3 * statistics.median(hand), unit="ms"),
+        Figure(name="ours by the actor", value=ratio, unit="×", bound=1.3),
+    ]
+
+
+def medium_figures(fleet: Fleet, theirs: ByHand) -> list[Figure]:
+    medium, _ = in_turns(fleet, theirs, MEDIUM, "value", 4, 5)
+    return [Figure(name="1 MB there and back", value=1e3 * statistics.median(medium), unit="ms", bound=30.0)]
+
+
+def large_figures(fleet: Fleet, theirs: ByHand) -> list[Figure]:
+    large, put = in_turns(fleet, theirs, LARGE, "put", 5, 3)
+    ratio = statistics.median(large) / statistics.median(put)
+    return [
+        Figure(name="32 MB there and back", value=1e3 * statistics.median(large), unit="ms"),
+        Figure(name="Ray's own best way", value=1e3 * statistics.median(put), unit="ms"),
+        Figure(name="ours by Ray's own", value=ratio, unit="×", bound=1.1),
+    ]
+
+
+def map_figures(fleet: Fleet, theirs: ByHand) -> list[Figure]:
+    given = [np.random.default_rng(i).random(SMALL // 4, np.float32) for i in range(MANY)]
+    for _ in range(2):  # launches are compiled, and their sizes found
+        fleet.map(wave, given, on="fleet")
+    seconds = min(timed(lambda: fleet.map(wave, given, on="fleet"), 3))
+    return [Figure(name=f"map of {MANY}, each", value=1e6 * seconds / MANY, unit="µs", bound=1e6 / 3000)]
+
+
+def idle_figures(fleet: Fleet, theirs: ByHand) -> list[Figure]:
     """The processor time of a fleet that does nothing, beyond that of as many processes of Ray that do nothing."""
     fleet._planner.settle(30)
     driver = psutil.Process(fleet._cluster.process_id)
@@ -157,7 +171,16 @@ def idle_figure(fleet: Fleet, theirs: ByHand) -> Figure:
     before = used()
     time.sleep(IDLE_SECONDS)
     share = max(0.0, (used() - before) / IDLE_SECONDS)
-    return Figure(name="idle fleet, beyond Ray's own", value=100 * share, unit="% of a core", bound=2.0)
+    return [Figure(name="idle fleet, beyond Ray's own", value=100 * share, unit="% of a core", bound=2.0)]
+
+
+PARTS: dict[str, Callable[[Fleet, ByHand], list[Figure]]] = {
+    "small": small_figures,
+    "medium": medium_figures,
+    "large": large_figures,
+    "map": map_figures,
+    "idle": idle_figures,
+}
 
 
 def _seconds(process: psutil.Process) -> float:
@@ -166,12 +189,14 @@ def _seconds(process: psutil.Process) -> float:
 
 
 def main() -> None:
-    options = arguments(__doc__)
+    parser = options_parser(__doc__)
+    parser.add_argument("--parts", default=",".join(PARTS), help="of what calls take, with commas")
+    options = parser.parse_args()
     os.environ["ANYGPU_ENGINES"] = ENGINES
     with RayProcesses(environment={"ANYGPU_ENGINES": ENGINES}) as cluster:
         for name in ("node-1", "node-2"):
             cluster.add(name)
-        figures = call_figures(cluster)
+        figures = call_figures(cluster, options.parts.split(","))
     publish(figures, options)
 
 

@@ -20,8 +20,9 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
+from functools import Iterator, partial
 from itertools import pairwise
 
 import numpy as np
@@ -102,8 +103,11 @@ class Load:
                 time.sleep(self._every)
             on = self._victim if number % 2 else "fleet"
             future = self._fleet.submit(wave, self._given[number], on=on, fallback="allow", deadline=240, check="off")
-            future.add_done_callback(lambda _, number=number: self.done.append((time.monotonic(), number)))
+            future.add_done_callback(partial(self._completed, number))
             self._futures.append(future)
+
+    def _completed(self, number: int, future: object) -> None:
+        self.done.append((time.monotonic(), number))
 
     def around(self, fault: Callable[[], None]) -> float:
         """All of them, with a fault after the first third; when that was."""

@@ -1,4 +1,4 @@
-"""Servers in processes of their own: ours, and the same function under bare starlette, LitServe or Ray Serve.
+"""Servers in processes of their own: ours, ours with a fleet, and the same under bare starlette, LitServe or Ray Serve.
 
 `python -m benchmarks.serving_process NAME PORT` runs one in this process.
 """
@@ -22,7 +22,13 @@ import psutil
 #: The most seconds until a server answers: Ray takes longest.
 _PATIENCE = 90.0
 #: Where each of them says that it is there.
-_PROBES = {"ours": "/v2/health/ready", "bare": "/health", "litserve": "/health", "ray": "/health"}
+_PROBES = {
+    "ours": "/v2/health/ready",
+    "fleet": "/v2/health/ready",
+    "bare": "/health",
+    "litserve": "/health",
+    "ray": "/health",
+}
 
 
 def score(x: Any) -> Any:
@@ -89,6 +95,21 @@ def _ours(port: int) -> None:
     ag.serve({"score": score}, port=port, notice=0.0, examples={"score": (np.ones(2048, np.float32),)})
 
 
+def _fleet(port: int) -> None:
+    """Every request goes to one of two other nodes of a cluster on this machine."""
+    import anygpu as ag
+    from tests.support.ray_processes import RayProcesses
+
+    os.environ["ANYGPU_ENGINES"] = "numpy,opencl"
+    with RayProcesses(environment={"ANYGPU_ENGINES": "numpy,opencl"}) as cluster:
+        for name in ("node-1", "node-2"):
+            cluster.add(name)
+        with ag.fleet.connect(cluster.address, devices="opencl", insecure=True, max_latency=0.05) as fleet:
+            fleet.serve(
+                {"score": score}, port=port, on="fleet", notice=0.0, examples={"score": (np.ones(2048, np.float32),)}
+            )
+
+
 def _bare(port: int) -> None:
     """The least that such a server does: no protocol, no queue, no limits."""
     import uvicorn
@@ -114,6 +135,8 @@ def _litserve(port: int) -> None:
 
 
 def _ray(port: int) -> None:
+    # Its token would be written to the user's own folder.
+    os.environ["HOME"] = folder = tempfile.mkdtemp()
     import ray
     from ray import serve
     from starlette.requests import Request
@@ -126,14 +149,14 @@ def _ray(port: int) -> None:
             return Response(score(np.frombuffer(body, np.float32)).tobytes() if body else b"ok")
 
     # A cluster of its own, wherever another one runs.
-    ray.init(address="local", include_dashboard=False, _temp_dir=tempfile.mkdtemp())
+    ray.init(address="local", include_dashboard=False, log_to_driver=False, _temp_dir=folder)
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     serve.run(Score.bind(), blocking=True)  # type: ignore[attr-defined]
 
 
 def main() -> None:
     name, port = sys.argv[1], int(sys.argv[2])
-    {"ours": _ours, "bare": _bare, "litserve": _litserve, "ray": _ray}[name](port)
+    {"ours": _ours, "fleet": _fleet, "bare": _bare, "litserve": _litserve, "ray": _ray}[name](port)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import queue
 import subprocess
 import sys
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from typing import Any
 
 import numpy as np
@@ -233,8 +233,10 @@ def test_a_full_queue(serve: Serve) -> None:
                 return connection.ask(infer_request("wait", {"x": X}))
 
         replies = [pool.submit(ask, number) for number in range(24)]
-        while sum(each.done() for each in replies) < 24 - 2 - 4:
-            time.sleep(0.01)
+        # Two wait, and NumPy has four threads at most: the others have their answers while nothing goes on.
+        answered = as_completed(replies, timeout=60)
+        for _ in range(24 - 2 - 4):
+            next(answered)
         gate.opened.set()
         found = [each.result() for each in replies]
     refused = [each for each in found if each.status == 429]
@@ -243,20 +245,27 @@ def test_a_full_queue(serve: Serve) -> None:
     assert all(each.status == 200 for each in found if each not in refused)
 
 
-def test_a_caller_that_leaves_takes_its_task_along(serve: Serve) -> None:
+def test_a_caller_that_leaves_takes_its_task_along(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate()
     function = gate.function()
     with ag.Runtime() as runtime:
         server = serve({"wait": function}, runtime=runtime)
         lanes = [runtime.submit(function, X) for _ in range(4)]  # as many as NumPy has threads at most
         gate.entered.acquire()
+        submitted: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        submit = runtime.submit
+
+        def told(*given: Any, **options: Any) -> Any:
+            submitted.put(future := submit(*given, **options))
+            return future
+
+        monkeypatch.setattr(runtime, "submit", told)
         connection = Connection(server.port)
         connection.socket.sendall(infer_request("wait", {"x": X}))
-        while runtime.health().open_tasks < 5:
-            time.sleep(0.01)
+        future = submitted.get(timeout=60)
         connection.close()
-        while runtime.health().open_tasks > 4:
-            time.sleep(0.01)
+        with pytest.raises(CancelledError):
+            future.result(60)
         gate.opened.set()
         assert all(each.result().shape == X.shape for each in lanes)
         assert b'status="499"} 1' in get(server, "/metrics").body

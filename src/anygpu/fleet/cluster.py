@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import IO, TypeVar
 
+import msgspec
+
 from anygpu.errors import ClusterUnavailable, DeviceError, DeviceUnavailable, text_of
 from anygpu.fleet.driver_messages import (
     CLOSED,
@@ -319,7 +321,7 @@ def _listen(reference: weakref.ref[Cluster], link: Link) -> None:
     while True:
         try:
             event = decode_event(link.receive())
-        except (LinkClosed, OSError, ValueError) as error:
+        except (LinkClosed, OSError, ValueError, msgspec.DecodeError) as error:
             cluster = reference()
             if cluster is not None:
                 cluster._lost(LinkClosed(text_of(error)))
@@ -335,8 +337,12 @@ def _answer(link: Link, seconds: float) -> DriverAnswer:
     """The next message. Raises `TimeoutError` after so many seconds, of which those do not count in which this process
     was suspended: then the driver was, too."""
     for _ in range(int(seconds)):
-        with contextlib.suppress(TimeoutError):
+        try:
             return decode_answer(link.receive(1.0))
+        except TimeoutError:
+            continue
+        except msgspec.DecodeError as error:
+            raise LinkClosed(f"it sent an unreadable answer: {error}") from None
     raise TimeoutError
 
 

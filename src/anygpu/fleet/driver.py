@@ -6,6 +6,7 @@ When a cluster's head is gone, Ray ends the process that is connected to it. Tha
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -13,6 +14,8 @@ import sys
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from anygpu.errors import AnyGPUError, ClusterUnavailable, DeviceUnavailable, text_of
 from anygpu.fleet.driver_messages import (
@@ -70,12 +73,15 @@ def main() -> None:
         assert isinstance(request, Connect), "the first message says where to connect to"
         cluster = _connected(link, request.address)
         if cluster is not None:
+            # What is there now stays: the garbage collector need not look at it again and again.
+            gc.collect()
+            gc.freeze()
             driver = Driver(link, cluster)
             try:
                 driver.serve()
             finally:
                 driver.withdraw()
-    except LinkClosed:
+    except (LinkClosed, msgspec.DecodeError):
         pass
     sys.stderr.flush()
     os._exit(0)

@@ -8,7 +8,7 @@ import msgspec
 
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.plan.calibration import Calibration, Network
-from anygpu.workers.task_messages import TaskFailed, WireRecord
+from anygpu.workers.task_messages import TaskFailed, WireRecord, decoded
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -158,7 +158,7 @@ DriverAnswer = Connected | NodeProbed | HomeOpened | Executions | TaskFailed
 DriverEvent = HomeEnded | NodesChanged | MachinesRefused
 
 _ENCODER = msgspec.msgpack.Encoder()
-_REQUESTS = msgspec.msgpack.Decoder(DriverRequest)
+_REQUESTS: msgspec.msgpack.Decoder[DriverRequest] = msgspec.msgpack.Decoder(DriverRequest)
 _ANSWERS: msgspec.msgpack.Decoder[DriverAnswer] = msgspec.msgpack.Decoder(DriverAnswer)
 _EVENTS: msgspec.msgpack.Decoder[DriverEvent] = msgspec.msgpack.Decoder(DriverEvent)
 
@@ -168,12 +168,12 @@ def encode(message: DriverRequest | DriverAnswer | DriverEvent) -> bytes:
 
 
 def decode_request(data: bytes | memoryview) -> DriverRequest:
-    return _REQUESTS.decode(data)  # type: ignore[no-any-return]
+    return decoded(_REQUESTS, data)
 
 
 def decode_answer(data: bytes | memoryview) -> DriverAnswer:
-    return _ANSWERS.decode(data)
+    return decoded(_ANSWERS, data)
 
 
 def decode_event(data: bytes | memoryview) -> DriverEvent:
-    return _EVENTS.decode(data)
+    return decoded(_EVENTS, data)

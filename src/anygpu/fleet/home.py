@@ -131,6 +131,9 @@ class Home:
 class HomeServer(Server):
     """The server of a child, whose arrays come and go with messages instead of shared memory."""
 
+    # They are in Ray's messages, or in its store, and nobody writes to them.
+    _lends = True
+
     def __init__(self, device: str) -> None:
         super().__init__()
         self._name = device
@@ -180,11 +183,30 @@ class HomeServer(Server):
         data = self._given[operand.segment - 1]
         return super()._values(memoryview(data), spec)  # type: ignore[arg-type]
 
+    def _targets(self, wanted: Sequence[int], specs: Sequence[Spec]) -> list[HostArray | None]:
+        # Results are sent from where they are.
+        return [None] * len(specs)
+
+    def _delivered(self, number: int, values: HostArray) -> bytes:
+        if not number:
+            return super()._delivered(number, values)
+        _check_place(number)
+        # A view would keep the memory of what it shows, an argument's in Ray's store perhaps.
+        own = values if values.flags.owndata and values.flags.c_contiguous else np.array(values, order="C")
+        self._places[number] = own.reshape(-1).view(np.uint8)
+        return b""
+
     def _place(self, number: int, spec: Spec) -> HostArray:
+        _check_place(number)
         room: Bytes = np.empty(spec.nbytes, np.uint8)
         self._places[number] = room
         view: HostArray = room.view(numpy_dtype(spec.dtype)).reshape(spec.shape)
         return view
+
+
+def _check_place(number: int) -> None:
+    if number < 1:
+        raise InvalidOption(f"there is no place {number} for a result.")
 
 
 def seen_here(device: str, visible: str | None) -> str:

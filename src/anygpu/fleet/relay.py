@@ -83,6 +83,8 @@ class Relay:
                     return CLOSED
         except LinkClosed:
             return self.lost or CLOSED
+        except msgspec.DecodeError as error:
+            return f"it was sent an unreadable task ({error})"
         except (HomeLost, AnswerLost) as error:
             # No answer: the link is closed, and whoever waits there, or comes later, is told the reason.
             return str(error)
@@ -160,10 +162,15 @@ class Relay:
         envelope = Envelope(number, task, dropped)
         given = tuple(each.nbytes for each in arrays)
         reply, parts, use = self._settled(envelope, given, travel.packed(arrays), 1 + travel.parts_of(sizes))
+        if any(place > len(places) or nbytes > sizes[place - 1] for place, nbytes in reply.arrays):
+            raise HomeLost("it sent arrays that nobody has asked for")
         targets = [
             self._segments.find(places[place - 1], self._device).bytes[:nbytes] for place, nbytes in reply.arrays
         ]
-        travel.unpack_into(targets, parts)
+        try:
+            travel.unpack_into(targets, parts)
+        except ValueError as error:
+            raise HomeLost(f"it sent an unreadable answer ({error})") from None
         outcome = reply.answer.outcome
         if isinstance(outcome, task_messages.RunDone):
             outcome = msgspec.structs.replace(outcome, network=use)
@@ -185,11 +192,16 @@ class Relay:
                 if asks >= MOST_ASKS or self.killed or self.lost:
                     raise
                 continue
-            reply = travel.decode_reply(bytes(found[0]))
+            try:
+                reply = travel.decode_reply(bytes(found[0]))
+            except msgspec.DecodeError as error:
+                raise HomeLost(f"it sent an unreadable answer ({error})") from None
             received += sum(len(each) for each in found)
             if reply.parts < returns:
                 self.executions = Executions(self.executions.answered + 1, reply.executed, reply.twice)
                 return reply, found[1 : 1 + reply.parts], NetworkUse(sent, received, asks)
+            if asks >= MOST_ASKS:
+                raise HomeLost("its answers are larger each time")
             # There is more than there was room for: the answer is kept there.
             returns, parts, sizes = reply.parts + 1, (), ()
 

@@ -10,12 +10,14 @@ All of this is bytes: nothing is pickled by us, and the other side decodes only 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
-from anygpu.workers.task_messages import Answer, Envelope, WireRecord
+from anygpu.workers.task_messages import Answer, Envelope, WireRecord, decoded
 
 Bytes = npt.NDArray[np.uint8]
 #: One object of a message. Either is bytes: Ray copies those of an array into its store, and shows them there in place.
@@ -27,6 +29,10 @@ PART = 96 << 10
 MOST_IN_PARTS = 8 << 20
 #: Where arrays begin in the parts, so that a device can read them where they are.
 _ALIGNMENT = 64
+#: So many objects a message has at most, whatever it says: somebody would have to make them all.
+MOST_OBJECTS = 1 << 16
+
+_Bytes = Annotated[int, Meta(ge=0)]
 
 
 class Ask(WireRecord, frozen=True):
@@ -35,9 +41,9 @@ class Ask(WireRecord, frozen=True):
     #: Operands in "segments" are the arrays of this message, counted from 1, and so are the places of results.
     envelope: Envelope
     #: The bytes of each array that comes along.
-    arrays: tuple[int, ...]
+    arrays: tuple[_Bytes, ...]
     #: How many objects the answer may have: its header, and parts.
-    returns: int
+    returns: Annotated[int, Meta(ge=1, le=MOST_OBJECTS)]
 
 
 class Reply(WireRecord, frozen=True):
@@ -45,12 +51,12 @@ class Reply(WireRecord, frozen=True):
 
     answer: Answer
     #: The number of the place that each array is for, and its bytes.
-    arrays: tuple[tuple[int, int], ...]
+    arrays: tuple[tuple[Annotated[int, Meta(ge=1)], _Bytes], ...]
     #: How many objects come after the header; if more than the question allowed, none does, and it is asked again.
-    parts: int
+    parts: Annotated[int, Meta(ge=0, lt=MOST_OBJECTS)]
     #: How many questions the home had executed when it answered this one, and how many of them not for the first time.
-    executed: int = 0
-    twice: int = 0
+    executed: Annotated[int, Meta(ge=0)] = 0
+    twice: Annotated[int, Meta(ge=0)] = 0
 
 
 class Pulse(WireRecord, frozen=True):
@@ -73,16 +79,16 @@ def encode(message: Ask | Reply | Pulse) -> bytes:
 
 def decode_ask(data: bytes) -> Ask:
     """Raises `msgspec.DecodeError` for anything else."""
-    return _ASKS.decode(data)
+    return decoded(_ASKS, data)
 
 
 def decode_reply(data: bytes) -> Reply:
     """Raises `msgspec.DecodeError` for anything else."""
-    return _REPLIES.decode(data)
+    return decoded(_REPLIES, data)
 
 
 def decode_pulse(data: bytes) -> Pulse:
-    return _PULSES.decode(data)
+    return decoded(_PULSES, data)
 
 
 def parts_of(sizes: Sequence[int]) -> int:
@@ -111,13 +117,16 @@ def packed(arrays: Sequence[Bytes]) -> list[Part]:
 
 
 def unpack_into(targets: Sequence[Bytes], parts: Sequence[Part]) -> None:
-    """Write the arrays that `packed` has packed to memory of the same sizes."""
+    """Write the arrays that `packed` has packed to memory of the same sizes. Raises `ValueError` if others came."""
     if not targets:
         return
     sizes = [each.nbytes for each in targets]
     if sum(sizes) > MOST_IN_PARTS:
         for target, part in zip(targets, parts, strict=True):
-            target[:] = np.frombuffer(part, np.uint8)
+            values = np.frombuffer(part, np.uint8)
+            if values.nbytes != target.nbytes:
+                raise ValueError("an array came that has not the size that was announced")
+            target[:] = values
         return
     for target, start in zip(targets, _starts(sizes), strict=True):
         _copy(target, parts, start)
@@ -150,7 +159,10 @@ def _copy(target: Bytes, parts: Sequence[Part], start: int) -> None:
     done = 0
     while done < target.nbytes:
         number, offset = divmod(start + done, PART)
-        piece = np.frombuffer(parts[number], np.uint8)[offset : offset + target.nbytes - done]
+        piece = np.frombuffer(parts[number] if number < len(parts) else b"", np.uint8)
+        piece = piece[offset : offset + target.nbytes - done]
+        if not piece.nbytes:
+            raise ValueError("the parts that came are shorter than what was announced")
         target[done : done + piece.nbytes] = piece
         done += piece.nbytes
 

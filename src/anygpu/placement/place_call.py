@@ -13,7 +13,7 @@ from typing import Any
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
-from anygpu.errors import AnyGPUError, DeviceUnavailable, NotRecordable, Unsupported, text_of
+from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.hardware.device import DeviceKind
 from anygpu.hardware.device_names import node_of
@@ -34,7 +34,7 @@ from anygpu.plan.choosing import Choice, WaitingTimes
 from anygpu.plan.plan import Plan
 from anygpu.program.graph import Program
 from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt, publish
-from anygpu.tasks.machine import Requeue, Started
+from anygpu.tasks.machine import Fail, Requeue, Started
 from anygpu.workers.worker import Ran, Worker
 
 #: What recording may take then.
@@ -88,7 +88,7 @@ def place(
                 choice = choose(call)
             if choice.checks is not None:
                 call.site.begin_sample(choice.checks)
-        outcome = _run_with_retries(call, choice, timer)
+        outcome = run_with_retries(call, choice, timer)
     finally:
         planner.pace.end_call(begun)
     publish(outcome[1])
@@ -212,14 +212,24 @@ def choose(call: Call, waiting: Mapping[str, float] | WaitingTimes | None = None
 # -- during
 
 
-def _run_with_retries(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[Any, Receipt]:
-    """Run it, and when a device fails mend that or go on to the next, as long as the caller allows."""
+def run_with_retries(
+    call: Call, choice: Choice, timer: PhaseTimer, deadline: tuple[float, float] | None = None
+) -> tuple[Any, Receipt]:
+    """Run it, and when a device fails mend that or go on to the next, as long as the caller allows.
+
+    `deadline` is the number of seconds that the caller gave it, and when they are over, by the monotonic clock: no
+    worker runs longer than that. Raises `DeadlineExceeded` then.
+    """
     planner = call.planner
     attempts: list[Attempt] = []
     life: LockedTask | None = None
+    own = call.timeout
     while True:
         name = choice.candidate
         begin = planner.clock()
+        if deadline is not None:
+            left = max(1e-3, deadline[1] - time.monotonic())
+            call.timeout = left if own is None else min(own, left)
         try:
             return run_at(call, choice, timer, tuple(attempts))
         except AnyGPUError as error:
@@ -232,7 +242,10 @@ def _run_with_retries(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[An
         if life is None:
             life = LockedTask(task_for(call, name))
         life.tell(Started(name, 0))
-        following = handle_failure(call, life, name, failure)
+        overdue = deadline is not None and time.monotonic() >= deadline[1]
+        following = handle_failure(call, life, name, failure, overdue=overdue)
+        if overdue and deadline is not None and isinstance(following, Fail) and following.why == "late":
+            raise DeadlineExceeded(call.site.task, deadline[0])
         if not isinstance(following, Requeue):
             raise refusal(call, life.task, following, failure)
         choice = next_choice(call, life.task, following.device, name, failure)

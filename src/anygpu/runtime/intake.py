@@ -50,6 +50,8 @@ class Submission(msgspec.Struct):
     line: tuple[str, int]
     #: NumPy's floating-point modes there, if they are not as usual.
     modes: Any = None
+    #: The call, where it was made already.
+    call: Any = None
 
 
 class Intake:

@@ -25,6 +25,7 @@ from anygpu.runtime.lane_index import LaneIndex
 from anygpu.runtime.lane_worker import LaneWorker
 from anygpu.runtime.lanes import PLANNING, Lane
 from anygpu.runtime.routing import Routing
+from anygpu.runtime.visits import Visit, Visits
 from anygpu.runtime.waiting import here
 from anygpu.tasks.machine import Cancelled, Expired, Fail, Kill
 from anygpu.tasks.queue import TaskQueue
@@ -59,6 +60,7 @@ class Scheduler:
         self._used: dict[str, float] = {}
         #: Waiting and running tasks, whose futures are not done.
         self._jobs: dict[Future, Job] = {}
+        self._visits = Visits(self._visit_ended)
         self._routing = routing
         self._lane_worker = LaneWorker(planner, routing, self)
         _schedulers.add(self)
@@ -109,11 +111,41 @@ class Scheduler:
             self._check_open()
             self._admit(job, again=again)
 
+    # -- tasks on their callers' own threads
+
+    def visit(self, task: str, device: str, predicted: float) -> Visit | None:
+        """Let the caller's own thread run a task there, if nothing else is open: there is no order to keep then."""
+        if self._closed is not None or self._jobs or self._intake or self._visits:
+            return None
+        visit = self._visits.begin(task, device, predicted)
+        # `drain` and `close` set `_closed` before they look at what is open, so one of the two sees the other.
+        if self.state != "open":
+            visit.end()
+            return None
+        return visit
+
+    def visited(self, visit: Visit, tenant: str, seconds: float, *, succeeded: bool) -> None:
+        """Account for a task that its caller has run."""
+        with self.lock:
+            lane = self._lanes[visit.device]
+            lane.busy_seconds += seconds
+            if succeeded:
+                lane.done += 1
+            else:
+                lane.failed += 1
+            self._queue.charge(tenant, seconds)
+            self._used[tenant] = self._used.get(tenant, 0.0) + seconds
+
+    def _visit_ended(self) -> None:
+        if self._closed is not None:
+            with self.lock:
+                self._settled.notify_all()
+
     # -- the whole
 
     @property
     def open_tasks(self) -> int:
-        return len(self._jobs) + len(self._intake)
+        return len(self._jobs) + len(self._intake) + len(self._visits)
 
     @property
     def waiting(self) -> int:
@@ -130,6 +162,7 @@ class Scheduler:
         with self.lock:
             return health_of(
                 self._lanes,
+                self._visits.open(),
                 self._queue,
                 self._planner.places,
                 self._used,
@@ -143,7 +176,7 @@ class Scheduler:
         """The predicted seconds of those waiting tasks that count, and what runs where."""
         with self.lock:
             queued = sum(job.seconds for job in self._queue if counts(job))
-            return queued, lanes_of(self._lanes.values(), self._planner.places, time.monotonic())
+            return queued, lanes_of(self._lanes, self._visits.open(), self._planner.places, time.monotonic())
 
     def drain(self, timeout: float | None = None) -> bool:
         """Take no more tasks, and wait for those that were submitted; whether all were done in time."""
@@ -175,9 +208,12 @@ class Scheduler:
             stuck = [
                 job for lane in lanes for jobs, _ in lane.running.values() for job in jobs if job.life.task.killable
             ]
+            visits = self._visits.open()
             for job in stuck:
                 self._lane_worker.kill(job)
-            if stuck:
+            for visit in visits:
+                self._planner.places.kill(visit.device)
+            if stuck or visits:
                 over = self._settled.wait_for(self._is_idle, _AFTER_A_KILL)
         # What came in the last moment, or back to the queue, is not taken any more.
         self._admit_pending()
@@ -196,7 +232,7 @@ class Scheduler:
                 self.cancel(job.future)
 
     def _is_idle(self) -> bool:
-        if self._jobs or self._telling or self._intake:
+        if self._jobs or self._telling or self._intake or self._visits:
             return False
         return not any(lane.running for lane in self._lanes)
 
@@ -205,7 +241,7 @@ class Scheduler:
         self.lock = threading.RLock()
         self._settled = threading.Condition(self.lock)
         self._closed, self._ended, self._telling = "of the process that this one was forked from", True, 0
-        self._lanes, self._jobs = LaneIndex(self._make_lane), {}
+        self._lanes, self._jobs, self._visits = LaneIndex(self._make_lane), {}, Visits(self._visit_ended)
         self._dispatcher = Dispatcher(self._queue, self._routing, self._lanes, self._planner.waiting)
         self._deadlines = Deadlines(self._expire, time.monotonic, "anygpu-deadlines")
         self._intake = Intake(self._admit_pending)

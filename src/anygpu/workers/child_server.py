@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -71,6 +71,9 @@ def _forget_old_words() -> None:
 
 class Server:
     """What a child holds: one open device, the programs and arrays that it was sent, and views of shared memory."""
+
+    #: Whether an engine that works in the host's memory may read arguments where they are, as long as a run lasts.
+    _lends = False
 
     def __init__(self, engine: ProgramEngine | None = None, *, listed: bool = True) -> None:
         self.finished = False
@@ -167,18 +170,16 @@ class Server:
         for number in task.last_use:
             self._residents.pop(number, None)
         wanted = task.results
-        targets = None
-        if wanted is not None:
-            places = zip(wanted, program.results, strict=True)
-            targets = [self._place(number, spec) if number else None for number, spec in places]
+        targets = self._targets(wanted, program.results) if wanted is not None else None
         done = self._ready.run(
             program,
             arguments,
             keep=wanted is None,
             wait=task.wait,
             timed=task.timed,
-            deliver=lambda _, values: values.tobytes(),
+            deliver=lambda position, values: self._delivered(wanted[position] if wanted is not None else 0, values),
             targets=targets,
+            lend=self._lends,
             apart=task.apart,
         )
         # Those in a segment have no bytes to send.
@@ -220,6 +221,14 @@ class Server:
         if found is None:
             raise InvalidOption(f"there is no array {number} on this device.")
         return found
+
+    def _targets(self, wanted: Sequence[int], specs: Sequence[Spec]) -> list[HostArray | None]:
+        """For each result the memory that it is to be written to; without any it is delivered."""
+        return [self._place(number, spec) if number else None for number, spec in zip(wanted, specs, strict=True)]
+
+    def _delivered(self, number: int, values: HostArray) -> bytes:
+        """A result as the bytes of an answer; `number` is the place that it is wanted in, or 0."""
+        return values.tobytes()
 
     def _place(self, number: int, spec: Spec) -> HostArray:
         """Where a result with that number is to be written to."""

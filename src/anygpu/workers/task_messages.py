@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -212,6 +212,8 @@ class Answer(WireRecord, frozen=True):
     outcome: TaskOutcome
 
 
+_Message = TypeVar("_Message")
+
 _ENCODER = msgspec.msgpack.Encoder()
 _ENVELOPES = msgspec.msgpack.Decoder(Envelope)
 _ANSWERS = msgspec.msgpack.Decoder(Answer)
@@ -221,10 +223,19 @@ def encode(message: Envelope | Answer) -> bytes:
     return _ENCODER.encode(message)
 
 
+def decoded(decoder: msgspec.msgpack.Decoder[_Message], data: bytes | memoryview) -> _Message:
+    """The message. Raises `msgspec.DecodeError` or its child `ValidationError` for anything else."""
+    try:
+        return decoder.decode(data)
+    except UnicodeDecodeError as error:  # which msgspec lets through
+        raise msgspec.DecodeError(str(error)) from None
+
+
 def decode_envelope(data: bytes | memoryview) -> Envelope:
-    return _ENVELOPES.decode(data)
+    """Raises as `decoded` does."""
+    return decoded(_ENVELOPES, data)
 
 
 def decode_answer(data: bytes | memoryview) -> Answer:
-    """Raises `msgspec.DecodeError` or its child `ValidationError` for anything else."""
-    return _ANSWERS.decode(data)
+    """Raises as `decoded` does."""
+    return decoded(_ANSWERS, data)
