@@ -20,9 +20,9 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import Iterator, partial
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
