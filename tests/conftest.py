@@ -74,11 +74,13 @@ ALONE = (
     "tests/examples/",
     "tests/faults/",
     "tests/fleet/",
+    "tests/fleet/",
     "tests/hardware/",
     "tests/integration/",
     "tests/placement/",
     "tests/residency/",
     "tests/runtime/",
+    "tests/serving/",
     "tests/streams/",
 )
 
