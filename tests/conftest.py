@@ -74,7 +74,6 @@ ALONE = (
     "tests/examples/",
     "tests/faults/",
     "tests/fleet/",
-    "tests/fleet/",
     "tests/hardware/",
     "tests/integration/",
     "tests/placement/",
