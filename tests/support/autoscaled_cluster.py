@@ -56,7 +56,8 @@ def run_in_namespaces(module: str, *arguments: str, timeout: float) -> Iterator[
         finally:
             end.cancel()
             process.kill()
-            process.wait()
+            with process:  # closes the pipes
+                process.wait()
 
 
 def say(**facts: Any) -> None:

@@ -227,6 +227,10 @@ class CallSite:
         """Nothing that was asked for can run such calls: they run on NumPy."""
         self.fallback_reason = reason
 
+    def wait_for_device(self) -> None:
+        """No device that was asked for is there; one may come, in a fleet."""
+        self.misses_device = True
+
     def devices_changed(self) -> None:
         """Devices have come or gone: they are looked at anew."""
         self.evaluated = False

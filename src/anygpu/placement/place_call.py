@@ -156,8 +156,7 @@ def _require_what_was_asked_for(call: Call) -> None:
         # Refusals of devices come first; what comes after them is not there, with what to do about it.
         others = missing.refusals[len(call.planner.machine().devices) :]
         _settle_for_numpy(site, missing, missing=others[0] if others else "")
-        # One may come, in a fleet.
-        site.misses_device = True
+        site.wait_for_device()
         call.planner.considered(site)
     elif site.not_recorded is not None:
         _settle_for_numpy(site, NotRecordable(site.task, site.not_recorded))

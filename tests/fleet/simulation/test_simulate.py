@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anygpu.errors import InvalidOption
+from anygpu.fallback_warnings import users_line
 from anygpu.fleet.simulation.ledger import InvariantBroken, Ledger, SimulatedFuture
 from anygpu.fleet.simulation.report import breaks_first
 from anygpu.fleet.simulation.scenario import PATTERNS, Arrivals, Faults, Network, Scenario
@@ -73,7 +74,7 @@ scenarios = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios)
 def test_every_task_comes_to_one_end_whatever_happens(scenario: Scenario) -> None:
     report = simulate(scenario)
@@ -86,7 +87,7 @@ def test_every_task_comes_to_one_end_whatever_happens(scenario: Scenario) -> Non
         assert not report.failed
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios)
 def test_the_same_seed_gives_the_same_report(scenario: Scenario) -> None:
     assert simulate(scenario).same_every_time == simulate(scenario).same_every_time
@@ -182,3 +183,8 @@ def test_a_result_that_comes_twice_is_found() -> None:
 def test_a_scenario_that_cannot_be_is_refused(given: dict[str, object]) -> None:
     with pytest.raises(InvalidOption):
         Scenario(**given)  # type: ignore[arg-type]
+
+
+def test_warnings_of_the_caller_are_still_about_its_own_lines() -> None:
+    simulate(Scenario(tasks=50))
+    assert users_line()[0] == __file__
