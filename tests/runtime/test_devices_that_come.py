@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from anygpu.hardware.device import Device
 from anygpu.residency.registry import DeviceRegistry
@@ -36,4 +37,26 @@ def test_a_call_goes_to_a_device_that_has_come() -> None:
         second = runtime.run(double, x, on="opencl", fallback="allow")
         assert second.receipt.device.startswith("opencl")
         np.testing.assert_array_equal(second.value, 2 * x)
+    known.close()
+
+
+def test_a_call_does_without_a_device_that_has_gone(caplog: pytest.LogCaptureFixture) -> None:
+    known = Growing()
+    known.has_come = True
+    x = np.ones(1000, np.float32)
+    with Runtime(known=known) as runtime:
+        planner = runtime._planner
+        first = runtime.run(double, x, on="opencl", fallback="allow")
+        assert first.receipt.device.startswith("opencl")
+        known.has_come = False
+        planner.forget_machine()
+        # As the background does, which has nobody to tell that there is no candidate.
+        for site in list(planner._sites):
+            site.consider(planner)
+            assert not site.evaluated
+        for _ in range(3):
+            again = runtime.run(double, x, on="opencl", fallback="allow")
+            assert again.receipt.device == "numpy"
+            np.testing.assert_array_equal(again.value, 2 * x)
+    assert not caplog.records, "no lane and no intake has stumbled"
     known.close()

@@ -320,7 +320,8 @@ class CallSite:
         """These are all candidates, and what is predicted for each."""
         self.predictions, self.refused = predictions, tuple(refused)
         self._tell_chooser()
-        self.evaluated = True
+        # Without a candidate there is nothing to choose from: whoever calls next looks again, and says so.
+        self.evaluated = bool(predictions) or self.chooser.baseline is not None
 
     def _judge(self, planner: Planner, device: Device, resident_bytes: int, lack: str | None) -> Prediction | Refused:
         program, baseline = self.program, self.chooser.baseline

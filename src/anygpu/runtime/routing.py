@@ -113,11 +113,13 @@ class Routing:
         if site.skip_planning > 0 or site.fallback_reason is not None:
             return Route("numpy", self.seconds(site, "numpy"), None, 0.0)
         home = site.chooser.baseline
-        if not site.evaluated:
+        # Devices may go at any moment, and with them the only candidates.
+        with self._planner.lock:
+            choice = choose(job.call, waiting) if site.evaluated else None
+        if choice is None:
             if home is None:
                 return Route(PLANNING, _UNKNOWN_SECONDS, None, 0.0)
             return Route(lane_of(home), self.seconds(site, home), None, 0.0)
-        choice = choose(job.call, waiting)
         if choice.checks is not None:
             site.chooser.begin_sample(choice.checks)
         return Route(lane_of(choice.candidate), self.seconds(site, choice.candidate), choice, 0.0)
