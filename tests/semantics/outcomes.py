@@ -77,7 +77,7 @@ def outcome_of(call: Callable[[], Any], arguments: Any, see: Callable[[], Any]) 
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()) as printed:
         warnings.simplefilter("always")
         # The collector may come across what something else has left behind.
-        warnings.simplefilter("ignore", ResourceWarning)
+        warnings.filterwarnings("ignore", "subprocess [0-9]+ is still running", ResourceWarning)
         try:
             value = call()
             if isinstance(value, types.GeneratorType):
