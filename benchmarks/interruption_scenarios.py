@@ -88,7 +88,7 @@ def tasks_left(runtime: Runtime) -> list[str]:
             "calls in the intake": len(scheduler._intake._calls),
             "waiting tasks": len(queue),
             "tasks in the queue's books": len(queue._entries),
-            "deadlines": len(scheduler._deadlines._live),
+            "deadlines": len(scheduler._deadlines.items),
             "errors on their way": scheduler._telling,
             "missing reserved places": sum(line.reserved for line in queue._lines.values()) - queue._reserved,
         }
@@ -96,7 +96,7 @@ def tasks_left(runtime: Runtime) -> list[str]:
             found[f"waiting tasks of {name}"] = line.waiting
             found[f"open tasks of {name}"] = line.open_tasks
             found[f"bytes of {name}"] = line.nbytes
-        for lane in scheduler._lanes.values():
+        for lane in scheduler._lanes:
             found[f"running on {lane.name}"] = len(lane.running)
             found[f"awaited on {lane.name}"] = len(lane.awaited)
             found[f"blocked on {lane.name}"] = lane.blocked
@@ -274,7 +274,7 @@ class Closing(Scenario):
         for runtime in self._made:
             runtime.close()
             eventually(lambda: not tasks_left(runtime), lambda: f"left behind: {tasks_left(runtime)}")  # noqa: B023
-            for lane in runtime._scheduler._lanes.values():
+            for lane in runtime._scheduler._lanes:
                 eventually(
                     lambda: not any(each.is_alive() for each in (*lane.threads, *lane.spare)),  # noqa: B023
                     lambda: "a thread of a closed runtime goes on",

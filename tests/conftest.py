@@ -73,17 +73,26 @@ ALONE = (
     "tests/docs/",
     "tests/examples/",
     "tests/faults/",
+    "tests/fleet/",
     "tests/hardware/",
     "tests/integration/",
     "tests/placement/",
     "tests/residency/",
     "tests/runtime/",
+    "tests/serving/",
     "tests/streams/",
 )
 
 
+#: Folders of tests that need the whole machine: clusters and servers of many processes.
+WHOLE_MACHINE = ("tests/fleet/", "tests/serving/")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several processes, files that take longest come first, and what runs alone comes last."""
+    for item in items:
+        if item.nodeid.startswith(WHOLE_MACHINE):
+            item.add_marker("serial")
     if "PYTEST_XDIST_WORKER" in os.environ:
         first = {name: number for number, name in enumerate(LONGEST)}
         names = {item: item.nodeid.partition("::")[0] for item in items}

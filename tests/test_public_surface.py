@@ -24,8 +24,14 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "psutil": ("hardware/host.py", "testing/"),
     "typer": "cli/",
     "rich": ("cli/", "progress.py"),
+    "grpc": "fleet/access.py",
     "zarr": "streams/zarr_arrays.py",
     "sqlite3": "history/database.py",
+    "uvicorn": "serving/http.py",
+    "httptools": "serving/http.py",
+    "uvloop": "serving/http.py",
+    "starlette": "nobody",
+    "ray": ("fleet/ray_cluster.py", "fleet/node_facts.py"),
 }
 
 
@@ -36,6 +42,8 @@ def test_the_exported_names() -> None:
         "Attempt",
         "CannotCompile",
         "Card",
+        "ClusterError",
+        "ClusterUnavailable",
         "CopyNeeded",
         "DeadlineExceeded",
         "Device",
@@ -51,6 +59,7 @@ def test_the_exported_names() -> None:
         "Health",
         "HostFallback",
         "HostOperation",
+        "InsecureCluster",
         "InvalidKernel",
         "InvalidOption",
         "InvalidProgram",
@@ -79,6 +88,7 @@ def test_the_exported_names() -> None:
         "ResultMismatch",
         "Runtime",
         "RuntimeClosed",
+        "Server",
         "Store",
         "StoreClosed",
         "StoreError",
@@ -98,6 +108,7 @@ def test_the_exported_names() -> None:
         "doctor",
         "explain",
         "fft",
+        "fleet",
         "freeze_support",
         "host_operations",
         "image",
@@ -108,6 +119,7 @@ def test_the_exported_names() -> None:
         "offload",
         "record",
         "run",
+        "serve",
         "stream",
         "submit",
         "vmap",
@@ -167,7 +179,8 @@ def watch(event, arguments):
 import numpy  # what numpy itself does is not ours to judge
 sys.addaudithook(watch)
 import anygpu
-loaded = {"wgpu", "torch", "jax", "pyopencl", "ray", "pynvml", "typer", "rich", "sqlite3"} & set(sys.modules)
+optional = {"wgpu", "torch", "jax", "pyopencl", "ray", "pynvml", "typer", "rich", "sqlite3", "uvicorn", "httptools"}
+loaded = optional & set(sys.modules)
 assert not loaded, loaded
 assert not opened, opened
 """

@@ -14,10 +14,18 @@ import pytest
 
 calls = []
 
+def may_fail(where):
+    if where == "{where}":
+        calls.append(1)
+        assert len(calls) > {failures}, "it took too long"
+
+@pytest.fixture(scope="module")
+def cluster():
+    may_fail("setup")
+
 {mark}
-def test_something():
-    calls.append(1)
-    assert len(calls) > {failures}, "it took too long"
+def test_something(cluster):
+    may_fail("call")
 """
 
 
@@ -30,9 +38,10 @@ def test_something():
         ("", 1, False),
     ],
 )
-def test_a_test_that_fails_at_times(mark: str, failures: int, passes: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["setup", "call"])
+def test_a_test_that_fails_at_times(mark: str, failures: int, passes: bool, where: str, tmp_path: Path) -> None:
     file = tmp_path / "test_times.py"
-    file.write_text(FAILS_ONCE.format(mark=mark, failures=failures))
+    file.write_text(FAILS_ONCE.format(mark=mark, failures=failures, where=where))
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = serial\n")
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "tests.support.repeating", "-p", "no:cacheprovider", str(file)],
@@ -44,4 +53,4 @@ def test_a_test_that_fails_at_times(mark: str, failures: int, passes: bool, tmp_
     )
     assert (ran.returncode == 0) == passes, ran.stdout
     assert ("REPEATED test_times.py::test_something: " in ran.stdout) == passes
-    assert ("1 passed" if passes else "1 failed") in ran.stdout
+    assert ("1 passed" if passes else "1 failed" if where == "call" else "1 error") in ran.stdout

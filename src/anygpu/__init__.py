@@ -23,6 +23,7 @@ from anygpu.api import (
     map,
     offload,
     run,
+    serve,
     stream,
     submit,
 )
@@ -30,6 +31,8 @@ from anygpu.errors import (
     AllocationError,
     AnyGPUError,
     CannotCompile,
+    ClusterError,
+    ClusterUnavailable,
     CopyNeeded,
     DeadlineExceeded,
     DeviceError,
@@ -37,6 +40,7 @@ from anygpu.errors import (
     DeviceLost,
     DevicePoisoned,
     DeviceUnavailable,
+    InsecureCluster,
     InvalidKernel,
     InvalidOption,
     InvalidProgram,
@@ -71,7 +75,7 @@ from anygpu.hardware.device import Device, Unavailable
 from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
 
 if TYPE_CHECKING:
-    from anygpu import fft, image, linalg, nn
+    from anygpu import fft, fleet, image, linalg, nn
     from anygpu.array.trace.tracing import record
     from anygpu.hardware.diagnosis import Diagnosis
     from anygpu.hardware.diagnosis_context import Finding
@@ -85,6 +89,7 @@ if TYPE_CHECKING:
     from anygpu.runtime.health import Health
     from anygpu.runtime.mapping import Outcome
     from anygpu.runtime.runtime import Runtime
+    from anygpu.serving.server import Server
     from anygpu.store.store import Store
     from anygpu.store.tensor import Tensor
     from anygpu.streams.report import Streamed
@@ -98,6 +103,8 @@ __all__ = [
     "Attempt",
     "CannotCompile",
     "Card",
+    "ClusterError",
+    "ClusterUnavailable",
     "CopyNeeded",
     "DeadlineExceeded",
     "Device",
@@ -113,6 +120,7 @@ __all__ = [
     "Health",
     "HostFallback",
     "HostOperation",
+    "InsecureCluster",
     "InvalidKernel",
     "InvalidOption",
     "InvalidProgram",
@@ -141,6 +149,7 @@ __all__ = [
     "ResultMismatch",
     "Runtime",
     "RuntimeClosed",
+    "Server",
     "Store",
     "StoreClosed",
     "StoreError",
@@ -160,6 +169,7 @@ __all__ = [
     "doctor",
     "explain",
     "fft",
+    "fleet",
     "freeze_support",
     "host_operations",
     "image",
@@ -170,6 +180,7 @@ __all__ = [
     "offload",
     "record",
     "run",
+    "serve",
     "stream",
     "submit",
     "vmap",
@@ -187,6 +198,7 @@ _LATER = {
     "Program": "anygpu.program.graph",
     "Result": "anygpu.placement.offload",
     "Runtime": "anygpu.runtime.runtime",
+    "Server": "anygpu.serving.server",
     "Store": "anygpu.store.store",
     "Streamed": "anygpu.streams.report",
     "Tenant": "anygpu.tasks.tenants",
@@ -197,7 +209,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("fft", "image", "linalg", "nn"):
+    if name in ("fft", "fleet", "image", "linalg", "nn"):
         return importlib.import_module(f"anygpu.{name}")
     if name in _LATER:
         value = getattr(importlib.import_module(_LATER[name]), name)

@@ -5,7 +5,8 @@ Each imports what it needs when it is called, so that importing anygpu costs nex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from anygpu.receipts import Receipt
     from anygpu.runtime.future import Future
     from anygpu.runtime.mapping import Outcome
+    from anygpu.serving.application import ServingRuntime
+    from anygpu.serving.tokens import TokenMapping
     from anygpu.streams.report import Streamed
 
 P = ParamSpec("P")
@@ -174,6 +177,53 @@ def explain(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[
 
     function, arguments, keywords = unwrapped(function, arguments)
     return remembered(function, options).explain(*arguments, **keywords)
+
+
+def serve(
+    models: Mapping[str, Any],
+    *,
+    port: int = 8000,
+    host: str = "127.0.0.1",
+    runtime: ServingRuntime | None = None,
+    tokens: TokenMapping | str | os.PathLike[str] | None = None,
+    latency: float | None = None,
+    queue: int | None = None,
+    deadline: float | None = None,
+    examples: Mapping[str, Sequence[Any]] | None = None,
+    max_body: int | str = "64MB",
+    notice: float = 1.0,
+    patience: float = 30.0,
+    insecure: bool = False,
+) -> None:
+    """Serve functions over HTTP until SIGTERM or Ctrl-C, by the Open Inference Protocol that KServe and Triton speak.
+
+    `models` has a function, a `Program`, or the path of a saved program under each name. Requests that wait together
+    become one launch where that pays, of at most `latency` seconds (0.05). At most `queue` requests wait (1000); each
+    may take `deadline` seconds (60) and `max_body` bytes. `tokens` maps bearer tokens to tenants, or is a file with
+    lines "tenant token". `examples` has a tuple of arguments for models by name, with which they are called before the
+    server is ready. With `runtime` that one is used, and stays open. On SIGTERM the server is not ready any more, takes
+    no connections after `notice` seconds, and finishes open requests within `patience` seconds.
+
+    A `Server` takes the same arguments, and serves in a thread: `with Server({"score": score}, port=0) as server:`.
+    Needs the extra `serve`.
+    """
+    from anygpu.serving.server import Server
+
+    Server(
+        models,
+        port=port,
+        host=host,
+        runtime=runtime,
+        tokens=tokens,
+        latency=latency,
+        queue=queue,
+        deadline=deadline,
+        examples=examples,
+        max_body=max_body,
+        notice=notice,
+        patience=patience,
+        insecure=insecure,
+    ).run()
 
 
 def last_receipt() -> Receipt | None:

@@ -13,6 +13,9 @@
     │   ├── OutOfMemory             it would fit, but not now
     │   └── OverBudget              it would fit, but exceeds the budget that anygpu was given
     ├── DeadlineExceeded            the caller's time ran out            (also a TimeoutError)
+    ├── ClusterError                something is wrong with a cluster of machines
+    │   ├── ClusterUnavailable      it cannot be reached                 (also a ConnectionError)
+    │   └── InsecureCluster         it was not used, because anybody could run code there
     ├── Overloaded                  the runtime rejected the task before running any of it
     │   ├── QueueFull               the queue is full
     │   └── QuotaExceeded           the tenant has reached its quota of tasks or bytes
@@ -221,6 +224,35 @@ class DeadlineExceeded(AnyGPUError, TimeoutError):
         self.still_running = still_running
         after = " The device is still busy with it." if still_running else " It is no longer running."
         super().__init__(f"{what} did not finish within {seconds:g} s.{after} Allow more time, or send less work.")
+
+
+class ClusterError(AnyGPUError):
+    """Something is wrong with a cluster of machines."""
+
+    address: str
+
+    def __init__(self, address: str, message: str) -> None:
+        self.address = address
+        super().__init__(message)
+
+
+class ClusterUnavailable(ClusterError, ConnectionError):
+    """The cluster cannot be reached, or is gone."""
+
+    def __init__(self, address: str, *, detail: str = "") -> None:
+        super().__init__(
+            address,
+            f"no Ray cluster can be reached at {address}{_clause(detail)}. Check that it runs (`ray status`), that "
+            "this machine is one of its nodes (`ray start --address=...`), and that both have the same versions of "
+            "Ray and Python.",
+        )
+
+
+class InsecureCluster(ClusterError):
+    """The cluster was not used: whoever can reach it could run any code there."""
+
+    def __init__(self, address: str, why: str, fix: str) -> None:
+        super().__init__(address, f"the Ray cluster at {address} is not safe to use: {why} {fix}")
 
 
 class Overloaded(AnyGPUError):

@@ -115,6 +115,15 @@ class DriverWork(msgspec.Struct, frozen=True, kw_only=True):
     dispatches: int
 
 
+class NetworkUse(msgspec.Struct, frozen=True, array_like=True):
+    """What one call took of the way to another machine."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    #: How often the machine was asked: more than once where an answer was lost, or did not fit.
+    asks: int = 0
+
+
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in one call."""
 
@@ -137,6 +146,12 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     #: For engines that count it.
     driver: DriverWork | None = None
     host_operations: tuple[HostOperation, ...] = ()
+    #: The machine of a fleet that it ran on; `None` for this one.
+    node: str | None = None
+    #: To that machine and back, with everything that came along; 0 on this one.
+    network_bytes: int = 0
+    #: How often that machine was asked for it; 0 on this one.
+    asks: int = 0
     #: What was predicted before the call, everything included but tracing, planning and compiling.
     predicted_seconds: float | None = None
     #: How the work was cut, if it was: "in 12 chunks of at most 1000 along axis 0 of the result".

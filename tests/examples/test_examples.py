@@ -53,3 +53,11 @@ def test_the_service_answers_and_stops_when_it_is_told_to() -> None:
     assert [line.split(" ran on ")[0] for line in lines[:6]] == ["similarity"] * 3 + ["level"] * 3
     assert all(line.startswith("not a request: ") for line in lines[6:8])
     assert lines[8:] == ["healthy: True, done: 6", "all was done before it stopped: True"]
+
+
+def test_a_served_function_answers() -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "examples.serving"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == "best: [0, 2]"

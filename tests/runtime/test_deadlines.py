@@ -185,5 +185,5 @@ def test_entries_of_those_that_are_done_do_not_pile_up() -> None:
     for number in range(20_000):
         deadlines.add(number, number, far)
         deadlines.forget(number)
-    assert len(deadlines._heap) < 3_000
+    assert deadlines.items.entries < 3_000
     deadlines.close()

@@ -76,6 +76,8 @@ def outcome_of(call: Callable[[], Any], arguments: Any, see: Callable[[], Any]) 
     value, raised = None, None
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()) as printed:
         warnings.simplefilter("always")
+        # The collector may come across what something else has left behind.
+        warnings.filterwarnings("ignore", "subprocess [0-9]+ is still running", ResourceWarning)
         try:
             value = call()
             if isinstance(value, types.GeneratorType):

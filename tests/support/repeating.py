@@ -21,9 +21,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     for attempt in range(1, ATTEMPTS + 1):
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         failed = [report for report in reports if report.failed]
-        if not failed or attempt == ATTEMPTS or any(report.when != "call" for report in failed):
+        if not failed or attempt == ATTEMPTS or failed[0].when == "teardown":
             break
         failures.append(failed[0].longreprtext)
+        if failed[0].when == "setup":
+            # What could not be set up is remembered as long as others of its file or folder may need it.
+            item.session._setupstate.teardown_exact(None)
         item._initrequest()  # type: ignore[attr-defined]
     for report in reports:
         if failures and report.when == "call":

@@ -487,7 +487,9 @@ def _some_event(draw: random.Random, task: Task) -> Event:
     kind = draw.random()
     if kind < 0.4:
         device = (
-            task.pinned_device if task.pinned_device is not None and draw.random() < 0.9 else draw.choice(task.devices)
+            task.pinned_device
+            if task.pinned_device is not None and draw.random() < 0.9
+            else draw.choice(sorted(task.devices))
         )
         alone = draw.random() < (0.95 if task.suspect else 0.6)
         return Started(device, draw.randrange(1, 4), alone=alone, killable=draw.random() < 0.5)

@@ -32,8 +32,8 @@ datas = collect_data_files("anygpu", includes=["**/*.wgsl", "**/*.cl", "**/*.tom
 for _distribution in ("anygpu", "numpy", "wgpu"):
     datas += copy_metadata(_distribution)
 
-# torch and jax are gigabytes. They go in if the application imports them, not because they are installed beside it.
-excludedimports = ["torch", "jax", "jaxlib"]
+# torch, jax and ray are large. They go in if the application imports them, not because they are installed beside it.
+excludedimports = ["torch", "jax", "jaxlib", "ray", "grpc"]
 
 # Engines of other packages, with their metadata.
 _engines, _of_engines = collect_entry_point("anygpu.engines")

@@ -13,8 +13,10 @@ import anygpu
 from anygpu import api
 from anygpu.cli.calibrate import calibrate
 from anygpu.cli.explain import explain
+from anygpu.cli.fleet import fleet
 from anygpu.cli.history import history
 from anygpu.cli.report import report
+from anygpu.cli.serve import serve
 from anygpu.cli.show import show_diagnosis, show_inventory
 from anygpu.workers.discovery import discover
 
@@ -84,7 +86,9 @@ def doctor(json: Json = False, timeout: Seconds = api.PROBE_SECONDS) -> None:
 
 app.command()(calibrate)
 app.command()(report)
+app.command()(serve)
 app.add_typer(history, name="history")
+app.add_typer(fleet, name="fleet")
 # Negative numbers are arguments and not options.
 app.command(context_settings={"ignore_unknown_options": True})(explain)
 

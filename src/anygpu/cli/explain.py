@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -20,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anygpu import api
+from anygpu.cli.finding import find_function
 from anygpu.errors import InvalidOption
 from anygpu.fallback_warnings import DeviceFallback, HostFallback
 from anygpu.plan.plan import Candidate, Plan
@@ -83,7 +83,7 @@ def explain(
 
     Without --run nothing is computed, but the function is called once with abstract arrays, to trace it.
     """
-    found = _found(function)
+    found = find_function(function, _EXAMPLE)
     generator = np.random.default_rng(_SEED)
     values = [_value(text, generator) for text in arguments or ()]
     options = _checked(on, fallback, precision)
@@ -115,41 +115,6 @@ def explain(
 
 
 # -- what was typed
-
-
-def _found(name: str) -> Callable[..., Any]:
-    """The function `module:name`, or `module:Class.name`; modules of the current folder come first, as for scripts."""
-    module_name, colon, path = name.partition(":")
-    if not (colon and module_name and path):
-        _wrong("MODULE:FUNCTION", f"{name!r} is not of the form module:function")
-    if module_name.endswith(".py") or "/" in module_name:
-        instead = Path(module_name).stem
-        _wrong("MODULE:FUNCTION", f"{module_name!r} is a file; name the module instead, as in {instead}:{path}")
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and something that it needs is not
-        _wrong("MODULE:FUNCTION", f"there is no module {error.name!r}, neither installed nor in {here}")
-    for part in path.split("."):
-        if not hasattr(found, part):
-            _wrong("MODULE:FUNCTION", f"{module_name} has no {path!r}{_did_you_mean(found)}")
-        found = getattr(found, part)
-    if not callable(found):
-        _wrong("MODULE:FUNCTION", f"{name} is a {type(found).__name__}, not a function")
-    return found  # type: ignore[no-any-return]
-
-
-def _did_you_mean(module: Any) -> str:
-    own = [
-        name
-        for name, each in vars(module).items()
-        if callable(each) and not name.startswith("_") and getattr(each, "__module__", None) == module.__name__
-    ]
-    return f"; it has {', '.join(sorted(own)[:8])}" if own else ""
 
 
 def _checked(on: str | None, fallback: str | None, precision: str | None) -> dict[str, Any]:

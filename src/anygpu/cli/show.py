@@ -45,7 +45,7 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         table.add_row(_mark(device.state), device.id, Text(_in_a_few_words(device)))
     console.print(Padding(table, (0, 0, 1, 2)))
     for finding in diagnosis.findings:
-        _show_finding(console, finding)
+        show_finding(console, finding)
     if not diagnosis.problems:
         console.print(Text("No problems found.", style="green"))
 
@@ -68,7 +68,7 @@ def _show_card(console: Console, card: Card, ways: list[Device], *, deep: bool) 
     console.print(Padding(table, (0, 0, 1, 2)))
 
 
-def _show_finding(console: Console, finding: Finding) -> None:
+def show_finding(console: Console, finding: Finding) -> None:
     word, style = _SEVERITIES[finding.severity]
     line = Text(f"{word}: ", style=f"bold {style}")
     line.append(finding.title, style="bold")

@@ -14,6 +14,7 @@ from anygpu.engines.protocol import Engine
 from anygpu.engines.traits import DISCRETE, INTEGRATED, AssumedRates, EngineTraits
 from anygpu.errors import DeviceUnavailable, InvalidOption, MissingExtra
 from anygpu.hardware.device import Form
+from anygpu.hardware.device_names import parse_device
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -152,7 +153,7 @@ def every_engine() -> tuple[EngineEntry, ...]:
 
 def entry_of(device_id: str) -> EngineEntry:
     """The entry of the engine that the device belongs to. Raises `DeviceUnavailable` where the catalogue has none."""
-    name = device_id.partition(":")[0]
+    name = parse_device(device_id).engine
     for entry in catalogue():
         if entry.name == name:
             return entry

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from anygpu.hardware.device_names import node_of
 from anygpu.receipts import require_reasons
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
     A card that three engines can use is three devices; `card` tells that they are one.
     """
 
-    #: The engine, and where it has several what it calls the device: "numpy", "webgpu:0", "torch:cuda:1".
+    #: The engine, and where it has several what it calls the device: "numpy", "webgpu:0", "torch:cuda:1";
+    #: on another machine with its name: "torch:cuda:1@node-7".
     id: str
     engine: str
     kind: DeviceKind
@@ -107,6 +109,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
         from anygpu.hardware.usage.reading import read_twice
 
         return read_twice([self], seconds).usage[self.id]
+
+    @property
+    def node(self) -> str | None:
+        """The machine of a fleet that it is on; `None` for this one."""
+        return node_of(self.id)
 
     def __str__(self) -> str:
         return f"{self.id} ({self.name})"

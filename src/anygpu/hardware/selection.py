@@ -10,6 +10,7 @@ import msgspec
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.cards import plain_name
 from anygpu.hardware.device import Device, Unavailable
+from anygpu.hardware.device_names import FLEET, node_of, parse_device
 from anygpu.units import readable_bytes
 
 Power = Literal["high", "low"]
@@ -18,7 +19,8 @@ Power = Literal["high", "low"]
 class Preference(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller asked for. The default accepts every verified device."""
 
-    #: A device id, an engine, a kind, an interface ("cuda", "vulkan"), a part of an id ("cuda:1") or of a name.
+    #: A device id, an engine, a kind, an interface ("cuda", "vulkan"), a part of an id ("cuda:1") or of a name. In a
+    #: fleet each may have a machine, as "gpu@node-7", which may also be alone ("@node-7"); "fleet" is any of these.
     #: Several are tried in order.
     on: tuple[str, ...] = ()
     min_memory: int = 0
@@ -117,12 +119,19 @@ def _judge(device: Device, preference: Preference) -> tuple[int, str | None]:
 
 def matches_name(device: Device, wanted: str) -> bool:
     """Whether `on=wanted` means this device."""
-    wanted = wanted.lower()
-    identity = device.id.lower()
-    local = identity.partition(":")[2]
+    wanted, at, node = wanted.lower().partition("@")
+    name = parse_device(device.id.lower())
+    if at and name.node != node:
+        return False
+    if not wanted or wanted == FLEET:
+        return name.node is not None
+    identity, local = name.there, name.local
     interfaces = {name.split()[0].lower() for name in (device.api, *device.also_through)}
     names = {device.engine, device.kind, device.card, device.vendor}
-    exact = {identity, local, local.partition(":")[0]} | interfaces | {name.lower() for name in names if name}
+    exact = {local.partition(":")[0]} | interfaces | {each.lower() for each in names if each}
+    own = {identity, local}
+    # An id names one device: without a machine, one of this machine.
+    exact = exact - own if name.node is not None and not at else exact | own
     # "0" is the local part of "webgpu:0" and would mean every first device of every engine.
     if (wanted in exact and not wanted.isdigit()) or identity.startswith(f"{wanted}:"):
         return True
@@ -183,6 +192,13 @@ def _could_be(item: Unavailable, preference: Preference) -> bool:
     if not preference.on:
         return True
     names = {name.lower() for name in preference.on}
-    parts = {item.id, item.engine, *item.id.split(":")}
+    node = node_of(item.id)
+    if node is not None:
+        # Of names with a machine, those of this one count, and their first part is what is wanted there.
+        names = {first for first, at, there in (name.partition("@") for name in names) if not at or there == node}
+        if names & {"", FLEET} or (names and item.engine == FLEET):
+            return True
+    there = parse_device(item.id).there
+    parts = {there, item.engine, *there.split(":")}
     is_part = any(name.startswith(f"{item.id}:") for name in names)
     return is_part or bool(names & parts) or ("gpu" in names and item.state in ("present", "hung"))

@@ -91,7 +91,7 @@ class Bench:
         #: Trials whose runs took so different times that none of them is believed. Others were in the way, and may be
         #: gone when everything else has been measured.
         self.doubtful: list[Trial] = []
-        self._is_numpy = worker.device.engine == "numpy"
+        self._is_numpy = worker.device.id == "numpy"
         self._subject: _Subject = _Interpreted() if self._is_numpy else _OnWorker(worker)
         self._clock = clock
         self._end = clock() + seconds

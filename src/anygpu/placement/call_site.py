@@ -11,6 +11,7 @@ from anygpu.engines.catalogue import traits_of
 from anygpu.engines.tuner import budget as tuning_budget
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, DeviceKind
+from anygpu.hardware.device_names import node_of
 from anygpu.hardware.selection import Selection, select
 from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options
@@ -18,7 +19,7 @@ from anygpu.placement.planner import Planner, first_choice, lacking, usable_byte
 from anygpu.placement.strategies import Chunked, SingleDevice, SplitAcrossDevices, Strategy
 from anygpu.placement.trust import Trust, may_warn
 from anygpu.placement.values import call_on_numpy, narrowing
-from anygpu.plan.choosing import RECORDING, Choice, DeviceChooser
+from anygpu.plan.choosing import RECORDING, Choice, DeviceChooser, WaitingTimes
 from anygpu.plan.chunking import Chunks, chunks_for, corrected
 from anygpu.plan.chunking import Refused as Uncuttable
 from anygpu.plan.corrections import doubt_about
@@ -109,6 +110,7 @@ class CallSite:
         #: What recording is expected to take: more, once it was given up.
         self.recording = RECORDING
         self.predictions: dict[str, Prediction] = {}
+        self._names: tuple[dict[str, Prediction], frozenset[str]] = ({}, frozenset())
         self.refused: tuple[Refused, ...] = ()
         self._resident: dict[str, int] = {}
         self.evaluated = False
@@ -129,6 +131,8 @@ class CallSite:
         self._may_warn: tuple[Program, bool] | None = None
         #: Why calls run on NumPy, when nothing that was asked for can run them and the caller allows that.
         self.fallback_reason: str | None = None
+        #: Whether that is because no such device is there.
+        self.misses_device = False
         #: Host operations that the user was warned of.
         self._warned: set[HostOperation] = set()
         #: For each device: what a piece needed by what was predicted.
@@ -223,6 +227,16 @@ class CallSite:
         """Nothing that was asked for can run such calls: they run on NumPy."""
         self.fallback_reason = reason
 
+    def wait_for_device(self) -> None:
+        """No device that was asked for is there; one may come, in a fleet."""
+        self.misses_device = True
+
+    def devices_changed(self) -> None:
+        """Devices have come or gone: they are looked at anew."""
+        self.evaluated = False
+        if self.misses_device:
+            self.fallback_reason, self.misses_device = None, False
+
     # -- the program
 
     @property
@@ -268,7 +282,8 @@ class CallSite:
         lacks = {
             device.id: lacking(find, device.id, self.program)
             for device in chosen
-            if device.id != baseline and (baseline is None or planner.is_open(device.id))
+            # Other machines' devices are not asked: there may be thousands of them, and each may take its time.
+            if device.id != baseline and device.node is None and (baseline is None or planner.is_open(device.id))
         }
         with planner.lock:
             self._consider(planner, selection, lacks, resident)
@@ -297,10 +312,16 @@ class CallSite:
             if isinstance(old.way, SplitAcrossDevices) and all(device in facts for device in old.way.devices):
                 facts[name] = old
         refused += [Refused(each.device, each.sentence) for each in selection.refused]
-        self.predictions, self.refused = facts, tuple(refused)
-        self._tell_chooser()
-        self.evaluated = True
+        self.adopt(facts, refused)
         self.corrected = planner.corrections.version
+        planner.considered(self)
+
+    def adopt(self, predictions: dict[str, Prediction], refused: Sequence[Refused] = ()) -> None:
+        """These are all candidates, and what is predicted for each."""
+        self.predictions, self.refused = predictions, tuple(refused)
+        self._tell_chooser()
+        # Without a candidate there is nothing to choose from: whoever calls next looks again, and says so.
+        self.evaluated = bool(predictions) or self.chooser.baseline is not None
 
     def _judge(self, planner: Planner, device: Device, resident_bytes: int, lack: str | None) -> Prediction | Refused:
         program, baseline = self.program, self.chooser.baseline
@@ -368,9 +389,19 @@ class CallSite:
             self.predictions = self.predictions | splits
             self._tell_chooser()
 
+    @property
+    def candidates(self) -> frozenset[str]:
+        """The names of all predictions, and NumPy. Every task has them, so they are made once for each table."""
+        predictions, names = self._names
+        if predictions is not self.predictions:
+            predictions = self.predictions
+            names = frozenset((*predictions, "numpy"))
+            self._names = predictions, names
+        return names
+
     # -- the chooser: the caller of each of these holds the planner's lock
 
-    def choose(self, busy: Mapping[str, float], waiting: Mapping[str, float] | None = None) -> Choice:
+    def choose(self, busy: Mapping[str, float], waiting: Mapping[str, float] | WaitingTimes | None = None) -> Choice:
         """Where the next call goes: `busy` are the seconds until devices are free, `waiting` those of candidates."""
         return self.chooser.choose((self.waiting(busy) if busy else busy) if waiting is None else waiting)
 
@@ -558,6 +589,7 @@ class CallSite:
                     phases=facts.plain.phases if facts.plain is not None else None,
                     peak_bytes=facts.plain.peak_bytes if facts.plain is not None else None,
                     how=facts.way.how,
+                    network_seconds=facts.plain.network if facts.plain is not None and node_of(name) else None,
                     sentence=self._sentence(name, facts, basis, seconds),
                 )
             )
@@ -610,6 +642,8 @@ class CallSite:
         phases = facts.plain.phases
         if facts.doubt is not None:
             return f"its calibration says {readable_seconds(phases.total)}, but {facts.doubt}."
+        if facts.plain.network > 0.5 * phases.total:
+            return f"the way to {node_of(name)} and back takes {readable_seconds(facts.plain.network)} of that."
         moving = phases.write + phases.read
         if moving > phases.run:
             return f"transfers take {readable_seconds(moving)} of that."

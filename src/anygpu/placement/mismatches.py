@@ -20,6 +20,7 @@ from anygpu.cache_folder import cache_folder, decoded, read_file, write_file
 from anygpu.engines.catalogue import library_version
 from anygpu.errors import ResultMismatch
 from anygpu.hardware.device import Device
+from anygpu.hardware.device_names import parse_device
 from anygpu.program.graph import Program
 from anygpu.program.wire import to_bytes
 
@@ -122,7 +123,7 @@ def _facts(device: Device | None) -> dict[str, str]:
 def _versions(device: str) -> dict[str, str]:
     found = {"anygpu": __version__, "numpy": np.__version__, "python": platform.python_version()}
     found["system"] = platform.platform()
-    for engine in {each.partition(":")[0] for each in device.split("+")}:
+    for engine in {parse_device(each).engine for each in device.split("+")}:
         if (version := library_version(engine)) is not None:
             found[engine] = version
     return found

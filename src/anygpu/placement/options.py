@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import msgspec
 
-from anygpu.engines.isolation import Isolation
+from anygpu.engines.isolation import ISOLATIONS_HERE, Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.selection import Power, Preference, prefer
 from anygpu.units import bytes_from
@@ -101,7 +101,7 @@ def options(**given: Unpack[CallOptions]) -> Options:
         ),
         fallback=_one_of("fallback", given.get("fallback") or os.environ.get(FALLBACK) or "warn", get_args(Fallback)),
         precision=None if precision is None else _one_of("precision", precision, get_args(Precision)),
-        isolation=None if isolation is None else _one_of("isolation", isolation, get_args(Isolation)),
+        isolation=None if isolation is None else _one_of("isolation", isolation, ISOLATIONS_HERE),
         timeout=timeout,
         check=_one_of("check", given.get("check") or os.environ.get(CHECK) or "sample", get_args(Check)),
         engine=engine,

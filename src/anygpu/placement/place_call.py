@@ -13,9 +13,10 @@ from typing import Any
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
-from anygpu.errors import AnyGPUError, DeviceUnavailable, NotRecordable, Unsupported, text_of
+from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.hardware.device import DeviceKind
+from anygpu.hardware.device_names import node_of
 from anygpu.interrupts import is_of_a_handler
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
@@ -24,16 +25,17 @@ from anygpu.placement.executing import Executing
 from anygpu.placement.explore import await_early_trial, explore, why_not_elsewhere
 from anygpu.placement.known import LARGE, VERY_LARGE, Known
 from anygpu.placement.opaque import place_opaque
-from anygpu.placement.planner import Planner, no_device
+from anygpu.placement.planner import Planner, lacking, no_device
 from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
 from anygpu.placement.strategies import SingleDevice, as_arguments, execute
 from anygpu.placement.trust import Filters, code_of, is_finite, is_shown, loud, modes_now, sample_of, warns
 from anygpu.placement.values import anygpu_arrays_in, largest_of, to_anygpu
-from anygpu.plan.choosing import Choice
+from anygpu.plan.choosing import Choice, WaitingTimes
 from anygpu.plan.plan import Plan
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt, publish
-from anygpu.tasks.machine import Requeue, Started
-from anygpu.workers.worker import Ran
+from anygpu.program.graph import Program
+from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt, publish
+from anygpu.tasks.machine import Fail, Requeue, Started
+from anygpu.workers.worker import Ran, Worker
 
 #: What recording may take then.
 _AT_FIRST = 0.03
@@ -86,7 +88,7 @@ def place(
                 choice = choose(call)
             if choice.checks is not None:
                 call.site.begin_sample(choice.checks)
-        outcome = _run_with_retries(call, choice, timer)
+        outcome = run_with_retries(call, choice, timer)
     finally:
         planner.pace.end_call(begun)
     publish(outcome[1])
@@ -154,6 +156,8 @@ def _require_what_was_asked_for(call: Call) -> None:
         # Refusals of devices come first; what comes after them is not there, with what to do about it.
         others = missing.refusals[len(call.planner.machine().devices) :]
         _settle_for_numpy(site, missing, missing=others[0] if others else "")
+        site.wait_for_device()
+        call.planner.considered(site)
     elif site.not_recorded is not None:
         _settle_for_numpy(site, NotRecordable(site.task, site.not_recorded))
 
@@ -171,6 +175,13 @@ def _require_that_it_can(call: Call) -> None:
         raise Unsupported("the whole program", name, instead=str(facts.lacks), message=message)
 
 
+def _require_that_it_can_there(name: str, worker: Worker, program: Program) -> None:
+    """As `_require_that_it_can`, for a device of another machine, which is asked only when a call goes there."""
+    lack = lacking(lambda _: worker, name, program)
+    if lack is not None:
+        raise Unsupported("the whole program", name, instead=lack, message=f"{name} cannot run the whole program.")
+
+
 def _settle_for_numpy(site: CallSite, why: AnyGPUError, sentence: str | None = None, missing: str = "") -> None:
     if site.options.fallback == "raise":
         raise why
@@ -182,7 +193,7 @@ def _settle_for_numpy(site: CallSite, why: AnyGPUError, sentence: str | None = N
     site.fall_back(first)
 
 
-def choose(call: Call, waiting: Mapping[str, float] | None = None) -> Choice:
+def choose(call: Call, waiting: Mapping[str, float] | WaitingTimes | None = None) -> Choice:
     """Choose the candidate; `waiting` are the seconds until candidates are free, else the planner is asked."""
     site, planner = call.site, call.planner
     if site.fallback_reason is not None:
@@ -200,14 +211,24 @@ def choose(call: Call, waiting: Mapping[str, float] | None = None) -> Choice:
 # -- during
 
 
-def _run_with_retries(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[Any, Receipt]:
-    """Run it, and when a device fails mend that or go on to the next, as long as the caller allows."""
+def run_with_retries(
+    call: Call, choice: Choice, timer: PhaseTimer, deadline: tuple[float, float] | None = None
+) -> tuple[Any, Receipt]:
+    """Run it, and when a device fails mend that or go on to the next, as long as the caller allows.
+
+    `deadline` is the number of seconds that the caller gave it, and when they are over, by the monotonic clock: no
+    worker runs longer than that. Raises `DeadlineExceeded` then.
+    """
     planner = call.planner
     attempts: list[Attempt] = []
     life: LockedTask | None = None
+    own = call.timeout
     while True:
         name = choice.candidate
         begin = planner.clock()
+        if deadline is not None:
+            left = max(1e-3, deadline[1] - time.monotonic())
+            call.timeout = left if own is None else min(own, left)
         try:
             return run_at(call, choice, timer, tuple(attempts))
         except AnyGPUError as error:
@@ -220,7 +241,10 @@ def _run_with_retries(call: Call, choice: Choice, timer: PhaseTimer) -> tuple[An
         if life is None:
             life = LockedTask(task_for(call, name))
         life.tell(Started(name, 0))
-        following = handle_failure(call, life, name, failure)
+        overdue = deadline is not None and time.monotonic() >= deadline[1]
+        following = handle_failure(call, life, name, failure, overdue=overdue)
+        if overdue and deadline is not None and isinstance(following, Fail) and following.why == "late":
+            raise DeadlineExceeded(call.site.task, deadline[0])
         if not isinstance(following, Requeue):
             raise refusal(call, life.task, following, failure)
         choice = next_choice(call, life.task, following.device, name, failure)
@@ -283,6 +307,8 @@ def on_device(
     if values is None:  # another thread has recorded it anew for a call of its own
         return run_untraced(call, choice, timer, attempts)
     workers = [planner.worker(device, site.options) for device in devices]
+    if site.options.fallback == "raise" and node_of(name) is not None:
+        _require_that_it_can_there(name, workers[-1], program)
     modes = modes_now()
     why = _why_not_there(call, name, values, [worker.generation for worker in workers], modes)
     if why is not None:
@@ -451,6 +477,7 @@ def receipt_of(
     unknown: dict[str, str],
 ) -> Receipt:
     """The receipt of a program that ran on a worker; `attempts` are those that failed before."""
+    network = ran.network or NetworkUse()
     return Receipt(
         task=task,
         device=device,
@@ -466,6 +493,9 @@ def receipt_of(
         kernels=ran.kernels,
         driver=ran.driver,
         host_operations=ran.host_operations,
+        node=node_of(device),
+        network_bytes=network.bytes_sent + network.bytes_received,
+        asks=network.asks,
         predicted_seconds=predicted,
         how=how,
         program=program,

@@ -9,10 +9,12 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
 
+import msgspec
 import numpy as np
 
 from anygpu.array.trace.traced import Traced
@@ -39,7 +41,7 @@ from anygpu.workers.worker import Worker
 
 if TYPE_CHECKING:
     from anygpu.history.history import CallHistory
-    from anygpu.placement.call_site import Prediction
+    from anygpu.placement.call_site import CallSite, Prediction
     from anygpu.placement.recall import Recall
 
 #: What a calibration in the background may take; `anygpu calibrate` takes longer and is more exact.
@@ -60,9 +62,15 @@ _FLOOR = 5e-5
 class Machine(NamedTuple):
     devices: tuple[Device, ...]
     unavailable: tuple[Unavailable, ...]
+    by_id: Mapping[str, Device]
 
     def device(self, identity: str) -> Device | None:
-        return next((each for each in self.devices if each.id == identity), None)
+        return self.by_id.get(identity)
+
+
+def machine_of(devices: Iterable[Device], unavailable: Iterable[Unavailable]) -> Machine:
+    found = tuple(devices)
+    return Machine(found, tuple(unavailable), {each.id: each for each in reversed(found)})
 
 
 class Planner:
@@ -96,12 +104,16 @@ class Planner:
         #: Seconds that calls have taken in all: what exploring has to be worth. `add_seconds` adds to it.
         self.seconds = 0.0
         self._machine: Machine | None = None
+        #: Call sites that have looked at it.
+        self._sites: WeakSet[CallSite] = WeakSet()
         self._looking = self._ready = False
         self._calibrations: dict[str, Calibration] = {}
         #: How often each was measured by this process.
         self._calibrated: dict[str, int] = {}
         #: By call, the devices that it uses and the seconds that it is expected to take.
         self._in_flight: dict[object, tuple[tuple[str, ...], float]] = {}
+        #: The same calls by device; some of them may have ended.
+        self._in_flight_on: dict[str, dict[object, float]] = {}
         self._trials: set[str] = set()
         #: By the code of a function: why it stays on NumPy.
         self.pinned: dict[Hashable, str] = {}
@@ -144,10 +156,21 @@ class Planner:
         """The devices of this machine, which is looked at once; with `low_priority`, nobody waits for that."""
         found = self._machine
         if found is None:
-            found = Machine(tuple(self.places.devices(low_priority=low_priority)), tuple(self.places.unavailable()))
+            found = machine_of(self.places.devices(low_priority=low_priority), self.places.unavailable())
             self._machine = found
             self._recall(found.devices)
         return found
+
+    def forget_machine(self) -> None:
+        """Devices have come or gone: calls look at them anew."""
+        with self.lock:
+            self._machine = None
+            for site in list(self._sites):
+                site.devices_changed()
+
+    def considered(self, site: CallSite) -> None:
+        """A call site has looked at the devices that there are now."""
+        self._sites.add(site)
 
     def add_seconds(self, seconds: float) -> None:
         """Calls have taken so long. Any thread may say so, with or without the lock."""
@@ -216,7 +239,8 @@ class Planner:
     def _recall(self, devices: tuple[Device, ...]) -> None:
         for device in devices:
             if device.id not in self._calibrations:
-                self._calibrations[device.id] = recalled(device) or assumed(device)
+                known = self.places.calibration(device) or (recalled(device) if device.node is None else None)
+                self._calibrations[device.id] = known or assumed(device)
 
     def calibration(self, device: Device) -> Calibration:
         known = self._calibrations.get(device.id)
@@ -235,7 +259,11 @@ class Planner:
     def calibrate(self, device: Device, *, seconds: float = CALIBRATION_SECONDS) -> Calibration:
         """Measure, and keep it for the next process."""
         measured = calibrate(self.explorer(device.id), seconds=seconds)
-        remember(measured, device)
+        if (known := self.calibration(device)).network is not None:
+            measured = msgspec.structs.replace(measured, network=known.network)
+        if device.node is None:
+            # The way to another machine may be another one the next time.
+            remember(measured, device)
         with self.lock:
             self._calibrated[device.id] = self._calibrated.get(device.id, 0) + 1
             self._calibrations[device.id] = measured
@@ -291,32 +319,39 @@ class Planner:
         """For each busy device the seconds until it is free, as far as that can be told."""
         if not self._in_flight and not self._trials:
             return _NOTHING
+        return _Busy(self)
+
+    def _devices_in_use(self) -> set[str]:
         with self.lock:
-            busy: dict[str, float] = {}
-            for devices, seconds in list(self._in_flight.values()):
-                for device in devices:
-                    busy[device] = busy.get(device, 0.0) + seconds
-            for device in self._trials:
-                busy[device] = busy.get(device, 0.0) + _TRIAL_SECONDS
-        return busy
+            return {device for devices, _ in list(self._in_flight.values()) for device in devices} | self._trials
+
+    def _seconds_in_use(self, device: str) -> float:
+        """What is under way on one device: there may be ten thousand others, and one call asks for a few."""
+        calls = self._in_flight_on.get(device)
+        seconds = sum([each for call, each in list(calls.items()) if call in self._in_flight]) if calls else 0.0
+        return seconds + _TRIAL_SECONDS if device in self._trials else seconds
 
     @contextlib.contextmanager
     def using(self, devices: tuple[str, ...], seconds: float) -> Iterator[None]:
         """A call that is expected to take so long is under way."""
         call = object()
         try:
+            for device in devices:
+                self._in_flight_on.setdefault(device, {})[call] = seconds
             self._in_flight[call] = (devices, seconds)
             yield
         finally:
-            # In one step, which no interrupt can come before.
+            # In one step, which no interrupt can come before: what is not in there does not count by device either.
             self._in_flight.pop(call, None)
+            for device in devices:
+                self._in_flight_on.get(device, {}).pop(call, None)
 
     @contextlib.contextmanager
     def trying(self, devices: tuple[str, ...]) -> Iterator[None]:
         """The workers that serve callers are busy with finding out, in the background."""
         with self.lock:
             self._trials.update(devices)
-        here = any(self.places.default_isolation(device) == "thread" for device in devices)
+        here = any(self.places.isolation(device) == "thread" for device in devices)
         try:
             with self.background.must_finish() if here else contextlib.nullcontext():
                 yield
@@ -337,6 +372,33 @@ class Planner:
 
 
 _NOTHING: Mapping[str, float] = {}
+
+
+class _Busy(Mapping[str, float]):
+    """The seconds until devices are free, asked one by one."""
+
+    __slots__ = ("_planner",)
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+
+    def __getitem__(self, device: str) -> float:
+        seconds = self._planner._seconds_in_use(device)
+        if seconds <= 0:
+            raise KeyError(device)
+        return seconds
+
+    def get(self, device: str, default: Any = None) -> Any:
+        return self._planner._seconds_in_use(device) or default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._planner._devices_in_use())
+
+    def __len__(self) -> int:
+        return len(self._planner._devices_in_use())
+
+    def __bool__(self) -> bool:
+        return bool(self._planner._in_flight or self._planner._trials)
 
 
 def first_choice(devices: Sequence[Device], on: Sequence[str]) -> tuple[list[Device], list[Device]]:

@@ -61,9 +61,9 @@ class LockedTask:
 def task_for(call: Call, first: str, *, idempotent: bool = False) -> Task:
     """A call as a task: programs are safe to repeat, and may go elsewhere if the caller allows that."""
     site = call.site
-    devices: tuple[str, ...] = (first,)
+    devices: tuple[str, ...] | frozenset[str] = (first,)
     if site.options.fallback != "raise" and site.traced is not None:
-        devices = tuple(dict.fromkeys((first, *site.predictions, "numpy")))
+        devices = site.candidates if first in site.candidates else (first, *site.candidates)
     return Task(name=site.task, devices=devices, repeatable=site.traced is not None or idempotent)
 
 
@@ -170,11 +170,16 @@ def next_choice(call: Call, task: Task, wanted: str | None, failed: str, failure
 
 
 def _next_best(site: CallSite, task: Task, planner: Planner) -> str:
-    left = [name for name in task.devices if name not in task.excluded]
-    known = [name for name in left if name in site.predictions and site.chooser.may_run(name)]
+    # In the order of the predictions, because a set of devices has none.
+    order = {name: position for position, name in enumerate(site.predictions)}
+    left = sorted(
+        (name for name in task.devices if name not in task.excluded),
+        key=lambda name: (order.get(name, len(order)), name),
+    )
+    known = [name for name in left if name in order and site.chooser.may_run(name)]
     if known:
-        # Where anygpu chooses, also by how long a device is busy, or being opened again.
-        waiting = planner.waiting() if site.chooser.baseline is not None else {}
+        # Also by how long a device is busy, or being opened again.
+        waiting = planner.waiting()
 
         def finish(name: str) -> float:
             estimate = site.chooser.estimate(name)
@@ -183,7 +188,9 @@ def _next_best(site: CallSite, task: Task, planner: Planner) -> str:
 
         return min(known, key=finish)
     # What has not been compared yet is not where a call may end up by chance.
-    return "numpy" if site.chooser.checked and "numpy" in left else left[0]
+    if site.chooser.checked and "numpy" in left:
+        return "numpy"
+    return task.device if task.device in left else left[0]
 
 
 def _smaller(site: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:

@@ -16,7 +16,7 @@ from anygpu.plan.chunking import Chunks
 from anygpu.plan.splitting import Part, Split
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut
-from anygpu.receipts import Phases
+from anygpu.receipts import NetworkUse, Phases
 from anygpu.residency.lineage import TrackedBuffer
 from anygpu.workers.worker import Argument, Ran, Worker
 
@@ -230,4 +230,16 @@ def merge_runs(runs: Sequence[Ran], results: list[Any], waited_for: Sequence[Pha
         driver=None,
         host_operations=tuple(each for ran in runs for each in ran.host_operations),
         unknown=unknown,
+        network=_network(runs),
+    )
+
+
+def _network(runs: Sequence[Ran]) -> NetworkUse | None:
+    used = [ran.network for ran in runs if ran.network is not None]
+    if not used:
+        return None
+    return NetworkUse(
+        sum(each.bytes_sent for each in used),
+        sum(each.bytes_received for each in used),
+        sum(each.asks for each in used),
     )

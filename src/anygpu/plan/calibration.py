@@ -55,6 +55,18 @@ class Transfer(msgspec.Struct, frozen=True):
         return self.latency + nbytes / self.bytes_per_second if nbytes else 0.0
 
 
+class Network(msgspec.Struct, frozen=True):
+    """The way between this machine and another one."""
+
+    #: One question and its answer, with next to nothing in them.
+    latency: float
+    sent_per_second: float
+    received_per_second: float
+
+    def seconds(self, bytes_sent: float, bytes_received: float) -> float:
+        return self.latency + bytes_sent / self.sent_per_second + bytes_received / self.received_per_second
+
+
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """One device's speed. All times are what a caller waits for, through the home that its worker has by default."""
 
@@ -85,6 +97,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     measured: tuple[OperationClass, ...] = ()
     #: Whether something else had the processors meanwhile: it may be faster than this says, and is measured again.
     disturbed: bool = False
+    #: The way to its machine and back, which is a part of the times above; `None` for this one.
+    network: Network | None = None
 
     @property
     def is_plausible(self) -> bool:
@@ -98,6 +112,19 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
             for curve in self.rates.values()
         )
         return rising and all(0 <= each < math.inf for each in times) and all(0 < each <= math.inf for each in amounts)
+
+
+def through(network: Network, known: Calibration, device: str) -> Calibration:
+    """The speed of a device of another machine, from its speed there and the way to it."""
+    launch = known.launch + network.latency
+    # What goes with the question needs no question of its own.
+    write = Transfer(known.write.latency, _one_after_the_other(known.write, network.sent_per_second))
+    read = Transfer(known.read.latency, _one_after_the_other(known.read, network.received_per_second))
+    return msgspec.structs.replace(known, device=device, launch=launch, write=write, read=read, network=network)
+
+
+def _one_after_the_other(transfer: Transfer, per_second: float) -> float:
+    return 1.0 / (1.0 / transfer.bytes_per_second + 1.0 / per_second)
 
 
 def amount_of(cost: Cost) -> float:

@@ -17,7 +17,10 @@ next one should run and what should be tried in the background meanwhile. It kee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from anygpu.disturbance import RecentTimes
@@ -49,6 +52,10 @@ LONGEST_FOR_A_WINNER = 24
 AFTER_DOUBT, MOST_DOUBTS = 4, 3
 #: One that is nearly as good is measured again by a real call, which then costs little more than it should.
 NEARLY = 1.3
+
+#: Of so many candidates all are looked at for every call. Of more, as in a fleet, the most promising ones are, so that
+#: a choice costs the same among ten thousand devices as among ten.
+LOOKED_AT = 16
 
 #: What recording costs in any case, with the first look at the program for every device.
 RECORDING = 3e-3
@@ -120,6 +127,21 @@ class CandidateHistory(RecentTimes):
             self.doubts = 0
 
 
+class WaitingTimes(ABC):
+    """How long candidates are busy, where there are too many to list: it is asked, and knows who is free soonest."""
+
+    @abstractmethod
+    def get(self, name: str, default: float = 0.0, /) -> float:
+        """Seconds; 0 for one that is free."""
+
+    def __getitem__(self, name: str) -> float:
+        return self.get(name)
+
+    @abstractmethod
+    def soonest(self, most: int) -> Iterable[str]:
+        """At most so many that are free now, or so many that will be first if none is."""
+
+
 #: Said of times that rest on a busy machine.
 _BUSY = ", measured on a busy machine"
 
@@ -160,6 +182,17 @@ class DeviceChooser:
         self.spent = 0.0
         self._current: str | None = baseline
         self._badly_predicted: frozenset[str] = frozenset()
+        #: The candidates that have been measured, by what a call takes there; and where each of them is in that order.
+        self._ranked: list[tuple[float, str]] = []
+        self._ranks: dict[str, float] = {}
+        #: Those that wait for real calls after a background run, those being tried, and those measured in doubt.
+        self._on_trial: set[str] = set()
+        self._trying: set[str] = set()
+        self._doubtful: set[str] = set()
+        #: All of them by promise; `None` when that has to be sorted again.
+        self._promising: list[str] | None = None
+        #: The call from which on all candidates are looked at again for one to try.
+        self._search_from = 0
 
     # -- events
 
@@ -181,8 +214,10 @@ class DeviceChooser:
             self.tracks.setdefault(name, CandidateHistory())
         for name in [name for name in self.tracks if name not in expected and name != self.baseline]:
             del self.tracks[name]
+            self._file(name)
         if self._current not in self.tracks:
             self._current = self.baseline
+        self._promising, self._search_from = None, 0
 
     def recall(self, remembered: Mapping[str, Remembered]) -> None:
         """What earlier processes have measured is better than any prediction."""
@@ -194,6 +229,7 @@ class DeviceChooser:
             if name != self.baseline and not (each.doubtful and best and each.seconds >= best[1] * LEAST_GAIN)
         }
         self.expected |= {name: each.seconds for name, each in self.remembered.items() if name in self.expected}
+        self._promising, self._search_from = None, 0
 
     def offer(self, candidate: str, seconds: float) -> None:
         """A candidate is open and has compiled, and is predicted to take so long: the next calls may measure it.
@@ -204,13 +240,18 @@ class DeviceChooser:
         self.expected[candidate] = seconds
         track = self.tracks.setdefault(candidate, CandidateHistory())
         track.agreed, track.rough, track.trying = True, seconds, False
+        self._promising = None
+        self._file(candidate)
 
     def measured(self, candidate: str, seconds: float, *, disturbed: bool = False, busy: bool = False) -> None:
         """A real call ran there and took so long; `disturbed` if something was tried in the background meanwhile.
 
         `busy` says that something else had the processors.
         """
-        track = self.tracks.setdefault(candidate, CandidateHistory())
+        track = self.tracks.get(candidate)
+        if track is None:
+            track = self.tracks[candidate] = CandidateHistory()
+            self._promising = None
         best = self._best_known(without=candidate)
         if candidate != self._current and track.known:
             # It was away, and what it took long ago says little about now.
@@ -224,11 +265,14 @@ class DeviceChooser:
         self.seconds += seconds
         if best is not None and candidate != self._current:
             self.spent += max(0.0, seconds - best[1])
+        self._file(candidate)
         memory = self.remembered.pop(candidate, None)
         if memory is not None and best is not None and is_wrong(memory.seconds, seconds, best[1]):
             # The next call is back where it was, and this one has to be tried again like any other.
             track.rough, self.expected[candidate] = None, seconds
             track.recent.clear()
+            self._promising = None
+            self._file(candidate)
             self._later(track)
         elif track.known or candidate == self.baseline:
             self._settle(candidate)
@@ -243,6 +287,7 @@ class DeviceChooser:
             track.calls += calls
             self.calls += calls
             self.seconds += seconds
+            self._file(self.baseline)
             self._doubt(busy=busy)
 
     def tried(self, candidate: str, seconds: float, *, busy: bool = False) -> None:
@@ -267,6 +312,7 @@ class DeviceChooser:
         elif track.known and best is not None and candidate != self._current:
             # It may be back: what it did before no longer counts.
             track.recent.clear()
+        self._file(candidate)
 
     def looks_good(self, seconds: float) -> bool:
         """Whether a background run that took so long is reason enough for real calls there."""
@@ -285,6 +331,7 @@ class DeviceChooser:
         track.recent.clear()
         track.rough = None
         track.due = self.calls + FIRST_INTERVAL * 2 ** min(track.failures - 1, 6)
+        self._file(candidate)
         if self._current == candidate:
             best = self._best_known(without=candidate)
             self._current = best[0] if best else self.baseline
@@ -299,6 +346,8 @@ class DeviceChooser:
         track.rough = None
         track.recent.clear()
         track.due = self.calls
+        self._search_from = 0
+        self._file(candidate)
         if self._current == candidate:
             best = self._best_known(without=candidate)
             self._current = best[0] if best else self.baseline
@@ -348,9 +397,9 @@ class DeviceChooser:
 
     @property
     def trying(self) -> bool:
-        return any(track.trying for track in self.tracks.values())
+        return bool(self._trying)
 
-    def choose(self, waiting: Mapping[str, float] | None = None) -> Choice:
+    def choose(self, waiting: Mapping[str, float] | WaitingTimes | None = None) -> Choice:
         """Where the next call goes; `waiting` is how long candidates are busy with something else.
 
         Pure: asked twice it answers the same.
@@ -361,13 +410,9 @@ class DeviceChooser:
             if not self.tracks[self.baseline].recent:
                 return Choice(self.baseline, "baseline", f"the first call is measured on {self.baseline}.")
         best = self._best_known()
-        for name in self._by_promise():
+        for name in self._waiting_for_trials():
             track = self.tracks[name]
-            if name == self.baseline or track.suspended or track.known or track.trying or track.rough is None:
-                continue
-            if not self._is_trusted(name):
-                continue
-            if waiting and waiting.get(name):
+            if track.rough is None or not self.may_run(name) or (waiting and waiting.get(name)):
                 continue
             if best is None:
                 return Choice(name, "trial", f"{name} is new and being measured.")
@@ -381,7 +426,7 @@ class DeviceChooser:
             return Choice(self.baseline, "sample", f"this call checks {name}, which runs most calls.", checks=name)
         if waiting and waiting.get(name):
             return self._soonest(name, waiting)
-        return self._again(name) or self._known(name)
+        return self._again(name, waiting) or self._known(name)
 
     def _why_tried(self, name: str, rough: float) -> str:
         memory = self.remembered.get(name)
@@ -389,31 +434,43 @@ class DeviceChooser:
             return f"{name} took {readable_seconds(rough)} in the background; this call measures it."
         return f"{name} took {readable_seconds(memory.seconds)} in earlier processes ({memory.source})."
 
-    def _soonest(self, current: str, waiting: Mapping[str, float]) -> Choice:
+    def _soonest(self, current: str, waiting: Mapping[str, float] | WaitingTimes) -> Choice:
         """The one whose work already begun is over soonest, together with this call."""
-        finish = {
-            name: (track.estimate or 0.0) + waiting.get(name, 0.0)
-            for name, track in self.tracks.items()
-            if track.recent and not track.suspended and self._is_trusted(name)
-        }
-        name = min(finish, key=lambda each: (finish[each], each != current))
+        name, soonest = current, (self.tracks[current].estimate or 0.0) + waiting.get(current, 0.0)
+        if len(self._ranked) > LOOKED_AT and isinstance(waiting, WaitingTimes):
+            ranked: Iterable[tuple[float, str]] = islice(self._ranked, LOOKED_AT)
+            for each in waiting.soonest(LOOKED_AT):
+                seconds = self._ranks.get(each, soonest)
+                if (finish := seconds + waiting.get(each, 0.0)) < soonest and self.may_run(each):
+                    name, soonest = each, finish
+        else:
+            ranked = self._ranked
+        for seconds, each in ranked:
+            if seconds >= soonest:
+                break  # those that follow take longer still
+            if (finish := seconds + waiting.get(each, 0.0)) < soonest and self.may_run(each):
+                name, soonest = each, finish
         if name == current:
             return self._known(current)
         return Choice(
             name,
             "known",
-            f"{current} is busy for another {readable_seconds(waiting[current])}, so {name} finishes sooner.",
+            f"{current} is busy for another {readable_seconds(waiting.get(current, 0.0))}, so {name} finishes sooner.",
         )
 
-    def _again(self, current: str) -> Choice | None:
-        """A call for one that was nearly as good when it was last measured."""
+    def _again(self, current: str, waiting: Mapping[str, float] | WaitingTimes | None) -> Choice | None:
+        """A call for one that was nearly as good when it was last measured, and is free."""
         mine = self.tracks[current].estimate or 0.0
-        for name, track in self.tracks.items():
+        few = len(self.tracks) <= LOOKED_AT
+        for name in self.tracks if few else [each for _, each in self._ranked[:LOOKED_AT]]:
+            track = self.tracks[name]
             if name == current or track.suspended or track.trying or self.calls < track.due:
                 continue
             # The baseline has one time again when it was measured once more, and one may have been a bad moment.
             is_known = track.known or (name == self.baseline and bool(track.recent))
             if not is_known or not self._is_trusted(name):
+                continue
+            if waiting and waiting.get(name):
                 continue
             theirs = track.estimate or 0.0
             if track.doubtful and theirs < mine * CONTENTION * NEARLY and self.affords(max(0.0, theirs - mine)):
@@ -434,17 +491,17 @@ class DeviceChooser:
     def _known(self, name: str) -> Choice:
         track = self.tracks[name]
         mine = readable_seconds(track.estimate or 0.0)
-        others = [(other.estimate, each) for each, other in self.tracks.items() if each != name and other.estimate]
+        others = [each for each in self._ranked[:2] if each[1] != name]
         if others:
-            seconds, other = min(others)
+            seconds, other = others[0]
             # What else had the processors might have doubled the other's time, but hardly more.
             in_doubt = self.tracks[other].doubtful and seconds < (track.estimate or 0.0) * CONTENTION * NEARLY
             doubt = _BUSY if track.doubtful or in_doubt else ""
             sentence = f"calls take {mine} there, and {readable_seconds(seconds)} on {other}{doubt}."
             return Choice(name, "known", sentence)
-        known = [(self.expected[each], each) for each in self.expected if each != name]
-        if known:
-            seconds, other = min(known)
+        other = next((each for each in self._by_promise() if each != name and each in self.expected), "")
+        if other:
+            seconds = self.expected[other]
             return Choice(
                 name,
                 "known" if name != self.baseline else "baseline",
@@ -454,7 +511,7 @@ class DeviceChooser:
 
     def to_try(self) -> str | None:
         """The candidate to try in the background now: one at a time, the most promising first."""
-        if self.trying or self.pinned is not None:
+        if self.trying or self.pinned is not None or self.calls < self._search_from:
             return None
         best = self._best_known()
         if best is None:
@@ -471,6 +528,9 @@ class DeviceChooser:
                 continue
             if track.rough is None and self._may_be_better(name, best[1]):
                 return name
+        if len(self.tracks) > LOOKED_AT:
+            # A look at all of many candidates costs about as much as such a number of calls.
+            self._search_from = self.calls + len(self.tracks) // LOOKED_AT
         return None
 
     def to_open(self) -> str | None:
@@ -504,6 +564,7 @@ class DeviceChooser:
     def begin_trial(self, candidate: str) -> None:
         track = self.tracks[candidate]
         track.trying = True
+        self._file(candidate)
         self._later(track)
 
     @property
@@ -585,14 +646,16 @@ class DeviceChooser:
 
     def _doubt(self, *, busy: bool) -> None:
         """A call was measured. If that was calm, what lost on a busy machine is tried again soon, a few times."""
-        for name, track in self.tracks.items():
-            if not track.doubtful or name == self._current:
+        for name in self._doubtful:
+            track = self.tracks[name]
+            if name == self._current:
                 continue
             if busy:
                 track.doubts = 0
             elif track.doubts < MOST_DOUBTS and track.due > (soon := self.calls + (AFTER_DOUBT << track.doubts)):
                 track.due = soon
                 track.doubts += 1
+                self._search_from = 0
 
     def _later(self, track: CandidateHistory) -> None:
         track.due = self.calls + track.interval
@@ -606,16 +669,42 @@ class DeviceChooser:
         return current
 
     def _best_known(self, *, without: str | None = None) -> tuple[str, float] | None:
-        known = [
-            (track.estimate, name)
-            for name, track in self.tracks.items()
-            if name != without and track.recent and not track.suspended and (track.known or name == self.baseline)
-            if self._is_trusted(name)
-        ]
-        if not known:
-            return None
-        seconds, name = min((estimate, name) for estimate, name in known if estimate is not None)
-        return name, seconds
+        for seconds, name in self._ranked:
+            if name != without and (name == self.baseline or self.tracks[name].known) and self.may_run(name):
+                return name, seconds
+        return None
 
-    def _by_promise(self) -> Iterable[str]:
-        return sorted(self.tracks, key=lambda name: (self.expected.get(name, float("inf")), name))
+    def _by_promise(self) -> Sequence[str]:
+        if self._promising is None or len(self._promising) != len(self.tracks):
+            self._promising = sorted(self.tracks, key=self._promise)
+        return self._promising
+
+    def _waiting_for_trials(self) -> Sequence[str]:
+        return sorted(self._on_trial, key=self._promise) if self._on_trial else ()
+
+    def _promise(self, name: str) -> tuple[float, str]:
+        return self.expected.get(name, float("inf")), name
+
+    def _file(self, name: str) -> None:
+        """Put a candidate that has changed where it belongs in the orders and sets."""
+        track = self.tracks.get(name)
+        seconds = track.estimate if track is not None else None
+        old = self._ranks.get(name)
+        if seconds != old:
+            if old is not None:
+                del self._ranked[bisect_left(self._ranked, (old, name))]
+                del self._ranks[name]
+            if seconds is not None:
+                insort(self._ranked, (seconds, name))
+                self._ranks[name] = seconds
+        on_trial = track is not None and not (track.known or track.trying or track.rough is None)
+        _keep(self._on_trial, name, on_trial and name != self.baseline)
+        _keep(self._trying, name, track is not None and track.trying)
+        _keep(self._doubtful, name, track is not None and track.doubtful)
+
+
+def _keep(names: set[str], name: str, wanted: bool) -> None:
+    if wanted:
+        names.add(name)
+    else:
+        names.discard(name)

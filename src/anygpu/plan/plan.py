@@ -29,6 +29,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None = None
     #: How the work is cut, if it is: "in 12 pieces along axis 0".
     how: str | None = None
+    #: Predicted seconds on the way to another machine and back, which are among `seconds`; `None` on this one.
+    network_seconds: float | None = None
     sentence: str
 
 
@@ -82,6 +84,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             what = f"{readable_seconds(each.seconds):>10} {each.basis}"
             if each.phases is not None and each.basis != "measured":
                 what += f" ({each.phases})"
+            if each.network_seconds is not None:
+                what += f", network {readable_seconds(each.network_seconds)}"
             if each.how is not None:
                 what += f", {each.how}"
             lines.append(f"{mark} {each.device:<{width}}  {what}")

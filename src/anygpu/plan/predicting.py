@@ -28,6 +28,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     phases: Phases
     seconds: float
     peak_bytes: int
+    #: Of these seconds, those on the way to another machine and back; 0 on this one.
+    network: float = 0.0
 
 
 def predict(
@@ -47,7 +49,11 @@ def predict(
         run=calibration.launch + sum(seconds_of(kernel, calibration) for kernel in kernels),
         read=0.0 if keep else calibration.read.seconds(structure.bytes_out),
     )
-    return Expected(phases=phases, seconds=phases.total, peak_bytes=structure.peak_bytes)
+    network = 0.0
+    if calibration.network is not None:
+        sent = max(structure.bytes_in - resident_bytes, 0)
+        network = min(phases.total, calibration.network.seconds(sent, 0 if keep else structure.bytes_out))
+    return Expected(phases=phases, seconds=phases.total, peak_bytes=structure.peak_bytes, network=network)
 
 
 def seconds_of(kernel: Kernel, calibration: Calibration) -> float:

@@ -213,6 +213,11 @@ class RecoverableDevice(DeviceHandle):
                 self._arrays.pop(number, None)
         self._prune_at = 2 * len(self._arrays) + _MANY
 
+    @property
+    def has_arrays(self) -> bool:
+        """Whether any array of this device still exists."""
+        return any(each() is not None for each in list(self._arrays.values()))
+
     def _live_buffers(self) -> list[TrackedBuffer]:
         """All arrays of this device that still exist."""
         arrays = [each() for each in list(self._arrays.values())]

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from anygpu.array.core.device import set_device_finder
 from anygpu.array.functions.types import set_devices
@@ -21,6 +21,7 @@ from anygpu.engines.protocol import ProgramEngine
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, MissingExtra
 from anygpu.hardware import usage
 from anygpu.hardware.device import Device, Unavailable
+from anygpu.hardware.device_names import names_a_fleet
 from anygpu.hardware.selection import prefer, require
 from anygpu.residency.explorers import Explorers
 from anygpu.residency.handle import DeviceHandle
@@ -30,6 +31,9 @@ from anygpu.residency.spares import Spares
 from anygpu.workers.child_process import Child
 from anygpu.workers.open import ISOLATION, default_budget, isolation_of, open_worker
 from anygpu.workers.worker import Overlapping, Worker
+
+if TYPE_CHECKING:
+    from anygpu.plan.calibration import Calibration
 
 __all__ = ["DeviceHandle", "DeviceRegistry", "registry"]
 
@@ -51,6 +55,8 @@ _CLOSE_SECONDS = 10.0
 
 #: Losses that are remembered.
 _LOSSES = 100
+
+_ISOLATIONS: tuple[Isolation, ...] = get_args(Isolation)
 
 
 def _named_by_environment() -> str | None:
@@ -89,6 +95,8 @@ class DeviceRegistry:
         #: Copies that arrays are restored from, and reports on workers that died.
         self._copies = HostCopyCache()
         self._losses: deque[Loss] = deque(maxlen=_LOSSES)
+        #: Those that know devices of other machines.
+        self._fleets: list[DeviceRegistry] = []
         self._ended = False
 
     def _locks(self) -> None:
@@ -106,6 +114,9 @@ class DeviceRegistry:
         if known is not None:
             return known
         names = [each.strip() for each in wanted.split(",") if each.strip()] or ["numpy"]
+        if any(names_a_fleet(each) for each in names):
+            # Not kept: machines come and go, and so do fleets.
+            return self._first_of(names, isolation)
         handle = self._first_of(names, isolation) if len(names) > 1 else self._find(names[0], isolation)
         self._by_name[wanted, isolation] = handle
         return handle
@@ -123,6 +134,8 @@ class DeviceRegistry:
         raise DeviceUnavailable(f'on="{", ".join(names)}"', list(dict.fromkeys(refusals)))
 
     def _find(self, wanted: str, isolation: Isolation | None) -> DeviceHandle:
+        if names_a_fleet(wanted):
+            return self._find_in_fleets(wanted)
         candidates = [entry for entry in catalogue() if _may_have(entry, wanted)]
         found: list[Device | Unavailable] = []
         isolated: list[EngineEntry] = []
@@ -139,28 +152,51 @@ class DeviceRegistry:
         (best, *_) = require(devices, prefer(wanted, unverified=True), missing)
         return self._handle_for(best, isolation)
 
+    def _find_in_fleets(self, wanted: str) -> DeviceHandle:
+        refusals: list[str] = []
+        for fleet in list(self._fleets):
+            try:
+                return fleet.find(wanted)
+            except DeviceUnavailable as error:
+                refusals += error.refusals
+        reasons = refusals or ["this process is connected to no fleet: see anygpu.fleet.connect."]
+        raise DeviceUnavailable(f'on="{wanted}"', reasons)
+
+    def join(self, fleet: DeviceRegistry) -> None:
+        """Find devices of other machines through this registry too, so that arrays and stores can be there."""
+        self._fleets.append(fleet)
+
+    def leave(self, fleet: DeviceRegistry) -> None:
+        """Forget a fleet. May be called twice."""
+        with contextlib.suppress(ValueError):
+            self._fleets.remove(fleet)
+
     def _handle_for(self, device: Device, isolation: Isolation | None) -> DeviceHandle:
-        where = isolation_of(entry_of(device.id), isolation)
+        where = self.isolation(device.id, isolation)
         with self._lock:
             key = (device.id, where)
             if key not in self._handles:
                 find = partial(self._open, device, where)
                 self._handles[key] = (
-                    RecoverableDevice(device, find, self._copies) if where == "process" else DeviceHandle(device, find)
+                    DeviceHandle(device, find) if where == "thread" else RecoverableDevice(device, find, self._copies)
                 )
             return self._handles[key]
 
     def worker(self, device_id: str, *, isolation: Isolation | None = None) -> Worker:
         """The open worker of a device. A dead worker is replaced by its next generation."""
-        entry = entry_of(device_id)
-        where = isolation_of(entry, isolation)
+        where = self.isolation(device_id, isolation)
         known = self._workers.get((device_id, where))
         if known is not None and known.alive:
             return known
+        return self._open(self._device(device_id, where), where)
+
+    def _device(self, device_id: str, where: Isolation) -> Device:
+        """The facts of a device, which is about to be opened. Raises `DeviceUnavailable` if there is none."""
+        entry = entry_of(device_id)
         found = self._list(entry) if where == "thread" and entry.name not in self._probed else self._probe([entry])
         for item in found:
             if item.id == device_id and isinstance(item, Device):
-                return self._open(item, where)
+                return item
         reasons = [item.reason for item in found if isinstance(item, Unavailable)]
         raise DeviceUnavailable(f'on="{device_id}"', reasons, device=device_id)
 
@@ -184,9 +220,13 @@ class DeviceRegistry:
                     break
         return self.worker(device_id)
 
-    def default_isolation(self, device_id: str) -> Isolation:
-        """The default isolation of a worker of the device."""
-        return isolation_of(entry_of(device_id))
+    def isolation(self, device_id: str, wanted: Isolation | None = None) -> Isolation:
+        """Where a worker of the device lives, if the caller has `wanted` that; `None` for no wish."""
+        return isolation_of(entry_of(device_id), wanted)
+
+    def calibration(self, device: Device) -> Calibration | None:
+        """What is known of the speed of a device beside what this machine has measured itself."""
+        return None
 
     def generation(self, device_id: str) -> int | None:
         """The generation of the open worker of the device; `None` if there is none."""
@@ -198,7 +238,8 @@ class DeviceRegistry:
             worker.kill()
 
     def _open_workers(self, device_id: str) -> list[Worker]:
-        return [worker for (name, _), worker in list(self._workers.items()) if name == device_id and worker.alive]
+        found = [self._workers.get((device_id, where)) for where in _ISOLATIONS]
+        return [worker for worker in found if worker is not None and worker.alive]
 
     def overlaps(self, device_id: str) -> bool:
         """Whether the device's open worker transfers for one call while it computes for another."""
@@ -206,7 +247,11 @@ class DeviceRegistry:
 
     def is_open(self, device_id: str) -> bool:
         """Whether a worker of the device is open, in a thread or in a child."""
-        return any(name == device_id and worker.alive for (name, _), worker in list(self._workers.items()))
+        return bool(self._open_workers(device_id))
+
+    def is_opening(self, device_id: str) -> bool:
+        """Whether the device is being opened, which takes so long that whoever waits for it should look elsewhere."""
+        return False
 
     def process_ids(self, device_id: str) -> tuple[int, ...]:
         """The processes that have the device open; this one, if it is open in a thread."""
@@ -231,16 +276,20 @@ class DeviceRegistry:
                     self._adoptable.pop(device.engine) if child is not None and not child.has_low_priority else None
                 )
             self._generations[key] += 1
-            entry = self._entry_to_open(device)
-            opened = partial(open_worker, entry, device, isolation=where, generation=self._generations[key])
-            if known is None or where != "process":
-                worker = opened(adopted=adopted)
-            else:
-                begin = time.monotonic()
-                worker = self._replaced(entry, opened, adopted)
+            begin = time.monotonic()
+            worker = self._opened(device, where, self._generations[key], adopted, is_first=known is None)
+            if known is not None:
                 self._seconds_to_open[key] = time.monotonic() - begin
             self._workers[key] = worker
             return worker
+
+    def _opened(
+        self, device: Device, where: Isolation, generation: int, adopted: Child | None, *, is_first: bool
+    ) -> Worker:
+        """A new worker; the `adopted` child becomes it, if there is one."""
+        entry = self._entry_to_open(device)
+        opened = partial(open_worker, entry, device, isolation=where, generation=generation)
+        return opened(adopted=adopted) if is_first or where != "process" else self._replaced(entry, opened, adopted)
 
     def _replaced(self, entry: EngineEntry, opened: Callable[..., Worker], adopted: Child | None) -> Worker:
         """The worker that takes the place of a lost one, from a spare if there is one."""
@@ -268,7 +317,7 @@ class DeviceRegistry:
         `meanwhile` is held as long; it is told the seconds that this is expected to take. Where it cannot be opened,
         the next who needs it is told why. A worker in this process is opened at once.
         """
-        where = isolation_of(entry_of(device_id), isolation)
+        where = self.isolation(device_id, isolation)
         key = (device_id, where)
         if where == "thread":
             with contextlib.suppress(AnyGPUError):

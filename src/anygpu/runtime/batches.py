@@ -33,7 +33,7 @@ from anygpu.plan.predicting import predict
 from anygpu.plan.sampling import calls_between_samples
 from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
-from anygpu.receipts import Phases
+from anygpu.receipts import NetworkUse, Phases
 from anygpu.runtime.stacking import Marks, alike, as_given, covers, differing, rows_of, split, stack
 from anygpu.workers.worker import Ran, Worker
 
@@ -115,6 +115,8 @@ class _Variant:
         self.marks = marks
         self.single = program
         self._programs: dict[int, Program] = {}
+        #: The last prediction for each size: devices that are alike have one calibration.
+        self._predicted: dict[int, _Predicted] = {}
         specs = program.inputs
         self.stacked_bytes = sum(spec.nbytes for spec, mark in zip(specs, marks, strict=True) if mark)
 
@@ -122,6 +124,20 @@ class _Variant:
         known = self._programs.get(size)
         if known is None:
             known = self._programs[size] = vmap(self.single, self.marks, size)
+        return known
+
+    def predicted(self, calibration: Calibration, device: Device, size: int) -> _Predicted:
+        known = self._predicted.get(size)
+        if known is None or known.calibration is not calibration:
+            program = self.program(size)
+            expected = predict(program, calibration, compiled=False)
+            seconds, compiling = expected.seconds - expected.phases.compile, expected.phases.compile
+            moved = size * self.stacked_bytes + sum(spec.nbytes for spec in program.results)
+            seconds += size * _PER_CALL + moved / _BYTES_PER_SECOND
+            if calibration.compile > 0:
+                # A calibration compiles once, so it is easily disturbed: halfway to what such devices usually take.
+                compiling *= math.sqrt(assumed(device).compile / calibration.compile)
+            known = self._predicted[size] = _Predicted(calibration, seconds, compiling, expected.peak_bytes)
         return known
 
 
@@ -174,20 +190,11 @@ class _VariantHistory:
             self.missed.add(wanted, missed * max(0, calls_alone - before))
             self._telling = None
 
-    def predicted(self, planner: Planner, device: Device, size: int) -> _Predicted:
+    def predicted(self, calibration: Calibration, device: Device, size: int) -> _Predicted:
         """The prediction of the calibration."""
-        calibration = planner.calibration(device)
         known = self._predicted.get(size)
         if known is None or known.calibration is not calibration:
-            program = self.variant.program(size)
-            expected = predict(program, calibration, compiled=False)
-            seconds, compiling = expected.seconds - expected.phases.compile, expected.phases.compile
-            moved = size * self.variant.stacked_bytes + sum(spec.nbytes for spec in program.results)
-            seconds += size * _PER_CALL + moved / _BYTES_PER_SECOND
-            if calibration.compile > 0:
-                # A calibration compiles once, so it is easily disturbed: halfway to what such devices usually take.
-                compiling *= math.sqrt(assumed(device).compile / calibration.compile)
-            known = self._predicted[size] = _Predicted(calibration, seconds, compiling, expected.peak_bytes)
+            known = self._predicted[size] = self.variant.predicted(calibration, device, size)
         return known
 
     def is_lacking(self, program: Program, worker: Worker) -> bool:
@@ -317,7 +324,7 @@ class Batches:
         plan = _weigh(table, waiting, offer)
         if plan is None:
             return None
-        rows = alike(traced.program, rows_of(traced, calls[: plan.taken]))
+        rows = alike(traced.program, sample[:2] + rows_of(traced, calls[2 : plan.taken]))
         marks = differing(traced.program, rows)
         if len(rows) < plan.taken or not covers(table.variant.marks, marks):
             # The others differ from the sample.
@@ -337,6 +344,9 @@ class Batches:
 
     def _variant(self, program: Program, needed: Marks) -> _Variant:
         variants = self._variants
+        for each in variants:
+            if each.marks == needed:
+                return each
         fitting = [each for each in variants if covers(each.marks, needed)]
         if fitting:
             nearest = min(fitting, key=lambda each: each.stacked_bytes)
@@ -438,11 +448,20 @@ class Batches:
             read=ran.phases.read + (end - answered),
         )
         whole = ran._replace(results=[], phases=phases)
+        self.learn(batch, end - compiled - ran.phases.compile, disturbed=disturbed)
+        return Batched(values, whole, _share(whole, batch.taken), is_finite(ran.results))
+
+    def learn(self, batch: Batch, seconds: float, *, disturbed: bool) -> None:
+        """A launch took so long, beside compiling."""
         with self._lock:
-            batch.table.succeeded(batch.size, end - compiled - ran.phases.compile, disturbed=disturbed)
+            batch.table.succeeded(batch.size, seconds, disturbed=disturbed)
             if batch.device in self._too_many:
                 self._too_many[batch.device] = int(self._too_many[batch.device] * _GROWING) + 1
-        return Batched(values, whole, _share(whole, batch.taken), is_finite(ran.results))
+
+    def learn_compiled(self, batch: Batch, generation: int, seconds: float, *, disturbed: bool) -> None:
+        """The worker of that generation has compiled the program of the launch, which took so long."""
+        with self._lock:
+            batch.table.ready_for(batch.size, generation, seconds, disturbed=disturbed)
 
     def _compile(self, table: _VariantHistory, size: int, program: Program, worker: Worker) -> None:
         """Compile unless that worker has done so. Kernels are not tuned, because calls are waiting."""
@@ -483,9 +502,10 @@ def _weigh(table: _VariantHistory, waiting: int, offer: _Conditions) -> BatchPla
         return None
     table.count(offer.calls_alone)
     times, missed = table.times, table.missed
+    calibration = offer.planner.calibration(offer.device)
 
     def predicted(size: int) -> _Predicted:
-        return table.predicted(offer.planner, offer.device, size)
+        return table.predicted(calibration, offer.device, size)
 
     def compiling(size: int) -> float:
         return 0.0 if size in table.ready else missed.left(size, times.compiling(predicted(size).compiling))
@@ -525,4 +545,12 @@ def _share(whole: Ran, calls: int) -> Ran:
         bytes_to_host=whole.bytes_to_host // calls,
         bytes_skipped=whole.bytes_skipped // calls,
         device_seconds=whole.device_seconds / calls if whole.device_seconds is not None else None,
+        network=_network_share(whole.network, calls),
     )
+
+
+def _network_share(whole: NetworkUse | None, calls: int) -> NetworkUse | None:
+    """The asks are those of the launch: it was asked for as a whole."""
+    if whole is None:
+        return None
+    return NetworkUse(whole.bytes_sent // calls, whole.bytes_received // calls, whole.asks)

@@ -66,14 +66,10 @@ class Future(concurrent.futures.Future[Any]):
         return made
 
     def result(self, timeout: float | None = None) -> Any:
-        if self._hurry is not None:
-            self._hurry()
         self._wait(timeout)
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        if self._hurry is not None:
-            self._hurry()
         self._wait(timeout)
         return super().exception(0)
 
@@ -81,6 +77,8 @@ class Future(concurrent.futures.Future[Any]):
         """Wait until it is done; raises `TimeoutError` after `timeout` seconds."""
         if self.done():
             return
+        if self._hurry is not None:
+            self._hurry()
         # A plain C lock, so that Ctrl-C leaves nothing behind that a lane thread would wait for.
         sleeper = threading.Lock()
         sleeper.acquire()
@@ -182,6 +180,9 @@ class Future(concurrent.futures.Future[Any]):
             except asyncio.CancelledError:
                 self.cancel()
                 raise
+        if self._state == "FINISHED" and self._exception is None:
+            # Nothing changes any more, so no lock is needed: `cancelled` and `result` take it eight times.
+            return self._result
         if self.cancelled():
             raise asyncio.CancelledError
         return self.result()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -12,6 +12,7 @@ from anygpu.residency.lineage import Loss
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
+from anygpu.runtime.visits import Visit
 from anygpu.tasks.queue import TaskQueue
 from anygpu.units import readable_bytes, readable_seconds
 
@@ -34,6 +35,9 @@ class LaneHealth(msgspec.Struct, frozen=True, kw_only=True):
     backlog_seconds: float = 0.0
     done: int = 0
     failed: int = 0
+    #: Launches of several tasks at once, and the tasks in them.
+    batches: int = 0
+    batched: int = 0
     busy_seconds: float = 0.0
     #: 1 for its first worker, one more for each that replaced a lost one; `None` when none is open.
     generation: int | None = None
@@ -88,6 +92,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 def health_of(
     lanes: Iterable[Lane],
+    visits: Sequence[Visit],
     queue: TaskQueue[Job],
     places: DeviceRegistry,
     used: Mapping[str, float],
@@ -98,7 +103,7 @@ def health_of(
     mismatches: tuple[Mismatch, ...] = (),
 ) -> Health:
     """Called with the runtime's lock held. `used` are the device seconds of each tenant."""
-    each = tuple(_lane(lane, places, now) for lane in lanes if lane.name != PLANNING)
+    each = lanes_of(lanes, visits, places, now)
     tenants = dict.fromkeys((*used, *(job.tenant for job in queue)))
     return Health(
         ok=closed is None and all(lane.condition != "late" for lane in each),
@@ -119,14 +124,26 @@ def health_of(
     )
 
 
-def _lane(lane: Lane, places: DeviceRegistry, now: float) -> LaneHealth:
+def lanes_of(
+    lanes: Iterable[Lane], visits: Sequence[Visit], places: DeviceRegistry, now: float
+) -> tuple[LaneHealth, ...]:
+    """The devices. Called with the runtime's lock held."""
+    return tuple(_lane(lane, visits, places, now) for lane in lanes if lane.name != PLANNING)
+
+
+def _lane(lane: Lane, visits: Sequence[Visit], places: DeviceRegistry, now: float) -> LaneHealth:
     condition: Condition = "idle"
     running: list[str] = []
     seconds = 0.0
-    for jobs, began in list(lane.running.values()):
+    there = [visit for visit in visits if visit.device == lane.name]
+    open_now = [
+        ([job.name for job in jobs[:4]], sum(job.seconds for job in jobs), began)
+        for jobs, began in list(lane.running.values())
+    ]
+    open_now += [([visit.task], visit.predicted, visit.began) for visit in there]
+    for names, predicted, began in open_now:
         elapsed = now - began
-        predicted = sum(job.seconds for job in jobs)
-        running += [job.name for job in jobs[:4]]
+        running += names
         seconds = max(seconds, elapsed)
         late = elapsed > max(_LATE_SECONDS, _LATE_FACTOR * predicted)
         condition = "late" if late or condition == "late" else "busy"
@@ -138,6 +155,8 @@ def _lane(lane: Lane, places: DeviceRegistry, now: float) -> LaneHealth:
         backlog_seconds=lane.backlog,
         done=lane.done,
         failed=lane.failed,
+        batches=lane.batches,
+        batched=lane.batched,
         busy_seconds=lane.busy_seconds,
         generation=places.generation(lane.name),
     )

@@ -50,6 +50,8 @@ class Submission(msgspec.Struct):
     line: tuple[str, int]
     #: NumPy's floating-point modes there, if they are not as usual.
     modes: Any = None
+    #: The call, where it was made already.
+    call: Any = None
 
 
 class Intake:
@@ -63,6 +65,10 @@ class Intake:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._over = False
+        #: The loop whose turn is awaited.
+        self._turn_of: asyncio.AbstractEventLoop | None = None
+        #: Whether the thread looks within `_TURN` by itself.
+        self._looks_soon = False
 
     def __len__(self) -> int:
         return len(self._items)
@@ -75,8 +81,17 @@ class Intake:
     def put_soon(self, submission: Submission, loop: asyncio.AbstractEventLoop) -> None:
         """Never waits, and does nothing before the loop has had its turn."""
         self._items.append(submission)
-        loop.call_soon(self._bell.put, "now")
-        self._ring("in a moment")
+        # Waking the thread costs more than all else here, so it is done once for all that is submitted in one turn.
+        if self._turn_of is not loop:
+            self._turn_of = loop
+            loop.call_soon(self._turn)
+        if not self._looks_soon:
+            self._ring("in a moment")
+
+    def _turn(self) -> None:
+        """The loop has had its turn."""
+        self._turn_of = None
+        self._bell.put("now")
 
     def call(self, tell: Callable[[], None]) -> None:
         """Run a callback on the intake thread, for a caller that must not wait. Callbacks run in order."""
@@ -122,15 +137,18 @@ class Intake:
         self._bell.put("over")
 
     def _watch(self) -> None:
-        while (ring := self._bell.get()) != "over":
+        while (ring := self._next_ring()) != "over":
             if not self._items and not self._calls:
                 continue
             if ring == "in a moment":
                 # Not for long: the loop may be blocked by a thread that waits for this very task, or be closed.
                 until = time.monotonic() + _TURN
+                self._looks_soon = True
                 with contextlib.suppress(queue.Empty):
                     while ring == "in a moment":
                         ring = self._bell.get(timeout=max(0.0, until - time.monotonic()))
+                # Before it looks: whoever has submitted, and not rung because of this, is seen.
+                self._looks_soon = False
             try:
                 while self._calls:
                     self._calls.popleft()()
@@ -139,3 +157,14 @@ class Intake:
                 _log.exception("a task could not be queued")
             if ring == "over":
                 return
+
+    def _next_ring(self) -> _Ring:
+        """The thread stays awake for a while after it had work, so that a loop which submits again need not wake it."""
+        self._looks_soon = True
+        try:
+            return self._bell.get(timeout=_TURN)
+        except queue.Empty:
+            pass
+        finally:
+            self._looks_soon = False
+        return "now" if self._items else self._bell.get()

@@ -6,7 +6,7 @@ import concurrent.futures
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -39,10 +39,9 @@ from anygpu.workers.worker import Ran
 
 _log = logging.getLogger(__name__)
 
-#: After a batch of more than this many tasks was not worth it, some of the kind run one by one.
-_MANY = 16
 _ALL_FREE: Mapping[str, float] = {}
 _NOTHING: AbstractContextManager[Any] = contextlib.nullcontext()
+_FINISHED = Finished()
 _AT_HOME = Choice("numpy", "baseline", "")
 _STARTED_AT_HOME = Started("numpy", 0)
 #: The deadline thread kills a worker in time; after this many more seconds the worker's own timeout applies.
@@ -77,10 +76,14 @@ class Stopped(Exception):
 class LaneWorker:
     """Runs tasks on the lane threads."""
 
-    def __init__(self, planner: Planner, routing: Routing, host: TaskHost) -> None:
+    def __init__(
+        self, planner: Planner, routing: Routing, host: TaskHost, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock` is the one that tasks are submitted and expire by."""
         self._planner = planner
         self._routing = routing
         self._host = host
+        self._clock = clock
 
     def can_stop(self, job: Job) -> bool:
         """Whether the task runs in pieces, between which it can be stopped."""
@@ -102,6 +105,8 @@ class LaneWorker:
             for job in jobs:
                 self._plan(job)
             del job
+        elif self._planner.places.is_opening(lane.name):
+            self._wait_for_opening(lane, jobs)
         elif lane.name == "numpy" or len(jobs) == 1:
             # Some of them return to the queue if one of them waits for other tasks.
             for job in jobs:
@@ -112,6 +117,16 @@ class LaneWorker:
             del job
         else:
             self._run_batches(lane, jobs)
+
+    def _wait_for_opening(self, lane: Lane, jobs: Sequence[Job]) -> None:
+        """Wait without the tasks: another lane may take them meanwhile."""
+        with self._host.lock:
+            for job in jobs:
+                self._routing.forget(job.call.site)
+                self._host.put_back(job)
+        # If it cannot be opened, whoever tries it next is told.
+        with contextlib.suppress(AnyGPUError):
+            self._planner.places.worker(lane.name)
 
     def give_up(self, jobs: Sequence[Job], error: BaseException) -> None:
         """Fail the jobs after an unexpected error. Raises nothing: the lane has to go on."""
@@ -155,10 +170,10 @@ class LaneWorker:
         if name == "numpy":
             return _STARTED_AT_HOME
         places, lane = self._planner.places, lane_of(name)
-        home = site.options.isolation or places.default_isolation(lane)
-        return Started(name, places.generation(lane) or 0, alone=alone, killable=alone and home == "process")
+        home = places.isolation(lane, site.options.isolation)
+        return Started(name, places.generation(lane) or 0, alone=alone, killable=alone and home != "thread")
 
-    def _begin(self, job: Job, choice: Choice, start: Started) -> bool:
+    def begin(self, job: Job, choice: Choice, start: Started) -> bool:
         """Mark the task as running, unless it was cancelled or has expired since it was taken."""
         with self._host.lock:
             if job.life.task.status != "queued":
@@ -178,12 +193,12 @@ class LaneWorker:
     def _run_alone(self, lane: Lane, job: Job) -> None:
         call, site, planner = job.call, job.call.site, self._planner
         if lane.name == "numpy" and site.skip_planning > 0 and job.forced is None:
-            if self._begin(job, _AT_HOME, _STARTED_AT_HOME):
+            if self.begin(job, _AT_HOME, _STARTED_AT_HOME):
                 self._run_settled(job)
             del job, call  # as below
             return
         timer = PhaseTimer(planner.clock)
-        timer.waited(max(0.0, time.monotonic() - job.submitted), job.planning)
+        timer.waited(max(0.0, self._clock() - job.submitted), job.planning)
         attribute_to_line(job.line)
         begin = planner.clock()
         choice = job.forced or job.choice
@@ -208,14 +223,14 @@ class LaneWorker:
 
             def starting() -> None:
                 nonlocal begin
-                if not self._begin(job, chosen, self._start(site, chosen.candidate)):
+                if not self.begin(job, chosen, self._start(site, chosen.candidate)):
                     raise _Withdrawn
                 begin = planner.clock()
 
             if start.killable:
                 # When its worker is free for it: until then it can be cancelled, and a kill is another task's.
                 call.starting, waiting = starting, True
-            elif not self._begin(job, choice, start):
+            elif not self.begin(job, choice, start):
                 return
             self._limit(job)
             with job.modes.hold() if job.modes is not None else _NOTHING:
@@ -230,7 +245,7 @@ class LaneWorker:
                 self._fail(job, error)
             else:
                 spent = Phases(other=planner.clock() - begin)
-                self._handle_failure(job, choice.candidate, error.with_traceback(None), spent)
+                self.handle_failure(job, choice.candidate, error.with_traceback(None), spent)
         except Stopped:
             self._fail(job, concurrent.futures.CancelledError())
         except BaseException as error:  # noqa: BLE001 - the user's own error is raised where the result is awaited
@@ -250,14 +265,14 @@ class LaneWorker:
             self._host.put_back(job)
             return True
         # It failed on its way to the device, as when that could not be opened.
-        return not self._begin(job, choice, self._start(job.call.site, choice.candidate))
+        return not self.begin(job, choice, self._start(job.call.site, choice.candidate))
 
     def _run_opaque(self, job: Job) -> None:
         """Call the function here, with that library's own arrays."""
         engine = job.call.site.options.engine
         assert engine is not None
-        waited = max(0.0, time.monotonic() - job.submitted)
-        if not self._begin(job, Choice(engine, "only", ""), Started(engine, 0)):
+        waited = max(0.0, self._clock() - job.submitted)
+        if not self.begin(job, Choice(engine, "only", ""), Started(engine, 0)):
             return
         begin = self._planner.clock()
         try:
@@ -265,7 +280,7 @@ class LaneWorker:
         except AnyGPUError as error:
             if fault_of(error) == "user":
                 raise
-            self._handle_failure(job, engine, error.with_traceback(None), Phases(other=self._planner.clock() - begin))
+            self.handle_failure(job, engine, error.with_traceback(None), Phases(other=self._planner.clock() - begin))
             return
         phases = msgspec.structs.replace(receipt.phases, queue=waited)
         attempts = (*job.attempts, Attempt(device=receipt.device, phases=phases))
@@ -285,7 +300,7 @@ class LaneWorker:
             return
         end = clock()
         site.ran_on_host(end - begin)
-        waited = max(0.0, time.monotonic() - job.submitted - (end - begin))
+        waited = max(0.0, self._clock() - job.submitted - (end - begin))
         name, reason, predicted = site.note
 
         def receipt() -> Receipt:
@@ -296,7 +311,7 @@ class LaneWorker:
     def _limit(self, job: Job) -> None:
         call = job.call
         if job.until is not None:
-            left = max(1e-3, job.until - time.monotonic()) + _LATER
+            left = max(1e-3, job.until - self._clock()) + _LATER
             call.timeout = left if call.timeout is None else min(call.timeout, left)
         if self.can_stop(job):
             call.between = lambda: _stop_if_unwanted(job)
@@ -309,7 +324,7 @@ class LaneWorker:
                 self._host.free_memory(job)
         return over
 
-    def _handle_failure(self, job: Job, name: str, failure: AnyGPUError, spent: Phases) -> None:
+    def handle_failure(self, job: Job, name: str, failure: AnyGPUError, spent: Phases) -> None:
         if self._has_ended(job):
             return
         attribute_to_line(job.line)
@@ -325,7 +340,7 @@ class LaneWorker:
                 job.future.set_exception(refusal(job.call, job.life.task, why, failure))
             self._host.forget(job)
 
-        overdue = job.until is not None and time.monotonic() >= job.until
+        overdue = job.until is not None and self._clock() >= job.until
         following = handle_failure(job.call, job.life, name, failure, overdue=overdue, refused=refused)
         if isinstance(following, Requeue):
             job.alone()
@@ -343,13 +358,7 @@ class LaneWorker:
         assert choice is not None, "a task that is taken by a device was meant for it"
         rest = list(jobs)
         while rest:
-            calls = [job.call for job in rest]
-            device = choice.candidate
-            planned = None
-            if len(rest) > 1:
-                # If the device is gone, the single run reports that, and is retried.
-                with contextlib.suppress(AnyGPUError):
-                    planned = batches.plan(len(rest), calls, device, self._planner, self._routing.max_latency)
+            planned = self._routing.plan_launch(rest, choice)
             if planned is not None:
                 standing = self._check_status(planned, batches, first.call.site)
                 if standing == "compare":
@@ -359,14 +368,13 @@ class LaneWorker:
                 planned = planned if standing == "agreed" else None
             if planned is None:
                 alone, *rest = rest
-                if len(rest) > _MANY:
-                    batches.passed_over = batches.calls_to_pass_over
+                self._routing.not_together(batches, len(rest))
                 for job in rest:  # another lane may take them
                     self._host.put_back(job)
                 self._run_alone(lane, alone)
                 return
             taken, rest = rest[: planned.taken], rest[planned.taken :]
-            self._run_batch(taken, planned, choice, batches)
+            self._run_batch(lane, taken, planned, choice, batches)
 
     def _check_status(self, planned: Batch, batches: KindOfBatches, site: CallSite) -> CheckStatus:
         """Whether the launch may be used now."""
@@ -396,15 +404,20 @@ class LaneWorker:
             job.forced = Choice("numpy", "sample", why)
             self._host.put_back(job)
 
-    def _run_batch(self, jobs: Sequence[Job], planned: Batch, choice: Choice, batches: KindOfBatches) -> None:
+    def _run_batch(
+        self, lane: Lane, jobs: Sequence[Job], planned: Batch, choice: Choice, batches: KindOfBatches
+    ) -> None:
         """Run one launch for all jobs. If it fails, any of them may be the cause, so each is retried alone."""
         planner = self._planner
-        begun = time.monotonic()
+        begun = self._clock()
         begin = planner.clock()
         # A job that was cancelled since is computed all the same, and its result dropped.
         start = self._start(jobs[0].call.site, choice.candidate, alone=False)
         with self._host.lock:
-            running = [job for job in jobs if self._begin(job, choice, start)]
+            running = [job for job in jobs if self.begin(job, choice, start)]
+            if running:
+                lane.batches += 1
+                lane.batched += len(running)
         if not running:
             return
         # The worker is killed when the last of them has expired.
@@ -425,12 +438,12 @@ class LaneWorker:
                 failure = Unsupported("one launch", choice.candidate, instead=reason, message=message)
             spent = Phases(other=(planner.clock() - begin) / len(running))
             for job in running:
-                self._handle_failure(job, choice.candidate, failure, spent)
+                self.handle_failure(job, choice.candidate, failure, spent)
             return
         took = planner.clock() - begin
         each = took / len(jobs)
         lasting = (took - made.ran.phases.compile) / len(jobs)
-        batches.seconds_each = lasting if batches.seconds_each is None else (batches.seconds_each + lasting) / 2
+        batches.took(lasting)
         planner.add_seconds(took)
         device = planner.machine().device(choice.candidate)
         launch = _Launch(
@@ -454,12 +467,12 @@ class LaneWorker:
             # All under one lock: concurrent submissions do not wait for it.
             for job, value in zip(jobs, values, strict=True):
                 way.pause()
-                if id(job) in begun_with and self._finish(job, value, each):
+                if id(job) in begun_with and self.finish(job, value, each):
                     told.append((job, value))
         for job, value in told:
             way.pause()
             note = _BatchShare(launch, begun - job.submitted, job.attempts)
-            self._resolve(job, value, note.receipt)
+            self.resolve(job, value, note.receipt)
 
     def _in_numpy_order(self, jobs: Sequence[Job], planned: Batch, made: Batched) -> tuple[list[Any], list[Job]]:
         """The values in the memory order that NumPy gives them, and the jobs for which NumPy might warn."""
@@ -495,7 +508,7 @@ class LaneWorker:
         attribute_to_line(job.line)
         begin = self._planner.clock()
         timer = PhaseTimer(self._planner.clock)
-        timer.waited(max(0.0, time.monotonic() - job.submitted), job.planning)
+        timer.waited(max(0.0, self._clock() - job.submitted), job.planning)
         why = f"the result of {device} is not finite, or lies in memory as no other did; NumPy computes it again."
         try:
             value, receipt = run_untraced(job.call, Choice("numpy", "baseline", why), timer, job.attempts)
@@ -510,10 +523,10 @@ class LaneWorker:
     # -- ends
 
     def _deliver(self, job: Job, value: Any, receipt: Any, seconds: float) -> None:
-        if self._finish(job, value, seconds):
-            self._resolve(job, value, receipt)
+        if self.finish(job, value, seconds):
+            self.resolve(job, value, receipt)
 
-    def _finish(self, job: Job, value: Any, seconds: float) -> bool:
+    def finish(self, job: Job, value: Any, seconds: float) -> bool:
         """Record that the device has finished; returns whether to deliver the value."""
         if job.witness is not None:
             job.witness(value, True)
@@ -524,9 +537,9 @@ class LaneWorker:
             self._fail(job, error, seconds)
             return False
         with self._host.lock:
-            actions = job.life.tell(Finished())
+            actions = job.life.tell(_FINISHED)
             self._host.settle(job, seconds, succeeded=True)
-        if any(isinstance(action, Deliver) for action in actions):
+        if actions and isinstance(actions[0], Deliver):
             return True
         # A result that arrives after its task expired or was cancelled is dropped.
         if any(isinstance(action, Fail) for action in actions):
@@ -534,7 +547,7 @@ class LaneWorker:
         self._host.forget(job)
         return False
 
-    def _resolve(self, job: Job, value: Any, receipt: Any) -> None:
+    def resolve(self, job: Job, value: Any, receipt: Any) -> None:
         job.future._receipt = receipt
         if job.receipt_sinks:
             made = receipt() if callable(receipt) else receipt
@@ -558,7 +571,7 @@ class LaneWorker:
                 job.life.task = task_for(job.call, "numpy", idempotent=job.idempotent)
                 job.life.tell(Started("numpy", 0))
             actions = job.life.tell(Failed("user", name_of(error), text_of(error)))
-        self._host.settle(job, time.monotonic() - job.started if seconds is None else seconds, succeeded=False)
+        self._host.settle(job, self._clock() - job.started if seconds is None else seconds, succeeded=False)
         if any(isinstance(action, Fail) for action in actions):
             job.future.set_exception(error)
         self._host.forget(job)

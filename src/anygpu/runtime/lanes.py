@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,8 @@ from anygpu.runtime.jobs import Job
 
 #: Seconds after which an idle lane looks again while tasks wait for other lanes: one of those may be stuck.
 LOOK_AGAIN = 0.05
-
+#: Of more lanes than this, each looks less often: all of them together look as often as so many would.
+LOOKING = 64
 
 #: For a backlog shorter than this many seconds no other thread is woken.
 _MOMENT = 2e-3
@@ -19,14 +21,17 @@ _MOMENT = 2e-3
 PLANNING = "planning"
 
 
-class Lane:
-    """One device and the threads that use it. The scheduler's lock guards all of it."""
+class LaneLoad:
+    """What runs on one device, and what waits for it. It has no thread and no clock; the scheduler's lock guards it.
 
-    def __init__(self, name: str, width: int, lock: Any, work: Callable[[Lane], None]) -> None:
+    What runs its tasks is woken by `notify` and `start`: threads here, events in a simulation.
+    """
+
+    def __init__(self, name: str, width: int) -> None:
         self.name = name
         #: Maximum number of threads: one for a device, several for NumPy.
         self.width = width
-        self.wakened = threading.Condition(lock)
+        self.started = 0
         self.idle = 0
         #: Idle threads that sleep until they are woken.
         self.asleep = 0
@@ -38,30 +43,42 @@ class Lane:
         self.used_bytes = 0
         self.done = 0
         self.failed = 0
+        #: Launches of several tasks at once, and the tasks in them.
+        self.batches = 0
+        self.batched = 0
         self.busy_seconds = 0.0
         self.ended = False
-        self.threads: list[threading.Thread] = []
-        self._work = work
-        #: Threads that wait for other tasks, and the threads started in their place.
+        #: Threads that wait for other tasks.
         self.blocked = 0
-        self.spare: set[threading.Thread] = set()
-        #: A second thread, which has the arguments of the next large task uploaded while one runs.
-        self.ahead: threading.Thread | None = None
         #: Queued tasks of this lane that a lane thread waits for, in order.
         self.awaited: dict[Job, None] = {}
+
+    def notify(self) -> None:
+        """Let one idle thread look for a task."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start one more thread, which looks for a task."""
+        raise NotImplementedError
 
     def wake(self, now: float | None = None) -> None:
         """Wake a thread for a new task, unless a running one will be free within `_MOMENT`."""
         if now is not None and self.backlog < _MOMENT and self._soon_free(now):
             return
         if self.idle:
-            self.wakened.notify()
-        elif len(self.threads) < self.width and not self.ended:
-            thread = threading.Thread(
-                target=self._work, args=(self,), name=f"anygpu-{self.name}-{len(self.threads)}", daemon=True
-            )
-            thread.start()
-            self.threads.append(thread)
+            self.notify()
+        elif self.started < self.width and not self.ended:
+            self.start()
+
+    def rouse(self, *, also_polling: bool = False) -> None:
+        """Tasks wait for another lane, which is busy: let one thread of this lane poll the queue.
+
+        One that polls the queue anyway is left alone, unless it may be long until it does.
+        """
+        if not self.started:
+            self.wake()
+        elif self.idle and (also_polling or self.asleep == self.idle):
+            self.notify()
 
     @property
     def active(self) -> int:
@@ -77,30 +94,53 @@ class Lane:
             for jobs, began in self.running.values()
         )
 
-    def wait(self, *, look_again: bool) -> None:
-        """Wait for a task."""
-        if look_again or self.running:
-            self.wakened.wait(LOOK_AGAIN)
-        else:
-            self.asleep += 1
-            self.wakened.wait()
-            self.asleep -= 1
-
-    def rouse(self) -> None:
-        """Tasks wait for another lane, which is busy: let one thread of this lane poll the queue."""
-        if not self.threads:
-            self.wake()
-        elif self.idle and self.asleep == self.idle:
-            self.wakened.notify()
+    def patience(self, lanes: int, *, look_again: bool) -> float | None:
+        """The seconds that an idle thread waits, being one of so many lanes; `None` until it is woken."""
+        return LOOK_AGAIN * max(1.0, lanes / LOOKING) if look_again or self.running else None
 
     def waiting(self, now: float) -> float:
         """Estimated seconds until a thread of this lane is free."""
         if self.idle or self.active < self.width:
             return 0.0
-        left = []
+        shortest = math.inf
         for jobs, began in self.running.values():
             elapsed = now - began
-            predicted = sum(job.seconds for job in jobs)
+            predicted = jobs[0].seconds if len(jobs) == 1 else sum([job.seconds for job in jobs])
             # A task that exceeds its prediction may take as long again.
-            left.append(max(predicted - elapsed, elapsed / 2))
-        return min(left)
+            shortest = min(shortest, max(predicted - elapsed, elapsed / 2))
+        return shortest
+
+
+class Lane(LaneLoad):
+    """One device and the threads that use it. The scheduler's lock guards all of it."""
+
+    def __init__(self, name: str, width: int, lock: Any, work: Callable[[Lane], None]) -> None:
+        super().__init__(name, width)
+        self.wakened = threading.Condition(lock)
+        self.threads: list[threading.Thread] = []
+        self._work = work
+        #: The threads that were started in place of blocked ones.
+        self.spare: set[threading.Thread] = set()
+        #: A second thread, which has the arguments of the next large task uploaded while one runs.
+        self.ahead: threading.Thread | None = None
+
+    def notify(self) -> None:
+        self.wakened.notify()
+
+    def start(self) -> None:
+        thread = threading.Thread(
+            target=self._work, args=(self,), name=f"anygpu-{self.name}-{len(self.threads)}", daemon=True
+        )
+        thread.start()
+        self.threads.append(thread)
+        self.started += 1
+
+    def wait(self, lanes: int, *, look_again: bool) -> None:
+        """Wait for a task; there are so many lanes."""
+        seconds = self.patience(lanes, look_again=look_again)
+        if seconds is not None:
+            self.wakened.wait(seconds)
+        else:
+            self.asleep += 1
+            self.wakened.wait()
+            self.asleep -= 1

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from anygpu.disturbance import DisturbanceWatch
-from anygpu.placement.call_site import CallSite
+from anygpu.errors import AnyGPUError
+from anygpu.placement.call_site import CallSite, Prediction
 from anygpu.placement.place_call import choose
 from anygpu.placement.planner import Planner, usable_bytes
 from anygpu.placement.strategies import Chunked, SingleDevice
 from anygpu.plan.batching import SIZES
-from anygpu.plan.choosing import Choice
-from anygpu.runtime.batches import Batches
+from anygpu.plan.choosing import LOOKED_AT, Choice, Kind, WaitingTimes
+from anygpu.runtime.batches import Batch, Batches
 from anygpu.runtime.jobs import Job
-from anygpu.runtime.lanes import PLANNING, Lane
+from anygpu.runtime.lanes import PLANNING, LaneLoad
 from anygpu.workers.overlap import WORTH_OVERLAPPING
 
 #: Assumed seconds of a task that was never measured.
 _UNKNOWN_SECONDS = 1e-3
 #: Tasks shorter than this are taken up to _SHORT_ROW at once, so that the queue's overhead does not dominate.
 _SHORT_SECONDS, _SHORT_ROW = 2e-4, 16
+#: After a batch of more than this many tasks was not worth it, some of the kind run one by one.
+_MANY = 16
 #: A lane takes at most this many latency bounds' worth of tasks, and leaves the rest to others.
 _TURN = 4.0
 #: Seconds that a route is reused for other tasks of its kind.
 _MOMENT = 2e-3
+#: A free lane takes a task that another one would finish sooner by less than this: it is noise, and that one has to
+#: look for the task first.
+_AS_GOOD = 0.9
+
+
+#: Choices that say which device is best now, and not which it has to be.
+_FREE_CHOICES: frozenset[Kind] = frozenset({"known", "trial", "untried"})
 
 
 class Route(NamedTuple):
@@ -50,6 +61,10 @@ class KindOfBatches(Batches):
         #: Tasks to run unbatched before batching is reconsidered.
         self.passed_over = 0
 
+    def took(self, each: float) -> None:
+        """A launch took so many seconds for each of its calls, beside compiling."""
+        self.seconds_each = each if self.seconds_each is None else (self.seconds_each + each) / 2
+
 
 class Routing:
     """Decides where tasks should run, by the history of their kinds."""
@@ -60,6 +75,8 @@ class Routing:
         self._batching = batching
         self._routes: WeakKeyDictionary[CallSite, Route] = WeakKeyDictionary()
         self._batches: WeakKeyDictionary[CallSite, KindOfBatches] = WeakKeyDictionary()
+        #: The predictions whose devices are known to be candidates.
+        self._seen: WeakKeyDictionary[CallSite, Mapping[str, Prediction]] = WeakKeyDictionary()
 
     def recent_route(self, job: Job, now: float) -> Route | None:
         """The cached route for this call site, if still fresh."""
@@ -68,7 +85,16 @@ class Routing:
         known = self._routes.get(job.call.site)
         return known if known is not None and now < known.until else None
 
-    def route(self, job: Job, waiting: Mapping[str, float], now: float = 0.0) -> Route:
+    def new_candidates(self, job: Job) -> Collection[str]:
+        """The candidates of its kind, if there are so many that they are not all looked at, and they are new."""
+        site = job.call.site
+        predictions = site.predictions
+        if len(predictions) <= LOOKED_AT or self._seen.get(site) is predictions:
+            return ()
+        self._seen[site] = predictions
+        return predictions
+
+    def route(self, job: Job, waiting: WaitingTimes, now: float = 0.0) -> Route:
         """The lane with the earliest predicted finish; `waiting` is how long each is busy."""
         site = job.call.site
         if job.forced is not None:
@@ -79,7 +105,7 @@ class Routing:
             found = self._routes[site] = found._replace(until=now + _MOMENT)
         return found
 
-    def _route(self, job: Job, waiting: Mapping[str, float]) -> Route:
+    def _route(self, job: Job, waiting: WaitingTimes) -> Route:
         site = job.call.site
         engine = site.options.engine
         if engine is not None:
@@ -87,22 +113,64 @@ class Routing:
         if site.skip_planning > 0 or site.fallback_reason is not None:
             return Route("numpy", self.seconds(site, "numpy"), None, 0.0)
         home = site.chooser.baseline
-        if not site.evaluated:
+        # Devices may go at any moment, and with them the only candidates.
+        with self._planner.lock:
+            choice = choose(job.call, waiting) if site.evaluated else None
+        if choice is None:
             if home is None:
                 return Route(PLANNING, _UNKNOWN_SECONDS, None, 0.0)
             return Route(lane_of(home), self.seconds(site, home), None, 0.0)
-        busy: dict[str, float] = {}
-        if waiting:
-            for name, facts in site.predictions.items():
-                seconds = max(waiting.get(device, 0.0) for device in facts.way.devices)
-                if seconds > 0:
-                    busy[name] = seconds
-        choice = choose(job.call, busy)
         if choice.checks is not None:
             site.chooser.begin_sample(choice.checks)
         return Route(lane_of(choice.candidate), self.seconds(site, choice.candidate), choice, 0.0)
 
-    def others(self, job: Job, lane: Lane) -> list[str]:
+    def route_here(self, job: Job, lane: LaneLoad, waiting: WaitingTimes) -> Route | None:
+        """The route of a task that waits for another lane, if this one, which is free, finishes it before any other.
+
+        Among many it has to be sooner than that lane only: asking all of them costs more than another would gain, and
+        one of many that happens to be fastest must not keep all others from work.
+        """
+        if len(job.call.site.chooser.tracks) > LOOKED_AT:
+            return self._sooner_here(job, lane, waiting)
+        best = self.route(job, waiting)
+        return best if best.lane == lane.name else None
+
+    def _sooner_here(self, job: Job, lane: LaneLoad, waiting: WaitingTimes) -> Route | None:
+        site, choice = job.call.site, job.choice
+        if choice is None or choice.kind not in _FREE_CHOICES or site.chooser.pinned is not None:
+            return None
+        mine = self._measured(site, lane.name)
+        if mine is None:
+            return None
+        if choice.kind == "trial" and waiting.get(job.lane) <= job.seconds:
+            return None  # it measures that lane, which has nothing else to do
+        if site.chooser.tracks[lane.name].disturbed:
+            # Disturbances only ever add, so it is no reason to leave the task to a lane that is busy.
+            mine = min(mine, job.seconds)
+        # What waits for that lane includes the task itself, as long as it was expected to take when it was queued.
+        there = max(waiting.get(job.lane), self.seconds(site, choice.candidate))
+        if mine * _AS_GOOD > there:
+            return None
+        sentence = f"{choice.candidate} is busy, so {lane.name} finishes sooner."
+        return Route(lane.name, mine, Choice(lane.name, "known", sentence), 0.0)
+
+    def route_with(self, first: Job) -> Route:
+        """The route of tasks that are taken together with the first of their kind, which waited for the lane."""
+        choice = first.choice
+        if choice is not None and choice.checks is not None:  # one sample is enough
+            choice = choice._replace(kind="baseline", checks=None)
+        return Route(first.lane, first.seconds, choice, 0.0)
+
+    def _measured(self, site: CallSite, name: str) -> float | None:
+        """Predicted seconds there, if it has run such tasks before and may run them."""
+        return self.seconds(site, name) if site.has_run_at(name) and site.chooser.may_run(name) else None
+
+    def has_run(self, job: Job, name: str) -> bool:
+        """Whether such tasks have run there, and may run there again."""
+        site = job.call.site
+        return site.has_run_at(name) and site.chooser.may_run(name)
+
+    def others(self, job: Job, lane: LaneLoad) -> list[str]:
         """Lanes of other devices that have run it before, and so could take it while it waits."""
         tracks = list(job.call.site.chooser.tracks.items())
         names = [lane_of(name) for name, track in tracks if track.recent and not track.suspended]
@@ -123,7 +191,7 @@ class Routing:
             return job.nbytes
         return facts.way.chunks.peak_bytes if isinstance(facts.way, Chunked) else facts.plain.peak_bytes
 
-    def has_room(self, lane: Lane, job: Job) -> bool:
+    def has_room(self, lane: LaneLoad, job: Job) -> bool:
         """Whether it fits beside the running tasks. A task that runs alone is split if necessary."""
         if not lane.running or lane.width == 1:
             return True
@@ -131,7 +199,7 @@ class Routing:
         room = usable_bytes(device)
         return room is None or lane.used_bytes + self.bytes_needed(job) <= room
 
-    def may_overlap(self, lane: Lane, job: Job) -> bool:
+    def may_overlap(self, lane: LaneLoad, job: Job) -> bool:
         """Whether its transfers may overlap another task: both are large, go to that device whole, and fit there."""
         if not self.is_large(job) or job.lane != lane.name or not self._planner.places.overlaps(lane.name):
             return False
@@ -151,7 +219,7 @@ class Routing:
         facts = site.predictions.get(choice.candidate)
         return facts is not None and isinstance(facts.way, SingleDevice) and choice.candidate != "numpy"
 
-    def how_many(self, lane: Lane, job: Job, there: int) -> int:
+    def how_many(self, lane: LaneLoad, job: Job, there: int) -> int:
         """How many of the `there` waiting tasks of its kind to take at once."""
         if there <= 1 or lane.name == PLANNING or job.forced is not None:
             return 1
@@ -174,6 +242,23 @@ class Routing:
             alone = self.seconds(site, job.choice.candidate) > self.max_latency
             return 1 if alone else min(there, SIZES[-1])
         return max(1, min(there, SIZES[-1], int(_TURN * self.max_latency / each)))
+
+    def plan_launch(self, jobs: Sequence[Job], choice: Choice) -> Batch | None:
+        """The launch to make for the first of these tasks of one kind; `None` if one should run alone."""
+        if len(jobs) < 2:
+            return None
+        batches = self.batches_of(jobs[0].call.site)
+        # If the device is gone, the single run reports that, and is retried.
+        with contextlib.suppress(AnyGPUError):
+            return batches.plan(
+                len(jobs), [job.call for job in jobs], choice.candidate, self._planner, self.max_latency
+            )
+        return None
+
+    def not_together(self, batches: KindOfBatches, left: int) -> None:
+        """A launch was not worth it, and so many tasks go back to the queue: some of the kind run one by one."""
+        if left > _MANY:
+            batches.passed_over = batches.calls_to_pass_over
 
     def batches_of(self, site: CallSite) -> KindOfBatches:
         found = self._batches.get(site)

@@ -16,6 +16,7 @@ from typing import Any, Self, Unpack
 from anygpu.errors import InvalidOption
 from anygpu.fallback_warnings import users_line
 from anygpu.interrupts import whole
+from anygpu.placement.call import Call
 from anygpu.placement.known import Known, KnownFunctions
 from anygpu.placement.offload import Calls, Offloaded, Result, check_callable, check_function, known_of, unwrapped
 from anygpu.placement.options import CallOptions, Options, TaskOptions, check_names, options
@@ -39,7 +40,7 @@ from anygpu.tasks.queue import TaskQueue, check_priority
 from anygpu.tasks.tenants import Tenant
 
 #: A longer deadline counts as none.
-_FOR_EVER = 1e8
+FOR_EVER = 1e8
 #: How long `close` waits for tasks that run.
 _PATIENCE = 10.0
 
@@ -104,11 +105,18 @@ class Runtime:
 
     def run(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Result:
         """As `submit`, and wait: `.value` and `.receipt`."""
-        future = self.submit(function, *arguments, **given)
-        value = future.result()
-        receipt = future.receipt
-        assert receipt is not None, "a task that is done has a receipt"
-        return Result(value, receipt)
+        return _awaited(self.submit(function, *arguments, **given))
+
+    def _run_as_task(
+        self, call: Call, function: Callable[..., Any], arguments: tuple[Any, ...], given: TaskOptions
+    ) -> Result:
+        """As `run`, with a call that was made already."""
+        future = Future(self._scheduler.cancel, self._scheduler.awaited)
+        submitted, line, modes = time.monotonic(), users_line(), Modes.unusual()
+        self._scheduler.put(
+            Submission(future, function, arguments, given, submitted, listeners.get(), line, modes, call)
+        )
+        return _awaited(future)
 
     def map(
         self,
@@ -210,8 +218,10 @@ class Runtime:
         if nan not in ("allow", "raise"):
             raise InvalidOption(f'nan is "allow" or "raise"; got {nan!r}.')
         check_priority(priority)
-        function, arguments, keywords = unwrapped(submission.function, arguments)
-        call = self._calls(function, given).call(arguments, keywords)
+        call = submission.call
+        if call is None:
+            function, arguments, keywords = unwrapped(submission.function, arguments)
+            call = self._calls(function, given).call(arguments, keywords)
         now = submission.submitted
         return Job(
             next(self._numbers),
@@ -221,10 +231,10 @@ class Runtime:
             priority=priority,
             tenant=tenant,
             submitted=now,
-            until=None if seconds is None or seconds > _FOR_EVER else now + seconds,
+            until=None if seconds is None or seconds > FOR_EVER else now + seconds,
             nan=nan,
             idempotent=idempotent,
-            nbytes=bytes_of(arguments, keywords),
+            nbytes=bytes_of(call.arguments, call.keywords),
             receipt_sinks=submission.receipt_sinks,
             line=submission.line,
             modes=submission.modes,
@@ -259,6 +269,13 @@ class Runtime:
 
     def _find_planner(self) -> Planner:
         return self._planner
+
+
+def _awaited(future: Future) -> Result:
+    value = future.result()
+    receipt = future.receipt
+    assert receipt is not None, "a task that is done has a receipt"
+    return Result(value, receipt)
 
 
 def _callers_line() -> tuple[str, int]:

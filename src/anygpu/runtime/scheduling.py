@@ -16,13 +16,16 @@ from anygpu.errors import DeadlineExceeded, RuntimeClosed
 from anygpu.interrupts import may_be_interrupted, uninterrupted
 from anygpu.placement.planner import Planner
 from anygpu.runtime.deadlines import Deadlines
+from anygpu.runtime.dispatch import Dispatcher
 from anygpu.runtime.future import Future
-from anygpu.runtime.health import Health, health_of
+from anygpu.runtime.health import Health, LaneHealth, health_of, lanes_of
 from anygpu.runtime.intake import Intake, Submission
 from anygpu.runtime.jobs import Job
+from anygpu.runtime.lane_index import LaneIndex
 from anygpu.runtime.lane_worker import LaneWorker
 from anygpu.runtime.lanes import PLANNING, Lane
 from anygpu.runtime.routing import Routing
+from anygpu.runtime.visits import Visit, Visits
 from anygpu.runtime.waiting import here
 from anygpu.tasks.machine import Cancelled, Expired, Fail, Kill
 from anygpu.tasks.queue import TaskQueue
@@ -44,7 +47,8 @@ class Scheduler:
         self.lock = threading.RLock()
         self._settled = threading.Condition(self.lock)
         self._queue = queue
-        self._lanes: dict[str, Lane] = {}
+        self._lanes = LaneIndex(self._make_lane)
+        self._dispatcher = Dispatcher(queue, routing, self._lanes, planner.waiting)
         self._deadlines: Deadlines[Job] = Deadlines(self._expire, time.monotonic, "anygpu-deadlines")
         self._intake = Intake(self._admit_pending)
         self._closed: str | None = None
@@ -56,6 +60,7 @@ class Scheduler:
         self._used: dict[str, float] = {}
         #: Waiting and running tasks, whose futures are not done.
         self._jobs: dict[Future, Job] = {}
+        self._visits = Visits(self._visit_ended)
         self._routing = routing
         self._lane_worker = LaneWorker(planner, routing, self)
         _schedulers.add(self)
@@ -106,11 +111,41 @@ class Scheduler:
             self._check_open()
             self._admit(job, again=again)
 
+    # -- tasks on their callers' own threads
+
+    def visit(self, task: str, device: str, predicted: float) -> Visit | None:
+        """Let the caller's own thread run a task there, if nothing else is open: there is no order to keep then."""
+        if self._closed is not None or self._jobs or self._intake or self._visits:
+            return None
+        visit = self._visits.begin(task, device, predicted)
+        # `drain` and `close` set `_closed` before they look at what is open, so one of the two sees the other.
+        if self.state != "open":
+            visit.end()
+            return None
+        return visit
+
+    def visited(self, visit: Visit, tenant: str, seconds: float, *, succeeded: bool) -> None:
+        """Account for a task that its caller has run."""
+        with self.lock:
+            lane = self._lanes[visit.device]
+            lane.busy_seconds += seconds
+            if succeeded:
+                lane.done += 1
+            else:
+                lane.failed += 1
+            self._queue.charge(tenant, seconds)
+            self._used[tenant] = self._used.get(tenant, 0.0) + seconds
+
+    def _visit_ended(self) -> None:
+        if self._closed is not None:
+            with self.lock:
+                self._settled.notify_all()
+
     # -- the whole
 
     @property
     def open_tasks(self) -> int:
-        return len(self._jobs) + len(self._intake)
+        return len(self._jobs) + len(self._intake) + len(self._visits)
 
     @property
     def waiting(self) -> int:
@@ -126,7 +161,8 @@ class Scheduler:
             uninterrupted(self._admit_pending)
         with self.lock:
             return health_of(
-                self._lanes.values(),
+                self._lanes,
+                self._visits.open(),
                 self._queue,
                 self._planner.places,
                 self._used,
@@ -135,6 +171,12 @@ class Scheduler:
                 now=time.monotonic(),
                 mismatches=self._planner.mismatches(),
             )
+
+    def load(self, counts: Callable[[Job], bool]) -> tuple[float, tuple[LaneHealth, ...]]:
+        """The predicted seconds of those waiting tasks that count, and what runs where."""
+        with self.lock:
+            queued = sum(job.seconds for job in self._queue if counts(job))
+            return queued, lanes_of(self._lanes, self._visits.open(), self._planner.places, time.monotonic())
 
     def drain(self, timeout: float | None = None) -> bool:
         """Take no more tasks, and wait for those that were submitted; whether all were done in time."""
@@ -159,16 +201,19 @@ class Scheduler:
         with self.lock:
             over = self._settled.wait_for(self._is_idle, timeout)
             self._ended = True
-            lanes = list(self._lanes.values())
+            lanes = list(self._lanes)
             for lane in lanes:
                 lane.ended = True
                 lane.wakened.notify_all()
             stuck = [
                 job for lane in lanes for jobs, _ in lane.running.values() for job in jobs if job.life.task.killable
             ]
+            visits = self._visits.open()
             for job in stuck:
                 self._lane_worker.kill(job)
-            if stuck:
+            for visit in visits:
+                self._planner.places.kill(visit.device)
+            if stuck or visits:
                 over = self._settled.wait_for(self._is_idle, _AFTER_A_KILL)
         # What came in the last moment, or back to the queue, is not taken any more.
         self._admit_pending()
@@ -187,16 +232,17 @@ class Scheduler:
                 self.cancel(job.future)
 
     def _is_idle(self) -> bool:
-        if self._jobs or self._telling or self._intake:
+        if self._jobs or self._telling or self._intake or self._visits:
             return False
-        return not any(lane.running for lane in self._lanes.values())
+        return not any(lane.running for lane in self._lanes)
 
     def stay_behind(self) -> None:
         """Called in a forked child: it has no threads, and locks may be held for ever."""
         self.lock = threading.RLock()
         self._settled = threading.Condition(self.lock)
         self._closed, self._ended, self._telling = "of the process that this one was forked from", True, 0
-        self._lanes, self._jobs = {}, {}
+        self._lanes, self._jobs, self._visits = LaneIndex(self._make_lane), {}, Visits(self._visit_ended)
+        self._dispatcher = Dispatcher(self._queue, self._routing, self._lanes, self._planner.waiting)
         self._deadlines = Deadlines(self._expire, time.monotonic, "anygpu-deadlines")
         self._intake = Intake(self._admit_pending)
 
@@ -239,40 +285,18 @@ class Scheduler:
 
     def _assign(self, job: Job, now: float) -> None:
         """Choose the lane with the earliest predicted finish, and wake it."""
-        route = self._routing.recent_route(job, now)
-        if route is None:
-            route = self._routing.route(job, self._waiting(now), now)
-        job.lane, job.seconds, job.choice = route.lane, route.seconds, route.choice
-        lane, seconds = self._lane(route.lane), route.seconds
-        lane.backlog += seconds
+        lane = self._dispatcher.assign(job, now)
         if job.future._is_awaited:
             lane.awaited[job] = None
             self._start_spares(lane)
         lane.wake(now)
         if lane.running and not lane.idle:
             self._start_ahead(lane)
-        if not lane.idle and job.forced is None:
-            for name in self._routing.others(job, lane):
-                self._lane(name).rouse()
+        self._dispatcher.rouse_others(job, lane)
 
-    def _lane(self, name: str) -> Lane:
-        lane = self._lanes.get(name)
-        if lane is None:
-            width = min(4, os.cpu_count() or 1) if name == "numpy" else 1
-            lane = self._lanes[name] = Lane(name, width, self.lock, self._work)
-        return lane
-
-    def _waiting(self, now: float) -> dict[str, float]:
-        """For each lane, the seconds until a task that comes now would begin."""
-        waiting = {
-            name: lane.waiting(now) + lane.backlog / lane.width
-            for name, lane in self._lanes.items()
-            if lane.running or lane.backlog > 0
-        }
-        for device, seconds in self._planner.waiting().items():
-            if seconds > waiting.get(device, 0.0):
-                waiting[device] = seconds
-        return waiting
+    def _make_lane(self, name: str) -> Lane:
+        width = min(4, os.cpu_count() or 1) if name == "numpy" else 1
+        return Lane(name, width, self.lock, self._work)
 
     def _take(self, lane: Lane) -> list[Job]:
         """The tasks that this lane runs next."""
@@ -282,52 +306,7 @@ class Scheduler:
             return []
         if lane.ahead is not None and lane.running:
             return self._next_ahead(lane)
-        now = time.monotonic()
-        waiting: dict[str, float] | None = None
-
-        def fits(job: Job) -> bool:
-            nonlocal waiting
-            if not self._routing.has_room(lane, job):
-                return False
-            if job.lane == lane.name:
-                return True
-            if job.forced is not None or lane.name == PLANNING:
-                return False
-            if waiting is None:
-                waiting = self._waiting(now)
-                waiting.pop(lane.name, None)
-            return self._routing.route(job, waiting).lane == lane.name
-
-        jobs = self._queue.take(
-            now, fits, most=lambda job, there: self._routing.how_many(lane, job, there), by=lane.name
-        )
-        if not jobs and lane.backlog > 0:
-            # A task waits for this very lane, behind more heads than were tried.
-            jobs = self._queue.take(
-                now, lambda job: job.lane == lane.name and self._routing.has_room(lane, job), look=None, by=lane.name
-            )
-        for job in jobs:
-            if job.lane != lane.name:
-                # It was meant for another lane, and finishes sooner here.
-                self._left_queue(job)
-                route = self._routing.route(job, waiting or {})
-                job.lane, job.seconds, job.choice = lane.name, route.seconds, route.choice
-                lane.backlog += job.seconds
-            self._taken(lane, job, now)
-        return jobs
-
-    def _taken(self, lane: Lane, job: Job, now: float) -> None:
-        """Charge a task to the lane that has taken it."""
-        self._left_queue(job)
-        job.taken, job.started = True, now
-        self._queue.charge(job.tenant, job.seconds)
-        job.held_bytes = self._routing.bytes_needed(job)
-        lane.used_bytes += job.held_bytes
-
-    def _left_queue(self, job: Job) -> None:
-        lane = self._lanes[job.lane]
-        lane.backlog = max(0.0, lane.backlog - job.seconds)
-        lane.awaited.pop(job, None)
+        return self._dispatcher.take(lane, time.monotonic())
 
     # -- a lane's thread
 
@@ -340,9 +319,9 @@ class Scheduler:
                     if lane.ended:
                         lane.idle -= 1
                         return
-                    lane.wait(look_again=len(self._queue) > 0)
+                    lane.wait(len(self._lanes), look_again=len(self._queue) > 0)
                 lane.idle -= 1
-                lane.running[threading.get_ident()] = (jobs, time.monotonic())
+                self._dispatcher.began(lane, threading.get_ident(), jobs, time.monotonic())
                 if lane.width > 1 and len(self._queue):
                     # Two tasks may have arrived before the first of them woke a thread, and that woke only one.
                     lane.wake(time.monotonic())
@@ -358,7 +337,7 @@ class Scheduler:
             self._lane_worker.give_up(jobs, error)
         finally:
             with self.lock:
-                del lane.running[threading.get_ident()]
+                self._dispatcher.ended(lane, threading.get_ident())
                 if here.waits:  # such as an `as_completed` that was not exhausted
                     here.waits = 0
                     lane.blocked -= 1
@@ -426,14 +405,14 @@ class Scheduler:
             lane.spare.add(thread)
             thread.start()
             assert thread.ident is not None
-            lane.running[thread.ident] = (jobs, time.monotonic())
+            self._dispatcher.began(lane, thread.ident, jobs, time.monotonic())
 
     def _next_awaited(self, lane: Lane) -> list[Job]:
         for job in list(lane.awaited):
             if lane.active > 0 and not self._routing.has_room(lane, job):
                 continue  # there will be memory when a running task ends
             if self._queue.take_this(job):
-                self._taken(lane, job, time.monotonic())
+                self._dispatcher.taken(lane, job, time.monotonic())
                 return [job]
             del lane.awaited[job]
         return []
@@ -455,13 +434,13 @@ class Scheduler:
             lane.spare.add(thread)
             thread.start()
             assert thread.ident is not None
-            lane.running[thread.ident] = (jobs, time.monotonic())
+            self._dispatcher.began(lane, thread.ident, jobs, time.monotonic())
 
     def _next_ahead(self, lane: Lane) -> list[Job]:
         now = time.monotonic()
         jobs = self._queue.take(now, lambda job: self._routing.may_overlap(lane, job), by=lane.name)
         for job in jobs:
-            self._taken(lane, job, now)
+            self._dispatcher.taken(lane, job, now)
         return jobs
 
     def _work_ahead(self, lane: Lane, jobs: list[Job]) -> None:
@@ -474,7 +453,7 @@ class Scheduler:
             with self.lock:
                 jobs = [] if lane.ended or lane.active > 1 or not len(self._queue) else self._next_ahead(lane)
                 if jobs:
-                    lane.running[threading.get_ident()] = (jobs, time.monotonic())
+                    self._dispatcher.began(lane, threading.get_ident(), jobs, time.monotonic())
                 else:
                     lane.ahead = None
                     lane.spare.discard(threading.current_thread())
@@ -490,7 +469,7 @@ class Scheduler:
             with self.lock:
                 jobs = [] if lane.ended or lane.active >= lane.width else self._next_awaited(lane)
                 if jobs:
-                    lane.running[threading.get_ident()] = (jobs, time.monotonic())
+                    self._dispatcher.began(lane, threading.get_ident(), jobs, time.monotonic())
                 else:
                     lane.spare.discard(threading.current_thread())
 
@@ -506,9 +485,7 @@ class Scheduler:
         """Queue it again at its old position, and charge its tenant for the seconds used."""
         now = time.monotonic()
         with self.lock:
-            self.free_memory(job)
-            self._queue.charge(job.tenant, seconds - job.seconds)
-            if job.life.task.status != "queued":  # cancelled or expired meanwhile
+            if not self._dispatcher.returned(job, seconds):
                 return
             if not self._ended:
                 self._queue.push(job, now, again=True)
@@ -520,22 +497,12 @@ class Scheduler:
         """Account for a task that the device has finished."""
         self._deadlines.forget(job.number)
         with self.lock:
-            lane = self._lanes[job.lane]
-            self.free_memory(job)
-            lane.busy_seconds += seconds
-            if succeeded:
-                lane.done += 1
-            else:
-                lane.failed += 1
-            self._queue.charge(job.tenant, seconds - job.seconds)
+            self._dispatcher.settle(job, seconds, succeeded=succeeded)
             self._used[job.tenant] = self._used.get(job.tenant, 0.0) + seconds
-            self._queue.finished(job)
 
     def free_memory(self, job: Job) -> None:
         """Return the task's memory to its lane."""
-        lane = self._lanes[job.lane]
-        lane.used_bytes -= job.held_bytes
-        job.held_bytes = 0
+        self._dispatcher.free_memory(job)
 
     def forget(self, job: Job) -> None:
         """Forget a task whose future is done."""
@@ -568,7 +535,7 @@ class Scheduler:
             waited = job.life.task.status == "queued"
             job.life.tell(Cancelled())
             if waited:
-                self._unqueue(job)
+                self._dispatcher.unqueue(job)
         if waited:
             self._deadlines.forget(job.number)
             if concurrent.futures.Future.cancel(future):
@@ -584,7 +551,7 @@ class Scheduler:
             waited = job.life.task.status == "queued"
             actions = job.life.tell(Expired())
             if waited and actions:
-                self._unqueue(job)
+                self._dispatcher.unqueue(job)
             if any(isinstance(action, Kill) for action in actions):
                 # Under the lock, so that its lane has not started another task.
                 self._lane_worker.kill(job)
@@ -605,11 +572,6 @@ class Scheduler:
                     self._jobs.pop(job.future, None)
                 if self._is_idle():
                     self._settled.notify_all()
-
-    def _unqueue(self, job: Job) -> None:
-        if self._queue.remove(job):
-            self._left_queue(job)
-        self._queue.finished(job)
 
 
 class _LaneSeat:

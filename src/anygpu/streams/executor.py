@@ -147,7 +147,7 @@ class ChunkExecutor:
             if attempt is not None:
                 name = attempt.key.device
             else:
-                name = self.devices.choose(end - begin) if task is None else task.task.devices[0]
+                name = self.devices.choose(end - begin) if task is None else next(iter(task.task.devices))
             failure: AnyGPUError | None = None
             self.seconds_planning += self._planner.clock() - before
             before = self._planner.clock()

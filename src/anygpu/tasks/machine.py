@@ -192,8 +192,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The facts about one task that decisions need."""
 
     name: str
-    #: Where it may run, in no order; the first event decides.
-    devices: tuple[str, ...]
+    #: Where it may run, in no order; the first event decides. A set where there are many: each start asks for one.
+    devices: tuple[str, ...] | frozenset[str]
     #: Whether it may run again after it was interrupted at an unknown point.
     repeatable: bool = True
     status: Status = "queued"
@@ -284,7 +284,7 @@ def _start(task: Task, event: Started) -> Step:
 
 def _wrong_start(task: Task, event: Started) -> InvalidTransition:
     if event.device not in task.devices:
-        status = f"queued for {' or '.join(task.devices) or 'no device'}"
+        status = f"queued for {' or '.join(sorted(task.devices)) or 'no device'}"
     elif event.device in task.excluded:
         status = f"queued, and has given up {' and '.join(task.excluded)}"
     elif task.pinned_device is not None and task.pinned_device != event.device:
@@ -380,7 +380,7 @@ def _retry_for_memory(task: Task, event: Failed, device: str) -> Step | None:
 
 def _exclude(task: Task, event: Failed, device: str) -> Step:
     excluded = (*task.excluded, device)
-    if all(each in excluded for each in task.devices):
+    if len(excluded) >= len(task.devices) and all(each in excluded for each in task.devices):
         return _fail_with(task, event, event.fault, excluded=excluded)
     return _requeue(task, event, None, excluded=excluded)
 

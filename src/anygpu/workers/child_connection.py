@@ -27,7 +27,7 @@ from anygpu.program import wire
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
-from anygpu.workers.child_process import Child, how_it_ended
+from anygpu.workers.child_process import Child
 from anygpu.workers.error_transport import read
 from anygpu.workers.link import MOST_DESCRIPTORS, Link, LinkClosed
 from anygpu.workers.shared_memory import MOST_OUT, Segment, SegmentKind, SharedMemory
@@ -340,9 +340,7 @@ class ChildConnection:
     def _lost(self) -> DeviceLost:
         """The child is gone. Its exit code and its last words say why."""
         if self._end is None:
-            code, words = self.child.collect()
-            ended = f"its process ended {how_it_ended(code)}"
-            self.finish(f"{ended}: {words}" if words else ended)
+            self.finish(self.child.how_it_ended())
         return self._gone()
 
     def lost(self) -> DeviceLost:

@@ -88,12 +88,18 @@ class Child:
         words = self.last_words()
         return code, words
 
+    def how_it_ended(self) -> str:
+        """Why it is gone, as part of a sentence: its exit code and its last words."""
+        code, words = self.collect()
+        ended = f"its process ended {how_it_ended(code)}"
+        return f"{ended}: {words}" if words else ended
+
     def last_words(self) -> str:
         try:
             self._stderr.seek(0, os.SEEK_END)
             self._stderr.seek(max(0, self._stderr.tell() - _LAST_WORDS))
             return self._stderr.read().decode("utf-8", "replace").strip("\0 \n")
-        except ValueError:  # it is closed, perhaps by another thread just now
+        except (ValueError, OSError):  # it is closed, perhaps by another thread just now
             return ""
 
     def kill(self) -> None:

@@ -6,13 +6,12 @@ It takes programs, which are data and are checked, never code. It ends when its 
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -20,17 +19,17 @@ from anygpu._typing import HostArray
 from anygpu.engines.host_types import numpy_dtype
 from anygpu.engines.protocol import ProgramEngine
 from anygpu.engines.tuning_limit import tuning_limited_to
-from anygpu.errors import InvalidOption, OutOfMemory
+from anygpu.errors import InvalidOption
 from anygpu.program import wire
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
+from anygpu.workers.child_segments import AttachedSegments
 from anygpu.workers.error_transport import written
 from anygpu.workers.executor import Executor, Resident, open_engine, prepare_device
 from anygpu.workers.link import Link, LinkClosed
 from anygpu.workers.priority import lower_this_process
-from anygpu.workers.shared_memory import Segment, attached_segment
-from anygpu.workers.task_messages import Attached, ChildTask, Envelope, InSegment, TaskOutcome
+from anygpu.workers.task_messages import ChildTask, Envelope, InSegment, TaskOutcome
 
 #: More than the worker's side expects to be here, so that it is seldom told otherwise.
 PROGRAMS_KEPT = 1024
@@ -73,6 +72,9 @@ def _forget_old_words() -> None:
 class Server:
     """What a child holds: one open device, the programs and arrays that it was sent, and views of shared memory."""
 
+    #: Whether an engine that works in the host's memory may read arguments where they are, as long as a run lasts.
+    _lends = False
+
     def __init__(self, engine: ProgramEngine | None = None, *, listed: bool = True) -> None:
         self.finished = False
         self._engine = engine
@@ -80,23 +82,14 @@ class Server:
         self._executor: Executor | None = None
         self._programs: dict[str, Program] = {}
         self._residents: dict[int, Resident] = {}
-        self._segments: dict[int, Segment] = {}
-        #: Segments that were announced and are not mapped yet, with their descriptors.
-        self._announced: dict[int, tuple[Attached, int]] = {}
+        self._segments = AttachedSegments()
 
     def answer(self, envelope: Envelope, next_descriptor: Callable[[], int]) -> TaskOutcome | None:
         for number in envelope.dropped:
             self._residents.pop(number, None)
-        for number in envelope.forgotten:
-            segment = self._segments.pop(number, None)
-            if segment is not None:
-                segment.close()
-            _, descriptor = self._announced.pop(number, (None, -1))
-            if descriptor >= 0:
-                os.close(descriptor)
+        self._segments.forget(envelope)
         try:
-            for new in envelope.attached:
-                self._announced[new.segment] = (new, -1 if new.name else next_descriptor())
+            self._segments.announce(envelope, next_descriptor)
             if isinstance(envelope.task, task_messages.OpenSide):
                 return self._open_side(next_descriptor())
             return self._do(envelope.task) if envelope.task is not None else None
@@ -118,7 +111,7 @@ class Server:
                 resident = self._resident(handle)
                 if not segment:
                     return task_messages.Downloaded(self._ready.download(resident).tobytes())
-                self._ready.download_into(resident, self._segment(segment).array(resident.spec))
+                self._ready.download_into(resident, self._place(segment, resident.spec))
                 return task_messages.Downloaded(b"")
             case task_messages.Supports(key, text):
                 return task_messages.Lacks(self._ready.supports(self._program(key, text)))
@@ -177,18 +170,16 @@ class Server:
         for number in task.last_use:
             self._residents.pop(number, None)
         wanted = task.results
-        targets = None
-        if wanted is not None:
-            places = zip(wanted, program.results, strict=True)
-            targets = [self._segment(number).array(spec) if number else None for number, spec in places]
+        targets = self._targets(wanted, program.results) if wanted is not None else None
         done = self._ready.run(
             program,
             arguments,
             keep=wanted is None,
             wait=task.wait,
             timed=task.timed,
-            deliver=lambda _, values: values.tobytes(),
+            deliver=lambda position, values: self._delivered(wanted[position] if wanted is not None else 0, values),
             targets=targets,
+            lend=self._lends,
             apart=task.apart,
         )
         # Those in a segment have no bytes to send.
@@ -231,25 +222,22 @@ class Server:
             raise InvalidOption(f"there is no array {number} on this device.")
         return found
 
-    def _segment(self, number: int) -> Segment:
-        """Mapped when it is first used: where there is no room for it now, a later task may have it."""
-        found = self._segments.get(number)
-        if found is None:
-            new, descriptor = self._announced[number]
-            try:
-                found = attached_segment(new.segment, new.nbytes, descriptor, new.name)
-            except OSError as error:
-                if error.errno != errno.ENOMEM:
-                    raise
-                raise OutOfMemory(self._ready.device.id, new.nbytes) from error
-            self._segments[number] = found
-            del self._announced[number]
-        return found
+    def _targets(self, wanted: Sequence[int], specs: Sequence[Spec]) -> list[HostArray | None]:
+        """For each result the memory that it is to be written to; without any it is delivered."""
+        return [self._place(number, spec) if number else None for number, spec in zip(wanted, specs, strict=True)]
+
+    def _delivered(self, number: int, values: HostArray) -> bytes:
+        """A result as the bytes of an answer; `number` is the place that it is wanted in, or 0."""
+        return values.tobytes()
+
+    def _place(self, number: int, spec: Spec) -> HostArray:
+        """Where a result with that number is to be written to."""
+        return self._segments.find(number, self._ready.device.id).array(spec)
 
     def _values(self, operand: bytes | InSegment, spec: Spec) -> HostArray:
         _know(spec)
         if isinstance(operand, InSegment):
-            return self._segment(operand.segment).array(spec)
+            return self._segments.find(operand.segment, self._ready.device.id).array(spec)
         values: HostArray = np.frombuffer(operand, numpy_dtype(spec.dtype)).reshape(spec.shape)
         return values
 
@@ -272,7 +260,7 @@ class SideServer(Server):
                 return task_messages.TaskDone()
             case task_messages.Download(handle, segment, last_use):
                 resident = self._resident(handle)
-                self._ready.download_apart(resident, self._segment(segment).array(resident.spec))
+                self._ready.download_apart(resident, self._place(segment, resident.spec))
                 if last_use:
                     self._residents.pop(handle, None)
                 return task_messages.Downloaded(b"")

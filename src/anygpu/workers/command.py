@@ -22,7 +22,8 @@ WORKER_ARGUMENT = "--anygpu-worker"
 APPLICATION = "_anygpu_application"
 
 #: Appends rather than prepends, so that nothing in the caller's folders can shadow a library in the child.
-_BOOTSTRAP = "import sys; sys.path.append(sys.argv.pop(1)); from anygpu.workers.child import main; main()"
+_BOOTSTRAP = "import sys; sys.path.append(sys.argv.pop(1)); from {module} import main; main()"
+_CHILD = "anygpu.workers.child"
 
 
 def is_frozen() -> bool:
@@ -30,11 +31,13 @@ def is_frozen() -> bool:
     return bool(getattr(sys, "frozen", False)) or _is_compiled()
 
 
-def child_command(arguments: Sequence[str]) -> list[str]:
-    """The command of a child. Its `main` finds the arguments in `sys.argv[1:]`.
+def child_command(arguments: Sequence[str], module: str = _CHILD) -> list[str]:
+    """The command of a child, which runs the `main` of a module. That finds the arguments in `sys.argv[1:]`.
 
     Raises OSError, which says what to do, where a child cannot be started.
     """
+    if is_frozen() and module != _CHILD:
+        raise OSError(f"a frozen application cannot run {module}: use an ordinary interpreter for that")
     if is_frozen():
         application: str = getattr(sys, APPLICATION, "")
         if not application:
@@ -46,7 +49,7 @@ def child_command(arguments: Sequence[str]) -> list[str]:
             )
         return [application, WORKER_ARGUMENT, *arguments]
     root = str(Path(__file__).parents[2])
-    return [_interpreter(), "-P", "-c", _BOOTSTRAP, root, *arguments]
+    return [_interpreter(), "-P", "-c", _BOOTSTRAP.format(module=module), root, *arguments]
 
 
 def serve_if_worker() -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import get_args
 
 from anygpu.engines.catalogue import EngineEntry
-from anygpu.engines.isolation import Isolation
+from anygpu.engines.isolation import ISOLATIONS_HERE, Isolation
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.units import bytes_from
@@ -20,9 +19,9 @@ MEMORY = "ANYGPU_MEMORY"
 def isolation_of(entry: EngineEntry, isolation: Isolation | None = None) -> Isolation:
     """Where a worker of that engine lives: as asked, as the variable says, or as suits the engine."""
     wanted = isolation or os.environ.get(ISOLATION) or entry.traits.isolation
-    for known in get_args(Isolation):
+    for known in ISOLATIONS_HERE:
         if wanted == known:
-            return known  # type: ignore[no-any-return]
+            return known
     source = "isolation=" if isolation else f"the variable {ISOLATION}"
     raise InvalidOption(f'{source} is "thread" or "process"; got {wanted!r}.')
 

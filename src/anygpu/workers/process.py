@@ -96,8 +96,12 @@ class ProcessWorker:
         budget: int | None = None,
         idle: bool = False,
         memory_kind: SegmentKind | None = None,
+        there: Device | None = None,
     ) -> None:
-        """Takes the child over, and waits until it has opened the device, with `idle` at idle priority, for good."""
+        """Takes the child over, and waits until it has opened the device, with `idle` at idle priority, for good.
+
+        `there` is the device as the child knows it, if it has another name there.
+        """
         self._device = device
         self._generation = generation
         self._connection = ChildConnection(child, device.id, generation, memory_kind)
@@ -107,7 +111,7 @@ class ProcessWorker:
         self._lacks: LRUCache[list[Lack]] = LRUCache()
         try:
             with self._connection.use():
-                task = task_messages.Open(entry, device, budget, idle)
+                task = task_messages.Open(entry, there or device, budget, idle)
                 timeout = OPEN_COPY_SECONDS if child.is_copy else OPEN_SECONDS
                 opened = self._connection.unwrap(
                     self._connection.request(task, timeout=timeout, doing="it was opened"), task_messages.Opened
@@ -471,7 +475,7 @@ class ProcessWorker:
             return argument.tobytes()
         segment: Segment = block.handle
         np.copyto(segment.array(spec), argument)
-        return InSegment(segment.number)
+        return InSegment(segment.number, nbytes)
 
     def _place(self, nbytes: int, blocks: list[Block]) -> Block | None:
         """Shared memory for an array, or none where it is better inside of the message."""
@@ -522,6 +526,7 @@ def _ran(
         done.driver,
         hosted,
         done.unknown,
+        network=done.network,
     )
 
 

@@ -44,7 +44,9 @@ class Side:
         try:
             segment: Segment = block.handle
             np.copyto(segment.array(spec), values)
-            self._request(task_messages.Upload(InSegment(segment.number), spec.shape, spec.dtype, handle), until)
+            self._request(
+                task_messages.Upload(InSegment(segment.number, spec.nbytes), spec.shape, spec.dtype, handle), until
+            )
         finally:
             self.shared.release(block)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -10,7 +10,7 @@ from anygpu.engines.catalogue import EngineEntry
 from anygpu.engines.protocol import Lack, Memory
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DType
-from anygpu.receipts import DriverWork, HostOperation
+from anygpu.receipts import DriverWork, HostOperation, NetworkUse
 
 
 class WireRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -18,9 +18,10 @@ class WireRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InSegment(WireRecord, frozen=True):
-    """An array at the beginning of a segment of shared memory."""
+    """An array at the beginning of a segment of shared memory, which may be larger."""
 
     segment: int
+    nbytes: int
 
 
 #: The bytes themselves, the number of a handle, or where they are.
@@ -154,6 +155,8 @@ class RunDone(WireRecord, frozen=True, tag="done"):
     #: Nodes of the program that ran on the host. The worker's side fills in their lines.
     hosted: list[tuple[int, HostOperation]]
     unknown: dict[str, str]
+    #: Filled in on the way, where that leads to another machine.
+    network: NetworkUse | None = None
 
 
 class Downloaded(WireRecord, frozen=True, tag="values"):
@@ -209,6 +212,8 @@ class Answer(WireRecord, frozen=True):
     outcome: TaskOutcome
 
 
+_Message = TypeVar("_Message")
+
 _ENCODER = msgspec.msgpack.Encoder()
 _ENVELOPES = msgspec.msgpack.Decoder(Envelope)
 _ANSWERS = msgspec.msgpack.Decoder(Answer)
@@ -218,10 +223,19 @@ def encode(message: Envelope | Answer) -> bytes:
     return _ENCODER.encode(message)
 
 
+def decoded(decoder: msgspec.msgpack.Decoder[_Message], data: bytes | memoryview) -> _Message:
+    """The message. Raises `msgspec.DecodeError` or its child `ValidationError` for anything else."""
+    try:
+        return decoder.decode(data)
+    except UnicodeDecodeError as error:  # which msgspec lets through
+        raise msgspec.DecodeError(str(error)) from None
+
+
 def decode_envelope(data: bytes | memoryview) -> Envelope:
-    return _ENVELOPES.decode(data)
+    """Raises as `decoded` does."""
+    return decoded(_ENVELOPES, data)
 
 
 def decode_answer(data: bytes | memoryview) -> Answer:
-    """Raises `msgspec.DecodeError` or its child `ValidationError` for anything else."""
-    return _ANSWERS.decode(data)
+    """Raises as `decoded` does."""
+    return decoded(_ANSWERS, data)

@@ -16,7 +16,7 @@ from anygpu.engines.protocol import Lack, Memory
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.receipts import DriverWork, HostOperation, Phases
+from anygpu.receipts import DriverWork, HostOperation, NetworkUse, Phases
 
 
 class Handle(Protocol):
@@ -56,6 +56,8 @@ class Ran(NamedTuple):
     unknown: dict[str, str]
     #: Whether its arguments were uploaded while another call ran: `phases.queue` is what it waited for that one then.
     overlapped: bool = False
+    #: Of a worker on another machine; `None` on this one.
+    network: NetworkUse | None = None
 
 
 @runtime_checkable

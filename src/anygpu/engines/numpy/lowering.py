@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from anygpu._typing import HostArray
+from anygpu.engines.lru import LRUCache
 from anygpu.engines.numpy.attention import attended
 from anygpu.engines.numpy.error_function import erf
 from anygpu.errors import Unsupported
@@ -32,23 +33,56 @@ _RENAMED = {
 }
 
 
-@float_errors_ignored
-def run(program: Program, inputs: Sequence[HostArray]) -> list[HostArray]:
-    """Compute a program node by node, and let go of each value after its last use."""
+class Prepared(NamedTuple):
+    """A program, and what is the same in each of its runs."""
+
+    program: Program
+    #: Of each node what is known before a run: constants, and what shows them in another shape, both read-only.
+    known: list[Any]
+    #: The nodes that are computed: what does it, the primitive, its sources, and the values that are not needed then.
+    steps: list[tuple[int, Callable[..., Any] | None, p.Primitive, tuple[int, ...], list[int]]]
+
+
+_PREPARED: LRUCache[Prepared] = LRUCache()
+
+
+def prepare(program: Program) -> Prepared:
     program = with_references(program, None)
-    values: list[Any] = [None] * len(program.nodes)
-    last_use = last_uses(program)
-    parts: dict[Any, Any] = {}
+    known: list[Any] = [None] * len(program.nodes)
+    steps: list[tuple[int, Callable[..., Any] | None, p.Primitive, tuple[int, ...], list[int]]] = []
+    released = last_uses(program)
     for position, (op, sources) in enumerate(program.nodes):
         if isinstance(op, p.Input):
-            values[position] = inputs[position]
-        elif isinstance(op, p.Linear):
-            values[position] = _linear(op, sources, [values[source] for source in sources], parts)
+            continue
+        compute = None if isinstance(op, p.Linear) else LOWER[type(op)]
+        shows = isinstance(op, p.Broadcast) and known[sources[0]] is not None
+        if compute is not None and (shows or isinstance(op, p.Constant)):
+            known[position] = np.asarray(compute(op, *[known[source] for source in sources]))
         else:
-            values[position] = np.asarray(LOWER[type(op)](op, *[values[source] for source in sources]))
-        for source in last_use[position]:
+            steps.append((position, compute, op, sources, released[position]))
+    return Prepared(program, known, steps)
+
+
+def run(program: Program, inputs: Sequence[HostArray]) -> list[HostArray]:
+    """Compute a program node by node, and let go of each value after its last use."""
+    return _run(_PREPARED.get(program.key, lambda: prepare(program)), inputs)
+
+
+@float_errors_ignored
+def _run(prepared: Prepared, inputs: Sequence[HostArray]) -> list[HostArray]:
+    values = prepared.known.copy()
+    values[: len(inputs)] = inputs
+    parts: dict[Any, Any] = {}
+    for position, compute, op, sources, released in prepared.steps:
+        given = [values[source] for source in sources]
+        if compute is not None:
+            values[position] = np.asarray(compute(op, *given))
+        elif isinstance(op, p.Linear):
+            values[position] = _linear(op, sources, given, parts)
+        del given
+        for source in released:
             values[source] = None
-    return [values[output] for output in program.outputs]
+    return [values[output] for output in prepared.program.outputs]
 
 
 @float_errors_ignored

@@ -1,0 +1,11 @@
+"""Fleets: the same calls on the machines of a Ray cluster, with the same receipts.
+
+`connect` returns a `Fleet`, which is a `Runtime`. Ray is an optional library (`pip install "anygpu[ray]"`); it is
+loaded in a child process, the driver, and never in the user's own.
+"""
+
+from anygpu.fleet.connecting import connect
+from anygpu.fleet.fleet import Fleet
+from anygpu.fleet.scaling import Scaling
+
+__all__ = ["Fleet", "Scaling", "connect"]

@@ -1,0 +1,310 @@
+"""What is wrong with a cluster, and what fixes it: versions, tokens, TLS, ports, file modes, clocks, shared memory.
+
+`examine` gathers `FleetFacts`; the rules are pure functions of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from anygpu.fleet.node_facts import NodeFacts, NodesSeen, Software, observe_nodes, software
+from anygpu.fleet.security import Access, access_findings, driver_variables, private_file
+from anygpu.hardware.diagnosis_context import Finding, Severity, together
+from anygpu.units import readable_bytes, readable_seconds
+
+SCHEMA = "anygpu.fleet-doctor/1"
+
+#: Beyond this, receipts and logs of two nodes cannot be put in order; beyond the second, certificates and the
+#: signatures of cloud services fail.
+_SKEW_SECONDS, _BROKEN_SKEW_SECONDS = 1.0, 300.0
+#: Below this, a handful of arrays in flight fills the object store, and Ray writes them to disk.
+_SMALL_STORE = 256 << 20
+#: What Ray says where a node cannot import what this process can.
+_NO_MODULE = "No module named 'anygpu"
+
+
+class FleetFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster, as far as it can be seen from here."""
+
+    access: Access
+    driver: Software
+    nodes: NodesSeen = NodesSeen()
+
+
+class FleetDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """The report of `anygpu fleet doctor`; `to_json` gives the documented schema."""
+
+    schema: str = SCHEMA
+    #: The answer in one sentence.
+    verdict: str
+    findings: tuple[Finding, ...]
+    facts: FleetFacts
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity == "problem")
+
+    def to_json(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+
+
+def examine(
+    address: str,
+    *,
+    dashboard: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = 60.0,
+) -> FleetDiagnosis:
+    """Look at the cluster at `host:port` and at each of its nodes. A cluster that is refused is looked at as well."""
+    from anygpu.fleet.access import observe_access
+
+    environment = os.environ if environment is None else environment
+    access = observe_access(address, dashboard=dashboard, environment=environment, timeout=min(5.0, timeout))
+    driver = software()
+    nodes = NodesSeen()
+    if driver.ray is not None and _can_connect(access):
+        nodes = observe_nodes(access.address, {**environment, **driver_variables(access)}, timeout=timeout)
+    return diagnose_fleet(FleetFacts(access=access, driver=driver, nodes=nodes))
+
+
+def diagnose_fleet(facts: FleetFacts) -> FleetDiagnosis:
+    findings = [*access_findings(facts.access), *(finding for rule in RULES for finding in rule(facts))]
+    findings.sort(key=lambda finding: ("problem", "advice", "note").index(finding.severity))
+    return FleetDiagnosis(verdict=_verdict(facts, findings), findings=tuple(findings), facts=facts)
+
+
+def _can_connect(access: Access) -> bool:
+    """Ray needs 20 s to find out that a token is wrong, and 80 for TLS, so it is not even tried."""
+    without_token = access.demands_token and (access.token.source == "none" or access.token.accepted is False)
+    tls_differs = access.tls is not None and access.tls is not access.tls_here
+    return access.answered and not without_token and not tls_differs
+
+
+def _verdict(facts: FleetFacts, findings: Iterable[Finding]) -> str:
+    access = facts.access
+    if not access.answered:
+        return f"There is no cluster at {access.address}."
+    problems = sum(finding.severity == "problem" for finding in findings)
+    everyone = "everyone" if access.beyond_loopback else "all users of this machine"
+    door = {True: "demands a token", False: f"is open to {everyone}", None: f"may be open to {everyone}"}
+    nodes = facts.nodes.nodes
+    size = f" of {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}" if nodes else ""
+    count = {0: "no problem was found", 1: "one problem was found"}.get(problems, f"{problems} problems were found")
+    return f"The cluster{size} at {access.address} {door[access.demands_token]}; {count}."
+
+
+def ray_missing(facts: FleetFacts) -> Iterator[Finding]:
+    if facts.driver.ray is None:
+        yield Finding(
+            code="ray_missing",
+            severity="problem",
+            title="Ray is not installed here.",
+            cause="Without it nothing can connect to a cluster, and its nodes were not looked at.",
+            fix=("pip install 'anygpu[ray]'",),
+            about="ray",
+        )
+
+
+def nodes_not_seen(facts: FleetFacts) -> Iterator[Finding]:
+    if facts.nodes.not_a_node:
+        yield Finding(
+            code="not_a_node",
+            severity="problem",
+            title="This machine is not a node of the cluster.",
+            cause="A program that uses a cluster talks to a Ray process on its own machine, and there is none. So the "
+            "nodes were not looked at.",
+            fix=(f"RAY_AUTH_MODE=token ray start --address={facts.access.address} --num-cpus=0 --num-gpus=0",),
+            about=facts.access.address,
+        )
+    elif facts.nodes.problem:
+        mismatch = "ersion mismatch" in facts.nodes.problem or "was started with" in facts.nodes.problem
+        yield Finding(
+            code="versions_refused" if mismatch else "cannot_connect",
+            severity="problem",
+            title="Ray refuses to connect because versions differ." if mismatch else "Ray could not connect.",
+            cause=facts.nodes.problem,
+            fix=("Use the cluster's image here too, or install exactly the Python and Ray that the message names.",)
+            if mismatch
+            else ("ray status --address " + facts.access.address + "   (Ray's own view, with its own message)",),
+            about=facts.access.address,
+        )
+    for name, why in facts.nodes.failures.items():
+        if _NO_MODULE in why:
+            version = facts.driver.anygpu
+            yield Finding(
+                code="node_without_anygpu",
+                severity="problem",
+                title=f"{name} has no anygpu, or one that is too old.",
+                cause=f"A task there failed: {why}",
+                fix=(f"pip install 'anygpu[ray]=={version}'   (on {name}, or in the image it runs)",),
+                about=name,
+            )
+        else:
+            yield Finding(
+                code="node_silent",
+                severity="problem",
+                title=f"{name} did not tell about itself.",
+                cause=f"A task there failed: {why}",
+                fix=(
+                    "ray status   (does the node have room for a task?)",
+                    f"tail /tmp/ray/session_latest/logs/raylet.err   (on {name})",
+                ),
+                about=name,
+            )
+
+
+def versions_differ(facts: FleetFacts) -> Iterator[Finding]:
+    """One finding for each version that nodes have and the driver does not."""
+    subjects: tuple[tuple[str, Callable[[Software], str | None], str, str], ...] = (
+        (
+            "Python",
+            lambda each: each.python,
+            "Ray demands the same version to the last digit, because it sends Python objects between processes.",
+            "Use Python {} on them, or run all from one image (`anygpu fleet template` has a Dockerfile)",
+        ),
+        ("Ray", lambda each: each.ray, "Ray demands the same version everywhere.", "pip install 'ray=={}'"),
+        (
+            "anygpu",
+            lambda each: each.anygpu,
+            "Messages of another version may be refused.",
+            "pip install 'anygpu=={}'",
+        ),
+    )
+    for name, read, why, fix in subjects:
+        here = read(facts.driver)
+        others = dict.fromkeys(read(node.software) for node in facts.nodes.nodes)
+        for version in others:
+            if version == here or here is None:
+                continue
+            nodes = together(node.name for node in facts.nodes.nodes if read(node.software) == version)
+            yield Finding(
+                code=f"{name.lower()}_versions_differ",
+                severity="problem",
+                title=f"{name} is {here} here and {version} on {nodes}.",
+                cause=why,
+                fix=(f"{fix.format(here)}   (on {nodes})",),
+                about=nodes,
+            )
+
+
+def clocks_differ(facts: FleetFacts) -> Iterator[Finding]:
+    for node in facts.nodes.nodes:
+        surely = abs(node.clock_ahead) - node.clock_doubt
+        if surely <= _SKEW_SECONDS:
+            continue
+        severity: Severity = "problem" if surely > _BROKEN_SKEW_SECONDS else "advice"
+        way = "ahead of" if node.clock_ahead > 0 else "behind"
+        yield Finding(
+            code="clock_skew",
+            severity=severity,
+            title=f"The clock of {node.name} is {readable_seconds(abs(node.clock_ahead))} {way} this machine's.",
+            cause="Times in logs and receipts of both cannot be compared"
+            + (", and certificates may count as expired or not yet valid." if severity == "problem" else "."),
+            fix=("sudo timedatectl set-ntp true && timedatectl status   (on both)",),
+            about=node.name,
+        )
+
+
+def object_store_too_small(facts: FleetFacts) -> Iterator[Finding]:
+    on_disk = [node for node in facts.nodes.nodes if (node.shared_memory or node.object_store) < node.object_store]
+    for (store, shared, container), names in _alike(on_disk, lambda n: (n.object_store, n.shared_memory, n.container)):
+        wanted = f"{-(-store * 11 // 10 >> 30)}g"
+        in_container = (
+            f"docker run --shm-size={wanted} …   (compose: shm_size: {wanted})",
+            "Kubernetes: an emptyDir with medium: Memory at /dev/shm, as `anygpu fleet template kuberay` writes it",
+        )
+        yield Finding(
+            code="object_store_on_disk",
+            severity="problem",
+            title=f"The object store of {names} does not fit into /dev/shm.",
+            cause=f"It has {readable_bytes(store)} and /dev/shm {readable_bytes(shared or 0)}, so Ray keeps arrays in "
+            "files on a disk, which is many times slower.",
+            fix=in_container if container else (f"sudo mount -o remount,size={wanted} /dev/shm   (on {names})",),
+            about=names,
+        )
+    # No arrays travel through the store of a head that does no work.
+    small = [node for node in facts.nodes.nodes if not node.head and 0 < node.object_store < _SMALL_STORE]
+    for store, names in _alike(small, lambda node: node.object_store):
+        yield Finding(
+            code="object_store_small",
+            severity="advice",
+            title=f"The object store of {names} has only {readable_bytes(store)}.",
+            cause="Arrays over 8 MB travel through it; what does not fit is written to disk.",
+            fix=("ray start --object-store-memory=2000000000 …   (or more memory and /dev/shm for the container)",),
+            about=names,
+        )
+
+
+def files_of_nodes(facts: FleetFacts) -> Iterator[Finding]:
+    tokens = [node for node in facts.nodes.nodes if node.token_file is not None]
+    for file, names in _alike(tokens, lambda node: node.token_file):
+        if file is not None:
+            yield from private_file(file, code="token_readable", what="token", on=names)
+    # A container has one user.
+    folders = [each for each in facts.nodes.nodes if each.folder is not None and not each.container]
+    for folder, names in _alike(folders, lambda node: node.folder):
+        if folder is not None and folder.writable_by_others:
+            yield Finding(
+                code="folder_writable",
+                severity="advice",
+                title=f"Other users of {names} can write to Ray's folder.",
+                cause=f"{folder.path} has mode {folder.mode:04o}, as Ray makes it. They can replace its sockets and "
+                "change its logs.",
+                fix=(f"chmod 700 {folder.path}   (on {names}; or --temp-dir below a folder of mode 0700)",),
+                about=names,
+            )
+
+
+def open_ports(facts: FleetFacts) -> Iterator[Finding]:
+    """Ports that other machines can reach. Where a token is demanded, only the metrics answer to everyone."""
+    demanded = facts.access.demands_token
+    for node in facts.nodes.nodes:
+        ports = {name: port for name, port in node.ports.items() if not demanded or name == "metrics"}
+        if not ports:
+            continue
+        listed = ", ".join(f"{name} {port}" for name, port in ports.items())
+        yield Finding(
+            code="metrics_open" if demanded else "open_ports",
+            severity="note" if demanded else "problem",
+            title=f"{node.name} answers everyone who can reach it: {listed}.",
+            cause="Ray asks for no token at the metrics port: names of functions and actors can be read there."
+            if demanded
+            else "Ray listens on every address of the node, and asks for no token.",
+            fix=(_firewall(sorted(ports.values())),),
+            about=node.name,
+        )
+
+
+_Fact = TypeVar("_Fact")
+
+
+def _alike(nodes: Iterable[NodeFacts], fact: Callable[[NodeFacts], _Fact]) -> Iterator[tuple[_Fact, str]]:
+    """Each fact once, with the names of the nodes that share it: a hundred equal nodes are one finding."""
+    names: dict[bytes, tuple[_Fact, list[str]]] = {}
+    for node in nodes:
+        names.setdefault(msgspec.json.encode(fact(node)), (fact(node), []))[1].append(node.name)
+    for value, of in names.values():
+        yield value, together(of)
+
+
+def _firewall(ports: Iterable[int]) -> str:
+    wanted = ", ".join(map(str, ports))
+    return (
+        f"sudo nft add rule inet filter input tcp dport '{{ {wanted} }}' ip saddr != NODES/24 drop   (with your "
+        "nodes' network; in a cloud its security group, in Kubernetes the network policy of the template)"
+    )
+
+
+RULES: tuple[Callable[[FleetFacts], Iterator[Finding]], ...] = (
+    ray_missing,
+    nodes_not_seen,
+    versions_differ,
+    clocks_differ,
+    object_store_too_small,
+    files_of_nodes,
+    open_ports,
+)

@@ -1,0 +1,179 @@
+"""What crosses between this process and the driver, its child that speaks to Ray: MessagePack, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.plan.calibration import Calibration, Network
+from anygpu.workers.task_messages import TaskFailed, WireRecord, decoded
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A machine of the cluster, as Ray knows it."""
+
+    #: Ray's own identity of it, in hexadecimal digits.
+    id: str
+    #: What devices there are called after; one node's alone.
+    name: str
+    address: str
+    #: What Ray may give away there: "CPU", "GPU", "memory", …
+    resources: dict[str, float]
+    labels: dict[str, str]
+
+
+class Bundle(msgspec.Struct, frozen=True):
+    """What one machine must have to be of use, in Ray's words."""
+
+    resources: dict[str, float]
+    #: Label selectors.
+    labels: dict[str, str] = {}
+
+
+#: infeasible: no machine that could be started has it. alone: nobody starts machines. labels: they are ignored.
+Refusal = Literal["infeasible", "alone", "labels"]
+
+
+# -- to the driver
+
+
+class Connect(WireRecord, frozen=True, tag="connect"):
+    """The first message, answered by `Connected` or by `TaskFailed`."""
+
+    #: "auto", or host and port.
+    address: str
+
+
+class ProbeNode(WireRecord, frozen=True, tag="probe"):
+    """Look at a machine. With a descriptor: `NodeProbed` comes there, or `TaskFailed`."""
+
+    node: str
+    seconds: float
+
+
+class OpenHome(WireRecord, frozen=True, tag="open"):
+    """Open the home of a device. With a descriptor: `HomeOpened` comes there, or `TaskFailed`.
+
+    After `HomeOpened` that descriptor leads to the home, as a child's link does.
+    """
+
+    home: int
+    #: Its name in the fleet.
+    device: str
+    node: str
+    #: Of a GPU, as Ray counts them.
+    gpus: float
+    seconds: float
+
+
+class CountExecutions(WireRecord, frozen=True, tag="count"):
+    """How often something was executed. With a descriptor: `Executions` comes there."""
+
+
+class KillHome(WireRecord, frozen=True, tag="kill"):
+    home: int
+
+
+class WatchNodes(WireRecord, frozen=True, tag="watch"):
+    """Say which machines there are, whenever that changes."""
+
+    every: float
+
+
+class RequestMachines(WireRecord, frozen=True, tag="machines"):
+    """Let there be machines for all of these, until something else is asked for; nothing withdraws it."""
+
+    bundles: tuple[Bundle, ...]
+
+
+DriverRequest = Connect | ProbeNode | OpenHome | CountExecutions | KillHome | WatchNodes | RequestMachines
+
+
+# -- from the driver
+
+
+class Connected(WireRecord, frozen=True, tag="connected"):
+    nodes: tuple[Node, ...]
+    #: The machine that this process is on.
+    own: str
+    #: Of Ray and of Python.
+    versions: dict[str, str]
+
+
+class NodeProbed(WireRecord, frozen=True, tag="probed"):
+    devices: tuple[Device, ...]
+    unavailable: tuple[Unavailable, ...]
+    #: By device, what that machine has measured itself.
+    calibrations: dict[str, Calibration]
+    network: Network
+    #: Of anygpu there.
+    version: str
+
+
+class HomeOpened(WireRecord, frozen=True, tag="opened"):
+    #: The process there.
+    pid: int
+
+
+#: Why a home has ended that was not lost.
+CLOSED, KILLED = "it was closed", "it was killed"
+
+
+class Executions(WireRecord, frozen=True, tag="executions"):
+    """The questions of a connection: those that were answered here, and what homes say that they have executed.
+
+    Both are the same if nothing was executed twice: what a home had no time to say is lost with it.
+    """
+
+    answered: int = 0
+    executed: int = 0
+    #: Executed although the same home had executed it before.
+    twice: int = 0
+
+    def __add__(self, other: Executions) -> Executions:
+        return Executions(self.answered + other.answered, self.executed + other.executed, self.twice + other.twice)
+
+
+class HomeEnded(WireRecord, frozen=True, tag="ended"):
+    """A home is gone, and why."""
+
+    home: int
+    why: str
+
+
+class NodesChanged(WireRecord, frozen=True, tag="nodes"):
+    nodes: tuple[Node, ...]
+
+
+class MachinesRefused(WireRecord, frozen=True, tag="refused"):
+    """What became of the request for so many machines; `None` if nothing speaks against it."""
+
+    count: int
+    refusal: Refusal | None
+
+
+DriverAnswer = Connected | NodeProbed | HomeOpened | Executions | TaskFailed
+DriverEvent = HomeEnded | NodesChanged | MachinesRefused
+
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUESTS: msgspec.msgpack.Decoder[DriverRequest] = msgspec.msgpack.Decoder(DriverRequest)
+_ANSWERS: msgspec.msgpack.Decoder[DriverAnswer] = msgspec.msgpack.Decoder(DriverAnswer)
+_EVENTS: msgspec.msgpack.Decoder[DriverEvent] = msgspec.msgpack.Decoder(DriverEvent)
+
+
+def encode(message: DriverRequest | DriverAnswer | DriverEvent) -> bytes:
+    return _ENCODER.encode(message)
+
+
+def decode_request(data: bytes | memoryview) -> DriverRequest:
+    return decoded(_REQUESTS, data)
+
+
+def decode_answer(data: bytes | memoryview) -> DriverAnswer:
+    return decoded(_ANSWERS, data)
+
+
+def decode_event(data: bytes | memoryview) -> DriverEvent:
+    return decoded(_EVENTS, data)

@@ -1,0 +1,235 @@
+"""A fleet: the runtime of this process, with the devices of other machines beside its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from anygpu.errors import AnyGPUError
+from anygpu.fleet.cluster import Cluster
+from anygpu.fleet.driver_messages import Node
+from anygpu.fleet.machines import Machines
+from anygpu.fleet.registry import FleetRegistry
+from anygpu.fleet.scaler import FleetHealth, Scaler
+from anygpu.fleet.scaling import Scaling, bundle_of
+from anygpu.fleet.serving_there import TasksOn
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.hardware.device_names import node_of
+from anygpu.placement.call import Call
+from anygpu.placement.offload import Result, unwrapped
+from anygpu.placement.options import CallOptions, TaskOptions
+from anygpu.placement.place_call import choose, run_with_retries, trace_and_predict
+from anygpu.placement.strategies import SingleDevice
+from anygpu.plan.plan import Plan
+from anygpu.receipts import PhaseTimer, publish
+from anygpu.residency.registry import DeviceRegistry, registry
+from anygpu.runtime.runtime import FOR_EVER, Runtime
+from anygpu.runtime.waiting import here
+from anygpu.tasks.tenants import Tenant
+
+if TYPE_CHECKING:
+    from anygpu.serving.server import Server
+    from anygpu.serving.tokens import TokenMapping
+
+#: Options that only mean something in a queue.
+_QUEUED = frozenset(("priority", "tenant", "nan", "idempotent"))
+
+
+class ServerOptions(TypedDict, total=False):
+    """What `Fleet.serve` takes beside the models."""
+
+    port: int
+    host: str
+    on: str | None
+    tokens: TokenMapping | str | os.PathLike[str] | None
+    examples: Mapping[str, Sequence[Any]] | None
+    max_body: int | str
+    notice: float
+    patience: float
+    insecure: bool
+
+
+class Fleet(Runtime):
+    """A `Runtime` that knows the devices of a cluster. Made by `connect`; use it in a `with` block.
+
+    Its devices have their machine's name, as in `torch:cuda:0@node-7`. `on="gpu"` means those of this machine and of
+    others, `on="fleet"` those of others, `on="@node-7"` those of one, and without `on=` a call goes where it is
+    predicted to be done first, with what the network takes.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        devices: Iterable[str],
+        local: bool,
+        known: DeviceRegistry = registry,
+        queue: int = 1000,
+        deadline: float | None = 300.0,
+        tenants: Iterable[Tenant] = (),
+        scaling: Scaling | None = None,
+        batching: bool = True,
+        max_latency: float = 0.25,
+        ageing: float = 0.5,
+    ) -> None:
+        """Takes the connection over, and looks at every machine."""
+        self._cluster = cluster
+        self._machines = Machines(cluster, devices, with_own=not local)
+        self._places = FleetRegistry(cluster, self._machines, known, uses_local=local)
+        super().__init__(
+            queue=queue,
+            deadline=deadline,
+            tenants=tenants,
+            batching=batching,
+            max_latency=max_latency,
+            ageing=ageing,
+            known=self._places,
+        )
+        self._places.while_opening = self._planner.using
+        self._machines.when_changed = self._planner.forget_machine
+        cluster.when_nodes_change = self._machines.nodes_changed
+        cluster.when_home_ends = self._places.home_ended
+        cluster.when_lost = self._machines.lost
+        cluster.begin_watching()
+        self._machines.probe_all()
+        known.join(self._places)
+        self._scaler = Scaler(cluster, self._machines, self._places, self._scheduler, scaling)
+
+    def devices(self) -> list[Device]:
+        """Every device that a call may run on now, those of this machine first."""
+        return self._places.devices()
+
+    def unavailable(self) -> list[Unavailable]:
+        """What could have been a device, here or on another machine, and why it is not."""
+        return self._places.unavailable()
+
+    def nodes(self) -> list[Node]:
+        """The machines of the cluster."""
+        return list(self._cluster.nodes.values())
+
+    def run(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Result:
+        """As `submit`, and wait: `.value` and `.receipt`.
+
+        While nothing else is open, a call to another machine is made on the caller's own thread.
+        """
+        # What concerns the queue goes there, and so does a task of a task, or of a loop, which must not be blocked.
+        if here.seat is not None or not _QUEUED.isdisjoint(given) or asyncio._get_running_loop() is not None:
+            return super().run(function, *arguments, **given)
+        options = given.copy()
+        seconds = options.pop("deadline", None)
+        plain, wrapped, keywords = unwrapped(function, arguments)
+        call = self._calls(plain, options).call(wrapped, keywords)
+        found = self._run_here(call, self._deadline if seconds is None else seconds)
+        return found if found is not None else self._run_as_task(call, function, arguments, given)
+
+    def _run_here(self, call: Call, seconds: float | None) -> Result | None:
+        """On this thread, if it goes to another machine and nothing else is open."""
+        planner, site, scheduler = call.planner, call.site, self._scheduler
+        if not site.evaluated or site.skip_planning > 0 or site.options.engine is not None:
+            return None
+        if scheduler.open_tasks or not (seconds is None or seconds > 0):
+            return None
+        deadline = None if seconds is None or seconds > FOR_EVER else (seconds, time.monotonic() + seconds)
+        timer = PhaseTimer(planner.clock)
+        with timer.phase("plan"):
+            planner.add_seconds(site.flush_timings(planner))
+            trace_and_predict(call, timer)
+            choice = choose(call)
+        device = choice.candidate
+        facts = call.site.predictions.get(device)
+        if choice.checks is not None or facts is None or not isinstance(facts.way, SingleDevice):
+            return None
+        visit = scheduler.visit(site.task, device, site.estimate(device) or 0.0) if node_of(device) else None
+        if visit is None:
+            return None
+        succeeded = False
+        try:
+            value, receipt = run_with_retries(call, choice, timer, deadline)
+            succeeded = True
+        except AnyGPUError:
+            if scheduler.state == "closed":
+                raise CancelledError from None
+            raise
+        finally:
+            scheduler.visited(visit, "default", time.monotonic() - visit.began, succeeded=succeeded)
+            visit.end()
+        publish(receipt)
+        return Result(value, receipt)
+
+    def explain(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[CallOptions]) -> Plan:
+        """Where the next such call would run, and why, with what the network takes. Nothing is computed."""
+        function, arguments, keywords = unwrapped(function, arguments)
+        return self._calls(function, given).explain(*arguments, **keywords)
+
+    def scale(
+        self, *, gpu: int = 0, cpu: int = 0, labels: Mapping[str, str] | None = None, timeout: float = 0.0
+    ) -> bool:
+        """Let the cluster have at least so many GPUs or CPUs, on machines with these labels; none ends that.
+
+        Waits so many seconds until they are there and their devices are known. Returns whether they are; if they
+        are not, `health().missing` may say why.
+        """
+        each = labels or {}
+        bundles = (bundle_of(1, 0, each),) * gpu + (bundle_of(0, 1, each),) * cpu
+        return self._scaler.scale(bundles, timeout)
+
+    def health(self) -> FleetHealth:
+        """As `Runtime.health`, with the machines that were asked for."""
+        return self._scaler.health(super().health())
+
+    def server(
+        self,
+        models: Mapping[str, Any],
+        *,
+        port: int = 8000,
+        host: str = "127.0.0.1",
+        on: str | None = None,
+        tokens: TokenMapping | str | os.PathLike[str] | None = None,
+        examples: Mapping[str, Sequence[Any]] | None = None,
+        max_body: int | str = "64MB",
+        notice: float = 1.0,
+        patience: float = 30.0,
+        insecure: bool = False,
+    ) -> Server:
+        """A `Server` whose requests are tasks of this fleet: `with fleet.server({"score": score}) as server:` serves.
+
+        `on` names the devices, as for `run`; without it each request goes where it is predicted to be done first. The
+        other arguments are those of `Server`. The fleet stays open when the server ends.
+        """
+        from anygpu.serving.server import Server
+
+        return Server(
+            models,
+            port=port,
+            host=host,
+            runtime=self if on is None else TasksOn(self, on),
+            tokens=tokens,
+            examples=examples,
+            max_body=max_body,
+            notice=notice,
+            patience=patience,
+            insecure=insecure,
+        )
+
+    def serve(self, models: Mapping[str, Any], **given: Unpack[ServerOptions]) -> None:
+        """Serve functions over HTTP until SIGTERM or Ctrl-C, as `anygpu.serve` does, on the devices of this fleet.
+
+        Takes the arguments of `server`, and needs the extra `serve`.
+        """
+        self.server(models, **given).run()
+
+    def close(self, timeout: float | None = 10.0) -> None:
+        """As `Runtime.close`, and then let go of the cluster."""
+        self._scaler.close()
+        try:
+            super().close(timeout)
+        finally:
+            self._places.close()
+
+    def __repr__(self) -> str:
+        lost = f", lost: {self._cluster.ended}" if self._cluster.ended else ""
+        return f"<Fleet at {self._cluster.address}: {len(self._machines.devices())} remote devices{lost}>"

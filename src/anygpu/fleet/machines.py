@@ -1,0 +1,210 @@
+"""The devices of a cluster's machines: what was found there, how fast it is from here, and what is gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from anygpu.errors import AnyGPUError, DeviceUnavailable, text_of
+from anygpu.fleet.cluster import Cluster
+from anygpu.fleet.driver_messages import Node, NodeProbed
+from anygpu.hardware.device import Device, Unavailable
+from anygpu.hardware.device_names import FLEET, at_node, parse_device
+from anygpu.hardware.selection import matches_name
+from anygpu.plan.calibration import Calibration, assumed, through
+
+#: What probing one machine may take.
+PROBE_SECONDS = 20.0
+#: How long a device that could not be opened is left alone.
+ASIDE_SECONDS = 10.0
+#: Every device of the cluster.
+ALL = "all"
+
+
+class RemoteDevice(msgspec.Struct, frozen=True):
+    """A device of another machine."""
+
+    device: Device
+    node: Node
+    calibration: Calibration
+    #: The share of a GPU that Ray reserves for it.
+    gpus: float
+
+
+class Machines:
+    """What is known of the machines of a cluster. Thread-safe."""
+
+    def __init__(self, cluster: Cluster, wanted: Iterable[str], *, with_own: bool) -> None:
+        """`wanted` are names of devices or kinds; `with_own` includes the machine that this process is on."""
+        self._cluster = cluster
+        self._wanted = tuple(wanted)
+        self._own = None if with_own else cluster.own
+        self._lock = threading.Lock()
+        self._probing: set[str] = set()
+        self._devices: dict[str, RemoteDevice] = {}
+        self._unavailable: dict[str, tuple[Unavailable, ...]] = {}
+        #: Devices that could not be opened, or whose machine is out of reach: they may come back.
+        self._aside: dict[str, RemoteDevice] = {}
+        #: The machines that were there when somebody last looked.
+        self._seen = set(cluster.nodes)
+        #: By device, why it is not there any more.
+        self._gone: dict[str, str] = {}
+        self.when_changed: Callable[[], None] = lambda: None
+
+    def probe_all(self) -> None:
+        """Look at every machine: several at once, but those of one host one after the other."""
+        self._probe_hosts([node for node in self._cluster.nodes.values() if node.id != self._own])
+
+    def _probe_hosts(self, nodes: list[Node]) -> None:
+        hosts: dict[str, list[Node]] = {}
+        for node in nodes:
+            if self._may_have_wanted(node):
+                hosts.setdefault(node.address, []).append(node)
+        threads = [threading.Thread(target=self._probe, args=(nodes,), daemon=True) for nodes in hosts.values()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def nodes_changed(self, nodes: tuple[Node, ...]) -> None:
+        """Machines have come or gone. New ones are probed in the background; those that are back are known."""
+        there = {node.id for node in nodes}
+        with self._lock:
+            left = [each for each in self._devices.values() if each.node.id not in there]
+            known = {each.node.id for each in self._devices.values()} | self._unavailable.keys() | self._probing
+            new = [
+                node for node in nodes if node.id not in known and node.id != self._own and self._may_have_wanted(node)
+            ]
+            self._probing.update(node.id for node in new)
+            self._aside |= {each.device.id: each for each in left}
+            back = [name for name, each in self._aside.items() if each.node.id in there - self._seen]
+            self._seen = there
+        for each in left:
+            self.remove(each.device.id, "its machine has left the cluster, or is out of reach")
+        for name in back:
+            self._offer_again(name)
+        if new:
+            threading.Thread(target=self._arrived, args=(new,), name="anygpu-fleet-probe", daemon=True).start()
+
+    def _arrived(self, new: list[Node]) -> None:
+        self._probe_hosts(new)
+        self.when_changed()
+
+    def is_known(self, node: str) -> bool:
+        """Whether that machine was looked at."""
+        with self._lock:
+            return node == self._own or (node in self._unavailable and node not in self._probing)
+
+    def lost(self, why: str) -> None:
+        """The whole cluster is gone."""
+        for name in list(self._devices):
+            self.remove(name, f"the cluster is gone: {why}")
+
+    def remove(self, name: str, why: str) -> None:
+        """A device is not there any more."""
+        with self._lock:
+            found = self._devices.pop(name, None)
+            if found is None:
+                return
+            self._gone[name] = why
+        self.when_changed()
+
+    def set_aside(self, name: str, why: str) -> None:
+        """A device could not be opened: whoever waits for it goes elsewhere, and it is tried again after a while."""
+        with self._lock:
+            found = self._devices.get(name)
+            if found is None:
+                return
+            self._aside[name] = found
+        self.remove(name, why)
+        timer = threading.Timer(ASIDE_SECONDS, self._offer_again, [name])
+        timer.daemon, timer.name = True, "anygpu-fleet-again"
+        timer.start()
+
+    def _offer_again(self, name: str) -> None:
+        """Unless its machine is not there, or it is back already."""
+        with self._lock:
+            found = self._aside.get(name)
+            if found is None or self._cluster.ended is not None or found.node.id not in self._cluster.nodes:
+                return
+            del self._aside[name]
+            self._gone.pop(name, None)
+            self._devices.setdefault(name, found)
+        self.when_changed()
+
+    def _probe(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            try:
+                self._add(node, self._cluster.probe(node.id, PROBE_SECONDS))
+            except AnyGPUError as error:
+                self._refused(node, text_of(error))
+            finally:
+                with self._lock:
+                    self._probing.discard(node.id)
+
+    def _refused(self, node: Node, why: str) -> None:
+        reason = f"the devices of {node.name} are not known: {why}"
+        name = at_node(FLEET, node.name)
+        missing = Unavailable(id=name, engine=FLEET, state="absent", cause="failed", reason=reason)
+        with self._lock:
+            self._unavailable[node.id] = (missing,)
+
+    def _add(self, node: Node, probed: NodeProbed) -> None:
+        cards = [device.card for device in probed.devices if takes_gpu(device)]
+        for found in probed.devices:
+            there = found.id
+            name = at_node(there, node.name)
+            device = msgspec.structs.replace(found, id=name)
+            if not self._is_wanted(device):
+                continue
+            known = probed.calibrations.get(there) or assumed(found)
+            offered = node.resources.get("GPU", 0.0) > 0
+            # Each engine that leads to a card has its part of it.
+            share = 1.0 / cards.count(found.card) if offered and takes_gpu(found) else 0.0
+            with self._lock:
+                self._gone.pop(name, None)
+                self._aside.pop(name, None)
+                self._devices[name] = RemoteDevice(
+                    device, node, through(probed.network, known, name), int(share * 1e4) / 1e4
+                )
+        with self._lock:
+            self._unavailable[node.id] = tuple(
+                msgspec.structs.replace(each, id=at_node(each.id, node.name)) for each in probed.unavailable
+            )
+
+    def _may_have_wanted(self, node: Node) -> bool:
+        """Whether a machine has to be looked at: not if all names that were given are those of others."""
+        return any("@" not in name or name.rpartition("@")[2] == node.name for name in self._wanted)
+
+    def _is_wanted(self, device: Device) -> bool:
+        return any(name == ALL or matches_name(device, name) for name in self._wanted)
+
+    def devices(self) -> list[Device]:
+        with self._lock:
+            return [each.device for each in self._devices.values()]
+
+    def unavailable(self) -> list[Unavailable]:
+        with self._lock:
+            missing = [each for found in self._unavailable.values() for each in found]
+            return missing + [_lost(name, why) for name, why in self._gone.items()]
+
+    def find(self, name: str) -> RemoteDevice:
+        """A device by its id. Raises `DeviceUnavailable`."""
+        with self._lock:
+            found = self._devices.get(name)
+            if found is not None:
+                return found
+            why = self._gone.get(name, f"there is no {name} in the fleet")
+        raise DeviceUnavailable(f'on="{name}"', [f"{name} is not there: {why}."], device=name)
+
+
+def _lost(name: str, why: str) -> Unavailable:
+    engine = parse_device(name).engine
+    return Unavailable(id=name, engine=engine, state="absent", cause="lost", reason=f"{name} is not there: {why}.")
+
+
+def takes_gpu(device: Device) -> bool:
+    """Whether Ray counts it among a machine's GPUs."""
+    return device.kind == "gpu" and not device.software

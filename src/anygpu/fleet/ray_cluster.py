@@ -1,0 +1,308 @@
+"""Ray, as far as a fleet needs it. No other module imports it, and only the driver, a child process, imports this one.
+
+A call never waits for Ray without a limit, and whatever Ray raises becomes one of `anygpu.fleet.faults`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+# Ray would report home about the cluster, and greet the user.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+#: When the head is gone, Ray ends this process after so many seconds, and not after a minute.
+os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
+
+import ray
+from ray import exceptions
+from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
+from ray.autoscaler.sdk import request_resources
+from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+from ray.experimental.internal_kv import _internal_kv_get
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from anygpu.fleet import travel
+from anygpu.fleet.driver_messages import Bundle, Node, NodeProbed, Refusal
+from anygpu.fleet.faults import AnswerLost, HomeLost, HomeRefused, NoRoom
+from anygpu.fleet.home import Home
+from anygpu.fleet.prober import Prober, decode
+from anygpu.fleet.travel import Part
+from anygpu.plan.calibration import Network
+
+#: What makes up for lost messages is ours, so that nothing is executed twice: Ray neither restarts nor repeats.
+_NO_MAGIC: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+
+_Answer = TypeVar("_Answer")
+#: How often a question is asked that changes nothing.
+_MOST_ASKS = 10
+
+#: A machine that does not accept a connection within this time is not there.
+_ANSWER_SECONDS = 2.0
+
+#: How often, and with how much, the way to a machine is measured.
+_ROUNDS, _MEASURED_BYTES = 3, 1 << 20
+
+
+class RayCluster:
+    """A connection to a cluster. There is one a process."""
+
+    def __init__(self, address: str) -> None:
+        ray.init(
+            address=address,
+            namespace="anygpu",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+        )
+        self._names: dict[str, str] = {}
+        #: Host and port of the head's own server.
+        self.head = _host_and_port(ray.get_runtime_context().gcs_address)
+        self.own = str(ray.get_runtime_context().get_node_id())
+        self.versions = {"ray": str(ray.__version__), "python": platform.python_version()}
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The machines that are alive and stay, each with a name of its own."""
+        # A machine that is being drained finishes what it has, and gets nothing new.
+        leaving = ray._private.state.state.get_draining_nodes()
+        return tuple(
+            Node(
+                id=each["NodeID"],
+                name=self._name(each),
+                address=each["NodeManagerAddress"],
+                resources={name: float(value) for name, value in each["Resources"].items()},
+                labels={str(name): str(value) for name, value in (each.get("Labels") or {}).items()},
+            )
+            for each in ray.nodes()
+            if each["Alive"] and each["NodeID"] not in leaving
+        )
+
+    def server_of(self, node: str) -> tuple[str, int] | None:
+        """Host and port of the process that is Ray on a machine; `None` if that has left."""
+        facts = next((each for each in ray.nodes() if each["NodeID"] == node and each["Alive"]), None)
+        return None if facts is None else (facts["NodeManagerAddress"], facts["NodeManagerPort"])
+
+    def _name(self, node: dict[str, Any]) -> str:
+        """A name of its own, which stays the same as long as it lives."""
+        identity, base = node["NodeID"], _base_name(node)
+        if identity not in self._names:
+            # The last digits: Ray's fake autoscaler counts its machines there, and elsewhere all of them are random.
+            names = (base, f"{base}-{identity[-6:]}", f"{base}-{identity}")
+            self._names[identity] = next(name for name in names if name not in self._names.values())
+        return self._names[identity]
+
+    def probe(self, node: str, seconds: float) -> NodeProbed:
+        """Look at a machine, and measure the way there."""
+        cls: Any = ray.remote(**_NO_MAGIC)(Prober)
+        prober = cls.options(scheduling_strategy=_at(node)).remote()
+        try:
+            visited = decode(_repeated(lambda: ray.get(prober.probe.remote(seconds), timeout=3 * seconds)))
+            network = _measured(prober)
+        except TimeoutError:
+            raise HomeRefused(f"nothing came back within {3 * seconds:g} s") from None
+        finally:
+            _kill(prober)
+        return NodeProbed(visited.devices, visited.unavailable, visited.calibrations, network, visited.version)
+
+    def open_home(self, device: str, node: str, gpus: float, seconds: float) -> RayHome:
+        """The home of a device. Raises `HomeRefused`, which says what is missing."""
+        facts = next((each for each in ray.nodes() if each["NodeID"] == node and each["Alive"]), None)
+        if facts is None:
+            raise HomeRefused("its machine has left the cluster")
+        # Ray itself finds out after a minute, and lets everybody wait until then.
+        _require_answer(facts["NodeManagerAddress"], facts["NodeManagerPort"])
+        resources = facts["Resources"]
+        if gpus > resources.get("GPU", 0.0):
+            raise HomeRefused(f"its machine offers {resources.get('GPU', 0.0):g} GPUs, and {gpus:g} are needed")
+        cls: Any = ray.remote(concurrency_groups={"work": 1, "control": 1}, **_NO_MAGIC)(Home)
+        actor = cls.options(scheduling_strategy=_at(node), num_gpus=gpus).remote(device)
+        home = RayHome(actor)
+        try:
+            home.pid = travel.decode_pulse(_repeated(lambda: home.pong(home.ping(), seconds))).pid
+        except TimeoutError:
+            home.kill()
+            free = ray._private.state.available_resources_per_node().get(node, {}).get("GPU", 0.0)
+            what = f"{free:g} of its {resources.get('GPU', 0.0):g} GPUs are free, and {gpus:g} are needed"
+            raise HomeRefused(
+                f"Ray has not started it within {seconds:g} s"
+                + (f": {what}" if gpus and free < gpus else "; its machine may be out of reach")
+            ) from None
+        except (HomeLost, AnswerLost) as error:
+            home.kill()
+            raise HomeRefused(str(error)) from None
+        return home
+
+    def request(self, bundles: Sequence[Bundle]) -> None:
+        """Let the autoscaler start machines for all of these; nothing withdraws what was asked for."""
+        request_resources(
+            bundles=[bundle.resources for bundle in bundles],
+            bundle_label_selectors=[bundle.labels for bundle in bundles] or None,
+        )
+
+    def refusal(self, bundles: Sequence[Bundle]) -> Refusal | None:
+        """Why machines for the last request will not come. Ray itself says nothing."""
+        client = ray._private.worker.global_worker.gcs_client
+        status = GetClusterStatusReply.FromString(client.get_cluster_status(timeout_s=_ANSWER_SECONDS))
+        state = status.autoscaling_state
+        for constraint in state.infeasible_cluster_resource_constraints:
+            # Not an earlier request's.
+            if sum(each.count for each in constraint.resource_requests) == len(bundles):
+                return "infeasible"
+        if not state.autoscaler_state_version:
+            report = _internal_kv_get(DEBUG_AUTOSCALING_STATUS)
+            if report is None or not json.loads(report).get("autoscaler_report"):
+                return "alone"
+            if any(bundle.labels for bundle in bundles):
+                return "labels"
+        return None
+
+    def close(self) -> None:
+        ray.shutdown()
+
+
+class RayHome:
+    """The actor that holds the home of one device. Used by one thread, but for `kill`."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        #: Of its process, there.
+        self.pid = 0
+        self._ping = actor.ping.options(concurrency_group="control")
+        #: By the number of objects that are wanted.
+        self._asks: dict[int, Any] = {}
+
+    def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]:
+        """Ask, without waiting: what `get` takes."""
+        method = self._asks.get(returns)
+        if method is None:
+            method = self._asks[returns] = self._actor.ask.options(concurrency_group="work", num_returns=returns)
+        with _translated():
+            # Ray puts what is larger than a part into its store.
+            found = method.remote(header, *parts)
+        return [found] if returns == 1 else found
+
+    def get(self, answer: list[Any], seconds: float) -> list[Part]:
+        """The objects of an answer. Raises `TimeoutError`, `HomeLost` or `AnswerLost`."""
+        with _translated():
+            found: list[Part] = ray.get(answer, timeout=seconds)
+            return found
+
+    def ping(self) -> Any:
+        """A question to which a home has an answer also while it is busy: what `pong` takes."""
+        with _translated():
+            return self._ping.remote()
+
+    def pong(self, ping: Any, seconds: float) -> bytes:
+        """The answer. Raises as `get` does."""
+        with _translated():
+            found: bytes = ray.get(ping, timeout=seconds)
+            return found
+
+    def kill(self) -> None:
+        _kill(self._actor)
+
+    def leave(self) -> None:
+        """Let it end itself, without waiting for that. `kill` needs the head."""
+        with contextlib.suppress(Exception):
+            self._actor.leave.options(concurrency_group="control").remote()
+
+
+def _base_name(node: dict[str, Any]) -> str:
+    """What its owner calls it, or the name of its host."""
+    name = str(node.get("NodeName") or "")
+    given = name and name != node["NodeManagerAddress"]
+    base = name if given else str(node["NodeManagerHostname"])
+    # It becomes a part of device names.
+    return "".join(each if each.isalnum() or each in "-_." else "-" for each in base.lower()) or node["NodeID"][:6]
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _require_answer(address: str, port: int) -> None:
+    try:
+        socket.create_connection((address, port), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise HomeRefused(f"its machine does not answer ({error})") from None
+
+
+def _at(node: str) -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+
+
+def _repeated(ask: Callable[[], _Answer]) -> _Answer:
+    """The answer to a question that may be asked again, which it is when a message was lost."""
+    for _ in range(_MOST_ASKS - 1):
+        with contextlib.suppress(AnswerLost), _translated():
+            return ask()
+    with _translated():
+        return ask()
+
+
+def _kill(actor: Any) -> None:
+    with contextlib.suppress(Exception):
+        ray.kill(actor, no_restart=True)
+
+
+def _measured(prober: Any) -> Network:
+    """The best of a few rounds: one that waited for a busy processor says nothing about the way."""
+    parts = [bytes(travel.PART)] * (_MEASURED_BYTES // travel.PART)
+
+    def seconds(sent: Sequence[bytes], returns: int) -> float:
+        def once() -> float:
+            size = travel.PART if returns > 1 else 8
+            begin = time.perf_counter()
+            _repeated(
+                lambda: ray.get(prober.echo.options(num_returns=returns).remote(returns, size, *sent), timeout=30.0)
+            )
+            return time.perf_counter() - begin
+
+        return min(once() for _ in range(_ROUNDS))
+
+    latency = seconds((), 1)
+    moved = float(travel.PART * len(parts))
+    return Network(
+        latency=latency,
+        sent_per_second=moved / max(1e-6, seconds(parts, 1) - latency),
+        received_per_second=moved / max(1e-6, seconds((), len(parts)) - latency),
+    )
+
+
+#: Most special first: several of them are children of others.
+_LOST: tuple[tuple[type[BaseException], Callable[[str], Exception]], ...] = (
+    (exceptions.ObjectStoreFullError, NoRoom),
+    (exceptions.OutOfDiskError, NoRoom),
+    (exceptions.ActorUnavailableError, AnswerLost),
+    (exceptions.ObjectLostError, AnswerLost),
+    (exceptions.RayError, HomeLost),
+)
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Ray's errors become ours. `GetTimeoutError` is a `TimeoutError`, and stays one."""
+    try:
+        yield
+    except exceptions.GetTimeoutError:
+        raise TimeoutError from None
+    except exceptions.RayError as error:
+        for kind, ours in _LOST:
+            if isinstance(error, kind):
+                raise ours(_sentence(error)) from None
+        raise
+
+
+def _sentence(error: BaseException) -> str:
+    """The part of Ray's report that tells what happened: it has a page of advice."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = next((line for line in lines if line.startswith("The actor is dead because")), None)
+    first = told or (lines[0] if lines else type(error).__name__)
+    return first.rstrip(".")

@@ -1,0 +1,271 @@
+"""Between a worker and the home of its device: tasks come by the worker's link, and go to the home as numbered asks.
+
+The worker is in the user's process and takes this for a child that serves a device; arrays cross to here in shared
+memory. A question is open until it is answered, whatever becomes of messages. While it is open the home is pinged. A
+home that answers no ping is lost; one that does, and is not busy with the question, is asked again, with the same
+number: it has the answer still, or has never heard of the question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from anygpu.errors import InvalidOption, OutOfMemory
+from anygpu.fleet import travel
+from anygpu.fleet.driver_messages import CLOSED, KILLED, Executions
+from anygpu.fleet.faults import AnswerLost, HomeLost, NoRoom
+from anygpu.fleet.travel import Ask, Bytes, Part, Reply
+from anygpu.receipts import NetworkUse
+from anygpu.workers import task_messages
+from anygpu.workers.child_segments import AttachedSegments
+from anygpu.workers.error_transport import written
+from anygpu.workers.link import Link, LinkClosed
+from anygpu.workers.task_messages import Answer, ChildTask, Envelope, InSegment, TaskOutcome, WireOperand
+
+#: While a question is open, the home is pinged so often.
+PING_SECONDS = 2.0
+#: How long a ping is waited for each time, and how often before its home is lost. Not by the clock: a machine that was
+#: suspended has heard nothing either.
+PONG_SECONDS, MOST_MISSED = 1.0, 5
+#: How often one question is asked, at most.
+MOST_ASKS = 20
+#: Without questions, the home hears from here so often: it does not stay for ever when nobody is left.
+IDLE_SECONDS = 2.0
+
+
+class Home(Protocol):
+    """The home of a device, as `ray_cluster` has it."""
+
+    def ask(self, header: bytes, parts: Sequence[Part], returns: int) -> list[Any]: ...
+
+    def get(self, answer: list[Any], seconds: float) -> list[Part]: ...
+
+    def ping(self) -> Any: ...
+
+    def pong(self, ping: Any, seconds: float) -> bytes: ...
+
+    def kill(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+class Relay:
+    """The questions to one home, one after the other, on the thread that calls `serve`."""
+
+    def __init__(self, link: Link, home: Home, device: str) -> None:
+        self._link = link
+        self._home = home
+        self._device = device
+        self._segments = AttachedSegments()
+        self._dropped: list[int] = []
+        #: Set by another thread: nobody waits for an answer any more.
+        self.killed = False
+        #: Set by another thread: why the home is known to be lost.
+        self.lost: str | None = None
+        #: What the home has executed for this relay, as far as it has answered.
+        self.executions = Executions()
+        #: How many pongs of the open question have been waited for in vain since the last one came.
+        self._missed = 0
+
+    def serve(self) -> str:
+        """Until the worker lets go, or the home is lost: why it ended."""
+        try:
+            while True:
+                envelope = self._next()
+                if envelope is None:
+                    continue
+                outcome = self._answered(envelope)
+                self._link.send(task_messages.encode(Answer(envelope.number, outcome)))
+                if isinstance(envelope.task, task_messages.Close):
+                    return CLOSED
+        except LinkClosed:
+            return self.lost or CLOSED
+        except msgspec.DecodeError as error:
+            return f"it was sent an unreadable task ({error})"
+        except (HomeLost, AnswerLost) as error:
+            # No answer: the link is closed, and whoever waits there, or comes later, is told the reason.
+            return str(error)
+
+    def kill(self) -> None:
+        """From another thread: end the home, and whatever is open there."""
+        self.killed = True
+        self._home.kill()
+
+    def lose(self, why: str) -> None:
+        """From another thread: the home is lost, and the worker hears of it at once, whatever waits here for Ray."""
+        self.lost = why
+        self._link.shut_down()
+
+    def leave(self) -> None:
+        """From another thread: let the home end itself, which works without a head."""
+        self._home.leave()
+
+    def close(self) -> None:
+        """End the home, and let go of the worker."""
+        self._home.kill()
+        self._segments.close()
+        self._link.close()
+
+    def _next(self) -> Envelope | None:
+        """The next task; without one the home is told that somebody is still there."""
+        try:
+            envelope = task_messages.decode_envelope(self._link.receive(IDLE_SECONDS))
+        except TimeoutError:
+            self._pulse(self._home.ping())
+            return None
+        self._segments.forget(envelope)
+        self._segments.announce(envelope, self._link.next_descriptor)
+        self._dropped += envelope.dropped
+        if envelope.task is None:
+            self._tell_dropped()
+            return None
+        return envelope
+
+    def _pulse(self, ping: Any) -> travel.Pulse:
+        for _ in range(MOST_MISSED):
+            try:
+                return travel.decode_pulse(self._home.pong(ping, PONG_SECONDS))
+            except TimeoutError:
+                continue
+        raise _silent()
+
+    def _tell_dropped(self) -> None:
+        """Memory can be freed there; nobody waits for that."""
+        if self._dropped:
+            dropped, self._dropped = tuple(self._dropped), []
+            self._home.ask(travel.encode(Ask(Envelope(0, None, dropped), (), 1)), (), 1)
+
+    def _answered(self, envelope: Envelope) -> TaskOutcome:
+        """The outcome. Raises `HomeLost`, or `AnswerLost` when asking again has not helped."""
+        task = envelope.task
+        assert task is not None, "what has no task needs no answer"
+        try:
+            if isinstance(task, task_messages.OpenSide):
+                raise InvalidOption("there is one way to another machine.")
+            return self._asked(envelope.number, task)
+        except NoRoom:
+            return written(OutOfMemory(f"Ray's object store on the way to {self._device}"))
+        except (HomeLost, AnswerLost):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits for it is told
+            return written(error)
+
+    def _asked(self, number: int, task: ChildTask) -> TaskOutcome:
+        arrays: list[Bytes] = []
+        places: list[int] = []
+        task = self._unsegmented(task, arrays, places)
+        sizes = [self._segments.size(place) for place in places]
+        dropped, self._dropped = tuple(self._dropped), []
+        envelope = Envelope(number, task, dropped)
+        given = tuple(each.nbytes for each in arrays)
+        reply, parts, use = self._settled(envelope, given, travel.packed(arrays), 1 + travel.parts_of(sizes))
+        if any(place > len(places) or nbytes > sizes[place - 1] for place, nbytes in reply.arrays):
+            raise HomeLost("it sent arrays that nobody has asked for")
+        targets = [
+            self._segments.find(places[place - 1], self._device).bytes[:nbytes] for place, nbytes in reply.arrays
+        ]
+        try:
+            travel.unpack_into(targets, parts)
+        except ValueError as error:
+            raise HomeLost(f"it sent an unreadable answer ({error})") from None
+        outcome = reply.answer.outcome
+        if isinstance(outcome, task_messages.RunDone):
+            outcome = msgspec.structs.replace(outcome, network=use)
+        return outcome
+
+    def _settled(
+        self, envelope: Envelope, sizes: tuple[int, ...], parts: Sequence[Part], returns: int
+    ) -> tuple[Reply, list[Part], NetworkUse]:
+        """Ask until there is an answer."""
+        sent = received = asks = 0
+        self._missed = 0
+        while True:
+            header = travel.encode(Ask(envelope, sizes, returns))
+            sent += len(header) + sum(sizes)
+            asks += 1
+            try:
+                found = self._awaited(self._home.ask(header, parts, returns), envelope.number)
+            except AnswerLost:
+                if asks >= MOST_ASKS or self.killed or self.lost:
+                    raise
+                continue
+            try:
+                reply = travel.decode_reply(bytes(found[0]))
+            except msgspec.DecodeError as error:
+                raise HomeLost(f"it sent an unreadable answer ({error})") from None
+            received += sum(len(each) for each in found)
+            if reply.parts < returns:
+                self.executions = Executions(self.executions.answered + 1, reply.executed, reply.twice)
+                return reply, found[1 : 1 + reply.parts], NetworkUse(sent, received, asks)
+            if asks >= MOST_ASKS:
+                raise HomeLost("its answers are larger each time")
+            # There is more than there was room for: the answer is kept there.
+            returns, parts, sizes = reply.parts + 1, (), ()
+
+    def _awaited(self, answer: list[Any], number: int) -> list[Part]:
+        """The objects of an answer. Raises `AnswerLost` when it has to be asked again, and `HomeLost`."""
+        ping: Any = None
+        #: How many pongs in a row say that the home is not busy with the question.
+        idle = 0
+        while True:
+            try:
+                return self._home.get(answer, PING_SECONDS if ping is None else PONG_SECONDS)
+            except TimeoutError:
+                pass
+            if self.killed or self.lost:
+                raise HomeLost(self.lost or KILLED)
+            if ping is None:
+                ping = self._home.ping()
+                continue
+            try:
+                pulse = travel.decode_pulse(self._home.pong(ping, 0.0))
+            except TimeoutError:
+                self._missed += 1
+                if self._missed >= MOST_MISSED:
+                    raise _silent() from None
+                continue
+            except AnswerLost:
+                ping = None
+                continue
+            ping, self._missed = None, 0
+            idle = 0 if pulse.running == number else idle + 1
+            if idle >= 2:
+                raise AnswerLost("the home is not busy with it, and no answer has come")
+
+    # -- arrays, which are in shared memory on this side and in messages on the other
+
+    def _unsegmented(self, task: ChildTask, arrays: list[Bytes], places: list[int]) -> ChildTask:
+        """The task with the numbers of arrays, which are collected, and of places for results."""
+
+        def operand(each: WireOperand) -> WireOperand:
+            if not isinstance(each, InSegment):
+                return each
+            arrays.append(self._segments.find(each.segment, self._device).bytes[: each.nbytes])
+            return InSegment(len(arrays), each.nbytes)
+
+        def place(segment: int) -> int:
+            if not segment:
+                return 0
+            places.append(segment)
+            return len(places)
+
+        match task:
+            case task_messages.Run():
+                return msgspec.structs.replace(
+                    task,
+                    arguments=tuple([operand(each) for each in task.arguments]),
+                    results=None if task.results is None else tuple([place(each) for each in task.results]),
+                )
+            case task_messages.Upload():
+                return msgspec.structs.replace(task, values=operand(task.values))
+            case task_messages.Download():
+                return msgspec.structs.replace(task, segment=place(task.segment))
+            case _:
+                return task
+
+
+def _silent() -> HomeLost:
+    return HomeLost(f"it has not answered for {MOST_MISSED * PONG_SECONDS:g} s")

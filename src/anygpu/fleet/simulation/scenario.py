@@ -1,0 +1,170 @@
+"""What is simulated: devices, tasks and when they come, the network, faults, and what the driver takes for a task."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+from anygpu.errors import InvalidOption
+
+#: constant: evenly; poisson: independent of each other; bursts: many at once, evenly; diurnal: poisson, with a rate
+#: that rises and falls; closed: so many clients, each of which submits its next task when it has a result.
+Pattern = Literal["constant", "poisson", "bursts", "diurnal", "closed"]
+
+PATTERNS: tuple[Pattern, ...] = ("constant", "poisson", "bursts", "diurnal", "closed")
+
+#: Seconds of the driver's processor for one remote launch: 16 lanes, a blocking call of a Ray actor each, made 1,452
+#: calls a second together (Ray 2.60, Python 3.11, two cores).
+LAUNCH_ON_DRIVER = 1 / 1452
+#: Seconds of the driver's processor for one task, beside that: `python -m benchmarks.simulation` measures it.
+TASK_ON_DRIVER = 6e-5
+#: Seconds that a remote call takes beside the device, the network and the driver: of 16 lanes with launches of 100 ms
+#: 97 % of the time was the devices', so 3.1 ms were not; the rest of them is here.
+CALL_SECONDS = 2.4e-3
+
+
+class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
+    """When tasks are submitted."""
+
+    pattern: Pattern = "poisson"
+    #: Tasks a second; `None`: as many as keep the devices busy for `load` of the time.
+    rate: float | None = None
+    load: float = 0.8
+    #: Tasks of a burst.
+    burst: int = 100
+    #: Seconds of a day, and how far the rate rises above its mean and falls below it.
+    period: float = 60.0
+    swing: float = 0.8
+    #: Clients of a closed loop; `None`: two for each device.
+    clients: int | None = None
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True):
+    """The way between the driver and a node."""
+
+    #: One way, in seconds.
+    latency: float = 2e-4
+    #: Of one node, both ways together.
+    bytes_per_second: float = 1.25e9
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
+    """How often something fails, and how long that lasts. The seconds are what was measured of Ray 2.60."""
+
+    #: Per hour, of each device, each node and each node's link.
+    actors: float = 0.0
+    nodes: float = 0.0
+    links: float = 0.0
+    #: A killed actor: until the driver is told, and until the device is open again.
+    actor_seen: float = 0.01
+    actor_back: float = 0.84
+    #: A killed raylet whose actors watch it: until the driver is told, and until there is a node again.
+    node_seen: float = 2.1
+    node_back: float = 30.0
+    #: A link that is cut: for how long; after how many seconds its devices count as lost (three pings); and how long
+    #: after the end of a shorter cut an answer is there.
+    link_cut: float = 20.0
+    link_seen: float = 6.0
+    link_settled: float = 1.1
+
+    @property
+    def any(self) -> bool:
+        return self.actors > 0 or self.nodes > 0 or self.links > 0
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """A fleet and its work."""
+
+    devices: int = 16
+    #: `None`: eight devices each.
+    nodes: int | None = None
+    #: Processes with a runtime, each with a part of the devices and of the tenants.
+    drivers: int = 1
+    #: Launches that a device may have at once: it runs one, and the next is on its way.
+    in_flight: int = 1
+    tasks: int = 10_000
+    #: Functions that the tasks call.
+    kinds: int = 4
+    tenants: int = 1
+    #: Tasks have priorities from 0 up to this.
+    priorities: int = 0
+    #: Seconds that a task may take.
+    deadline: float | None = None
+    #: Tasks that may wait; `None`: a thousand, and ten for each device.
+    queue: int | None = None
+    arrivals: Arrivals = Arrivals()
+    #: On a device: for a launch, for its first task, and for every other one as a share of that.
+    launch_seconds: float = 0.0
+    task_seconds: float = 0.1
+    marginal: float = 0.1
+    #: The spread of these, as the standard deviation of a logarithm.
+    noise: float = 0.05
+    batching: bool = True
+    #: Bytes of a task's arguments and results.
+    nbytes: int = 8192
+    network: Network = Network()
+    call_seconds: float = CALL_SECONDS
+    driver_launch: float = LAUNCH_ON_DRIVER
+    driver_task: float = TASK_ON_DRIVER
+    faults: Faults = Faults()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "drivers", "in_flight", "tasks", "kinds", "tenants"):
+            if getattr(self, name) < 1:
+                raise InvalidOption(f"{name} is a whole number, at least 1; got {getattr(self, name)!r}.")
+        for name in ("nodes", "queue"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise InvalidOption(f"{name} is a whole number, at least 1; got {number!r}.")
+        if self.drivers > self.devices:
+            raise InvalidOption(f"{self.drivers} drivers need as many devices; there are {self.devices}.")
+        if not 0 <= self.priorities <= 10:
+            raise InvalidOption(f"priorities go from 0 up to a number that is at most 10; got {self.priorities!r}.")
+        for name in ("launch_seconds", "marginal", "noise", "call_seconds", "driver_launch", "driver_task", "nbytes"):
+            _check_number(name, getattr(self, name), least=0.0)
+        for name, value in (("task_seconds", self.task_seconds), ("bandwidth", self.network.bytes_per_second)):
+            _check_number(name, value, more_than=0.0)
+        _check_number("latency", self.network.latency, least=0.0)
+        if self.deadline is not None:
+            _check_number("deadline", self.deadline, more_than=0.0)
+        if self.arrivals.rate is not None:
+            _check_number("rate", self.arrivals.rate, more_than=0.0)
+        _check_number("load", self.arrivals.load, more_than=0.0)
+        _check_number("period", self.arrivals.period, more_than=0.0)
+        if self.arrivals.burst < 1 or (self.arrivals.clients is not None and self.arrivals.clients < 1):
+            raise InvalidOption("a burst has at least one task, and a closed loop at least one client.")
+        for name in msgspec.structs.asdict(self.faults):
+            _check_number(name, getattr(self.faults, name), least=0.0)
+
+    @property
+    def node_count(self) -> int:
+        return min(self.devices, self.nodes or math.ceil(self.devices / 8))
+
+    @property
+    def room(self) -> int:
+        """Tasks that may wait at each driver."""
+        return self.queue or 1000 + 10 * self.devices
+
+    @property
+    def alone_seconds(self) -> float:
+        """A launch of one task on a device."""
+        return self.launch_seconds + self.task_seconds
+
+    @property
+    def rate(self) -> float:
+        """Tasks a second."""
+        return self.arrivals.rate or self.arrivals.load * self.devices / self.alone_seconds
+
+    @property
+    def clients(self) -> int:
+        return self.arrivals.clients or 2 * self.devices
+
+
+def _check_number(name: str, value: float, *, least: float | None = None, more_than: float | None = None) -> None:
+    bound = f"at least {least:g}" if least is not None else f"more than {more_than:g}"
+    fits = value >= least if least is not None else value > (more_than or 0.0)
+    if not (math.isfinite(value) and fits):
+        raise InvalidOption(f"{name} is a number, {bound}; got {value!r}.")

@@ -1,0 +1,1 @@
+"""Functions and programs over HTTP: the Open Inference Protocol in front of a runtime."""

@@ -1,0 +1,389 @@
+"""The server without its sockets: an ASGI application over a runtime.
+
+It is written to ASGI itself and not to a framework: routing here is one look into a dict, and a framework's layers cost
+a third of the requests per second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from anygpu import _version
+from anygpu.runtime.health import Health
+from anygpu.serving.limits import BODY_SECONDS, MAX_HEADERS, HeldBytes, Limits
+from anygpu.serving.metrics import Metrics
+from anygpu.serving.models import VERSION, Model
+from anygpu.serving.protocol import Response, answer, parse
+from anygpu.serving.refusals import InvalidRequest, Refusal, refusal_of, too_large, try_again
+from anygpu.serving.tokens import EVERYBODY, Access, Tokens
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_Headers = list[tuple[bytes, bytes]]
+
+_log = logging.getLogger(__name__)
+
+#: The seconds that a request may take, beside the protocol's own parameter `timeout`.
+TIMEOUT_HEADER = "X-Request-Timeout"
+#: Larger bodies are parsed on another thread, and other requests go on meanwhile.
+_LARGE = 1 << 20
+#: After this many seconds it is watched whether the caller is still there.
+_WATCHED_AFTER = 0.25
+
+#: The status under which requests are counted whose callers did not wait, as nginx has it.
+_CALLER_GONE = 499
+
+_JSON: _Headers = [(b"content-type", b"application/json")]
+_TEXT: _Headers = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
+_BINARY = (b"content-type", b"application/octet-stream")
+_CLOSE = (b"connection", b"close")
+
+
+class ServingRuntime(Protocol):
+    """What serving needs of a runtime: a `Runtime` is one, and so is anything else with these methods."""
+
+    @property
+    def waiting(self) -> int: ...
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **given: Any) -> Any:
+        """A future that can be awaited, and cancelled."""
+
+    def health(self) -> Health: ...
+
+
+class _Body:
+    """The body of a request, as far as it is there."""
+
+    __slots__ = ("data", "held")
+
+    def __init__(self) -> None:
+        self.data: bytes | bytearray = b""
+        #: Bytes that are counted as held.
+        self.held = 0
+
+
+class _RequestHeaders(NamedTuple):
+    """The headers that matter."""
+
+    length: int | None = None
+    json_length: int | None = None
+    authorization: bytes | None = None
+    timeout: float | None = None
+
+
+class Application:
+    """Answers requests. One event loop uses it."""
+
+    def __init__(
+        self,
+        models: Mapping[str, Model],
+        runtime: ServingRuntime,
+        *,
+        tokens: Tokens | None = None,
+        limits: Limits | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        self._models = models
+        self._runtime = runtime
+        self._tokens = tokens
+        self._limits = limits if limits is not None else Limits()
+        #: The most seconds that a request may ask for; `None` for the runtime's own.
+        self._deadline = deadline
+        self._held = HeldBytes(self._limits.held)
+        self.metrics = Metrics()
+        #: Requests that were cut off when the server ended.
+        self.unanswered = 0
+        #: Whether it takes no new connections: requests are still answered, and their connections closed.
+        self.draining = False
+        self._infer_paths = {
+            f"/v2/models/{name}{version}/infer": model
+            for name, model in models.items()
+            for version in ("", f"/versions/{VERSION}")
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        model = self._infer_paths.get(scope["path"])
+        self.metrics.open += 1
+        try:
+            if model is not None and scope["method"] == "POST":
+                await self._infer(model, scope, receive, send)
+            else:
+                await self._other(scope, send)
+        except asyncio.CancelledError:
+            self.unanswered += 1
+            raise
+        finally:
+            self.metrics.open -= 1
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.draining and self._runtime.health().ok
+
+    # -- inference
+
+    async def _infer(self, model: Model, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        access, status, body = EVERYBODY, _CALLER_GONE, _Body()
+        try:
+            headers = _read_headers(scope["headers"])
+            access = self._access(headers, model.name)
+            await self._read(body, headers.length, receive)
+            response = await self._computed(model, body.data, headers, access, receive)
+            status, extra = 200, self._response_headers(response)
+        except _CallerGone:
+            return
+        except Exception as error:  # noqa: BLE001 - every request gets an answer
+            refusal = refusal_of(error, model.name, self._retry_seconds())
+            if refusal.status == 500 and not isinstance(error, Refusal):
+                _log.error("%s failed", model.name, exc_info=error)
+            response, status = Response(_error(refusal)), refusal.status
+            extra = [*_JSON, *refusal.headers]
+        finally:
+            self._held.release(body.held)
+            self.metrics.answered(model.name, access.tenant, status, began, time.perf_counter())
+        self.metrics.moved(len(body.data), len(response.body))
+        await self._send(send, status, response.body, extra)
+
+    def _access(self, headers: _RequestHeaders, model: str) -> Access:
+        if self._tokens is None:
+            return EVERYBODY
+        access = self._tokens.find(headers.authorization)
+        access.check(model)
+        return access
+
+    async def _read(self, body: _Body, length: int | None, receive: Receive) -> None:
+        """All of the body, if the limits allow it; what is known of its length is checked before it is read."""
+        if length is not None:
+            self._check_length(body, length)
+        message = await receive()
+        if not message.get("more_body"):
+            body.data = _part(message)
+            self._check_length(body, len(body.data))
+            return
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                data = body.data = bytearray(_part(message))
+                while True:
+                    self._check_length(body, len(data))
+                    if not message.get("more_body"):
+                        return
+                    message = await receive()
+                    data += _part(message)
+        except TimeoutError:
+            raise Refusal(408, f"the body did not arrive within {BODY_SECONDS:g} s.", [_CLOSE]) from None
+
+    def _check_length(self, body: _Body, length: int) -> None:
+        if length > self._limits.body:
+            raise too_large(f"a request has at most {self._limits.body:,} bytes; this one has {length:,} or more.")
+        if length > body.held:
+            if not self._held.grow(length - body.held):
+                message = "the server holds too many large requests already. Try again later."
+                raise try_again(429, message, self._retry_seconds())
+            body.held = length
+
+    async def _computed(
+        self, model: Model, body: bytes | bytearray, headers: _RequestHeaders, access: Access, receive: Receive
+    ) -> Response:
+        if len(body) < _LARGE:
+            request = parse(body, headers.json_length, self._limits)
+        else:
+            request = await asyncio.to_thread(parse, body, headers.json_length, self._limits)
+        function, arguments = model.call(request.inputs)
+        options: dict[str, Any] = {} if access is EVERYBODY else {"tenant": access.tenant}
+        seconds = _least(headers.timeout, request.timeout)
+        if seconds is not None:
+            options["deadline"] = _least(seconds, self._deadline)
+        future = self._runtime.submit(function, *arguments, **options)
+        outputs = model.outputs(await _result(future, receive))
+        model.learn(request.inputs, outputs)
+        if sum([each.nbytes for each in outputs.values()]) < _LARGE:
+            return answer(request, model.name, VERSION, outputs)
+        return await asyncio.to_thread(answer, request, model.name, VERSION, outputs)
+
+    def _retry_seconds(self) -> float:
+        return self.metrics.retry_seconds(self._runtime.waiting)
+
+    def _response_headers(self, response: Response) -> _Headers:
+        if response.json_length is None:
+            return _JSON
+        return [_BINARY, (b"inference-header-content-length", b"%d" % response.json_length)]
+
+    # -- everything else
+
+    async def _other(self, scope: Scope, send: Send) -> None:
+        extra, status = _JSON, 200
+        try:
+            method, parts = scope["method"], scope["path"].strip("/").split("/")
+            if parts[:2] == ["v2", "health"] and len(parts) == 3 and method in ("GET", "HEAD"):
+                # Without a token: those who ask are probes.
+                status, body = self._health(parts[2])
+            else:
+                headers = _read_headers(scope["headers"])
+                access = EVERYBODY if self._tokens is None else self._tokens.find(headers.authorization)
+                if parts == ["metrics"] and method == "GET":
+                    extra, body = _TEXT, self._metrics()
+                else:
+                    status, body = self._described(method, parts, access)
+        except Refusal as refusal:
+            status, body, extra = refusal.status, _error(refusal), [*_JSON, *refusal.headers]
+        await self._send(send, status, b"" if scope["method"] == "HEAD" else body, extra)
+
+    def _health(self, what: str) -> tuple[int, bytes]:
+        if what not in ("live", "ready"):
+            raise Refusal(404, "there are /v2/health/live and /v2/health/ready.")
+        ok = what == "live" or self.is_ready
+        return 200 if ok else 503, msgspec.json.encode({what: ok})
+
+    def _metrics(self) -> bytes:
+        health = self._runtime.health()
+        ready = health.ok and not self.draining
+        return self.metrics.to_text(health, self._held.total, ready=ready).encode()
+
+    def _described(self, method: str, parts: list[str], access: Access) -> tuple[int, bytes]:
+        match parts:
+            case ["v2"]:
+                found: Any = {"name": "anygpu", "version": _version.__version__, "extensions": ["binary_tensor_data"]}
+            case ["v2", "models"]:
+                found = {"models": [name for name in self._models if access.models is None or name in access.models]}
+            case ["v2", "models", name, *rest]:
+                return self._model(method, name, rest, access)
+            case _:
+                raise Refusal(404, "there is nothing here; see /v2/models.")
+        _check_method(method, "GET")
+        return 200, msgspec.json.encode(found)
+
+    def _model(self, method: str, name: str, rest: list[str], access: Access) -> tuple[int, bytes]:
+        access.check(name)
+        model = self._models.get(name)
+        if model is None:
+            raise Refusal(404, f"there is no model {name[:64]!r}; there are {', '.join(self._models)}.")
+        if rest[:1] == ["versions"]:
+            if rest[1:2] != [VERSION]:
+                raise Refusal(404, f"{name} has the version {VERSION} alone.")
+            rest = rest[2:]
+        match rest:
+            case []:
+                _check_method(method, "GET")
+                return 200, msgspec.json.encode(model.metadata())
+            case ["ready"]:
+                _check_method(method, "GET")
+                ready = self.is_ready
+                return 200 if ready else 503, msgspec.json.encode({"name": name, "ready": ready})
+            case ["infer"]:
+                _check_method(method, "POST")
+        raise Refusal(404, f"{name} has /ready and /infer.")
+
+    async def _send(self, send: Send, status: int, body: bytes, headers: _Headers) -> None:
+        headers = [(b"content-length", b"%d" % len(body)), *headers]
+        if self.draining and _CLOSE not in headers:
+            headers.append(_CLOSE)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+# -- requests
+
+
+class _CallerGone(Exception):
+    """The caller has closed the connection before its response was there."""
+
+
+def _part(message: Mapping[str, Any]) -> bytes:
+    if message["type"] != "http.request":
+        raise _CallerGone
+    part: bytes = message["body"]
+    return part
+
+
+def _read_headers(headers: _Headers) -> _RequestHeaders:
+    """Raises a `Refusal` for one that is not what it should be."""
+    if len(headers) > MAX_HEADERS:
+        raise Refusal(431, f"a request has at most {MAX_HEADERS} headers, not {len(headers)}.", [_CLOSE])
+    length = json_length = authorization = timeout = None
+    for name, value in headers:
+        if name == b"content-length":
+            length = _whole_number("Content-Length", value)
+        elif name == b"inference-header-content-length":
+            json_length = _whole_number("Inference-Header-Content-Length", value)
+        elif name == b"authorization":
+            authorization = value
+        elif name == b"x-request-timeout":
+            timeout = _seconds(value)
+        elif name == b"content-encoding" and value.lower() != b"identity":
+            raise Refusal(415, "compressed requests are not supported; send it without Content-Encoding.")
+    return _RequestHeaders(length, json_length, authorization, timeout)
+
+
+def _whole_number(name: str, value: bytes) -> int:
+    # Of so many digits that no time is spent on them.
+    if not value.isdigit() or len(value) > 15:
+        raise InvalidRequest(f"{name} is not a number of bytes.")
+    return int(value)
+
+
+def _seconds(value: bytes) -> float:
+    try:
+        seconds = float(value[:32])
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise InvalidRequest(f"{TIMEOUT_HEADER} is a number of seconds, more than 0.")
+    return seconds
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)
+
+
+async def _result(future: Any, receive: Receive) -> Any:
+    """What the task returned. A caller that is gone meanwhile takes its task out of the queue."""
+    watch: asyncio.Task[None] | None = None
+
+    def begin() -> None:
+        nonlocal watch
+        watch = asyncio.ensure_future(_cancel_when_gone(future, receive))
+
+    timer = asyncio.get_running_loop().call_later(_WATCHED_AFTER, begin)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if watch is not None and watch.done() and not watch.cancelled():
+            raise _CallerGone from None
+        if future.cancelled() and not _is_cancelled():
+            raise try_again(503, "the server is shutting down. Try another one.", 1.0) from None
+        raise
+    finally:
+        timer.cancel()
+        if watch is not None:
+            watch.cancel()
+
+
+async def _cancel_when_gone(future: Any, receive: Receive) -> None:
+    while (await receive())["type"] == "http.request":
+        pass  # an empty end of the body
+    future.cancel()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _check_method(method: str, allowed: str) -> None:
+    if method != allowed and not (method == "HEAD" and allowed == "GET"):
+        raise Refusal(405, f"only {allowed} is allowed here.", [(b"allow", allowed.encode())])
+
+
+def _error(refusal: Refusal) -> bytes:
+    return msgspec.json.encode({"error": refusal.message})

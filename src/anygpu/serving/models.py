@@ -1,0 +1,243 @@
+"""Models: functions and programs, with the names and types of what they take and return."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+import numpy as np
+
+from anygpu._typing import HostArray
+from anygpu.errors import InvalidOption
+from anygpu.placement.offload import Offloaded, check_function
+from anygpu.program.graph import Program
+from anygpu.program.primitive import Spec
+from anygpu.serving.programs import function_of, read_program
+from anygpu.serving.refusals import InvalidRequest
+from anygpu.serving.tensors import datatype_of
+
+#: Every model has one version.
+VERSION = "1"
+#: In place of a type that is not known before the first call.
+UNKNOWN = "UNKNOWN"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+#: As `anygpu explain` writes arrays; -1 stands for any length.
+_ANNOTATION = re.compile(r"""['"]?(?P<dtype>[a-z]+[0-9]*)\[(?P<shape>[-0-9, ]*)\]['"]?""")
+
+
+class TensorMetadata(msgspec.Struct, frozen=True):
+    """An input or output as the protocol describes it."""
+
+    name: str
+    datatype: str = UNKNOWN
+    #: -1 stands for a length that varies, or is not known yet.
+    shape: tuple[int, ...] = (-1,)
+
+    def seen(self, array: HostArray) -> TensorMetadata:
+        """What is known after one more array."""
+        datatype = datatype_of(array.dtype) or UNKNOWN
+        if self.datatype == UNKNOWN:
+            return TensorMetadata(self.name, datatype, array.shape)
+        if len(self.shape) != array.ndim or self.datatype != datatype:
+            return self
+        shape = tuple(one if one == other else -1 for one, other in zip(self.shape, array.shape, strict=True))
+        return TensorMetadata(self.name, self.datatype, shape)
+
+    def misfit(self, array: HostArray) -> str | None:
+        """A clause that says why the array does not have this type and shape; `None` if it has."""
+        datatype = datatype_of(array.dtype)
+        if datatype != self.datatype:
+            return f"is {self.datatype}, not {datatype}"
+        lengths = zip(self.shape, array.shape, strict=False)
+        if len(self.shape) != array.ndim or any(one not in (-1, other) for one, other in lengths):
+            return f"has the shape {list(self.shape)}, not {list(array.shape)}"
+        return None
+
+
+class _Input(msgspec.Struct, frozen=True):
+    name: str
+    keyword_only: bool = False
+    default: Any = inspect.Parameter.empty
+    #: Given by an annotation or a program.
+    declared: TensorMetadata | None = None
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+
+class Model:
+    """A function under a name. `call` gives what to submit, `outputs` names what came back."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        inputs: Sequence[_Input],
+        outputs: Sequence[TensorMetadata] = (),
+        *,
+        platform: str = "anygpu_function",
+    ) -> None:
+        self.name = name
+        self.function = function
+        self.platform = platform
+        self._inputs = tuple(inputs)
+        self._names = frozenset(each.name for each in inputs)
+        self._plain = not any(each.keyword_only for each in inputs)
+        self._seen = {each.name: each.declared or TensorMetadata(each.name) for each in inputs}
+        self._last: tuple[Any, ...] = ()
+        self._outputs = {each.name: each for each in outputs}
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self._inputs)
+
+    # -- calls
+
+    def call(self, given: Mapping[str, HostArray]) -> tuple[Callable[..., Any], list[Any]]:
+        """The function and its arguments; raises `InvalidRequest` for inputs that do not fit."""
+        if not self._names >= given.keys():
+            unknown = next(name for name in given if name not in self._names)
+            raise InvalidRequest(f"{self.name} has no input {unknown[:64]!r}; it has {self._listed()}.")
+        arguments: list[Any] = []
+        keywords: dict[str, Any] = {}
+        for each in self._inputs:
+            value = given.get(each.name)
+            if value is None:
+                if each.required:
+                    raise InvalidRequest(f"{self.name} needs the input {each.name!r}; it takes {self._listed()}.")
+                if not each.keyword_only:
+                    arguments.append(each.default)
+                continue
+            if each.declared is not None and (misfit := each.declared.misfit(value)) is not None:
+                raise InvalidRequest(f"the input {each.name!r} of {self.name} {misfit}.")
+            if each.keyword_only:
+                keywords[each.name] = value
+            else:
+                arguments.append(value)
+        return functools.partial(self.function, **keywords) if keywords else self.function, arguments
+
+    def outputs(self, value: Any) -> dict[str, HostArray]:
+        """What the function has returned, by name. The protocol need not have a form for it."""
+        if type(value) is np.ndarray:
+            return {"output": value}
+        if isinstance(value, dict):
+            named = {str(name): each for name, each in value.items()}
+        elif isinstance(value, tuple) and hasattr(value, "_fields"):
+            named = dict(zip(value._fields, value, strict=True))
+        elif isinstance(value, tuple | list):
+            named = {f"output_{number}": each for number, each in enumerate(value)}
+        else:
+            named = {"output": value}
+        return {name: np.asarray(each) for name, each in named.items()}
+
+    # -- metadata
+
+    def learn(self, inputs: Mapping[str, HostArray], outputs: Mapping[str, HostArray]) -> None:
+        """Know more of the shapes and types, after a call."""
+        kinds = tuple([(each.shape, each.dtype.num) for some in (inputs, outputs) for each in some.values()])
+        if kinds == self._last:
+            return
+        self._last = kinds
+        for each in self._inputs:
+            if each.declared is None and each.name in inputs:
+                self._seen[each.name] = self._seen[each.name].seen(inputs[each.name])
+        if self.platform == "anygpu_function":
+            self._outputs = {
+                name: self._outputs.get(name, TensorMetadata(name)).seen(array) for name, array in outputs.items()
+            }
+
+    def metadata(self) -> dict[str, Any]:
+        """As the protocol has it."""
+        outputs = self._outputs or {"output": TensorMetadata("output")}
+        return {
+            "name": self.name,
+            "versions": [VERSION],
+            "platform": self.platform,
+            "inputs": [self._seen[each.name] for each in self._inputs],
+            "outputs": list(outputs.values()),
+        }
+
+    def _listed(self) -> str:
+        return ", ".join(each.name for each in self._inputs) or "none"
+
+
+def models_of(given: Any) -> dict[str, Model]:
+    """Models from functions, programs and paths of saved programs, by name."""
+    if not isinstance(given, Mapping) or not given:
+        raise InvalidOption(f'serve takes functions by name, as in serve({{"score": score}}); got {given!r}.')
+    return {name: model_of(name, each) for name, each in given.items()}
+
+
+def model_of(name: Any, given: Any) -> Model:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidOption(f"a model's name has letters, digits, and . _ - between them; got {name!r}.")
+    if isinstance(given, str | Path):
+        given = read_program(given)
+    if isinstance(given, Program):
+        inputs = [
+            _Input(each.name, declared=each)
+            for each in (_of_spec(f"input_{number}", spec) for number, spec in enumerate(given.inputs))
+        ]
+        names = [f"output_{number}" for number in range(len(given.results))] if len(given.results) > 1 else ["output"]
+        outputs = [_of_spec(each, spec) for each, spec in zip(names, given.results, strict=True)]
+        return Model(name, function_of(given, name), inputs, outputs, platform="anygpu_program")
+    check_function(given.function if isinstance(given, Offloaded) else given)
+    return Model(name, given, _inputs_of(name, given))
+
+
+def _of_spec(name: str, spec: Spec) -> TensorMetadata:
+    datatype = None if spec.dtype == "bfloat16" else datatype_of(np.dtype(spec.dtype))
+    if datatype is None:
+        raise InvalidOption(f"the program's {name} is {spec.dtype}, which the protocol has no type for.")
+    return TensorMetadata(name, datatype, spec.shape)
+
+
+def _inputs_of(name: str, function: Callable[..., Any]) -> list[_Input]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        raise InvalidOption(f"the parameters of {name} are not known: wrap it in a function of your own.") from None
+    annotations = _annotations(function)
+    inputs = []
+    for each in parameters:
+        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            if each.kind is each.VAR_POSITIONAL:
+                raise InvalidOption(
+                    f"{name} takes *{each.name}, and inputs have names: serve a function with a parameter for each."
+                )
+            continue
+        declared = _declared(each.name, annotations.get(each.name, each.annotation))
+        inputs.append(_Input(each.name, each.kind is each.KEYWORD_ONLY, each.default, declared))
+    return inputs
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return inspect.get_annotations(inspect.unwrap(function), eval_str=True)
+    except Exception:  # noqa: BLE001 - annotations are code of the user's, which need not run
+        return {}
+
+
+def _declared(name: str, annotation: Any) -> TensorMetadata | None:
+    """From `x: "float32[-1, 784]"`, or `x: Annotated[np.ndarray, "float32[-1, 784]"]`."""
+    texts = get_args(annotation)[1:] if get_origin(annotation) is Annotated else (annotation,)
+    for text in texts:
+        found = _ANNOTATION.fullmatch(text.strip()) if isinstance(text, str) else None
+        if found is None:
+            continue
+        try:
+            datatype = datatype_of(np.dtype(found["dtype"]))
+            lengths = found["shape"].strip().rstrip(",")
+            shape = tuple(int(length) for length in lengths.split(",")) if lengths else ()
+        except (TypeError, ValueError):
+            continue
+        if datatype is not None:
+            return TensorMetadata(name, datatype, shape)
+    return None

@@ -1,0 +1,82 @@
+"""Tenants, priorities and deadlines over a fleet are those of a runtime: on a real cluster, with one device."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anygpu as ag
+from anygpu.fleet import Fleet
+from tests.support.ray_processes import RayProcesses
+
+DEVICE = "opencl:0@node-1"
+X = np.ones(1 << 16, np.float32)
+
+
+def work(x: Any) -> Any:
+    for _ in range(10):
+        x = np.tanh(x) + 0.5
+    return x
+
+
+def connected(cluster: RayProcesses, **given: Any) -> Fleet:
+    return ag.fleet.connect(
+        cluster.address, devices="opencl@node-1", local=False, insecure=True, batching=False, **given
+    )
+
+
+def submit(fleet: Fleet, **given: Any) -> ag.Future:
+    return fleet.submit(work, X, on=DEVICE, check="off", fallback="raise", **given)
+
+
+def seconds(fleet: Fleet) -> dict[str, float]:
+    return {each.tenant: each.seconds for each in fleet.health().tenants}
+
+
+def test_two_tenants_share_a_device_though_one_floods_it(cluster: RayProcesses) -> None:
+    with connected(cluster, tenants=[ag.Tenant(name="quiet"), ag.Tenant(name="flood")]) as fleet:
+        submit(fleet, tenant="quiet").result(120)
+        before = seconds(fleet)
+        flood = [submit(fleet, tenant="flood") for _ in range(400)]
+        for _ in range(30):
+            # A few wait at any time: a tenant that waits for its results before it goes on does no more.
+            for future in [submit(fleet, tenant="quiet") for _ in range(4)]:
+                future.result(120)
+            if fleet.health().waiting < 10:
+                break
+        used = seconds(fleet)
+        for future in flood:
+            future.cancel()
+    ours = used["quiet"] - before["quiet"]
+    share = ours / (ours + used["flood"])
+    # It waits for its own results in between, and gets a little less than half then.
+    assert 0.35 <= share <= 0.60, f"{share:.1%} of the device's time"
+
+
+def test_a_quota_holds(cluster: RayProcesses) -> None:
+    with connected(cluster, tenants=[ag.Tenant(name="small", queued=3)]) as fleet:
+        submit(fleet).result(120)
+        with pytest.raises(ag.QuotaExceeded, match="small"):
+            [submit(fleet, tenant="small") for _ in range(50)]
+
+
+def test_urgent_tasks_come_first_and_late_ones_are_given_up(cluster: RayProcesses) -> None:
+    with connected(cluster) as fleet:
+        submit(fleet).result(120)
+        order: list[str] = []
+        slow = [submit(fleet) for _ in range(60)]
+        for future in slow:
+            future.add_done_callback(lambda _: order.append("slow"))
+        urgent = submit(fleet, priority=10)
+        urgent.add_done_callback(lambda _: order.append("urgent"))
+        urgent.result(120)
+        begin = time.monotonic()
+        with pytest.raises(ag.DeadlineExceeded):
+            submit(fleet, deadline=1e-3).result(120)
+        assert time.monotonic() - begin < 60
+        for future in slow:
+            future.result(120)
+    assert order.index("urgent") < 40, "it has waited for those before it"
