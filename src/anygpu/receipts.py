@@ -7,10 +7,11 @@ to the total by construction. The last receipt, and those of a block, can be ask
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -229,7 +230,8 @@ class HostNote(NamedTuple):
 Note = tuple[HostNote, float, float, float]
 
 
-def _receipt(note: Note | Receipt) -> Receipt:
+def made(note: Note | Receipt) -> Receipt:
+    """The receipt itself, of what was left behind to make it from."""
     if isinstance(note, Receipt):
         return note
     said, begin, ready, end = note
@@ -255,6 +257,44 @@ def numpy_receipt(
     )
 
 
+class Failure(NamedTuple):
+    """A call that raised, of which nothing makes a receipt. Its times are those of `time.perf_counter`."""
+
+    task: str
+    #: Where it ran, or would have.
+    device: str
+    #: The name of the error's class.
+    error: str
+    begin: float
+    end: float
+
+
+class Origin(NamedTuple):
+    """Where a task was submitted, for those who observe what became of it."""
+
+    #: By `time.perf_counter`.
+    time: float
+    thread: int
+    context: Context
+
+
+Seen = Receipt | Note | Failure
+
+#: Called when a call of this process ends, on the thread that it ended on; with the origin if it was a task. Empty
+#: unless somebody observes the process.
+observers: list[Callable[[Seen, Origin | None], None]] = []
+
+
+def observe(seen: Seen, origin: Origin | None = None) -> None:
+    for observer in observers:
+        observer(seen, origin)
+
+
+def origin_here() -> Origin | None:
+    """For a task that is submitted now; `None` if nobody observes."""
+    return Origin(time.perf_counter(), threading.get_ident(), copy_context()) if observers else None
+
+
 #: Of this thread or asynchronous task.
 last: ContextVar[Note | Receipt | None] = ContextVar("the last receipt", default=None)
 listeners: ContextVar[tuple[list[Receipt], ...]] = ContextVar("who collects receipts", default=())
@@ -263,7 +303,7 @@ listeners: ContextVar[tuple[list[Receipt], ...]] = ContextVar("who collects rece
 def last_receipt() -> Receipt | None:
     """What happened in the last call of an offloaded function, or of `run`, in this thread or task."""
     note = last.get()
-    return None if note is None else _receipt(note)
+    return None if note is None else made(note)
 
 
 @contextmanager
@@ -281,6 +321,8 @@ def publish(note: Note | Receipt) -> None:
     last.set(note)
     hearing = listeners.get()
     if hearing:
-        receipt = _receipt(note)
+        receipt = made(note)
         for collected in hearing:
             collected.append(receipt)
+    if observers:
+        observe(note)

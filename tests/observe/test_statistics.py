@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from anygpu.observe.statistics import MOST_ERRORS, MOST_FUNCTIONS, OTHER, CallStatistics, Ended, Statistics
-from anygpu.receipts import Attempt, DriverWork, HostNote, HostOperation, Note, Phases, Receipt
+from collections.abc import Sequence
+
+from anygpu.observe.statistics import MOST_ERRORS, MOST_FUNCTIONS, OTHER, CallStatistics, Statistics
+from anygpu.receipts import Attempt, DriverWork, Failure, HostNote, HostOperation, Note, Phases, Receipt, Seen
 
 UNKNOWN = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), "it is a test")
 
@@ -31,6 +33,10 @@ def note(task: str = "score", seconds: float = 0.003) -> Note:
     return HostNote(task, "it is a test", None), 10.0, 10.001, 10.0 + seconds
 
 
+def add(statistics: Statistics, seen: Sequence[Seen], end: float) -> None:
+    statistics.add([(one, end) for one in seen])
+
+
 def only(statistics: Statistics, now: float = 1.0) -> CallStatistics:
     (found,) = statistics.summary(now).calls
     return found
@@ -38,7 +44,7 @@ def only(statistics: Statistics, now: float = 1.0) -> CallStatistics:
 
 def test_receipts_are_summed() -> None:
     statistics = Statistics(0.0)
-    statistics.add([receipt(run=0.01), receipt(run=0.03)], 1.0)
+    add(statistics, [receipt(run=0.01), receipt(run=0.03)], 1.0)
     found = only(statistics)
     assert (found.function, found.device, found.calls, found.errors) == ("score", "opencl:0", 2, {})
     assert (found.bytes_to_device, found.bytes_to_host, found.bytes_skipped, found.compilations) == (200, 20, 2, 4)
@@ -51,7 +57,7 @@ def test_receipts_are_summed() -> None:
 
 def test_calls_that_stayed_on_the_host_need_no_receipts() -> None:
     statistics = Statistics(0.0)
-    statistics.add([note(), note(), receipt(device="numpy")], 1.0)
+    add(statistics, [note(), note(), receipt(device="numpy")], 1.0)
     found = only(statistics)
     assert (found.device, found.calls) == ("numpy", 3)
     assert abs(found.phases["plan"] - 0.002) < 1e-9
@@ -65,7 +71,7 @@ def test_errors_and_fallbacks() -> None:
     host = HostOperation(operation="sort", reason="it has none", line=None, bytes_moved=8)
     fallback = receipt(attempts=(lost, Attempt(device="opencl:0", phases=phases)))
     failed = receipt(attempts=(Attempt(device="opencl:0", phases=phases, error="OutOfMemory", message="full"),))
-    statistics.add([fallback, failed, Ended("score", "opencl:0", "ValueError", 0.5)], 1.0)
+    add(statistics, [fallback, failed, Failure("score", "opencl:0", "ValueError", 0.5, 1.0)], 1.0)
     found = only(statistics)
     assert (found.calls, found.fallbacks, found.errors) == (3, 1, {"OutOfMemory": 1, "ValueError": 1})
     assert host.operation == "sort"
@@ -73,8 +79,8 @@ def test_errors_and_fallbacks() -> None:
 
 def test_lately_is_the_last_five_minutes() -> None:
     statistics = Statistics(0.0)
-    statistics.add([note(seconds=1.0)], 10.0)
-    statistics.add([note(seconds=0.002)], 400.0)
+    add(statistics, [note(seconds=1.0)], 10.0)
+    add(statistics, [note(seconds=0.002)], 400.0)
     found = only(statistics, 400.0)
     assert (found.seconds.count, found.lately.count) == (2, 1)
     assert found.lately.most == found.seconds.total - 1.0
@@ -83,7 +89,7 @@ def test_lately_is_the_last_five_minutes() -> None:
 
 def test_a_program_with_many_functions_has_the_rest_as_one() -> None:
     statistics = Statistics(0.0)
-    statistics.add([note(f"function_{number}") for number in range(MOST_FUNCTIONS + 100)], 1.0)
+    add(statistics, [note(f"function_{number}") for number in range(MOST_FUNCTIONS + 100)], 1.0)
     found = {each.function: each.calls for each in statistics.summary(1.0).calls}
     assert len(found) == MOST_FUNCTIONS + 1
     assert found[OTHER] == 100
@@ -91,7 +97,7 @@ def test_a_program_with_many_functions_has_the_rest_as_one() -> None:
 
 def test_names_of_errors_are_bounded() -> None:
     statistics = Statistics(0.0)
-    statistics.add([Ended("score", "numpy", f"Error{number}", 0.1) for number in range(100)], 1.0)
+    add(statistics, [Failure("score", "numpy", f"Error{number}", 0.1, 0.2) for number in range(100)], 1.0)
     found = only(statistics).errors
     assert len(found) == MOST_ERRORS + 1
     assert sum(found.values()) == 100
@@ -99,5 +105,5 @@ def test_names_of_errors_are_bounded() -> None:
 
 def test_what_took_longest_comes_first() -> None:
     statistics = Statistics(0.0)
-    statistics.add([note("short"), receipt("long", run=3.0), note("short")], 1.0)
+    add(statistics, [note("short"), receipt("long", run=3.0), note("short")], 1.0)
     assert [each.function for each in statistics.summary(1.0).calls] == ["long", "short"]

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from anygpu.observe.sketch import Sketch
-from anygpu.receipts import PHASES, Note, Receipt
+from anygpu.receipts import PHASES, Failure, Receipt, Seen
 
 #: Functions that are counted by name; all others together are "other".
 MOST_FUNCTIONS = 200
@@ -73,18 +72,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     #: How long that is.
     seconds: float
     calls: tuple[CallStatistics, ...]
+    #: Whether anything is counted.
+    observed: bool = True
 
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
-
-
-class Ended(NamedTuple):
-    """A call that has raised, where nothing made a receipt of it."""
-
-    function: str
-    device: str
-    error: str
-    seconds: float
 
 
 class _Series:
@@ -160,10 +152,6 @@ class _Series:
         )
 
 
-#: What is folded: a receipt, what one is made from, or a call that raised; each with when it ended.
-Seen = Receipt | Note | Ended
-
-
 class Statistics:
     """Folds what calls leave behind. For one thread at a time."""
 
@@ -172,20 +160,21 @@ class Statistics:
         self._series: dict[tuple[str, str], _Series] = {}
         self._functions: set[str] = set()
 
-    def add(self, seen: Sequence[Seen], now: float) -> None:
-        """They have ended by now, and after the last time that this was called."""
-        times: dict[tuple[str, str], list[float]] = {}
-        for one in seen:
+    def add(self, seen: Sequence[tuple[Seen, float]]) -> None:
+        """Calls, each with when it ended."""
+        times: dict[tuple[tuple[str, str], int], list[float]] = {}
+        begin_of_all = self._begin
+        for one, ended in seen:
             if isinstance(one, Receipt):
                 key = self._key(one.task, one.device)
                 self._of(key).add_receipt(one)
                 seconds = one.seconds
-            elif isinstance(one, Ended):
-                key = self._key(one.function, one.device)
+            elif isinstance(one, Failure):
+                key = self._key(one.task, one.device)
                 series = self._of(key)
                 series.add_error(one.error)
-                series.phases["run"] += one.seconds
-                seconds = one.seconds
+                seconds = one.end - one.begin
+                series.phases["run"] += seconds
             else:
                 said, begin, ready, end = one
                 key = self._key(said.task, "numpy")
@@ -196,9 +185,9 @@ class Statistics:
                 if said.predicted is not None:
                     series.predicted_seconds += said.predicted
                     series.seconds_of_predicted += seconds
-            times.setdefault(key, []).append(seconds)
-        part = self._part(now)
-        for key, each in times.items():
+            part = int((ended - begin_of_all) // PART_SECONDS)
+            times.setdefault((key, part), []).append(seconds)
+        for (key, part), each in times.items():
             series, values = self._series[key], np.asarray(each)
             series.calls += len(each)
             series.sketch.add(values)

@@ -27,7 +27,7 @@ from anygpu.placement.known import (
 )
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.signature import BUILTIN, OwnArray, function_key, signature, way_of
-from anygpu.receipts import Receipt, last, listeners, publish
+from anygpu.receipts import Failure, Receipt, last, listeners, observe, observers, publish
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
@@ -164,13 +164,17 @@ class Offloaded(Calls, Generic[P, R]):
                     value: R = site.call_on_host(function, arguments, keywords)  # type: ignore[union-attr]
                 else:
                     value = function(*arguments, **keywords) if keywords else function(*arguments)
+            except BaseException as error:
+                if observers:
+                    observe(Failure(self._task, "numpy", type(error).__name__, begin, _clock()))
+                raise
             finally:
                 if token is not None:
                     executing.leave(token)
             end = _clock()
             site.ran_on_host(end - ready)
             _set_last((site.note, begin, ready, end))
-            if _listening():
+            if _listening() or observers:
                 publish((site.note, begin, ready, end))
             return value
         if site is None and self._may_begin_on_host and _may_begin_small(key, arguments, keywords):
@@ -179,6 +183,10 @@ class Offloaded(Calls, Generic[P, R]):
             token = executing.enter(True) if executing.asked else None
             try:
                 value = function(*arguments, **keywords) if keywords else function(*arguments)
+            except BaseException as error:
+                if observers:
+                    observe(Failure(self._task, "numpy", type(error).__name__, begin, _clock()))
+                raise
             finally:
                 if token is not None:
                     executing.leave(token)
@@ -187,7 +195,7 @@ class Offloaded(Calls, Generic[P, R]):
             before = None if loading.is_loaded() else self._seconds_before_loading()
             known.remember_new(key, NewCallSite(note, end - ready, before_loading=before))
             _set_last((note, begin, ready, end))
-            if _listening():
+            if _listening() or observers:
                 publish((note, begin, ready, end))
             return value
         placed: R = self._place(key, arguments, keywords)[0]

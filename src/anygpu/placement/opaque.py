@@ -15,7 +15,7 @@ from anygpu.hardware.selection import select
 from anygpu.placement.call import Call
 from anygpu.placement.executing import Executing
 from anygpu.plan.plan import Plan, Refused
-from anygpu.receipts import Attempt, PhaseTimer, Receipt, publish
+from anygpu.receipts import Attempt, PhaseTimer, Receipt
 from anygpu.workers.thread import ThreadWorker
 
 _NOT_LOOKED_INTO = "the function is an opaque task, which is not inspected"
@@ -108,7 +108,6 @@ def place_opaque(call: Call, timer: PhaseTimer | None = None) -> tuple[Any, Rece
         predicted_seconds=predicted,
         unknown=unknown,
     )
-    publish(receipt)
     return value, receipt
 
 

@@ -33,7 +33,18 @@ from anygpu.placement.values import anygpu_arrays_in, largest_of, to_anygpu
 from anygpu.plan.choosing import Choice, WaitingTimes
 from anygpu.plan.plan import Plan
 from anygpu.program.graph import Program
-from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt, publish
+from anygpu.receipts import (
+    Attempt,
+    Failure,
+    NetworkUse,
+    Phases,
+    PhaseTimer,
+    Receipt,
+    numpy_receipt,
+    observe,
+    observers,
+    publish,
+)
 from anygpu.tasks.machine import Fail, Requeue, Started
 from anygpu.workers.worker import Ran, Worker
 
@@ -73,8 +84,20 @@ def place(
         loading = time.perf_counter() - since
         timer.waited(loading, loading)
     call = call_of(function, known, planner, key, arguments, keywords)
-    if known.options.engine is not None:
-        return place_opaque(call, timer)
+    began = time.perf_counter() if observers else 0.0
+    try:
+        outcome = place_opaque(call, timer) if known.options.engine is not None else _place_traceable(call, timer)
+    except BaseException as error:
+        if observers:
+            device = getattr(error, "device", None) or "numpy"
+            observe(Failure(call.site.task, str(device), type(error).__name__, began, time.perf_counter()))
+        raise
+    publish(outcome[1])
+    return outcome
+
+
+def _place_traceable(call: Call, timer: PhaseTimer) -> tuple[Any, Receipt]:
+    planner = call.planner
     warning = call.site.take_warning()
     if warning is not None:
         raise warning
@@ -88,11 +111,9 @@ def place(
                 choice = choose(call)
             if choice.checks is not None:
                 call.site.begin_sample(choice.checks)
-        outcome = run_with_retries(call, choice, timer)
+        return run_with_retries(call, choice, timer)
     finally:
         planner.pace.end_call(begun)
-    publish(outcome[1])
-    return outcome
 
 
 # -- before

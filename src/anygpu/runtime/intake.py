@@ -22,7 +22,7 @@ import msgspec
 
 from anygpu.interrupts import uninterrupted
 from anygpu.placement.options import TaskOptions
-from anygpu.receipts import Receipt
+from anygpu.receipts import Origin, Receipt
 from anygpu.runtime.giving_way import GivingWay
 from anygpu.runtime.jobs import Job
 
@@ -52,6 +52,8 @@ class Submission(msgspec.Struct):
     modes: Any = None
     #: The call, where it was made already.
     call: Any = None
+    #: `None` if nobody observes.
+    origin: Origin | None = None
 
 
 class Intake:

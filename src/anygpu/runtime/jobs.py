@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -15,7 +16,7 @@ from anygpu.placement.options import NaNs
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.trust import Modes
 from anygpu.plan.choosing import Choice
-from anygpu.receipts import Attempt, Receipt
+from anygpu.receipts import Attempt, Failure, Origin, Receipt, observe, observers
 from anygpu.runtime.future import Future
 
 
@@ -39,6 +40,7 @@ class Job:
         "nan",
         "nbytes",
         "number",
+        "origin",
         "planning",
         "priority",
         "receipt_sinks",
@@ -69,6 +71,7 @@ class Job:
         receipt_sinks: tuple[list[Receipt], ...],
         line: tuple[str, int],
         modes: Modes | None = None,
+        origin: Origin | None = None,
     ) -> None:
         self.number = number
         self.call = call
@@ -92,6 +95,8 @@ class Job:
         self.line = line
         #: NumPy's floating-point modes where it was submitted, unless they were the defaults.
         self.modes = modes
+        #: Where it was submitted, for observers.
+        self.origin = origin
         #: Called with its return value and whether it succeeded, before its caller gets it.
         self.witness: Callable[[Any, bool], None] | None = None
         #: Seconds spent on tracing it and evaluating devices before it was queued.
@@ -117,6 +122,15 @@ class Job:
     @property
     def name(self) -> str:
         return self.call.site.task
+
+    def fail(self, error: BaseException) -> None:
+        """Raise the error where the result is awaited."""
+        if observers:
+            now = time.perf_counter()
+            began = self.origin.time if self.origin is not None else now
+            device = self.choice.candidate if self.choice is not None else "numpy"
+            observe(Failure(self.name, device, type(error).__name__, began, now), self.origin)
+        self.future.set_exception(error)
 
     def alone(self) -> None:
         """Keep it out of batches from now on."""

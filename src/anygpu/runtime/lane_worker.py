@@ -26,7 +26,7 @@ from anygpu.placement.retry import handle_failure, next_choice, one_line, refusa
 from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown
 from anygpu.plan.choosing import Choice
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt
+from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt, observe, observers
 from anygpu.runtime.batch_check import LaunchCheck
 from anygpu.runtime.batches import Batch, Batched, CheckStatus
 from anygpu.runtime.giving_way import GivingWay
@@ -138,7 +138,7 @@ class LaneWorker:
                 _log.exception("a task could not be told that it failed")
             try:
                 if not job.future.done() and job.life.task.status in FINAL:
-                    job.future.set_exception(error)
+                    job.fail(error)
                 if job.future.done():
                     self._host.forget(job)
             except BaseException:  # noqa: BLE001
@@ -333,11 +333,11 @@ class LaneWorker:
         def refused(why: Fail) -> None:
             self._host.settle(job, spent.total, succeeded=False)
             if why.why == "late" and job.until is not None:
-                job.future.set_exception(DeadlineExceeded(job.name, job.until - job.submitted))
+                job.fail(DeadlineExceeded(job.name, job.until - job.submitted))
             elif why.why == "cancelled":
-                job.future.set_exception(concurrent.futures.CancelledError())
+                job.fail(concurrent.futures.CancelledError())
             else:
-                job.future.set_exception(refusal(job.call, job.life.task, why, failure))
+                job.fail(refusal(job.call, job.life.task, why, failure))
             self._host.forget(job)
 
         overdue = job.until is not None and self._clock() >= job.until
@@ -543,14 +543,16 @@ class LaneWorker:
             return True
         # A result that arrives after its task expired or was cancelled is dropped.
         if any(isinstance(action, Fail) for action in actions):
-            job.future.set_exception(concurrent.futures.CancelledError())
+            job.fail(concurrent.futures.CancelledError())
         self._host.forget(job)
         return False
 
     def resolve(self, job: Job, value: Any, receipt: Any) -> None:
         job.future._receipt = receipt
-        if job.receipt_sinks:
+        if job.receipt_sinks or observers:
             made = receipt() if callable(receipt) else receipt
+            if observers:
+                observe(made, job.origin)
             for collected in job.receipt_sinks:
                 collected.append(made)
         job.future.set_result(value)
@@ -573,7 +575,7 @@ class LaneWorker:
             actions = job.life.tell(Failed("user", name_of(error), text_of(error)))
         self._host.settle(job, self._clock() - job.started if seconds is None else seconds, succeeded=False)
         if any(isinstance(action, Fail) for action in actions):
-            job.future.set_exception(error)
+            job.fail(error)
         self._host.forget(job)
 
 

@@ -26,7 +26,7 @@ from anygpu.placement.signature import function_key
 from anygpu.placement.trust import Modes
 from anygpu.placement.values import bytes_of
 from anygpu.progress import Progress
-from anygpu.receipts import listeners
+from anygpu.receipts import listeners, origin_here
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future
 from anygpu.runtime.health import Health
@@ -89,7 +89,17 @@ class Runtime:
         line = _callers_line()
         modes = Modes.unusual()
         self._scheduler.put(
-            Submission(future, function, arguments, given, time.monotonic(), listeners.get(), line, modes)
+            Submission(
+                future,
+                function,
+                arguments,
+                given,
+                time.monotonic(),
+                listeners.get(),
+                line,
+                modes,
+                origin=origin_here(),
+            )
         )
         return future
 
@@ -98,7 +108,15 @@ class Runtime:
         future = Future(self._scheduler.cancel, self._scheduler.awaited)
         line = users_line()
         submission = Submission(
-            future, function, arguments, given, time.monotonic(), listeners.get(), line, Modes.unusual()
+            future,
+            function,
+            arguments,
+            given,
+            time.monotonic(),
+            listeners.get(),
+            line,
+            Modes.unusual(),
+            origin=origin_here(),
         )
         self._scheduler.put(submission, beyond=True)
         return future
@@ -114,7 +132,7 @@ class Runtime:
         future = Future(self._scheduler.cancel, self._scheduler.awaited)
         submitted, line, modes = time.monotonic(), users_line(), Modes.unusual()
         self._scheduler.put(
-            Submission(future, function, arguments, given, submitted, listeners.get(), line, modes, call)
+            Submission(future, function, arguments, given, submitted, listeners.get(), line, modes, call, origin_here())
         )
         return _awaited(future)
 
@@ -238,6 +256,7 @@ class Runtime:
             receipt_sinks=submission.receipt_sinks,
             line=submission.line,
             modes=submission.modes,
+            origin=submission.origin,
         )
 
     def _calls(self, function: Callable[..., Any], given: CallOptions) -> Calls:

@@ -561,10 +561,10 @@ class Scheduler:
             self._telling += 1
         try:
             if refused.why == "cancelled":
-                job.future.set_exception(concurrent.futures.CancelledError())
+                job.fail(concurrent.futures.CancelledError())
             else:
                 seconds = (job.until or job.submitted) - job.submitted
-                job.future.set_exception(DeadlineExceeded(job.name, seconds, still_running=refused.still_running))
+                job.fail(DeadlineExceeded(job.name, seconds, still_running=refused.still_running))
         finally:
             with self.lock:
                 self._telling -= 1
