@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from anygpu.hardware.usage.usage import READINGS, Usage
+from anygpu.observe.batch import Batch, batches
 from anygpu.observe.findings import Anomaly, DeviceMemory
 from anygpu.observe.observation import Observation
 from anygpu.observe.sampling import Sampler
@@ -16,13 +17,24 @@ from anygpu.receipts import HostNote, Note, Phases, Receipt
 MIB = 1 << 20
 
 
-def note(seconds: float) -> tuple[Note, float]:
-    return (HostNote("score", "it is a test", None), 0.0, 0.0, seconds), seconds
+SAID = HostNote("score", "it is a test", None)
 
 
-def receipt(run: float, predicted: float) -> tuple[Receipt, float]:
+def note(seconds: float) -> Note:
+    return SAID, 0.0, 0.0, seconds
+
+
+def notes(seconds: float, count: int = 10) -> list[Batch]:
+    return batches([note(seconds)] * count, [])
+
+
+def receipts(run: float, predicted: float) -> list[Batch]:
+    return batches([], [(receipt(run, predicted), 0.0)] * 10)
+
+
+def receipt(run: float, predicted: float) -> Receipt:
     unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), "it is a test")
-    made = Receipt(
+    return Receipt(
         task="score",
         device="opencl:0",
         kind="gpu",
@@ -31,7 +43,6 @@ def receipt(run: float, predicted: float) -> tuple[Receipt, float]:
         predicted_seconds=predicted,
         unknown=unknown,
     )
-    return made, 0.0
 
 
 def usage(throttled: tuple[str, ...]) -> Usage:
@@ -45,12 +56,12 @@ def kinds(found: list[Anomaly]) -> list[str]:
 
 def test_a_function_that_became_slower_is_named_with_both_times() -> None:
     watch = Watch()
-    found = watch.add_calls([note(2e-3)] * 10, 1.0)
+    found = watch.add_calls(notes(2e-3), 1.0)
     for _ in range(20):
-        found += watch.add_calls([note(2e-3)] * 10, 1.0)
+        found += watch.add_calls(notes(2e-3), 1.0)
     assert found == []
     for _ in range(3):
-        found += watch.add_calls([note(5e-3)] * 10, 2.0)
+        found += watch.add_calls(notes(5e-3), 2.0)
     assert kinds(found) == ["slower"]
     assert found[0].sentence.startswith("score on numpy has taken 2.5 times as long for the last ")
     assert found[0].sentence.endswith("5 ms instead of 2 ms.")
@@ -59,31 +70,31 @@ def test_a_function_that_became_slower_is_named_with_both_times() -> None:
 def test_many_calls_at_once_are_watched_by_groups() -> None:
     watch = Watch()
     for _ in range(10):
-        assert watch.add_calls([note(2e-6)] * (100 * MOST_VALUES), 1.0) == []
-    assert kinds(watch.add_calls([note(5e-6)] * (100 * MOST_VALUES), 2.0)) == ["slower"]
+        assert watch.add_calls(notes(2e-6, 100 * MOST_VALUES), 1.0) == []
+    assert kinds(watch.add_calls(notes(5e-6, 100 * MOST_VALUES), 2.0)) == ["slower"]
 
 
 def test_predictions_that_do_not_hold_are_said_once() -> None:
     watch = Watch()
-    found = [each for _ in range(20) for each in watch.add_calls([receipt(0.01, 0.003)] * 10, 1.0)]
+    found = [each for _ in range(20) for each in watch.add_calls(receipts(0.01, 0.003), 1.0)]
     assert kinds(found) == ["slower than predicted"]
     assert "3.3 times as long on opencl:0 as predicted" in found[0].sentence
     for _ in range(10):
-        watch.add_calls([receipt(0.003, 0.003)] * 10, 1.0)
-    again = [each for _ in range(20) for each in watch.add_calls([receipt(0.01, 0.003)] * 10, 1.0)]
+        watch.add_calls(receipts(0.003, 0.003), 1.0)
+    again = [each for _ in range(20) for each in watch.add_calls(receipts(0.01, 0.003), 1.0)]
     assert "slower than predicted" in kinds(again)
 
 
 def test_compiling_says_nothing_of_a_function() -> None:
     watch = Watch()
-    assert [each for _ in range(20) for each in watch.add_calls([receipt(0.003, 0.003)] * 10, 1.0)] == []
+    assert [each for _ in range(20) for each in watch.add_calls(receipts(0.003, 0.003), 1.0)] == []
 
 
 def test_a_leak_is_found_and_when_memory_will_be_full() -> None:
     watch = Watch()
     found: list[Anomaly] = []
     for step in range(60):
-        watch.add_calls([note(1e-3)] * 10, float(step))
+        watch.add_calls(notes(1e-3), float(step))
         held = {"opencl:0": DeviceMemory(bytes=(100 + step) * MIB, peak_bytes=0)}
         found += watch.add_sample(Sample(50 * MIB, held, {}, {"opencl:0": 1000 * MIB}), 2.0 * step)
     assert kinds(found) == ["leak", "memory runs out"]
@@ -96,7 +107,7 @@ def test_a_slow_leak_is_found_after_hours() -> None:
     watch = Watch()
     found: list[Anomaly] = []
     for step in range(3 * 1800):
-        watch.add_calls([note(1e-3)], float(step))
+        watch.add_calls(notes(1e-3, 1), float(step))
         found += watch.add_sample(Sample(100 * MIB + step * 2048, {}, {}, {}), 2.0 * step)
     assert kinds(found) == ["leak"]
 
@@ -123,7 +134,7 @@ def test_anomalies_reach_the_log_and_a_callback(caplog: pytest.LogCaptureFixture
     sampler = Sampler(observation, lambda: hot, tell, period=3600)
     sampler.look()
     assert told == []  # nothing was called, and nothing was sampled
-    observation(note(1e-3)[0], None)
+    observation(note(1e-3), None)
     with caplog.at_level(logging.WARNING, "anygpu.observe"):
         sampler.look()
         sampler.look()

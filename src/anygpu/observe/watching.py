@@ -6,16 +6,16 @@ It holds the state that the pure functions of `anomalies` and `forecasts` need, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.anomalies import Change, Leak, LevelWatch, leak
+from anygpu.observe.batch import Batch, Times
 from anygpu.observe.findings import Anomaly, DeviceMemory
 from anygpu.observe.forecasts import LEAST_SAMPLES, Forecast, time_until
-from anygpu.receipts import Failure, Receipt, Seen
 from anygpu.units import readable_bytes, readable_seconds
 
 #: Functions on devices that are watched; a program with more of them is watched in part.
@@ -58,38 +58,34 @@ class Watch:
         self._memory: dict[str, _Samples] = {}
         self._calls = 0
 
-    def add_calls(self, seen: Sequence[tuple[Seen, float]], now: float) -> list[Anomaly]:
-        """Calls that have ended, in order; `now` is in seconds since 1970."""
-        self._calls += len(seen)
-        times: dict[tuple[str, str], list[float]] = {}
-        ratios: dict[tuple[str, str], list[float]] = {}
-        for one, _ in seen:
-            if type(one) is Receipt:
-                key = (one.task, one.device)
-                phases = one.phases
-                # What is done once for a shape, and waiting for one's turn, says nothing of the function.
-                seconds = phases.total - phases.trace - phases.plan - phases.compile - phases.queue
-                if one.predicted_seconds and one.predicted_seconds >= _LEAST_SECONDS:
-                    ratios.setdefault(key, []).append(seconds / one.predicted_seconds)
-            elif type(one) is Failure:
+    def add_calls(self, seen: Iterable[Batch], now: float) -> list[Anomaly]:
+        """Calls that have ended; `now` is in seconds since 1970."""
+        found: list[Anomaly] = []
+        for batch in seen:
+            self._calls += len(batch.seconds)
+            if batch.failures:
                 continue
-            else:
-                said, _, ready, end = one  # type: ignore[misc]
-                key, seconds = (said.task, "numpy"), end - ready
-            times.setdefault(key, []).append(seconds)
-        found = [each for key, values in times.items() for each in self._level(key, values, now)]
-        found += [each for key, values in ratios.items() for each in self._predictions(key, values, now)]
+            key = (batch.function, batch.device)
+            found += self._level(key, batch.run, now)
+            ratios = [
+                float(run) / receipt.predicted_seconds
+                for run, receipt in zip(batch.run, batch.receipts, strict=False)
+                if receipt.predicted_seconds and receipt.predicted_seconds >= _LEAST_SECONDS
+            ]
+            if ratios:
+                found += self._predictions(key, ratios, now)
         return found
 
-    def _level(self, key: tuple[str, str], values: list[float], now: float) -> list[Anomaly]:
+    def _level(self, key: tuple[str, str], run: Times, now: float) -> list[Anomaly]:
         watch = self._levels.get(key)
         if watch is None:
             if len(self._levels) >= MOST_WATCHED:
                 return []
             watch = self._levels[key] = LevelWatch()
-        if len(values) > MOST_VALUES:
-            values = [float(np.median(part)) for part in np.array_split(values, MOST_VALUES)]
-        changes = [change for value in values if (change := watch.add(value)) is not None]
+        if len(run) > MOST_VALUES:
+            each = len(run) // MOST_VALUES
+            run = np.median(run[: each * MOST_VALUES].reshape(MOST_VALUES, each), axis=1)
+        changes = [change for value in run.tolist() if (change := watch.add(value)) is not None]
         return [_changed(key, change, now) for change in changes]
 
     def _predictions(self, key: tuple[str, str], values: list[float], now: float) -> list[Anomaly]:
