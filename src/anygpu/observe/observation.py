@@ -55,7 +55,7 @@ class Observation:
         # For every call, also of functions that take a microsecond.
         if type(seen) is tuple:
             notes = self._notes
-            notes.append(seen)  # type: ignore[arg-type] - a failure is a subclass
+            notes.append(seen)  # type: ignore[arg-type]
             if len(notes) >= BUFFERED:
                 self._fold(wait=False)
         else:
