@@ -234,7 +234,7 @@ def statistics() -> Summary:
     """
     from anygpu import observe
 
-    return observe.statistics()
+    return observe.summary()
 
 
 def last_receipt() -> Receipt | None:

@@ -23,7 +23,7 @@ def observed() -> Iterator[None]:
 
 
 def calls_of(function: str) -> dict[str, int]:
-    return {each.device: each.calls for each in observe.statistics().calls if each.function == function}
+    return {each.device: each.calls for each in observe.summary().calls if each.function == function}
 
 
 @ag.offload
@@ -38,7 +38,7 @@ def refuses(x: np.ndarray) -> np.ndarray:
 
 def test_nothing_is_counted_unless_it_is_asked_for() -> None:
     doubled(np.ones(3))
-    found = observe.statistics()
+    found = observe.summary()
     assert not found.observed
     assert found.calls == ()
     assert not observers
@@ -78,7 +78,7 @@ def test_opaque_tasks_are_counted_once() -> None:
     function = ag.offload(engine="torch")(opaque)
     function(np.ones(4, np.float32))
     ag.submit(function, np.ones(4, np.float32)).result(60)
-    (found,) = [each for each in observe.statistics().calls if "opaque" in each.function]
+    (found,) = [each for each in observe.summary().calls if "opaque" in each.function]
     assert found.calls == 2
 
 
@@ -89,7 +89,7 @@ def test_errors_are_counted_and_raised_as_before() -> None:
             refuses(np.ones(3))
     with pytest.raises(ValueError, match="not today"):
         ag.submit(refuses, np.ones(3)).result(60)
-    (found,) = [each for each in observe.statistics().calls if each.function == "refuses"]
+    (found,) = [each for each in observe.summary().calls if each.function == "refuses"]
     assert (found.calls, found.errors) == (4, {"ValueError": 4})
 
 

@@ -48,7 +48,7 @@ def stop() -> None:
         sampler.close()
 
 
-def statistics() -> Summary:
+def summary() -> Summary:
     """What calls have taken since `start()`, by function and device."""
     current = _current
     return Summary(seconds=0.0, calls=(), observed=False) if current is None else current.summary()
