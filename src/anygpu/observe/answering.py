@@ -178,7 +178,7 @@ class Answering:
             return
         except (Refused, OSError):
             self._drop(client)
-        except Exception:  # whatever is wrong with one answer, the next may be asked for
+        except Exception:  # noqa: BLE001 - whatever is wrong with one answer, the next may be asked for
             _log.exception("this process could not say what it is doing")
             self._drop(client)
 

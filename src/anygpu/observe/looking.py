@@ -1,7 +1,7 @@
 """Looks at the observed processes of this user: finds them, and asks each what it is doing.
 
-Processes end whenever they like. One that has ended is removed from the folder where they meet; one that does not answer
-in time is not, for it may be busy.
+Processes end whenever they like. What one that has ended leaves in the folder is removed; one that does not answer in
+time may be busy, and is asked again.
 """
 
 from __future__ import annotations
