@@ -9,27 +9,30 @@ import argparse
 import contextlib
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
 import anygpu as ag
 from anygpu import observe
 
+Floats = Any
 
-def scale(x: np.ndarray) -> np.ndarray:
+
+def scale(x: Floats) -> Floats:
     return x * 2.0 + 1.0
 
 
-def normalise(x: np.ndarray) -> np.ndarray:
+def normalise(x: Floats) -> Floats:
     return (x - x.mean()) / x.std()
 
 
-def score(x: np.ndarray) -> np.ndarray:
+def score(x: Floats) -> Floats:
     return np.tanh(x).sum(axis=-1)
 
 
-def parse(x: np.ndarray) -> np.ndarray:
-    if x[0] > 0:
+def parse(x: Floats) -> Floats:
+    if x[-1] > 0:
         raise ValueError("this one always fails")
     return x
 
@@ -44,7 +47,7 @@ def main() -> None:
     observe.start()
     functions = [ag.offload(each) for each in (scale, normalise, score)]
     failing = ag.offload(parse)
-    x = np.ones(256, dtype=np.float32)
+    x = np.linspace(0, 1, 256, dtype=np.float32)
     big = np.ones((256, 256), dtype=np.float32)
     end, made, begin = time.monotonic() + options.seconds, 0, time.monotonic()
     with contextlib.suppress(KeyboardInterrupt):

@@ -16,7 +16,9 @@ def details(page: Page, row: Row, looks: Sequence[Look]) -> Text:
     """Every column by its name, and of a function everything that was counted."""
     found = Text()
     found.append(f"{page.title}\n\n", style="bold")
-    for column, cell in zip(page.columns, row.cells, strict=True):
+    # What is said below in more detail is not said here.
+    most = 5 if page.title == "Functions" else len(page.columns)
+    for column, cell in list(zip(page.columns, row.cells, strict=True))[:most]:
         _line(found, column.name.lower(), cell.text)
     for look in looks:
         if str(look.process.pid) != row.name[0] or look.snapshot is None:

@@ -21,10 +21,8 @@ class Key(NamedTuple):
 KEYS = (
     Key("q, F10, Ctrl-C", "quit", "q,f10,ctrl+c", "quit"),
     Key("?, h, F1", "this help", "question_mark,h,f1", "help"),
-    *(
-        Key(str(number + 1), f"{page.title.lower()}", str(number + 1), f"page({number})")
-        for number, page in enumerate(PAGES)
-    ),
+    *(Key("", page.title, str(number), f"page({number - 1})") for number, page in enumerate(PAGES, 1)),
+    Key(f"1 to {len(PAGES)}", ", ".join(page.title.lower() for page in PAGES), ""),
     Key("Tab, →", "the next page", "tab,right", "next_page(1)"),
     Key("Shift-Tab, ←", "the page before", "shift+tab,left", "next_page(-1)"),
     Key("↑ ↓ PgUp PgDn Home End", "move the cursor", ""),

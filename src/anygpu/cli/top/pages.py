@@ -109,6 +109,12 @@ def ago(seconds: float) -> str:
     return f"{whole // 86400}d {whole // 3600 % 24}h"
 
 
+def short_command(command: str) -> str:
+    """Without the interpreter, whose path is long and says little."""
+    first, _, rest = command.partition(" ")
+    return rest if rest and first.rpartition("/")[2].startswith(("python", "pypy")) else command
+
+
 def _pid(look: Look) -> Cell:
     return Cell(str(look.process.pid), look.process.pid, "dim" if look.trouble else "")
 
@@ -202,7 +208,7 @@ def _processes(looks: Sequence[Look]) -> list[Row]:
         held = sum(each.bytes for each in seen.memory.values()) if seen is not None and seen.memory else None
         cells = (
             _pid(look),
-            text(seen.process.command if seen is not None else look.trouble or "", "dim" if look.trouble else ""),
+            text(short_command(seen.process.command) if seen is not None else look.trouble or "", _pid(look).tone),
             _state(look),
             count(sum(rate.calls for rate in known.values()) if look.before and not look.trouble else None),
             number(processor_share(look), percent),

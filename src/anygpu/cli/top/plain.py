@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from anygpu.cli.top import devices
+from anygpu.cli.top.fitting import fit
 from anygpu.cli.top.pages import NOBODY, PAGES, Cell, Column, Row, headline, in_order, widths
 from anygpu.cli.top.watching import Picture
 
@@ -34,17 +35,21 @@ def _show(console: Console, title: str, columns: Sequence[Column], rows: Sequenc
     console.print()
     if title:
         console.print(Text(title, style="bold"))
-    shown = widths(columns, console.width) if console.is_terminal else [column.width for column in columns]
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
-    for column, width in zip(columns, shown, strict=True):
-        if width:
-            # To a file nothing is cut off.
-            most = width if console.is_terminal else None
-            table.add_column(column.name, justify="right" if column.right else "left", no_wrap=True, max_width=most)
+    if console.is_terminal:
+        room = widths(columns, console.width)
+    else:  # to a file, nothing is left out or cut off
+        room = [
+            max(cell_len(each) for each in (column.name, *(row.cells[number].text for row in rows)))
+            for number, column in enumerate(columns)
+        ]
+    shown = [(number, column, width) for number, (column, width) in enumerate(zip(columns, room, strict=True)) if width]
+    head = " ".join(fit(column.name, width, right=column.right) for _, column, width in shown)
+    console.print(Text(head.rstrip(), style="dim"), soft_wrap=True)
     for row in rows:
-        table.add_row(*[_styled(cell) for cell, width in zip(row.cells, shown, strict=True) if width])
-    console.print(table, soft_wrap=not console.is_terminal)
+        line = Text(" ").join(_styled(row.cells[number], column, width) for number, column, width in shown)
+        line.rstrip()
+        console.print(line, soft_wrap=True)
 
 
-def _styled(cell: Cell) -> Text:
-    return Text(cell.text, style=STYLES[cell.tone], overflow="ellipsis")
+def _styled(cell: Cell, column: Column, width: int) -> Text:
+    return Text(fit(cell.text, width, right=column.right), style=STYLES[cell.tone])

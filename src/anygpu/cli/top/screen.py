@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import events, work
 from textual.app import App, ComposeResult
@@ -14,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
+from anygpu.cli.printable import printable
 from anygpu.cli.top import devices
 from anygpu.cli.top.details import details
 from anygpu.cli.top.keys import KEYS, help_text
@@ -52,16 +54,13 @@ class Top(App[None]):
     #devices { height: 3; margin-top: 0; }
     #tabs { margin-top: 1; }
     #rows { height: 1fr; }
-    Rows { background: ansi_default; color: ansi_default; overflow-x: hidden; scrollbar-size-vertical: 1;
-           scrollbar-color: ansi_bright_black; scrollbar-color-hover: ansi_bright_black;
-           scrollbar-color-active: ansi_bright_black; scrollbar-background: ansi_default;
-           scrollbar-background-hover: ansi_default; scrollbar-background-active: ansi_default; }
+    Rows { background: ansi_default; color: ansi_default; overflow-x: hidden; scrollbar-size: 0 0; }
     #words { display: none; height: 1; border: none; padding: 0; background: ansi_default; color: ansi_default; }
     #words.asked { display: block; }
     #keys.hidden { display: none; }
     Note { align: center middle; background: ansi_default; }
     #note { width: 100%; height: 100%; padding: 1 2; background: ansi_default; color: ansi_default;
-            scrollbar-size-vertical: 1; scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default; }
+            scrollbar-size: 0 0; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -152,12 +151,7 @@ class Top(App[None]):
             title.append(f" · {self._trouble}", style="red")
         self.query_one("#title", Static).update(title)
         self._draw_devices()
-        self._draw_tabs()
         self._draw_rows()
-        keys = "? help  / filter  < > sort  r reverse  Enter details  p pause  q quit"
-        if self.words:
-            keys = f"filter: {self.words}   Esc shows all"
-        self.query_one("#keys", Static).update(Text(keys, style="dim", no_wrap=True, overflow="ellipsis"))
 
     def _draw_devices(self) -> None:
         rows = devices.rows(self._picture.cards)
@@ -177,6 +171,15 @@ class Top(App[None]):
             tabs.append(label, style=style)
         self.query_one("#tabs", Static).update(tabs)
 
+    def _draw_keys(self) -> None:
+        keys = "? help  / filter  < > sort  r reverse  Enter details  p pause  q quit"
+        if self.words:
+            keys = f"filter: {printable(self.words)}   Esc shows all"
+        part = self.query_one("#rows", Rows).part
+        spare = max(1, self.size.width - cell_len(keys) - len(part))
+        shown = Text(keys + " " * spare + part, style="dim", no_wrap=True, overflow="ellipsis")
+        self.query_one("#keys", Static).update(shown)
+
     def _draw_rows(self) -> None:
         column, descending = self._sort[self._page]
         rows = filtered(self.page.rows(self._picture.looks), self.words)
@@ -191,6 +194,8 @@ class Top(App[None]):
         shown = in_order(rows, column, descending=descending)
         table = self.query_one("#rows", Rows)
         table.show(self.page.columns, shown, sorted_by=column, descending=descending, empty=empty)
+        self._draw_tabs()
+        self._draw_keys()
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self._draw)
@@ -204,6 +209,9 @@ class Top(App[None]):
         # A second click on the same column turns it around.
         self._sort[self._page] = (message.column, not descending if message.column == column else True)
         self._draw_rows()
+
+    def on_rows_moved(self, message: Rows.Moved) -> None:
+        self._draw_keys()
 
     def on_rows_chosen(self, message: Rows.Chosen) -> None:
         self._show_details(message.row)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
@@ -14,7 +13,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from anygpu.cli.top.pages import Cell, Column, Row, widths
+from anygpu.cli.top.fitting import fit
+from anygpu.cli.top.pages import Column, Row, widths
 
 #: The colours are the terminal's own, so that they can be read on a light ground and on a dark one.
 _STYLES = {
@@ -46,6 +46,9 @@ class Rows(ScrollView, can_focus=True):
         def __init__(self, row: Row) -> None:
             self.row = row
             super().__init__()
+
+    class Moved(Message):
+        """The cursor is elsewhere, and perhaps other rows are seen."""
 
     class HeadClicked(Message):
         """A column's name was clicked."""
@@ -92,6 +95,14 @@ class Rows(ScrollView, can_focus=True):
     def chosen(self) -> Row | None:
         return self.rows[self.cursor] if self.rows else None
 
+    @property
+    def part(self) -> str:
+        """Which of the rows can be seen, if not all."""
+        first, room = self.scroll_offset.y, self.size.height - 1
+        if len(self.rows) <= room:
+            return ""
+        return f"{first + 1}–{min(first + room, len(self.rows))} of {len(self.rows)}"
+
     def action_move(self, by: int) -> None:
         if not self.rows:
             return
@@ -100,6 +111,7 @@ class Rows(ScrollView, can_focus=True):
         self._at = self.rows[to].name if to else None
         self.scroll_to_region(Region(0, to, 1, 2), animate=False, force=True)
         self.refresh()
+        self.post_message(self.Moved())
 
     def action_move_page(self, by: int) -> None:
         self.action_move(by * max(1, self.size.height - 2))
@@ -131,8 +143,8 @@ class Rows(ScrollView, can_focus=True):
         number = self.scroll_offset.y + y - 1
         if number < len(self.rows):
             return self._row(self.rows[number], width, on=self._cursor_is_shown and number == self.cursor)
-        if not self.rows and y == 2:
-            return Strip([Segment(_fit(f" {self._empty}", width, right=False), Style(dim=True))], width)
+        if not self.rows and y == min(2, self.size.height - 1):
+            return Strip([Segment(fit(f" {self._empty}", width, right=False), Style(dim=True))], width)
         return Strip.blank(width)
 
     def _head(self, width: int) -> Strip:
@@ -145,7 +157,7 @@ class Rows(ScrollView, can_focus=True):
             if is_sorted:
                 mark = "▼" if self._descending else "▲"
                 name = f"{name}{mark}" if len(name) < room else f"{name[: room - 1]}{mark}"
-            segments.append(Segment(_fit(name, room, right=column.right) + " ", _SORTED if is_sorted else _HEAD))
+            segments.append(Segment(fit(name, room, right=column.right) + " ", _SORTED if is_sorted else _HEAD))
         return Strip(segments).adjust_cell_length(width, _HEAD)
 
     def _row(self, row: Row, width: int, *, on: bool) -> Strip:
@@ -153,18 +165,6 @@ class Rows(ScrollView, can_focus=True):
         for column, cell, room in zip(self._columns, row.cells, widths(self._columns, width), strict=True):
             if room:
                 style = _CURSOR if on else _STYLES[cell.tone]
-                segments.append(Segment(_cell(cell, room, right=column.right), style))
+                segments.append(Segment(fit(cell.text, room, right=column.right), style))
                 segments.append(Segment(" ", _CURSOR if on else _STYLES[""]))
         return Strip(segments).adjust_cell_length(width, _CURSOR if on else _STYLES[""])
-
-
-def _cell(cell: Cell, room: int, *, right: bool) -> str:
-    return _fit(cell.text, room, right=right)
-
-
-def _fit(text: str, room: int, *, right: bool) -> str:
-    """In exactly so many cells of a terminal, of which some letters take two."""
-    length = cell_len(text)
-    if length > room:
-        return set_cell_size(set_cell_size(text, room - 1).rstrip() + "…", room)
-    return " " * (room - length) + text if right else text + " " * (room - length)
