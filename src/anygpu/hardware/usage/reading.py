@@ -11,8 +11,8 @@ from typing import Any
 
 from anygpu.hardware import usage as package
 from anygpu.hardware.device import Device
-from anygpu.hardware.usage import WorkerProcesses, drm_clients, linux_cards, processor
 from anygpu.hardware.nvidia import nvml_library
+from anygpu.hardware.usage import WorkerProcesses, drm_clients, linux_cards, processor
 from anygpu.hardware.usage.nvidia_cards import nvml_session, read_nvidia
 from anygpu.hardware.usage.usage import Usage, UsageDocument, gone
 from anygpu.units import readable_seconds
