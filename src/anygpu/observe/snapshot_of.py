@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from anygpu._version import __version__
+from anygpu.engines.protocol import Memory
 from anygpu.errors import AnyGPUError
 from anygpu.hardware import host
 from anygpu.hardware.usage.reading import UsageReader
@@ -128,7 +129,7 @@ class _MemoryOfDevice:
         self._clock = clock
         self._answered = threading.Event()
         self._answered.set()
-        self._known: tuple[float, int] | None = None
+        self._known: tuple[float, DeviceMemory] | None = None
         self._peak = 0
 
     def ask(self) -> None:
@@ -147,16 +148,17 @@ class _MemoryOfDevice:
         known = self._known
         if known is None or self._clock() - known[0] > STALE or not self.worker.alive:
             return None
-        return DeviceMemory(bytes=known[1], peak_bytes=self._peak)
+        return known[1]
 
     def _ask(self) -> None:
         try:
-            in_use = self.worker.memory().in_use
+            memory: Memory | None = self.worker.memory()
         except AnyGPUError:
-            in_use = None  # it was lost, or closed
-        if in_use is not None:
-            self._peak = max(self._peak, in_use)
-            self._known = self._clock(), in_use
+            memory = None  # it was lost, or closed
+        if memory is not None and (memory.by_owner or memory.in_use is not None):
+            held = sum(memory.by_owner.values()) or memory.in_use or 0
+            self._peak = max(self._peak, held)
+            self._known = self._clock(), DeviceMemory(bytes=held, peak_bytes=self._peak, by_owner=memory.by_owner)
         self._answered.set()
 
 
