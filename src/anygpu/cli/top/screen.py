@@ -64,7 +64,10 @@ class Top(App[None]):
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key.textual, key.action, key.meaning, show=False) for key in KEYS if key.action
+        # Tab would go to the next widget otherwise.
+        Binding(key.textual, key.action, key.meaning, show=False, priority="tab" in key.textual)
+        for key in KEYS
+        if key.action
     ]
 
     def __init__(
