@@ -192,7 +192,7 @@ def _on_screen(app: Top, play: Callable[[Pilot[None]], Awaitable[None]], size: t
 
 def _told(*answers: _Answers) -> Top:
     """A screen that follows processes which say what they are told to."""
-    return Top(interval=0.02, watching=Watching(Following(find=lambda: answers)), probe=False)
+    return Top(interval=0.3, watching=Watching(Following(find=lambda: answers)), probe=False)
 
 
 async def _until(pilot: Pilot[None], words: str) -> str:
