@@ -21,6 +21,7 @@ from anygpu.observe.looking import NoAnswer, ObservedProcess, observed_processes
 from anygpu.observe.meeting_place import VARIABLE, PlaceRefused, new_name, place_to_be, places
 from anygpu.observe.snapshot import Snapshot
 from anygpu.observe.wire import MOST_QUESTION, Question, framed
+from benchmarks.observe_fuzz import fuzz
 from tests.observe.places import place  # noqa: F401 - a fixture
 from tests.observe.snapshots import calls, snapshot
 
@@ -485,3 +486,19 @@ def test_an_answer_that_is_none_is_no_answer(place: Path) -> None:  # noqa: F811
                 ObservedProcess(path).ask(deadline=30.0)
             thread.join()
         path.unlink()
+
+
+@pytest.mark.serial
+def test_mutated_questions_change_nothing(place: Path) -> None:  # noqa: F811
+    """A short version of `python -m benchmarks.observe_fuzz`."""
+    child = _observed()
+    try:
+        (found,) = observed_processes()
+        found.ask(deadline=30.0)
+        outcomes, figures = fuzz(found, 2000, seed=18)
+        assert outcomes["hung"] == 0
+        assert outcomes["refused"] > 1000
+        assert all(figure.share <= 1 for figure in figures if figure.unit != "MiB"), figures
+    finally:
+        child.communicate()
+    assert child.returncode == 0
