@@ -30,6 +30,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "uvicorn": "serving/http.py",
     "httptools": "serving/http.py",
     "uvloop": "serving/http.py",
+    "textual": "cli/top/",
     "starlette": "nobody",
     "ray": ("fleet/ray_cluster.py", "fleet/node_facts.py"),
 }

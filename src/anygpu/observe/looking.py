@@ -43,7 +43,8 @@ class ObservedProcess:
     """A process of this user that answers."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        #: Its socket, or the file that says where it listens.
+        self.path = path
         #: As its file is named; within a container, the number there.
         self.pid = process_of(path.name) or 0
 
@@ -51,10 +52,10 @@ class ObservedProcess:
         return f"<observed process {self.pid}>"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ObservedProcess) and other._path == self._path
+        return isinstance(other, ObservedProcess) and other.path == self.path
 
     def __hash__(self) -> int:
-        return hash(self._path)
+        return hash(self.path)
 
     def ask(self, since: int | None = 0, *, deadline: float = DEADLINE) -> Snapshot:
         """What it is doing, with the single calls after that number; `None` for no single calls.
@@ -72,7 +73,7 @@ class ObservedProcess:
                 f"process {self.pid} has not answered within {deadline:g} s: it is busy or stopped"
             ) from None
         except ConnectionRefusedError:
-            ended = remove_refused(self._path)
+            ended = remove_refused(self.path)
             raise NoAnswer(f"process {self.pid} {'has ended' if ended else 'takes no question'}", ended=ended) from None
         except (FileNotFoundError, ConnectionError):
             raise NoAnswer(f"process {self.pid} has ended", ended=True) from None
@@ -87,17 +88,17 @@ class ObservedProcess:
     @contextlib.contextmanager
     def _connected(self, latest: float) -> Iterator[tuple[socket.socket, LoopbackListener]]:
         with contextlib.ExitStack() as opened:
-            if self._path.suffix == PORT:
-                secret = listener_of(read_file(self._path, _MOST_FILE) or b"")
+            if self.path.suffix == PORT:
+                secret = listener_of(read_file(self.path, _MOST_FILE) or b"")
                 if secret is None:
-                    raise FileNotFoundError(self._path)
+                    raise FileNotFoundError(self.path)
                 address = ("127.0.0.1", secret.port)
                 connection = opened.enter_context(socket.create_connection(address, _left(latest)))
             else:
                 secret = LoopbackListener(0, "", "")
                 connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
                 connection.settimeout(_left(latest))
-                _connect(connection, self._path, latest)
+                _connect(connection, self.path, latest)
                 if not peer_is_this_user(connection):
                     raise Refused("the voice of another user")
             yield connection, secret

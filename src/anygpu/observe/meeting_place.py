@@ -27,7 +27,7 @@ SOCKET, PORT = ".sock", ".port"
 NEW = "new-"
 #: The longest path of a socket, of which one byte is for the end: 108 on Linux, and 104 on macOS and the BSDs.
 LONGEST = 107 if sys.platform == "linux" else 103
-_LONGEST_NAME = len("/4194304-0123456789abcdef.sock")
+_LONGEST_NAME = len("/new-4194304-0123456789abcdef.sock")
 
 
 class PlaceRefused(AnyGPUError):
@@ -48,10 +48,15 @@ def places() -> list[Path]:
     """Where processes of this user may have met, the folder for a new one first.
 
     A service, a cron job and a login do not have the same variables: whoever looks has to look at all of these.
+    Raises `PlaceRefused` if the one that was chosen cannot be used.
     """
     chosen = os.environ.get(VARIABLE)
     if chosen:
-        return [Path(chosen).absolute()]
+        place = Path(chosen).absolute()
+        if HAS_UNIX_SOCKETS and not _has_room_for_names(place):
+            most = LONGEST - _LONGEST_NAME
+            raise PlaceRefused(f"{VARIABLE} is too long a path for sockets. Choose a folder of at most {most} bytes.")
+        return [place]
     if not HAS_UNIX_SOCKETS or not hasattr(os, "getuid"):
         return [Path(os.environ.get("LOCALAPPDATA") or tempfile.gettempdir(), "anygpu-observed")]
     user = os.geteuid()
@@ -59,7 +64,7 @@ def places() -> list[Path]:
     found = [Path(given, "anygpu")] if given and Path(given).is_absolute() and _is_ours(Path(given)) else []
     found += [Path(f"/run/user/{user}/anygpu")] if _is_ours(Path(f"/run/user/{user}")) else []
     found += [Path(tempfile.gettempdir(), f"anygpu-{user}"), Path(f"/tmp/anygpu-{user}")]
-    return [each for each in dict.fromkeys(found) if len(os.fsencode(each)) + _LONGEST_NAME <= LONGEST]
+    return [each for each in dict.fromkeys(found) if _has_room_for_names(each)]
 
 
 def place_to_be() -> Path:
@@ -71,7 +76,7 @@ def place_to_be() -> Path:
             return place
         except PlaceRefused as error:
             why = why or error
-    raise why or PlaceRefused(f"the path of {VARIABLE} is too long for a socket. Choose one of at most 70 bytes.")
+    raise why or PlaceRefused(f"there is no folder for sockets. Name one in {VARIABLE}.")
 
 
 def checked(place: Path) -> Path | None:
@@ -109,6 +114,10 @@ def _make(place: Path) -> None:
         raise PlaceRefused(f"{place} cannot be made: {error.strerror}.") from None
     if checked(place) is None:
         raise PlaceRefused(f"{place} was removed by somebody.")
+
+
+def _has_room_for_names(place: Path) -> bool:
+    return len(os.fsencode(place)) + _LONGEST_NAME <= LONGEST
 
 
 def _is_ours(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 from textual.worker import get_current_worker
@@ -64,7 +66,10 @@ class Top(App[None]):
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key.textual, key.action, key.meaning, show=False) for key in KEYS if key.action
+        # Tab would go to the next widget otherwise.
+        Binding(key.textual, key.action, key.meaning, show=False, priority="tab" in key.textual)
+        for key in KEYS
+        if key.action
     ]
 
     def __init__(
@@ -136,7 +141,9 @@ class Top(App[None]):
 
     def _seen(self, picture: Picture, trouble: str | None) -> None:
         self._picture, self._trouble, self._looked = picture, trouble, True
-        self._draw()
+        # While it is being closed, nothing is there any more to be drawn on.
+        with contextlib.suppress(NoMatches):
+            self._draw()
 
     @property
     def page(self) -> Page:
