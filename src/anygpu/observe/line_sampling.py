@@ -11,7 +11,6 @@ import site
 import sys
 import sysconfig
 import threading
-
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType

@@ -1,4 +1,4 @@
-"""Runs a script under a profiler, in a process that does nothing else: `python -m anygpu.observe.profiled OUT SCRIPT …`.
+"""Runs a script under a profiler, in a process of its own: `python -m anygpu.observe.profiled OUT SCRIPT …`.
 
 The profile is written to OUT at the very end, when the script's threads have ended too.
 """
