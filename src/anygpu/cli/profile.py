@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anygpu.observe.profile_html import summary, to_html
-from anygpu.observe.profile_records import Profile, by_device
+from anygpu.observe.profile_records import Profile, ScaleneLine, by_device
 from anygpu.observe.scalene import joined, run_scalene, version
 from anygpu.program.text import printable
 from anygpu.units import readable_bytes, readable_seconds
@@ -120,11 +120,7 @@ def _show_lines(console: Console, profile: Profile) -> None:
             continue
         seen = []
         if extra:
-            seen = (
-                ["", ""]
-                if each.scalene is None
-                else [f"{each.scalene.percent:.1f} %", _megabytes(each.scalene.peak_megabytes)]
-            )
+            seen = _of_scalene(each.scalene)
         table.add_row(
             readable_seconds(each.seconds),
             f"{100 * each.seconds / profile.seconds:.1f}" if profile.seconds else "",
@@ -140,22 +136,26 @@ def _show_lines(console: Console, profile: Profile) -> None:
         console.print(Text(f"and {hidden:,} more lines, in --html and --json", style="dim"))
 
 
-def _megabytes(size: float) -> str:
-    return f"{size:.0f} MB" if size >= 1 else ""
+def _of_scalene(line: ScaleneLine | None) -> list[str]:
+    if line is None:
+        return ["", ""]
+    return [f"{line.percent:.1f} %", f"{line.peak_megabytes:.0f} MB" if line.peak_megabytes >= 1 else ""]
+
+
+def _bytes(size: int) -> str:
+    return readable_bytes(size) if size else ""
 
 
 def _show_functions(console: Console, profile: Profile) -> None:
     if not profile.functions:
         return
-    table = _table("seconds", "calls", "to device", "to host", "recompiled", "function:", "device:", "most of it in:")
+    table = _table("seconds", "calls", "moved", "function:", "device:", "most of it in:")
     for each in profile.functions[:_MOST]:
-        longest = sorted(each.phases.items(), key=lambda item: -item[1])[:3]
+        longest = sorted(each.phases.items(), key=lambda item: -item[1])[:2]
         table.add_row(
             readable_seconds(each.seconds),
             f"{each.calls:,}",
-            readable_bytes(each.bytes_to_device),
-            readable_bytes(each.bytes_to_host),
-            f"{each.recompilations:,}" if each.recompilations else "",
+            _bytes(each.bytes_to_device + each.bytes_to_host),
             Text(printable(each.function)),
             Text(printable(each.device)),
             Text(", ".join(f"{name} {readable_seconds(took)}" for name, took in longest if took >= 5e-7)),

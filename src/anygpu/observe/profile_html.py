@@ -192,7 +192,7 @@ def _functions(profile: Profile) -> str:
                 _text(each.function),
                 _text(each.device),
                 _text(", ".join(f"{name} {readable_seconds(took)}" for name, took in longest if took >= 5e-7)),
-                _text(", ".join(filter(None, remarks))),
+                remarks,
             ]
         )
     head = ["seconds", "calls", "each", "to device", "to host", "recompiled", "function", "device", "most of it in", ""]
