@@ -54,6 +54,11 @@ def first_of_scalene(profile: Profile) -> list[int]:
     return [each.line for each in sorted(profile.lines, key=lambda line: -percent(line)) if percent(each)]
 
 
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scripts", nargs="*", help="names of scripts; all ten by default")
@@ -61,7 +66,7 @@ def main() -> int:
     parser.add_argument("--scalene", action="store_true", help="run each under Scalene, too, which takes minutes")
     given = parser.parse_args()
     failures = []
-    print(f"{'script':16} {'seconds':>8} {'lines off':>10} {'samples':>8}  hot  ours       Scalene")
+    _say(f"{'script':16} {'seconds':>8} {'lines off':>10} {'samples':>8}  hot  ours       Scalene")
     for script in SCRIPTS:
         if given.scripts and script.stem not in given.scripts:
             continue
@@ -69,9 +74,8 @@ def main() -> int:
         ours, theirs, hot = first_lines(profile)[:3], first_of_scalene(profile)[:3], hot_line(script)
         off = sum_error(profile)
         shown = ",".join(map(str, ours)), ",".join(map(str, theirs))
-        print(
+        _say(
             f"{script.stem:16} {profile.seconds:8.2f} {off:10.2%} {profile.samples:8,}  {hot:3}  {shown[0]:10} {shown[1]}",
-            flush=True,
         )
         if off > MOST_OFF:
             failures.append(f"{script.stem}: lines are {off:.1%} off")
@@ -80,7 +84,7 @@ def main() -> int:
         if given.scalene and (not theirs or theirs[0] not in ours or ours[0] not in theirs):
             failures.append(f"{script.stem}: Scalene names other lines")
     for failure in failures:
-        print(failure)
+        _say(failure)
     return 1 if failures and given.check else 0
 
 
