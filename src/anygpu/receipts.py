@@ -276,6 +276,8 @@ class Origin(NamedTuple):
     time: float
     thread: int
     context: Context
+    #: The user's own line, as file and number.
+    line: tuple[str, int] | None = None
 
 
 Seen = Receipt | Note | Failure
@@ -290,9 +292,9 @@ def observe(seen: Seen, origin: Origin | None = None) -> None:
         observer(seen, origin)
 
 
-def origin_here() -> Origin | None:
-    """For a task that is submitted now; `None` if nobody observes."""
-    return Origin(time.perf_counter(), threading.get_ident(), copy_context()) if observers else None
+def origin_here(line: tuple[str, int] | None = None) -> Origin | None:
+    """For a task that is submitted now, on the user's own `line`; `None` if nobody observes."""
+    return Origin(time.perf_counter(), threading.get_ident(), copy_context(), line) if observers else None
 
 
 #: Of this thread or asynchronous task.

@@ -15,6 +15,7 @@ from anygpu.cli.calibrate import calibrate
 from anygpu.cli.explain import explain
 from anygpu.cli.fleet import fleet
 from anygpu.cli.history import history
+from anygpu.cli.profile import profile
 from anygpu.cli.report import report
 from anygpu.cli.run import run
 from anygpu.cli.serve import serve
@@ -94,6 +95,8 @@ app.command()(top)
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run)
 app.add_typer(history, name="history")
 app.add_typer(fleet, name="fleet")
+# What follows the script is the script's.
+app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(profile)
 # Negative numbers are arguments and not options.
 app.command(context_settings={"ignore_unknown_options": True})(explain)
 

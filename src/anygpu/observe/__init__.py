@@ -10,6 +10,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from anygpu.errors import AnyGPUError
 from anygpu.observe.answering import Answering
@@ -19,6 +20,9 @@ from anygpu.observe.sampling import Sampler
 from anygpu.observe.snapshot_of import Describing
 from anygpu.observe.statistics import Summary
 from anygpu.receipts import Origin, Seen, observers
+
+if TYPE_CHECKING:
+    from anygpu.observe.recording import Recording
 
 _current: Observation | None = None
 _sampler: Sampler | None = None
@@ -58,6 +62,17 @@ def summary() -> Summary:
     """What calls have taken since `start()`, by function and device."""
     current = _current
     return Summary(seconds=0.0, calls=(), observed=False) if current is None else current.summary()
+
+
+def trace(path: str | os.PathLike[str], *, limit: int | str = "100MB") -> Recording:
+    """Record the calls inside of a `with` block to a file that ui.perfetto.dev and chrome://tracing open.
+
+    The file is at most as large as `limit`; what finds no room is counted, and said at the end. It is written when the
+    block ends, also if that raises.
+    """
+    from anygpu.observe.recording import Recording
+
+    return Recording(path, limit)
 
 
 def _begin() -> Observation:

@@ -13,6 +13,7 @@ from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, DeviceKind
 from anygpu.hardware.device_names import node_of
 from anygpu.hardware.selection import Selection, select
+from anygpu.placement import recorded_programs
 from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, first_choice, lacking, usable_bytes
@@ -486,6 +487,7 @@ class CallSite:
         self.recordings += 1
         self.programs = [traced, *self.programs[: MOST_PROGRAMS - 1]]
         self.evaluated = self.calibrated = False
+        recorded_programs.tell(traced.program)
 
     def use_program(self, traced: Traced) -> None:
         """One of `programs` is that of the next call."""

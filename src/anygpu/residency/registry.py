@@ -28,6 +28,7 @@ from anygpu.residency.handle import DeviceHandle
 from anygpu.residency.lineage import Evicted, HostCopyCache, Loss
 from anygpu.residency.recoverable import RecoverableDevice
 from anygpu.residency.spares import Spares
+from anygpu.residency.worker_events import WorkerEvent, tell
 from anygpu.workers.child_process import Child
 from anygpu.workers.open import ISOLATION, default_budget, isolation_of, open_worker
 from anygpu.workers.worker import Overlapping, Worker
@@ -282,9 +283,11 @@ class DeviceRegistry:
             self._generations[key] += 1
             begin = time.monotonic()
             worker = self._opened(device, where, self._generations[key], adopted, is_first=known is None)
+            took = time.monotonic() - begin
             if known is not None:
-                self._seconds_to_open[key] = time.monotonic() - begin
+                self._seconds_to_open[key] = took
             self._workers[key] = worker
+            tell(WorkerEvent("opened" if known is None else "replaced", device.id, worker.generation, took))
             return worker
 
     def _opened(
@@ -360,6 +363,7 @@ class DeviceRegistry:
             loss = Loss(device=key[0], generation=worker.generation, why=worker.ended or "")
         self._losses.append(loss)
         self._workers.pop(key, None)
+        tell(WorkerEvent("lost", key[0], loss.generation, 0.0, loss.why))
 
     def losses(self) -> list[Loss]:
         """The latest workers that died and were replaced, oldest first, with what became of their arrays."""

@@ -98,7 +98,7 @@ class Runtime:
                 listeners.get(),
                 line,
                 modes,
-                origin=origin_here(),
+                origin=origin_here(line),
             )
         )
         return future
@@ -116,7 +116,7 @@ class Runtime:
             listeners.get(),
             line,
             Modes.unusual(),
-            origin=origin_here(),
+            origin=origin_here(line),
         )
         self._scheduler.put(submission, beyond=True)
         return future
@@ -132,7 +132,9 @@ class Runtime:
         future = Future(self._scheduler.cancel, self._scheduler.awaited)
         submitted, line, modes = time.monotonic(), users_line(), Modes.unusual()
         self._scheduler.put(
-            Submission(future, function, arguments, given, submitted, listeners.get(), line, modes, call, origin_here())
+            Submission(
+                future, function, arguments, given, submitted, listeners.get(), line, modes, call, origin_here(line)
+            )
         )
         return _awaited(future)
 

@@ -1,0 +1,92 @@
+"""Profiles ten scripts: do the seconds of lines add up, are the hot lines found, and does Scalene name the same ones?
+
+    python -m benchmarks.profile [--check] [--scalene] [SCRIPT…]
+
+Bounds, with --check: sums within 5 %; the line that says "hot" is the first of every script; with --scalene, Scalene's
+first line is among our first three, and ours among its first three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from anygpu.observe.profile_records import LineProfile, Profile
+
+FOLDER = Path(__file__).parent / "profile_scripts"
+SCRIPTS = tuple(sorted(path for path in FOLDER.glob("*.py") if path.stem != "__init__"))
+MOST_OFF = 0.05
+
+
+def profile_of(script: Path, *, scalene: bool = False) -> Profile:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "profile.json"
+        options = ["--json", str(out), *(["--scalene"] if scalene else [])]
+        command = [sys.executable, "-m", "anygpu", "profile", *options, str(script)]
+        subprocess.run(command, check=True, capture_output=True, timeout=600)
+        return msgspec.json.decode(out.read_bytes(), type=Profile)
+
+
+def hot_line(script: Path) -> int:
+    lines = script.read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith("# hot"))
+
+
+def sum_error(profile: Profile) -> float:
+    """How far the sum of lines is from the whole, as a part of it."""
+    return abs(sum(each.seconds for each in profile.lines) / profile.seconds - 1)
+
+
+def first_lines(profile: Profile) -> list[int]:
+    """Ours, the longest first."""
+    return [each.line for each in sorted(profile.lines, key=lambda line: -line.seconds) if each.seconds]
+
+
+def first_of_scalene(profile: Profile) -> list[int]:
+    def percent(line: LineProfile) -> float:
+        return line.scalene.percent if line.scalene is not None else 0.0
+
+    return [each.line for each in sorted(profile.lines, key=lambda line: -percent(line)) if percent(each)]
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scripts", nargs="*", help="names of scripts; all ten by default")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a bound is not met")
+    parser.add_argument("--scalene", action="store_true", help="run each under Scalene, too, which takes minutes")
+    given = parser.parse_args()
+    failures = []
+    _say(f"{'script':16} {'seconds':>8} {'lines off':>10} {'samples':>8}  hot  ours       Scalene")
+    for script in SCRIPTS:
+        if given.scripts and script.stem not in given.scripts:
+            continue
+        profile = profile_of(script, scalene=given.scalene)
+        ours, theirs, hot = first_lines(profile)[:3], first_of_scalene(profile)[:3], hot_line(script)
+        off = sum_error(profile)
+        shown = ",".join(map(str, ours)), ",".join(map(str, theirs))
+        _say(
+            f"{script.stem:16} {profile.seconds:8.2f} {off:10.2%} {profile.samples:8,}  {hot:3}  {shown[0]:10} {shown[1]}",
+        )
+        if off > MOST_OFF:
+            failures.append(f"{script.stem}: lines are {off:.1%} off")
+        if ours[0] != hot:
+            failures.append(f"{script.stem}: the hot line is {hot}, and line {ours[0]} was found")
+        if given.scalene and (not theirs or theirs[0] not in ours or ours[0] not in theirs):
+            failures.append(f"{script.stem}: Scalene names other lines")
+    for failure in failures:
+        _say(failure)
+    return 1 if failures and given.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""A profile of a script: each call of an offloaded function by the user's own line, and all other time by samples."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from anygpu.observe.line_sampling import Line, LineSampler, UsersFiles, seconds_by_line
+from anygpu.observe.operations import Operations
+from anygpu.observe.profile_records import FunctionProfile, LineProfile, Profile
+from anygpu.placement import recorded_programs
+from anygpu.receipts import PHASES, Failure, Origin, Phases, Receipt, Seen, observers
+
+_clock = time.perf_counter
+_PHASES = (*PHASES, "other")
+#: Where an engine does not count its compilations, a call compiled if it took longer than looking a program up does.
+_COMPILED = 1e-3
+#: Lines and operations that are kept, the longest first.
+MOST_LINES, MOST_OPERATIONS = 1000, 200
+#: Source lines longer than this are cut.
+_LONGEST = 300
+
+
+class _Tally:
+    """Calls from one line, of one function, on one device."""
+
+    __slots__ = (
+        "bytes_skipped",
+        "bytes_to_device",
+        "bytes_to_host",
+        "calls",
+        "compiled",
+        "device_seconds",
+        "errors",
+        "fallbacks",
+        "phases",
+        "seconds",
+    )
+
+    def __init__(self) -> None:
+        self.calls = self.errors = self.compiled = self.fallbacks = 0
+        self.bytes_to_device = self.bytes_to_host = self.bytes_skipped = 0
+        self.seconds = 0.0
+        self.device_seconds: float | None = None
+        self.phases = [0.0] * len(_PHASES)
+
+    def add(self, phases: Phases, seconds: float, inner: float) -> None:
+        """`inner` are the seconds of calls that were made inside."""
+        self.calls += 1
+        self.seconds += seconds - inner
+        for position, name in enumerate(_PHASES):
+            self.phases[position] += getattr(phases, name)
+        self.phases[_PHASES.index("run")] -= inner
+
+    def add_facts(self, receipt: Receipt) -> None:
+        self.bytes_to_device += receipt.bytes_to_device
+        self.bytes_to_host += receipt.bytes_to_host
+        self.bytes_skipped += receipt.bytes_skipped
+        if receipt.device_seconds is not None:
+            self.device_seconds = (self.device_seconds or 0.0) + receipt.device_seconds
+        self.compiled += _has_compiled(receipt)
+        self.fallbacks += any(attempt.device != receipt.device for attempt in receipt.attempts)
+
+
+class Profiler:
+    """Profiles the main thread inside of a `with` block, and the calls of all threads until `finish`."""
+
+    def __init__(self, script: str) -> None:
+        self._script = script
+        self._files = UsersFiles(script)
+        self._main = threading.get_ident()
+        self._lock = threading.Lock()
+        self._tallies: dict[tuple[Line | None, str, str], _Tally] = {}
+        #: Functions and devices that have compiled before: doing so again is worth a mention.
+        self._compiled: set[tuple[str, str]] = set()
+        self._again: dict[tuple[Line | None, str, str], int] = {}
+        #: Seconds of calls that were made inside of one that has not ended, by thread and depth.
+        self._inner: dict[tuple[int, int], float] = {}
+        #: What the main thread waited for, by the line that made the outermost call.
+        self._waited: dict[Line, float] = {}
+        self._waited_in_all = 0.0
+        self._operations = Operations()
+        self._sampler = LineSampler(self._files, lambda: self._waited_in_all, _clock)
+
+    def __enter__(self) -> Self:
+        observers.append(self)
+        recorded_programs.listeners.append(self._operations.recorded)
+        self._sampler.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._sampler.__exit__(kind, error, traceback)
+
+    # -- what is heard
+
+    def __call__(self, seen: Seen, origin: Origin | None) -> None:
+        thread = threading.get_ident()
+        if origin is not None:
+            line, depth, outermost = origin.line, 1, None
+        else:
+            where = self._files.where(sys._getframe(1))
+            line, depth, outermost = where.caller or where.line, where.depth, where.outermost
+        with self._lock:
+            self._add(seen, line, thread, depth, outermost)
+
+    def _add(self, seen: Seen, line: Line | None, thread: int, depth: int, outermost: Line | None) -> None:
+        if isinstance(seen, Receipt):
+            task, device, phases, seconds = seen.task, seen.device, seen.phases, seen.seconds
+        elif isinstance(seen, Failure):
+            task, device, seconds = seen.task, seen.device, seen.end - seen.begin
+            phases = Phases(run=seconds)
+        else:
+            said, begin, ready, end = seen
+            task, device, seconds = said.task, "numpy", end - begin
+            phases = Phases(plan=ready - begin, run=end - ready)
+        inner = self._inner.pop((thread, depth + 1), 0.0)
+        if depth > 1:
+            self._inner[thread, depth] = self._inner.get((thread, depth), 0.0) + seconds
+        elif outermost is not None and thread == self._main:
+            self._waited[outermost] = self._waited.get(outermost, 0.0) + seconds
+            self._waited_in_all += seconds
+        key = (line, task, device)
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._tallies[key] = _Tally()
+        tally.add(phases, seconds, min(inner, phases.run))
+        if isinstance(seen, Failure):
+            tally.errors += 1
+        elif isinstance(seen, Receipt):
+            tally.add_facts(seen)
+            self._operations.ran(seen)
+            if _has_compiled(seen):
+                if (task, device) in self._compiled:
+                    self._again[key] = self._again.get(key, 0) + 1
+                self._compiled.add((task, device))
+
+    # -- what comes of it
+
+    def finish(self, arguments: Sequence[str], exit_status: int) -> Profile:
+        """The profile. Nothing is heard from now on."""
+        if self in observers:
+            observers.remove(self)
+            recorded_programs.listeners.remove(self._operations.recorded)
+        sampler = self._sampler
+        with self._lock:
+            phases = dict.fromkeys(_PHASES, 0.0)
+            for tally in self._tallies.values():
+                for name, took in zip(_PHASES, tally.phases, strict=True):
+                    phases[name] += took
+            return Profile(
+                script=self._script,
+                arguments=tuple(arguments),
+                seconds=sampler.seconds,
+                exit_status=exit_status,
+                call_seconds=self._waited_in_all,
+                samples=sampler.samples,
+                interval=sampler.seconds / max(1, sampler.samples),
+                lines=self._lines(),
+                functions=self._functions(),
+                operations=self._operations.profile()[:MOST_OPERATIONS],
+                phases=phases,
+            )
+
+    def _lines(self) -> tuple[LineProfile, ...]:
+        sampler = self._sampler
+        first = (self._script, 1)
+        seconds = seconds_by_line(sampler.seconds, self._waited, sampler.outside, sampler.inside, first)
+        tallies: dict[Line, list[tuple[tuple[Line | None, str, str], _Tally]]] = {}
+        for key, tally in self._tallies.items():
+            tallies.setdefault(key[0] or first, []).append((key, tally))
+        lines = [self._line(line, seconds.get(line, 0.0), tallies.get(line, [])) for line in {*seconds, *tallies}]
+        lines.sort(key=lambda each: (-each.seconds, -each.call_seconds, each.file, each.line))
+        return tuple(lines[:MOST_LINES])
+
+    def _line(
+        self, line: Line, seconds: float, tallies: Sequence[tuple[tuple[Line | None, str, str], _Tally]]
+    ) -> LineProfile:
+        devices: dict[str, float] = {}
+        for (_, _, device), tally in tallies:
+            devices[device] = devices.get(device, 0.0) + tally.seconds
+        return LineProfile(
+            file=line[0],
+            line=line[1],
+            code=linecache.getline(*line).strip()[:_LONGEST],
+            seconds=seconds,
+            calls=sum(tally.calls for _, tally in tallies),
+            call_seconds=sum(tally.seconds for _, tally in tallies),
+            devices=devices,
+            bytes_to_device=sum(tally.bytes_to_device for _, tally in tallies),
+            bytes_to_host=sum(tally.bytes_to_host for _, tally in tallies),
+            recompilations=sum(self._again.get(key, 0) for key, _ in tallies),
+        )
+
+    def _functions(self) -> tuple[FunctionProfile, ...]:
+        found: dict[tuple[str, str], list[tuple[tuple[Line | None, str, str], _Tally]]] = {}
+        for key, tally in self._tallies.items():
+            found.setdefault(key[1:], []).append((key, tally))
+        functions = []
+        for (function, device), each in found.items():
+            tallies = [tally for _, tally in each]
+            clocks = [tally.device_seconds for tally in tallies if tally.device_seconds is not None]
+            functions.append(
+                FunctionProfile(
+                    function=function,
+                    device=device,
+                    calls=sum(tally.calls for tally in tallies),
+                    errors=sum(tally.errors for tally in tallies),
+                    seconds=sum(tally.seconds for tally in tallies),
+                    phases={
+                        name: sum(tally.phases[position] for tally in tallies) for position, name in enumerate(_PHASES)
+                    },
+                    device_seconds=sum(clocks) if clocks else None,
+                    bytes_to_device=sum(tally.bytes_to_device for tally in tallies),
+                    bytes_to_host=sum(tally.bytes_to_host for tally in tallies),
+                    bytes_skipped=sum(tally.bytes_skipped for tally in tallies),
+                    recompilations=sum(self._again.get(key, 0) for key, _ in each),
+                    fallbacks=sum(tally.fallbacks for tally in tallies),
+                )
+            )
+        return tuple(sorted(functions, key=lambda each: -each.seconds))
+
+
+def _has_compiled(receipt: Receipt) -> bool:
+    if receipt.driver is not None:
+        return receipt.driver.compilations > 0
+    return receipt.phases.compile > _COMPILED

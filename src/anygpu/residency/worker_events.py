@@ -1,0 +1,27 @@
+"""What happens to the workers of devices, for those who observe a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+
+class WorkerEvent(NamedTuple):
+    """A worker was opened, found dead, or opened in place of a dead one."""
+
+    what: Literal["opened", "lost", "replaced"]
+    device: str
+    generation: int
+    #: How long opening took; 0 for a loss.
+    seconds: float
+    #: Why it was lost; empty for all others.
+    why: str = ""
+
+
+#: Called with each, on the thread that opens the device. Empty unless somebody observes the process.
+listeners: list[Callable[[WorkerEvent], None]] = []
+
+
+def tell(event: WorkerEvent) -> None:
+    for listener in listeners:
+        listener(event)
