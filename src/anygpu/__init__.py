@@ -10,6 +10,7 @@ data), `engines` (the libraries that compute), `runtime` (where programs meet de
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from anygpu._version import __version__
@@ -226,3 +227,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *importlib.import_module("anygpu.namespace").__all__})
+
+
+if os.environ.get("ANYGPU_OBSERVE"):
+    importlib.import_module("anygpu.observe.variable").observe_if_asked()

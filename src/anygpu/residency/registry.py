@@ -241,6 +241,10 @@ class DeviceRegistry:
         found = [self._workers.get((device_id, where)) for where in _ISOLATIONS]
         return [worker for worker in found if worker is not None and worker.alive]
 
+    def open_workers(self) -> list[Worker]:
+        """Every worker that has a device open, in a thread or in a child."""
+        return [worker for worker in list(self._workers.values()) if worker.alive]
+
     def overlaps(self, device_id: str) -> bool:
         """Whether the device's open worker transfers for one call while it computes for another."""
         return any(isinstance(each, Overlapping) and each.overlaps for each in self._open_workers(device_id))
