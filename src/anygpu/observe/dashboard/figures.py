@@ -75,12 +75,14 @@ class Page:
             document.add_root(root)
         #: What the page says to us: its tab, its window, its process, whether it is paused.
         self._choices = ColumnDataSource({"tab": ["overview"], "window": ["30 s"], "process": [""], "paused": [False]})
-        self._choices.name = "choices"
+        self._choices.name = "choices data"
         self._choices.on_change("data", self._chosen)
         texts = [self._source(name) for each in TABLES.values() for name in each]
         # Models that nothing draws reach the browser as a tag of one that is drawn.
         document.roots[0].tags = [*dict.fromkeys(texts), self._choices]
         document.title = "anygpu"
+        # The page says itself that the connection is lost.
+        document.config.notify_connection_status = False
         document.on_session_destroyed(lambda context: closed(self))
         self._update()
 
@@ -150,7 +152,7 @@ class Page:
 
     def _source(self, name: str, columns: Columns | None = None) -> ColumnDataSource:
         if name not in self._sources:
-            self._sources[name] = ColumnDataSource(columns or {}, name=name)
+            self._sources[name] = ColumnDataSource(columns or {}, name=f"{name} data")
         return self._sources[name]
 
     def _figures(self) -> list[Model]:
@@ -225,9 +227,10 @@ def _figure(name: str, **options: Any) -> Any:
     plot = figure(name=name, sizing_mode="stretch_both", toolbar_location=None, min_border=4, **options)
     # Colours are those of the style sheet, which knows whether it is dark.
     plot.update(background_fill_color=None, border_fill_color=None, outline_line_color=None)
-    plot.axis.update(minor_tick_line_color=None, axis_line_color=None, major_tick_line_color=None)
-    plot.axis.update(major_label_text_font_size="11px", axis_label_text_font_size="11px")
-    plot.axis.update(axis_label_text_font_style="normal")
+    for axis in (plot.xaxis[0], plot.yaxis[0]):
+        axis.update(minor_tick_line_color=None, axis_line_color=None, major_tick_line_color=None)
+        axis.update(major_label_text_font_size="11px", axis_label_text_font_size="11px")
+        axis.update(axis_label_text_font_style="normal")
     plot.xgrid.visible = False
     return plot
 

@@ -112,6 +112,8 @@ class ProcessHistory:
         #: When it last answered, by the clock of whoever asks it.
         self.answered = 0.0
         self.alive = True
+        #: It did not answer when it was last asked.
+        self.silent = False
         self.newest = 0
         #: Calls that had left the process' own ring before they were asked for.
         self.missed = 0
@@ -143,12 +145,14 @@ class History:
         """The newest call that is known of each process."""
         return {pid: each.newest for pid, each in self.processes.items() if each.alive}
 
-    def add(self, snapshots: Mapping[int, Snapshot], now: float) -> None:
-        """What all processes that have answered said; the others are gone."""
+    def add(self, looks: Mapping[int, Snapshot | None], now: float) -> None:
+        """What all processes said that are there, `None` if they were silent; the others have ended."""
+        snapshots = {pid: snapshot for pid, snapshot in looks.items() if snapshot is not None}
         for pid, snapshot in snapshots.items():
             self._add_process(pid, snapshot, now)
         for pid, each in self.processes.items():
-            each.alive = pid in snapshots
+            each.alive = pid in looks
+            each.silent = pid not in snapshots
         self._add_usage(snapshots, now)
         self._add_memory(snapshots, now)
         self._forget(now)

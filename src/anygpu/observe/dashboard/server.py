@@ -80,8 +80,8 @@ class Dashboard:
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Until it is cancelled."""
-        # What Bokeh has to say is for those who write Bokeh applications.
-        logging.getLogger("bokeh").addHandler(logging.NullHandler())
+        # It warns of every browser that is closed.
+        logging.getLogger("bokeh").setLevel(logging.ERROR)
         application = _Gate(
             {"/app": Application(FunctionHandler(self._open))},
             hosts=frozenset(f"{host}:{self.port}" for host in (ADDRESS, "localhost")),

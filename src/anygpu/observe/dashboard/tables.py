@@ -17,6 +17,8 @@ _SENTENCE = 300
 UNKNOWN = "–"
 #: How far apart the two samples are that a rate is made of.
 _RATE_SECONDS = 5.0
+#: A process that is busy may answer late.
+_SILENT_SECONDS = 3.0
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Columns:
@@ -84,7 +86,7 @@ def processes(history: History, view: View) -> Columns:
                 process_colour(history, pid),
                 str(pid),
                 shown(each.process.command, 120),
-                "runs" if each.alive else f"ended {_ago(view.now - each.answered)}",
+                _state(each, view),
                 UNKNOWN if speed is None or not each.alive else _count(speed),
                 UNKNOWN if not each.alive else _processor(each),
                 readable_bytes(each.process.memory_bytes),
@@ -256,6 +258,13 @@ def latest_rate(each: ProcessHistory) -> float | None:
             break
     found = rate(sample, newest)
     return found if found == found else None
+
+
+def _state(each: ProcessHistory, view: View) -> str:
+    since = view.now - each.answered
+    if not each.alive:
+        return f"ended {_ago(since)}"
+    return f"silent for {since:.0f} s" if each.silent and since > _SILENT_SECONDS else "runs"
 
 
 def _processor(each: ProcessHistory) -> str:
