@@ -20,21 +20,19 @@ DEVICES = ("cuda:0", "webgpu:0", "opencl:0", "numpy")
 FUNCTIONS = ("score", "resize", "embed", "denoise", "spectrum", "rank")
 
 
-def call(number: int, end: float, seconds: float = 0.01, **fields: object) -> Call:
-    values: dict[str, object] = {
-        "function": "score",
-        "device": "numpy",
-        "queue": 0.0,
-        "move": 0.0,
-        "run": seconds,
-        "bytes_moved": 0,
-        "predicted": None,
-        "error": None,
-    }
-    values |= fields
-    names = ("function", "device")
-    rest = ("queue", "move", "run", "bytes_moved", "predicted", "error")
-    return Call(number, *(values[name] for name in names), end, seconds, *(values[name] for name in rest))  # type: ignore[arg-type]
+def call(
+    number: int,
+    end: float,
+    run: float = 0.01,
+    *,
+    function: str = "score",
+    device: str = "numpy",
+    queue: float = 0.0,
+    move: float = 0.0,
+    predicted: float | None = None,
+    error: str | None = None,
+) -> Call:
+    return Call(number, function, device, end, queue + move + run, queue, move, run, 0, predicted, error)
 
 
 def quantiles(count: int, p50: float) -> Quantiles:
@@ -63,17 +61,25 @@ def statistics(function: str, device: str, calls: int, p50: float, **fields: obj
 def snapshot(pid: int, time: float, **fields: object) -> Snapshot:
     values: dict[str, object] = {
         "process": Process(
-            pid=pid, command=f"python service.py --part {pid % 10}", version="0.1", since=1000.0,
-            processor_seconds=time * 0.3, memory_bytes=180 << 20,
+            pid=pid,
+            command=f"python service.py --part {pid % 10}",
+            version="0.1",
+            since=1000.0,
+            processor_seconds=time * 0.3,
+            memory_bytes=180 << 20,
         ),
         "statistics": Summary(seconds=time, calls=()),
-    }  # fmt: skip
+    }
     return Snapshot(time=time, **(values | fields))  # type: ignore[arg-type]
 
 
 def usage(card: str, source: str = "nvml", **known: object) -> Usage:
     unknown = {name: "the driver does not tell it" for name in READINGS if name not in known}
     return Usage(card=card, source=source, unknown=unknown, **known)  # type: ignore[arg-type]
+
+
+def _usual(function: str) -> float:
+    return 0.0007 * (1 + FUNCTIONS.index(function))
 
 
 class Invented:
@@ -100,14 +106,26 @@ class Invented:
                 continue
             function = FUNCTIONS[(index + int(self._random.expovariate(1.2))) % len(FUNCTIONS)]
             device = DEVICES[(index + (self._random.random() < 0.2)) % len(DEVICES)]
-            run = 0.0007 * (1 + FUNCTIONS.index(function)) * self._random.lognormvariate(0, 0.3)
+            run = _usual(function) * self._random.lognormvariate(0, 0.3)
             move = run * (0.5 if device in ("cuda:0", "webgpu:0") else 0.02)
             queue = run * self._random.random()
             error = "DeviceLost" if self._random.random() < 0.0005 else None
             predicted = run * self._random.lognormvariate(0.1, 0.35)
             calls.append(
-                Call(next(self._numbers[index]), function, device, float(end), run + move + queue, queue, move, run, 4096, predicted, error)
-            )  # fmt: skip
+                Call(
+                    next(self._numbers[index]),
+                    function,
+                    device,
+                    float(end),
+                    run + move + queue,
+                    queue,
+                    move,
+                    run,
+                    4096,
+                    predicted,
+                    error,
+                )
+            )
             done = self._done[index]
             done[function, device] = done.get((function, device), 0) + 1
         self._last[index] = now
@@ -120,20 +138,31 @@ class Invented:
             statistics=Summary(
                 seconds=now,
                 calls=tuple(
-                    statistics(function, device, count, 0.0007 * (1 + FUNCTIONS.index(function)), fallbacks=count // 900)
+                    statistics(function, device, count, _usual(function), fallbacks=count // 900)
                     for (function, device), count in self._done[index].items()
                 ),
             ),
             fallbacks=(
-                Fallback(now - 40, "embed", "webgpu:0", "cuda:0: OutOfMemory: 2.1 GiB were asked for and 1.4 GiB are free"),
-                Fallback(now - 4, "rank", "opencl:0", "sort at service.py:41 ran on the host: opencl:0 has no sort of float16"),
+                Fallback(now - 40, "embed", "webgpu:0", "cuda:0: OutOfMemory: 2.1 GiB asked for, 1.4 GiB free"),
+                Fallback(now - 4, "rank", "opencl:0", "sort at service.py:41 ran on the host: no sort of float16"),
             ),
             runtime=Health(
-                ok=True, closed=None, waiting=waiting, limit=1000, open_tasks=waiting + 4, oldest_seconds=0.2,
+                ok=True,
+                closed=None,
+                waiting=waiting,
+                limit=1000,
+                open_tasks=waiting + 4,
+                oldest_seconds=0.2,
                 lanes=tuple(
                     LaneHealth(
-                        device=device, condition="busy", running=("embed",), backlog_seconds=0.03 * waiting, done=int(now) % 10000,
-                        batches=int(now * 10), batched=int(now * 10 * (3 + index)), generation=2,
+                        device=device,
+                        condition="busy",
+                        running=("embed",),
+                        backlog_seconds=0.03 * waiting,
+                        done=int(now) % 10000,
+                        batches=int(now * 10),
+                        batched=int(now * 10 * (3 + index)),
+                        generation=2,
                     )
                     for device in DEVICES[index : index + 2]
                 ),
@@ -141,15 +170,42 @@ class Invented:
                     TenantHealth(tenant="mobile", waiting=waiting // 2, bytes=4 << 20, seconds=412.0 + index),
                     TenantHealth(tenant="batch", waiting=waiting // 3, bytes=90 << 20, seconds=133.0),
                 ),
-                losses=(Loss(device="cuda:0", generation=1, why="the driver was reset", restorable_from_copy=3, recomputable=2),)
-                if index == 0 else (),
+                losses=(
+                    Loss(
+                        device="cuda:0",
+                        generation=1,
+                        why="the driver was reset",
+                        restorable_from_copy=3,
+                        recomputable=2,
+                    ),
+                )
+                if index == 0
+                else (),
             ),
             usage={
-                "cuda:0": usage("nvidia:0", load=0.5 + wave / 3, memory_used=int((5 + 2 * wave) * 2**30), memory_total=12 << 30,
-                                temperature=61 + 12 * wave, power=110 + 70 * wave, power_limit=220.0, clock=1.9e9, throttled=()),
-                "webgpu:0": usage("amd:0", "sysfs", load=wave, memory_used=int(1.6 * 2**30), memory_total=8 << 30,
-                                  temperature=48 + 5 * wave, power=45 + 20 * wave),
-                "numpy": usage("cpu", "proc", load=0.3 + wave / 4, memory_used=9 << 30, memory_total=32 << 30, temperature=55.0),
+                "cuda:0": usage(
+                    "nvidia:0",
+                    load=0.5 + wave / 3,
+                    memory_used=int((5 + 2 * wave) * 2**30),
+                    memory_total=12 << 30,
+                    temperature=61 + 12 * wave,
+                    power=110 + 70 * wave,
+                    power_limit=220.0,
+                    clock=1.9e9,
+                    throttled=(),
+                ),
+                "webgpu:0": usage(
+                    "amd:0",
+                    "sysfs",
+                    load=wave,
+                    memory_used=int(1.6 * 2**30),
+                    memory_total=8 << 30,
+                    temperature=48 + 5 * wave,
+                    power=45 + 20 * wave,
+                ),
+                "numpy": usage(
+                    "cpu", "proc", load=0.3 + wave / 4, memory_used=9 << 30, memory_total=32 << 30, temperature=55.0
+                ),
             },
             memory={
                 DEVICES[index % 3]: DeviceMemory(
@@ -159,13 +215,32 @@ class Invented:
                 )
             },
             anomalies=(
-                Anomaly(kind="slower", subject="denoise", device="webgpu:0", time=now - 75,
-                        sentence="denoise on webgpu:0 takes 1.8 times as long since 64 calls: 5.1 ms instead of 2.8 ms."),
-            ) if index == 1 else (),
+                Anomaly(
+                    kind="slower",
+                    subject="denoise",
+                    device="webgpu:0",
+                    time=now - 75,
+                    sentence="denoise on webgpu:0 takes 1.8 times as long since 64 calls.",
+                ),
+            )
+            if index == 1
+            else (),
             advice=(
-                Advice(kind="upload-again", line="service.py:88", cost=12.4, finding="The same array of 96 MiB was uploaded 411 times.",
-                       instead="Keep it on the device: weights = ag.asarray(weights)."),
-                Advice(kind="tiny-batch", line="service.py:120", cost=3.1, finding="Launches of resize have 1.2 tasks.",
-                       instead="Submit them together: ag.map(resize, images)."),
-            ) if index == 0 else (),
-        )  # fmt: skip
+                Advice(
+                    kind="upload-again",
+                    line="service.py:88",
+                    cost=12.4,
+                    finding="The same array of 96 MiB was uploaded 411 times.",
+                    instead="Keep it on the device: weights = ag.asarray(weights).",
+                ),
+                Advice(
+                    kind="tiny-batch",
+                    line="service.py:120",
+                    cost=3.1,
+                    finding="Launches of resize have 1.2 tasks.",
+                    instead="Submit them together: ag.map(resize, images).",
+                ),
+            )
+            if index == 0
+            else (),
+        )

@@ -7,6 +7,7 @@ from typing import Any
 
 from bokeh.document import Document
 from bokeh.models import (
+    AdaptiveTicker,
     ColumnDataSource,
     FixedTicker,
     HoverTool,
@@ -40,7 +41,7 @@ LINES: dict[str, dict[str, tuple[Panel, str]]] = {
     },
     "devices": {
         "utilisation": (lambda history, view: panels.device_lines(history, view, lambda one: one.load), "0%"),
-        "memory": (lambda history, view: panels.device_lines(history, view, lambda one: one.memory), "0.0 ib"),
+        "memory": (lambda history, view: panels.device_lines(history, view, lambda one: one.memory), "0 ib"),
         "temperature": (lambda history, view: panels.device_lines(history, view, lambda one: one.temperature), "0"),
         "power": (lambda history, view: panels.device_lines(history, view, lambda one: one.power), "0"),
     },
@@ -52,8 +53,10 @@ LINES: dict[str, dict[str, tuple[Panel, str]]] = {
 #: Of these the top of the axis is known.
 _FULL = {"load": 1.0, "utilisation": 1.0}
 
-_SECONDS = {1e-9: "1 ns", 1e-8: "10 ns", 1e-7: "100 ns", 1e-6: "1 µs", 1e-5: "10 µs", 1e-4: "100 µs", 1e-3: "1 ms",
-            1e-2: "10 ms", 1e-1: "100 ms", 1.0: "1 s", 10.0: "10 s", 100.0: "100 s", 1e3: "1,000 s", 1e4: "10,000 s"}  # fmt: skip
+#: Marks on an axis of seconds: 1 ns, 10 ns … 100 s.
+_SECONDS = {
+    10.0 ** (power - 9): f"{10 ** (power % 3)} {('ns', 'µs', 'ms', 's')[power // 3]}" for power in range(12)
+}
 
 
 class Page:
@@ -64,7 +67,7 @@ class Page:
         self._sources: dict[str, ColumnDataSource] = {}
         self._window = Range1d(-WINDOWS["30 s"], 0, name="window")
         self._seconds = WINDOWS["30 s"]
-        self._time_axes: list[Any] = []
+        self._time_axes: list[tuple[Any, int]] = []
         self._rows: list[str] = []
         self._bounds: tuple[float, float] | None = None
         self._asked = False
@@ -130,8 +133,8 @@ class Page:
         if isinstance(window, str) and window in WINDOWS:
             self._seconds = WINDOWS[window]
             self._window.update(start=-self._seconds, end=0)
-            for axis in self._time_axes:
-                _tick(axis, *_times(self._seconds))
+            for axis, marks in self._time_axes:
+                _tick(axis, *_times(self._seconds, marks))
         self._update()
 
     def _name_rows(self, rows: list[str]) -> None:
@@ -139,6 +142,7 @@ class Page:
             self._rows = rows
             self._row_range.end = max(1, len(rows))
             _tick(self._row_axis, [row + 0.5 for row in range(len(rows))], rows)
+            self._row_grid.ticker = FixedTicker(ticks=list(range(len(rows) + 1)))
 
     def _bound(self, bounds: tuple[float, float]) -> None:
         if bounds != self._bounds:
@@ -161,25 +165,31 @@ class Page:
             found += [self._lines(name, form) for name, (_, form) in lines.items()]
         return [*found, self._owners(), self._predictions()]
 
-    def _over_time(self, name: str, **options: Any) -> Any:
+    def _over_time(self, name: str, marks: int = 3, **options: Any) -> Any:
         plot = _figure(name, x_range=self._window, **options)
-        self._time_axes.append(plot.xaxis[0])
-        _tick(plot.xaxis[0], *_times(self._seconds))
+        self._time_axes.append((plot.xaxis[0], marks))
+        _tick(plot.xaxis[0], *_times(self._seconds, marks))
         return plot
 
     def _timeline(self) -> Any:
         source = self._source("timeline", panels.calls(History(), View(0.0, 1.0))[0])
         self._row_range = Range1d(0, 1)
         plot = self._over_time(
-            "timeline", y_range=self._row_range, tools="xpan,xwheel_zoom", active_scroll="xwheel_zoom", lod_threshold=None
+            "timeline",
+            marks=6,
+            y_range=self._row_range,
+            tools="xpan,xwheel_zoom",
+            active_scroll="xwheel_zoom",
+            lod_threshold=None,
         )
         self._row_axis = plot.yaxis[0]
+        self._row_grid = plot.ygrid[0]
         _tick(self._row_axis, [], [])
-        plot.ygrid.visible = False
         plot.segment("waited", "line", "left", "line", source=source, color="colour", line_width=2, line_alpha=0.45)
         run = plot.quad("left", "right", "middle", "bottom", source=source, color="colour", line_width=0)
         move = plot.quad("left", "right", "top", "middle", source=source, color="colour", line_width=0, alpha=0.4)
-        said = [("", "@function"), ("", "@where"), ("", "@calls"), ("each", "@took")]
+        said = [("", "@function"), ("", "@where"), ("", "@calls"), ("run", "@run{0.000} ms"),
+                ("moves", "@move{0.000} ms"), ("waiting", "@wait{0.000} ms")]  # fmt: skip
         plot.add_tools(HoverTool(renderers=[run, move], tooltips=said, mode="mouse"))
         return plot
 
@@ -188,7 +198,7 @@ class Page:
         top = {"end": _FULL[name] * 1.02} if name in _FULL else {}
         plot = self._over_time(name, tools="")
         plot.y_range.update(start=0, range_padding=0.15, only_visible=False, **top)
-        plot.yaxis.formatter = NumeralTickFormatter(format=form)
+        _format(plot.yaxis[0], form)
         plot.multi_line("xs", "ys", source=source, line_color="colour", line_width=2, line_join="round")
         return plot
 
@@ -196,7 +206,7 @@ class Page:
         source = self._source("owners", panels.lines([]))
         plot = self._over_time("owners", tools="")
         plot.y_range.update(start=0, range_padding=0.15)
-        plot.yaxis.formatter = NumeralTickFormatter(format="0.0 ib")
+        _format(plot.yaxis[0], "0 ib")
         areas = plot.patches("xs", "ys", source=source, color="colour", fill_alpha=0.75, line_width=0)
         plot.add_tools(HoverTool(renderers=[areas], tooltips=[("", "@name")]))
         return plot
@@ -216,6 +226,7 @@ class Page:
         )
         for axis in (plot.xaxis[0], plot.yaxis[0]):
             _tick(axis, list(_SECONDS), list(_SECONDS.values()))
+        plot.xgrid.visible = True
         diagonal = self._source("diagonal", {"x": [1e-6, 1.0], "y": [1e-6, 1.0]})
         plot.line("x", "y", source=diagonal, color=panels.GREY, line_dash="dashed", line_width=1.5)
         dots = plot.scatter("predicted", "actual", source=source, color="colour", size=6, fill_alpha=0.55, line_width=0)
@@ -236,15 +247,21 @@ def _figure(name: str, **options: Any) -> Any:
 
 
 def _tick(axis: Any, where: Sequence[float], names: Sequence[str]) -> None:
-    axis.update(
-        ticker=FixedTicker(ticks=list(where)), major_label_overrides=dict(zip(where, names, strict=True))
-    )
+    axis.update(ticker=FixedTicker(ticks=list(where)), major_label_overrides=dict(zip(where, names, strict=True)))
 
 
-def _times(window: float) -> tuple[list[float], list[str]]:
+def _format(axis: Any, form: str) -> None:
+    axis.formatter = NumeralTickFormatter(format=form)
+    if form.endswith("ib"):
+        # At 1, 2, 4 … of each unit.
+        axis.ticker = AdaptiveTicker(base=1024, mantissas=[1 << power for power in range(10)], desired_num_ticks=4)
+    else:
+        axis.ticker.desired_num_ticks = 4
+
+
+def _times(window: float, marks: int) -> tuple[list[float], list[str]]:
     """Marks on the axis of time: how long ago it was."""
-    step = window / 6
-    where = [-step * number for number in range(6, -1, -1)]
+    where = [-window * number / marks for number in range(marks, -1, -1)]
 
     def name(ago: float) -> str:
         if ago == 0:

@@ -5,7 +5,7 @@
 const NUMBERS = new Set(["calls", "p50", "p90", "p99", "of_predicted", "busy", "memory", "temperature", "power", "clock",
   "backlog", "done", "tasks_a_launch", "waiting", "bytes", "device_time", "share", "cost", "process", "calls_a_second",
   "processor"]);
-const PROSE = new Set(["why", "finding", "instead", "not_known", "command"]);
+const PROSE = new Set(["why", "finding", "instead", "command"]);
 const MARKED = new Set(["what", "failed", "throttled", "is"]);
 
 const all = (selector) => [...document.querySelectorAll(selector)];
@@ -28,7 +28,7 @@ const column = (data, name) => [...(data[name] ?? [])];
 
 function showTable(table, data) {
   const columns = table.dataset.columns.split(" "), heads = table.dataset.heads.split("|");
-  const kind = (name) => (NUMBERS.has(name) ? "number " : "") + (PROSE.has(name) ? "prose " : "") + (MARKED.has(name) ? "mark" : "");
+  const kind = (name) => (NUMBERS.has(name) && name !== columns[0] ? "number " : "") + (PROSE.has(name) ? "prose " : "") + (MARKED.has(name) ? "mark" : "");
   const values = columns.map((name) => column(data, name.replaceAll("_", " ")));
   const colours = column(data, "colour"), levels = column(data, "level");
   const head = made("tr");
@@ -39,7 +39,7 @@ function showTable(table, data) {
       const cell = made("td", undefined, kind(name));
       if (index === 0 && colours.length) cell.append(swatch(colours[row]));
       cell.append(values[index][row]);
-      cell.title = values[index][row];
+      cell.title = values[index][row] === "–" ? column(data, "not known")[row] ?? "" : values[index][row];
       line.append(cell);
     });
     return line;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 from anygpu.observe.dashboard import timeline
 from anygpu.observe.dashboard.history import KEPT_SECONDS, OTHER, DeviceSample, History, ProcessHistory, Sample
 from anygpu.observe.dashboard.names import shown
-from anygpu.units import readable_seconds
 
 Columns = dict[str, Any]
 Timed = TypeVar("Timed", Sample, DeviceSample)
@@ -25,8 +25,10 @@ PALETTE = (
 GREY = "#8a8f98"
 
 #: Blocks to the width of a screen: what is closer cannot be told apart.
-_ACROSS = 400
-_MOST_BLOCKS, _MOST_ROWS, _MOST_POINTS, _MOST_PAIRS = 3000, 14, 150, 600
+_ACROSS = 600
+#: Blocks of a row that are drawn one by one; if there are more, time is cut into so many parts.
+_MOST_BLOCKS, _PARTS = 150, 150
+_MOST_ROWS, _MOST_POINTS, _MOST_PAIRS = 14, 150, 600
 #: The part of a row that is drawn in; the rest is the space between rows, with the line of what waits in it.
 _BAND, _WAIT = (0.14, 0.92), 0.07
 
@@ -51,81 +53,85 @@ def process_colour(history: History, pid: int) -> str:
 
 
 def calls(history: History, view: View) -> tuple[Columns, list[str]]:
-    """The blocks of the timeline, and the names of its rows, the lowest first."""
-    found: list[tuple[int, timeline.Table]] = []
+    """What the timeline draws, and the names of its rows, the lowest first."""
+    found: dict[tuple[str, int], timeline.Table] = {}
     begin = view.now - view.window
     for pid, each in view.processes(history):
         blocks = each.blocks.rows()
         blocks = timeline.merged(blocks[blocks[:, timeline.END] > begin], view.window / _ACROSS)
-        if len(blocks):
-            found.append((pid, blocks))
-    places = sorted(
-        {(history.devices.list[int(device)], pid) for pid, blocks in found for device in set(blocks[:, timeline.DEVICE])},
-        reverse=True,
-    )[-_MOST_ROWS:]
-    if not found:
+        for device in np.unique(blocks[:, timeline.DEVICE]):
+            found[history.devices.list[int(device)], pid] = blocks[blocks[:, timeline.DEVICE] == device]
+    places = sorted(found, reverse=True)[-_MOST_ROWS:]
+    if not places:
         return _no_calls(), []
-    row_of = {place: row for row, place in enumerate(places)}
-    rows = np.concatenate(
-        [
-            [row_of.get((history.devices.list[int(device)], pid), -1) for device in blocks[:, timeline.DEVICE]]
-            for pid, blocks in found
-        ]
-    ).astype(np.int64)
-    blocks = np.concatenate([blocks for _, blocks in found])
-    blocks, rows = blocks[rows >= 0], rows[rows >= 0]
-    if len(blocks) > _MOST_BLOCKS:
-        latest = np.argsort(blocks[:, timeline.END])[-_MOST_BLOCKS:]
-        blocks, rows = blocks[latest], rows[latest]
-    return _block_columns(history, view, timeline.placed(blocks, rows), places), _row_names(history, places)
+    rows = [_block_columns(history, view, row, place, found[place]) for row, place in enumerate(places)]
+    columns: Columns = {}
+    for name, values in rows[0].items():
+        if isinstance(values, list):
+            columns[name] = [value for each in rows for value in each[name]]
+        else:
+            # No screen is wider than what 32 bits tell apart, and the half of it is sent.
+            columns[name] = np.concatenate([each[name] for each in rows]).astype(np.float32)
+    return columns, _row_names(places)
 
 
 def _no_calls() -> Columns:
     empty = np.empty(0)
-    numbers = dict.fromkeys(("left", "right", "bottom", "middle", "top", "line", "waited"), empty)
-    texts: Columns = {name: [] for name in ("colour", "function", "where", "calls", "took")}
+    names = ("left", "right", "bottom", "middle", "top", "line", "waited", "run", "move", "wait")
+    numbers: Columns = dict.fromkeys(names, empty)
+    texts: Columns = {name: [] for name in ("colour", "function", "where", "calls")}
     return numbers | texts
 
 
-def _block_columns(history: History, view: View, placed: timeline.Placed, places: list[tuple[str, int]]) -> Columns:
-    blocks, rows = placed.blocks, placed.rows
+def _block_columns(history: History, view: View, row: int, place: tuple[str, int], blocks: timeline.Table) -> Columns:
+    """Of one row."""
+    if len(blocks) > _MOST_BLOCKS:
+        # Parts stay where they are while time goes on, or everything would flicker.
+        width = view.window / _PARTS
+        begin = math.floor((view.now - view.window) / width) * width
+        placed = timeline.stacked(blocks, begin, begin + (_PARTS + 1) * width, _PARTS + 1)
+    else:
+        placed = timeline.placed(blocks)
+    blocks = placed.blocks
     low, high = _BAND
     left = blocks[:, timeline.BEGIN] - view.now
-    # Whatever is shorter than a pixel is drawn as one.
-    right = np.maximum(blocks[:, timeline.END] - view.now, left + view.window / 1000)
-    bottom, top = (rows + low + each * (high - low) for each in (placed.low, placed.high))
-    move, run = blocks[:, timeline.MOVE], blocks[:, timeline.RUN]
-    count = blocks[:, timeline.CALLS]
+    # Whatever is shorter than a pixel is drawn as one; and what touches is drawn without a seam.
+    right = np.maximum(blocks[:, timeline.END] - view.now + view.window / 5000, left + view.window / 1000)
+    bottom, top = (row + low + each * (high - low) for each in (placed.low, placed.high))
+    wait, move, run, count = (
+        blocks[:, column] for column in (timeline.WAIT, timeline.MOVE, timeline.RUN, timeline.CALLS)
+    )
     functions = blocks[:, timeline.FUNCTION].astype(int).tolist()
     names = [shown(name) for name in history.functions.list]
-    wheres = [f"{shown(device)}, process {pid}" for device, pid in places]
+    device, pid = place
     return {
         "left": left,
         "right": right,
         "bottom": bottom,
         "middle": bottom + (top - bottom) * np.divide(run, run + move, out=np.ones(len(run)), where=run + move > 0),
         "top": top,
-        "line": rows + _WAIT,
-        "waited": left - blocks[:, timeline.WAIT] / count,
+        "line": np.full(len(left), row + _WAIT),
+        "waited": left - np.minimum(wait / count, view.window),
         "colour": [colour(function) for function in functions],
         "function": [names[function] for function in functions],
-        "where": [wheres[row] for row in rows.tolist()],
+        "where": [f"{shown(device)}, process {pid}"] * len(left),
         "calls": [
-            f"{calls:.0f} calls" + (f", {errors:.0f} failed" if errors else "") if calls > 1 else
-            ("1 call, failed" if errors else "1 call")
-            for calls, errors in zip(count.tolist(), blocks[:, timeline.ERRORS].tolist(), strict=True)
+            _calls(number, failed)
+            for number, failed in zip(count.tolist(), blocks[:, timeline.ERRORS].tolist(), strict=True)
         ],
-        "took": [
-            f"{readable_seconds(run / calls)} run, {readable_seconds(move / calls)} moving bytes, "
-            f"{readable_seconds(wait / calls)} waiting and planning"
-            for run, move, wait, calls in zip(
-                run.tolist(), move.tolist(), blocks[:, timeline.WAIT].tolist(), count.tolist(), strict=True
-            )
-        ],
-    }  # fmt: skip
+        "run": 1e3 * run / count,
+        "move": 1e3 * move / count,
+        "wait": 1e3 * wait / count,
+    }
 
 
-def _row_names(history: History, places: Sequence[tuple[str, int]]) -> list[str]:
+def _calls(number: float, failed: float) -> str:
+    # Of a call that is in several parts of the time, each part has a piece.
+    text = "1 call" if number <= 1.5 else f"{number:.0f} calls"
+    return f"{text}, {math.ceil(failed)} failed" if failed else text
+
+
+def _row_names(places: Sequence[tuple[str, int]]) -> list[str]:
     several = len({pid for _, pid in places}) > 1
     return [f"{shown(device, 20)} · {pid}" if several else shown(device, 24) for device, pid in places]
 
@@ -163,8 +169,8 @@ def process_lines(history: History, view: View, value: Callable[[Sample, Sample]
     """One line a process, of a value that two samples make."""
     found = []
     for pid, each in view.processes(history):
-        samples = _thinned(each.samples, view)
-        pairs = list(zip(samples, samples[1:], strict=False))
+        samples = _thinned(each.samples, view, least=1.0)
+        pairs = list(itertools.pairwise(samples))
         times = np.asarray([after.time - view.now for _, after in pairs])
         values = np.asarray([value(before, after) for before, after in pairs])
         found.append((process_name(each), process_colour(history, pid), times, values))
@@ -172,9 +178,10 @@ def process_lines(history: History, view: View, value: Callable[[Sample, Sample]
 
 
 def process_name(each: ProcessHistory) -> str:
-    """The id and the end of the command, which tells processes apart."""
-    command = shown(each.process.command.rpartition("/")[2] or each.process.command, 32)
-    return f"{each.process.pid} {command}" + ("" if each.alive else " (ended)")
+    """The id, and what it runs."""
+    words = each.process.command.split()
+    script = next((word for word in words[1:] if not word.startswith("-")), words[0] if words else "")
+    return f"{each.process.pid} {shown(script.rpartition('/')[2], 20)}" + ("" if each.alive else " (ended)")
 
 
 def rate(before: Sample, after: Sample) -> float:
@@ -194,9 +201,9 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 and above >= 0 else math.nan
 
 
-def _thinned(samples: Iterable[Timed], view: View) -> list[Timed]:
+def _thinned(samples: Iterable[Timed], view: View, least: float = 0.0) -> list[Timed]:
     """Those within the window, as many as can be told apart, always the same ones: lines must not flicker."""
-    step = view.window / _MOST_POINTS
+    step = max(view.window / _MOST_POINTS, least)
     kept: list[Timed] = []
     part = -1
     for sample in samples:

@@ -47,8 +47,8 @@ _HERE = Path(__file__).parent
 _FILES = {"page.css": "text/css", "page.js": "text/javascript"}
 
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
-    "data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -74,7 +74,9 @@ class Dashboard:
             self._sockets = bind_sockets(port, ADDRESS, family=socket.AF_INET)
         except OSError as error:
             why = error.strerror or str(error)
-            raise PortTaken(f"the dashboard cannot listen on port {port}: {why}. Leave out --port for a free one.") from None
+            raise PortTaken(
+                f"the dashboard cannot listen on port {port}: {why}. Leave out --port for a free one."
+            ) from None
         self.port: int = self._sockets[0].getsockname()[1]
         self.url = f"http://{ADDRESS}:{self.port}/{self._token}/"
 

@@ -45,7 +45,7 @@ def tiles(history: History, view: View) -> Columns:
             ("calls", _count(sum(one.calls for one in calls)), ""),
             ("waiting", _count(waiting), ""),
             ("memory on devices", readable_bytes(memory), ""),
-            ("failed", _count(failed), "bad" if failed else ""),
+            ("failed calls", _count(failed), "bad" if failed else ""),
             ("fallbacks", _count(moved_away), "warn" if moved_away else ""),
             ("devices lost", _count(lost), "bad" if lost else ""),
         ],
@@ -123,21 +123,21 @@ def lanes(history: History, view: View) -> Columns:
     for pid, each in view.processes(history):
         if each.latest.runtime is None or not each.alive:
             continue
-        for lane in each.latest.runtime.lanes:
-            rows.append(
-                (
-                    process_colour(history, pid),
-                    shown(lane.device, 24),
-                    str(pid),
-                    lane.condition,
-                    shown(", ".join(lane.running)) if lane.running else UNKNOWN,
-                    readable_seconds(lane.backlog_seconds) if lane.backlog_seconds else UNKNOWN,
-                    _count(lane.done),
-                    _count(lane.failed),
-                    f"{lane.batched / lane.batches:.1f}" if lane.batches else UNKNOWN,
-                    {"late": "bad"}.get(lane.condition, ""),
-                )
+        rows += [
+            (
+                process_colour(history, pid),
+                shown(lane.device, 24),
+                str(pid),
+                lane.condition,
+                shown(", ".join(lane.running)) if lane.running else UNKNOWN,
+                readable_seconds(lane.backlog_seconds) if lane.backlog_seconds else UNKNOWN,
+                _count(lane.done),
+                _count(lane.failed),
+                f"{lane.batched / lane.batches:.1f}" if lane.batches else UNKNOWN,
+                {"late": "bad"}.get(lane.condition, ""),
             )
+            for lane in each.latest.runtime.lanes
+        ]
     names = ("colour", "device", "process", "is", "runs", "backlog", "done", "failed", "tasks a launch", "level")
     return table(names, rows)
 
@@ -158,7 +158,7 @@ def tenants(history: History, view: View) -> Columns:
                 shown(tenant),
                 _count(waiting),
                 readable_bytes(size),
-                readable_seconds(seconds),
+                _long(seconds),
                 f"{seconds / total:.0%}" if total else UNKNOWN,
             )
             for tenant, (waiting, size, seconds) in sorted(found.items(), key=lambda item: -item[1][2])
@@ -167,35 +167,39 @@ def tenants(history: History, view: View) -> Columns:
 
 
 def problems(history: History, view: View) -> Columns:
-    """What went wrong, the newest first: devices that were lost, wrong results, anomalies, fallbacks."""
-    lost: list[tuple[str, ...]] = []
+    """What went wrong: devices that were lost and wrong results, then anomalies and fallbacks, the newest first."""
+    here = view.processes(history)
+    rows: list[tuple[str, ...]] = []
     timed: list[tuple[float, tuple[str, ...]]] = []
-    for pid, each in view.processes(history):
-        latest = each.latest
-        where = str(pid)
-        if latest.runtime is not None:
-            for loss in reversed(latest.runtime.losses):
-                lost.append(("", "lost", shown(loss.device, 24), _sentence(str(loss)), where, "bad"))
-            for wrong in reversed(latest.runtime.mismatches):
-                lost.append(("", "wrong", shown(f"{wrong.task} on {wrong.device}"), _sentence(wrong.sentence), where, "bad"))
-        for odd in latest.anomalies:
+    for pid, each in here:
+        if each.latest.runtime is not None:
+            rows += [
+                (UNKNOWN, "lost", shown(loss.device, 24), _sentence(str(loss)), str(pid), "bad")
+                for loss in reversed(each.latest.runtime.losses)
+            ]
+            for wrong in reversed(each.latest.runtime.mismatches):
+                about = shown(f"{wrong.task} on {wrong.device}")
+                rows.append((UNKNOWN, "wrong", about, _sentence(wrong.sentence), str(pid), "bad"))
+        for odd in each.latest.anomalies:
+            about = shown(odd.subject if odd.device is None else f"{odd.subject} on {odd.device}")
             level = "" if odd.kind == "faster" else "warn"
-            about = odd.subject if odd.device is None else f"{odd.subject} on {odd.device}"
-            timed.append(
-                (odd.time, (_ago(view.now - odd.time), shown(odd.kind, 24), shown(about), _sentence(odd.sentence), where, level))
-            )
-        # The same thing happens again and again: it is told once, with how often.
-        again: dict[tuple[str, str, str], list[float]] = {}
-        for fallback in latest.fallbacks:
-            again.setdefault((fallback.function, fallback.device, fallback.reason), []).append(fallback.end)
-        for (function, device, reason), ends in again.items():
-            often = f"{len(ends)} × " if len(ends) > 1 else ""
-            about = f"{function} on {device}"
-            timed.append(
-                (max(ends), (_ago(view.now - max(ends)), "fallback", shown(about), often + _sentence(reason), where, "warn"))
-            )  # fmt: skip
+            why = _sentence(odd.sentence)
+            timed.append((odd.time, (_ago(view.now - odd.time), shown(odd.kind, 24), about, why, str(pid), level)))
+    # The same thing happens again and again, and in several processes: it is told once, with how often.
+    again: dict[tuple[str, str, str], list[tuple[float, int]]] = {}
+    for pid, each in here:
+        for fallback in each.latest.fallbacks:
+            key = fallback.function, fallback.device, fallback.reason
+            again.setdefault(key, []).append((fallback.end, pid))
+    for (function, device, reason), times in again.items():
+        newest = max(end for end, _ in times)
+        pids = sorted({pid for _, pid in times})
+        often = f"{len(times)} × " if len(times) > 1 else ""
+        where = str(pids[0]) if len(pids) == 1 else f"{len(pids)} processes"
+        about, why = shown(f"{function} on {device}"), often + _sentence(reason)
+        timed.append((newest, (_ago(view.now - newest), "fallback", about, why, where, "warn")))
     timed.sort(key=lambda item: -item[0])
-    return table(("when", "what", "about", "why", "process", "level"), [*lost, *(row for _, row in timed)])
+    return table(("when", "what", "about", "why", "process", "level"), [*rows, *(row for _, row in timed)])
 
 
 def advice(history: History, view: View) -> Columns:
@@ -206,7 +210,7 @@ def advice(history: History, view: View) -> Columns:
         ("cost", "line", "finding", "instead", "process"),
         [
             (
-                readable_seconds(one.cost),
+                _long(one.cost),
                 shown(one.line or UNKNOWN, 80),
                 _sentence(one.finding),
                 _sentence(one.instead),
@@ -241,7 +245,9 @@ def notes(history: History, view: View) -> Columns:
         said["problems"] = "Nothing was lost, and nothing fell back."
     missed = sum(each.missed for each in here)
     if missed:
-        said["missed"] = f"{_count(missed)} calls came too fast to be drawn one by one; they are counted everywhere else."
+        said["missed"] = (
+            f"{_count(missed)} calls came too fast to be drawn one by one; they are counted everywhere else."
+        )
     return table(("panel", "text"), said.items())
 
 
@@ -308,6 +314,12 @@ def _ago(seconds: float) -> str:
     if seconds < 60:
         return f"{max(0.0, seconds):.0f} s ago"
     return f"{seconds / 60:.0f} min ago" if seconds < 3600 else f"{seconds / 3600:.0f} h ago"
+
+
+def _long(seconds: float) -> str:
+    if seconds < 120:
+        return readable_seconds(seconds)
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
 def _sentence(text: str) -> str:

@@ -1,8 +1,8 @@
 """Calls as blocks on a line of time.
 
 At 2,000 calls a second no screen has room for each call. Calls of one function on one device whose gap could not be
-seen become one block, which knows how many they were and how long they took: the area of what is drawn stays the
-seconds they took.
+seen become one block, which knows how many they were and how long they took. If there are still too many, time is cut
+into parts, and the area of what is drawn is the seconds that calls took.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ SLOTS = 3
 
 
 class Placed(NamedTuple):
-    """Blocks with the part of their device's row that is theirs: from `low` to `high`, 0 to 1."""
+    """Blocks with the part of the row that is theirs: from `low` to `high`, 0 to 1."""
 
     blocks: Table
-    rows: NDArray[np.int64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
 
@@ -66,35 +65,61 @@ def merged(blocks: Table, gap: float) -> Table:
     return result
 
 
-def placed(blocks: Table, rows: NDArray[np.int64]) -> Placed:
-    """Blocks of one row that overlap get lines of their own; the height is the share of the time that it was busy."""
-    order = np.lexsort((blocks[:, BEGIN], rows))
-    blocks, rows = blocks[order], rows[order]
-    slots = np.zeros(len(blocks), np.int64)
-    used: dict[int, int] = {}
+def placed(blocks: Table) -> Placed:
+    """The blocks of one row: those that overlap get lines of their own."""
+    blocks = blocks[np.argsort(blocks[:, BEGIN])]
+    slots: list[int] = []
     free: list[float] = []
-    last = -1
-    for index, (row, begin, end) in enumerate(
-        zip(rows.tolist(), blocks[:, BEGIN].tolist(), blocks[:, END].tolist(), strict=True)
-    ):
-        if row != last:
-            free, last = [], row
-        for slot, until in enumerate(free):
-            if until <= begin:
-                break
-        else:
-            slot = len(free)
-            if slot == SLOTS:
-                slot = min(range(SLOTS), key=free.__getitem__)
-            else:
-                free.append(end)
+    for begin, end in blocks[:, (BEGIN, END)].tolist():
+        slot = next((slot for slot, until in enumerate(free) if until <= begin), len(free))
+        if slot == SLOTS:
+            slot = min(range(SLOTS), key=free.__getitem__)
+        elif slot == len(free):
+            free.append(end)
         free[slot] = max(end, free[slot])
-        slots[index] = slot
-        used[row] = max(used.get(row, 1), slot + 1)
-    count = np.asarray([used[row] for row in rows.tolist()], float)
-    seconds = blocks[:, MOVE] + blocks[:, RUN]
-    extent = np.maximum(blocks[:, END] - blocks[:, BEGIN], 1e-9)
-    # One busy for a thousandth of its time is still to be seen.
-    share = np.clip(seconds / extent, 0.15, 1.0)
-    low = slots / count
-    return Placed(blocks, rows, low, low + share / count)
+        slots.append(slot)
+    low = np.asarray(slots) / max(1, len(free))
+    return Placed(blocks, low, low + 1 / max(1, len(free)))
+
+
+def stacked(blocks: Table, begin: float, end: float, parts: int) -> Placed:
+    """The blocks of one row, of which there are too many to be drawn: the functions of each part of the time, one upon
+    the other, each as high as the share of the part that it took.
+    """
+    width = (end - begin) / parts
+    first = np.clip(np.floor((blocks[:, BEGIN] - begin) / width), -1, parts).astype(np.int64)
+    last = np.clip(np.floor((blocks[:, END] - begin) / width), -1, parts).astype(np.int64)
+    # A block that is in several parts becomes one in each, with its share of everything.
+    count = last - first + 1
+    which = np.repeat(np.arange(len(blocks)), count)
+    part = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count) + first[which]
+    left = begin + part * width
+    inside = np.minimum(blocks[which, END], left + width) - np.maximum(blocks[which, BEGIN], left)
+    extent = blocks[which, END] - blocks[which, BEGIN]
+    share = np.divide(inside, extent, out=np.ones(len(which)), where=extent > 0)
+    kept = (part >= 0) & (part < parts) & (share > 0)
+    which, part, share = which[kept], part[kept], share[kept]
+    functions, function = np.unique(blocks[which, FUNCTION], return_inverse=True)
+    cells = part * len(functions) + function
+    summed = np.stack(
+        [
+            np.bincount(cells, blocks[which, column] * share, parts * len(functions))
+            for column in (WAIT, MOVE, RUN, CALLS, ERRORS)
+        ],
+        axis=1,
+    )
+    used = np.flatnonzero(summed[:, 3])
+    result = np.empty((len(used), COLUMNS))
+    result[:, BEGIN] = begin + used // len(functions) * width
+    result[:, END] = result[:, BEGIN] + width
+    result[:, WAIT : ERRORS + 1] = summed[used]
+    result[:, FUNCTION] = functions[used % len(functions)]
+    result[:, DEVICE] = blocks[0, DEVICE]
+    busy = ((summed[:, 1] + summed[:, 2]) / width).reshape(parts, len(functions))
+    tops = np.cumsum(busy, axis=1)
+    # Several may run at once: the row is as high as most of them did.
+    most = max(1.0, float(tops.max()))
+    high = (tops / most).ravel()[used]
+    low = ((tops - busy) / most).ravel()[used]
+    # What is hardly ever busy is still to be seen.
+    return Placed(result, low, np.maximum(high, low + 0.03))
