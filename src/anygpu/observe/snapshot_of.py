@@ -14,12 +14,15 @@ import time
 from collections.abc import Callable
 
 from anygpu._version import __version__
+from anygpu.engines.protocol import Memory
 from anygpu.errors import AnyGPUError
 from anygpu.hardware import host
 from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import Usage
+from anygpu.observe.findings import DeviceMemory
 from anygpu.observe.observation import Observation
-from anygpu.observe.snapshot import DeviceMemory, Process, Snapshot
+from anygpu.observe.snapshot import Process, Snapshot
+from anygpu.observe.watching import Sample
 from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.runtime.health import Health
 from anygpu.runtime.runtime import existing_runtime
@@ -33,7 +36,7 @@ _LONGEST_COMMAND = 200
 
 
 class Describing:
-    """Describes this process again and again. For one thread at a time."""
+    """Describes this process again and again."""
 
     def __init__(
         self,
@@ -43,6 +46,8 @@ class Describing:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._observation = observation
+        #: Whoever looks at the process, and the sampler, read the same devices.
+        self._reading = threading.Lock()
         self._since = time.time()
         self._places = places
         self._clock = clock
@@ -54,7 +59,7 @@ class Describing:
     def take(self, since: int | None = 0) -> Snapshot:
         """With the single calls after that number; `None` for none."""
         seen = self._observation
-        self._read_devices()
+        usage, memory = self._read_devices()
         return Snapshot(
             time=time.time(),
             process=self._process(),
@@ -62,9 +67,22 @@ class Describing:
             calls=() if since is None else tuple(seen.recent(since)),
             fallbacks=tuple(seen.fallbacks()),
             runtime=_health(),
-            usage=self._usage,
-            memory=self._memory(),
+            usage=usage,
+            memory=memory,
+            anomalies=tuple(seen.anomalies()),
         )
+
+    def sample(self) -> Sample:
+        """What is watched for leaks and throttling."""
+        usage, memory = self._read_devices()
+        own = host.resident_bytes()
+        # What others hold leaves less for this process.
+        limits = {"host": own + host.memory_free()}
+        for device, held in memory.items():
+            free = usage[device].memory_free if device in usage else None
+            if free is not None:
+                limits[device] = held.bytes + free
+        return Sample(own, memory, usage, limits)
 
     def _process(self) -> Process:
         return Process(
@@ -76,7 +94,13 @@ class Describing:
             memory_bytes=host.resident_bytes(),
         )
 
-    def _read_devices(self) -> None:
+    def _read_devices(self) -> tuple[dict[str, Usage], dict[str, DeviceMemory]]:
+        with self._reading:
+            self._read_again()
+            found = {device: each.latest() for device, each in self._memories.items()}
+            return self._usage, {device: memory for device, memory in found.items() if memory is not None}
+
+    def _read_again(self) -> None:
         now = self._clock()
         if self._read_at is not None and now - self._read_at < READING_SECONDS:
             return
@@ -96,10 +120,6 @@ class Describing:
         for each in asked:
             each.wait(max(0.0, latest - time.monotonic()))
 
-    def _memory(self) -> dict[str, DeviceMemory]:
-        found = {device: each.latest() for device, each in self._memories.items()}
-        return {device: memory for device, memory in found.items() if memory is not None}
-
 
 class _MemoryOfDevice:
     """What one worker says of its memory. It answers between two calls, so a thread of its own waits for it."""
@@ -109,7 +129,7 @@ class _MemoryOfDevice:
         self._clock = clock
         self._answered = threading.Event()
         self._answered.set()
-        self._known: tuple[float, int] | None = None
+        self._known: tuple[float, DeviceMemory] | None = None
         self._peak = 0
 
     def ask(self) -> None:
@@ -128,16 +148,17 @@ class _MemoryOfDevice:
         known = self._known
         if known is None or self._clock() - known[0] > STALE or not self.worker.alive:
             return None
-        return DeviceMemory(bytes=known[1], peak_bytes=self._peak)
+        return known[1]
 
     def _ask(self) -> None:
         try:
-            in_use = self.worker.memory().in_use
+            memory: Memory | None = self.worker.memory()
         except AnyGPUError:
-            in_use = None  # it was lost, or closed
-        if in_use is not None:
-            self._peak = max(self._peak, in_use)
-            self._known = self._clock(), in_use
+            memory = None  # it was lost, or closed
+        if memory is not None and (memory.by_owner or memory.in_use is not None):
+            held = sum(memory.by_owner.values()) or memory.in_use or 0
+            self._peak = max(self._peak, held)
+            self._known = self._clock(), DeviceMemory(bytes=held, peak_bytes=self._peak, by_owner=memory.by_owner)
         self._answered.set()
 
 
