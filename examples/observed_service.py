@@ -33,7 +33,12 @@ def rank(values: Any) -> Any:
 
 
 #: Each function, the tenant that asks for it, and how large its arrays are.
-WORK = ((score, "mobile", (256, 64)), (smooth, "mobile", (192, 192)), (spectrum, "lab", (4096,)), (rank, "lab", (64, 128)))
+WORK = (
+    (score, "mobile", (256, 64)),
+    (smooth, "mobile", (192, 192)),
+    (spectrum, "lab", (4096,)),
+    (rank, "lab", (64, 128)),
+)
 
 
 def lose(device: str) -> None:
@@ -74,7 +79,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--pause", type=float, default=0.05, help="seconds between two rounds of calls")
     parser.add_argument("--loss", type=float, help="lose the first device after so many seconds")
-    parser.add_argument("--devices", default="", help="devices to use in turn, as webgpu,numpy; the fastest if left out")
+    parser.add_argument(
+        "--devices", default="", help="devices to use in turn, as webgpu,numpy; the fastest if left out"
+    )
     options = parser.parse_args()
     devices = [each for each in options.devices.split(",") if each]
     print(f"{serve(options.seconds, options.pause, options.loss, devices)} calls were answered")

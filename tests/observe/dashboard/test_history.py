@@ -90,9 +90,7 @@ def test_a_process_that_is_silent_has_not_ended() -> None:
 def test_another_process_with_the_same_id_starts_afresh() -> None:
     history = History()
     history.add({7: snapshot(7, 10.0, calls=(call(900, 1.0),))}, 10.0)
-    process = Process(
-        pid=7, command="other.py", version="0", since=2000.0, processor_seconds=0.0, memory_bytes=0
-    )
+    process = Process(pid=7, command="other.py", version="0", since=2000.0, processor_seconds=0.0, memory_bytes=0)
     history.add({7: snapshot(7, 11.0, process=process, calls=(call(1, 2.0),))}, 11.0)
 
     assert history.since() == {7: 1}

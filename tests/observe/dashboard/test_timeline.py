@@ -61,7 +61,9 @@ def test_nothing_is_lost_when_blocks_are_merged_again() -> None:
 
     for found in (once, twice):
         assert found[:, CALLS].sum() == 5000
-        assert found[:, RUN].sum() == pytest.approx(20.0, rel=1e-4)  # times since 1970 have seven digits after the point
+        assert found[:, RUN].sum() == pytest.approx(
+            20.0, rel=1e-4
+        )  # times since 1970 have seven digits after the point
     assert len(twice) < len(once) < len(many)
 
 

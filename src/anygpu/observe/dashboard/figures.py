@@ -54,9 +54,7 @@ LINES: dict[str, dict[str, tuple[Panel, str]]] = {
 _FULL = {"load": 1.0, "utilisation": 1.0}
 
 #: Marks on an axis of seconds: 1 ns, 10 ns … 100 s.
-_SECONDS = {
-    10.0 ** (power - 9): f"{10 ** (power % 3)} {('ns', 'µs', 'ms', 's')[power // 3]}" for power in range(12)
-}
+_SECONDS = {10.0 ** (power - 9): f"{10 ** (power % 3)} {('ns', 'µs', 'ms', 's')[power // 3]}" for power in range(12)}
 
 
 class Page:

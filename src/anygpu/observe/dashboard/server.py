@@ -26,7 +26,6 @@ from bokeh.server.views.session_handler import SessionHandler
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPHeaders, HTTPServerRequest
 from tornado.ioloop import IOLoop
-from tornado.netutil import bind_sockets
 from tornado.web import OutputTransform, RequestHandler
 
 from anygpu.errors import AnyGPUError
@@ -65,19 +64,23 @@ class PortTaken(AnyGPUError):
 class Dashboard:
     """A server that follows what a source tells. For one thread, that of its event loop."""
 
-    def __init__(self, source: Source, *, port: int = 0, now: Callable[[], float] = time.time) -> None:
-        self._source, self._now = source, now
+    def __init__(
+        self, source: Source, *, port: int = 0, interval: float = INTERVAL, now: Callable[[], float] = time.time
+    ) -> None:
+        self._source, self._now, self._interval = source, now, interval
         self._token = secrets.token_urlsafe(24)
         self.history = History()
-        self._pages: set[Page] = set()
+        #: Those that are open.
+        self.pages: set[Page] = set()
         try:
-            self._sockets = bind_sockets(port, ADDRESS, family=socket.AF_INET)
+            self._socket = socket.create_server((ADDRESS, port), backlog=64)
         except OSError as error:
             why = error.strerror or str(error)
             raise PortTaken(
                 f"the dashboard cannot listen on port {port}: {why}. Leave out --port for a free one."
             ) from None
-        self.port: int = self._sockets[0].getsockname()[1]
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
         self.url = f"http://{ADDRESS}:{self.port}/{self._token}/"
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
@@ -96,7 +99,7 @@ class Dashboard:
             max_header_size=_MOST_HEADERS,
             max_body_size=_MOST_BODY,
         )
-        http.add_sockets(self._sockets)
+        http.add_socket(self._socket)
         server = BaseServer(IOLoop.current(), application, http)
         server.start()
         try:
@@ -107,7 +110,7 @@ class Dashboard:
             await http.close_all_connections()
 
     def _open(self, document: Any) -> None:
-        self._pages.add(Page(document, self.history, self._now, self._pages.discard))
+        self.pages.add(Page(document, self.history, self._now, self.pages.discard))
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
@@ -116,13 +119,13 @@ class Dashboard:
             # Asking waits for processes: not on the thread that answers browsers.
             snapshots = await loop.run_in_executor(None, self._source.snapshots, self.history.since())
             self.history.add(snapshots, self._now())
-            for page in self._pages:
+            for page in list(self.pages):
                 page.ask_for_update()
-            interval = INTERVAL if self._pages else IDLE_INTERVAL
-            while (left := begin + interval - loop.time()) > 0:
-                await asyncio.sleep(min(left, INTERVAL))
-                if self._pages:
-                    interval = INTERVAL
+            pause = self._interval if self.pages else max(self._interval, IDLE_INTERVAL)
+            while (left := begin + pause - loop.time()) > 0:
+                await asyncio.sleep(min(left, self._interval))
+                if self.pages:
+                    pause = self._interval
 
 
 class _Gate(BokehTornado):  # type: ignore[misc]
