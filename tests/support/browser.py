@@ -62,7 +62,8 @@ class Tab:
         """Wait until it is true in the page."""
         promise = (
             "new Promise((done, failed) => { let left = 1200; const look = () => { "
-            f"if ({expression}) done(true); else if (--left) setTimeout(look, 50); else failed('never'); }}; look(); }})"
+            f"if ({expression}) done(true); else if (--left) setTimeout(look, 50); else failed('never'); }}; "
+            "look(); })"
         )
         await self.value(promise)
 
@@ -105,11 +106,20 @@ async def chromium(folder: Path) -> AsyncIterator[Tab]:
         port = await asyncio.to_thread(_port, process)
         page = await _page(port)
         connection = await websocket_connect(page, max_message_size=1 << 26)
-        yield Tab(connection)
-        connection.close()
+        try:
+            yield Tab(connection)
+        finally:
+            await closed(connection)
     finally:
         process.terminate()
         process.communicate(timeout=_PATIENCE)
+
+
+async def closed(connection: WebSocketClientConnection) -> None:
+    """Close it, and wait until it is."""
+    connection.close()
+    while await asyncio.wait_for(connection.read_message(), _PATIENCE) is not None:
+        pass
 
 
 def _port(process: subprocess.Popen[bytes]) -> int:
@@ -124,12 +134,13 @@ async def _page(port: int) -> str:
     """The address of its first page."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /json/list HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        writer.write(f"GET /json/list HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
         length = next(
             int(line.split(b":")[1]) for line in head.splitlines() if line.lower().startswith(b"content-length")
         )
         pages = [each for each in json.loads(await reader.readexactly(length)) if each["type"] == "page"]
         writer.close()
+        await writer.wait_closed()
         if pages:
             return str(pages[0]["webSocketDebuggerUrl"])
