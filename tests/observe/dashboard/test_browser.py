@@ -67,7 +67,9 @@ class Hostile:
                 ),
                 usage={name: usage(name, load=0.5) for name in HOSTILE},
                 memory={name: DeviceMemory(bytes=9, peak_bytes=9, by_owner={name: 5}) for name in HOSTILE},
-                anomalies=tuple(Anomaly(kind=name, subject=name, device=name, sentence=name, time=now) for name in HOSTILE),
+                anomalies=tuple(
+                    Anomaly(kind=name, subject=name, device=name, sentence=name, time=now) for name in HOSTILE
+                ),
                 advice=tuple(Advice(kind=name, line=name, cost=1.0, finding=name, instead=name) for name in HOSTILE),
             )
         }  # fmt: skip
@@ -92,7 +94,7 @@ def test_names_stay_text_everywhere(tmp_path: Path) -> None:
     async def look(url: str) -> None:
         async with chromium(tmp_path) as tab:
             await tab.open(url)
-            await tab.until("document.body.dataset.ready === 'yes'")
+            await tab.until("document.body?.dataset.ready === 'yes'")
             for name in TABS:
                 await choose(tab, name)
                 tables = f"document.querySelectorAll('main .{name} td').length"
@@ -127,7 +129,7 @@ def test_the_page_says_what_to_do_when_there_is_no_process(tmp_path: Path) -> No
     async def look(url: str) -> None:
         async with chromium(tmp_path) as tab:
             await tab.open(url)
-            await tab.until("document.body.dataset.ready === 'yes'")
+            await tab.until("document.body?.dataset.ready === 'yes'")
             text = await tab.value("document.querySelector('.nobody').textContent")
             assert text == "No observed process. Start one with: anygpu run script.py"
             assert await tab.value("document.querySelector('main').checkVisibility()") is False
@@ -141,7 +143,7 @@ def test_the_page_follows_fits_and_says_when_it_is_over(tmp_path: Path) -> None:
         async with chromium(tmp_path) as tab:
             with served(Invented(time.time)) as dashboard:
                 await tab.open(dashboard.url, dark=True)
-                await tab.until("document.body.dataset.ready === 'yes'")
+                await tab.until("document.body?.dataset.ready === 'yes'")
                 calls = "Number(document.querySelectorAll('.tiles b')[2].textContent.replaceAll(',', ''))"
                 before = await tab.value(calls)
                 await tab.until(f"{calls} > {before}")

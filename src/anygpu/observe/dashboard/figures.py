@@ -60,8 +60,10 @@ _SECONDS = {10.0 ** (power - 9): f"{10 ** (power % 3)} {('ns', 'µs', 'ms', 's')
 class Page:
     """What one browser sees."""
 
-    def __init__(self, document: Document, history: History, now: Callable[[], float], closed: Callable[[Page], None]):
-        self._document, self._history, self._now = document, history, now
+    def __init__(self, history: History, now: Callable[[], float]) -> None:
+        """Makes all models, which takes Bokeh a good part of a second: before a browser asks for them."""
+        self._document: Document | None = None
+        self._history, self._now = history, now
         self._sources: dict[str, ColumnDataSource] = {}
         self._window = Range1d(-WINDOWS["30 s"], 0, name="window")
         self._seconds = WINDOWS["30 s"]
@@ -72,24 +74,29 @@ class Page:
         self.tab = "overview"
         self.process: int | None = None
         self.paused = False
-        for root in self._figures():
-            document.add_root(root)
+        self._roots = self._figures()
         #: What the page says to us: its tab, its window, its process, whether it is paused.
         self._choices = ColumnDataSource({"tab": ["overview"], "window": ["30 s"], "process": [""], "paused": [False]})
         self._choices.name = "choices data"
         self._choices.on_change("data", self._chosen)
         texts = [self._source(name) for each in TABLES.values() for name in each]
         # Models that nothing draws reach the browser as a tag of one that is drawn.
-        document.roots[0].tags = [*dict.fromkeys(texts), self._choices]
+        self._roots[0].tags = [*dict.fromkeys(texts), self._choices]
+
+    def open(self, document: Document, closed: Callable[[Page], None]) -> None:
+        """In this document, for a browser."""
+        self._document = document
+        self._update()
+        for root in self._roots:
+            document.add_root(root)
         document.title = "anygpu"
         # The page says itself that the connection is lost.
         document.config.notify_connection_status = False
         document.on_session_destroyed(lambda context: closed(self))
-        self._update()
 
     def ask_for_update(self) -> None:
         """As soon as the last one has reached the browser: a slow one gets fewer, and none waits for it."""
-        if not self._asked and not self.paused:
+        if self._document is not None and not self._asked and not self.paused:
             self._asked = True
             self._document.add_next_tick_callback(self._update)
 
@@ -128,7 +135,7 @@ class Page:
             self.tab = tab
         self.process = int(process) if isinstance(process, str) and process.isdecimal() else None
         self.paused = chosen.get("paused") is True
-        if isinstance(window, str) and window in WINDOWS:
+        if isinstance(window, str) and WINDOWS.get(window, self._seconds) != self._seconds:
             self._seconds = WINDOWS[window]
             self._window.update(start=-self._seconds, end=0)
             for axis, marks in self._time_axes:

@@ -72,6 +72,8 @@ class Dashboard:
         self.history = History()
         #: Those that are open.
         self.pages: set[Page] = set()
+        #: One that is made before it is asked for.
+        self._spare: Page | None = Page(self.history, now)
         try:
             self._socket = socket.create_server((ADDRESS, port), backlog=64)
         except OSError as error:
@@ -110,7 +112,9 @@ class Dashboard:
             await http.close_all_connections()
 
     def _open(self, document: Any) -> None:
-        self.pages.add(Page(document, self.history, self._now, self.pages.discard))
+        page, self._spare = self._spare or Page(self.history, self._now), None
+        page.open(document, self.pages.discard)
+        self.pages.add(page)
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
@@ -121,6 +125,8 @@ class Dashboard:
             self.history.add(snapshots, self._now())
             for page in list(self.pages):
                 page.ask_for_update()
+            if self._spare is None:
+                self._spare = Page(self.history, self._now)
             pause = self._interval if self.pages else max(self._interval, IDLE_INTERVAL)
             while (left := begin + pause - loop.time()) > 0:
                 await asyncio.sleep(min(left, self._interval))
