@@ -12,6 +12,7 @@ from rich.status import Status
 import anygpu
 from anygpu import api
 from anygpu.cli.calibrate import calibrate
+from anygpu.cli.dashboard import dashboard
 from anygpu.cli.explain import explain
 from anygpu.cli.fleet import fleet
 from anygpu.cli.history import history
@@ -88,6 +89,7 @@ def doctor(json: Json = False, timeout: Seconds = api.PROBE_SECONDS) -> None:
 
 
 app.command()(calibrate)
+app.command()(dashboard)
 app.command()(report)
 app.command()(serve)
 app.command()(top)

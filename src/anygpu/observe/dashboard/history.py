@@ -1,0 +1,263 @@
+"""What processes have said of themselves lately, in a fixed memory.
+
+Everything is a ring: blocks of calls, pairs of predicted and actual seconds, samples of what changes slowly. A process
+that has died keeps its history for a while, so that one can see what it did last.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from anygpu.hardware.usage.usage import Usage
+from anygpu.observe.calls import Call
+from anygpu.observe.dashboard.timeline import COLUMNS, blocks_of, merged
+from anygpu.observe.snapshot import Process, Snapshot
+
+#: How long samples are kept, in seconds, and how many there are of each series at most.
+KEPT_SECONDS, SAMPLES = 600.0, 1300
+#: Blocks and pairs of one process.
+BLOCKS, PAIRS = 20_000, 1500
+#: Calls closer than this, in seconds, are one block from the beginning.
+FINEST = 0.02
+#: Processes that are remembered, those that have died included, and how long these are.
+PROCESSES, DEAD_SECONDS = 32, 300.0
+#: Names that are told apart; all others together are "other".
+MOST_NAMES = 256
+#: Owners of memory that are told apart.
+MOST_OWNERS = 8
+OTHER = "other"
+
+
+class Ring:
+    """The latest rows of a table."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self._table: NDArray[np.float64] = np.empty((rows, columns))
+        self._count = 0
+
+    def extend(self, rows: NDArray[np.float64]) -> None:
+        rows = rows[-len(self._table) :]
+        where = (self._count + np.arange(len(rows))) % len(self._table)
+        self._table[where] = rows
+        self._count += len(rows)
+
+    def rows(self) -> NDArray[np.float64]:
+        """The oldest first."""
+        room = len(self._table)
+        if self._count <= room:
+            return self._table[: self._count]
+        first = self._count % room
+        return np.concatenate((self._table[first:], self._table[:first]))
+
+    def __len__(self) -> int:
+        return min(self._count, len(self._table))
+
+
+class Names:
+    """Numbers for names, in the order they were met in."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self.list: list[str] = []
+
+    def number(self, name: str) -> int:
+        found = self._numbers.get(name)
+        if found is None:
+            if len(self.list) >= MOST_NAMES:
+                return self._numbers[OTHER]
+            if len(self.list) == MOST_NAMES - 1:
+                name = OTHER
+            found = self._numbers.setdefault(name, len(self.list))
+            if found == len(self.list):
+                self.list.append(name)
+        return found
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What one process said of itself at a moment, of which the change is of interest."""
+
+    time: float
+    #: Counts since it is observed.
+    calls: int
+    errors: int
+    fallbacks: int
+    batches: int
+    batched: int
+    waiting: int
+    backlog: float
+    processor_seconds: float
+
+
+class DeviceSample(msgspec.Struct, frozen=True):
+    """What a card was doing; what is not known is not a number."""
+
+    time: float
+    load: float
+    memory: float
+    memory_total: float
+    temperature: float
+    power: float
+
+
+class ProcessHistory:
+    """Of one process."""
+
+    def __init__(self, latest: Snapshot) -> None:
+        self.latest = latest
+        #: When it last answered, by the clock of whoever asks it.
+        self.answered = 0.0
+        self.alive = True
+        #: It did not answer when it was last asked.
+        self.silent = False
+        self.newest = 0
+        #: Calls that had left the process' own ring before they were asked for.
+        self.missed = 0
+        self.blocks = Ring(BLOCKS, COLUMNS)
+        #: Predicted seconds, actual ones, function, device.
+        self.pairs = Ring(PAIRS, 4)
+        self.samples: deque[Sample] = deque(maxlen=SAMPLES)
+
+    @property
+    def process(self) -> Process:
+        return self.latest.process
+
+
+class History:
+    """Of all processes. For one thread at a time: what it hands out is not changed later."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, ProcessHistory] = {}
+        self.functions = Names()
+        self.devices = Names()
+        self.usage: dict[str, Usage] = {}
+        self.device_samples: dict[str, deque[DeviceSample]] = {}
+        #: Bytes by process, device and owner.
+        self.memory: deque[tuple[float, dict[tuple[int, str, str], int]]] = deque(maxlen=SAMPLES)
+        #: One more with each look.
+        self.version = 0
+
+    def since(self) -> dict[int, int]:
+        """The newest call that is known of each process."""
+        return {pid: each.newest for pid, each in self.processes.items() if each.alive}
+
+    def add(self, looks: Mapping[int, Snapshot | None], now: float) -> None:
+        """What all processes said that are there, `None` if they were silent; the others have ended."""
+        snapshots = {pid: snapshot for pid, snapshot in looks.items() if snapshot is not None}
+        for pid, snapshot in snapshots.items():
+            self._add_process(pid, snapshot, now)
+        for pid, each in self.processes.items():
+            each.alive = pid in looks
+            each.silent = pid not in snapshots
+        self._add_usage(snapshots, now)
+        self._add_memory(snapshots, now)
+        self._forget(now)
+        self.version += 1
+
+    def _add_process(self, pid: int, snapshot: Snapshot, now: float) -> None:
+        known = self.processes.get(pid)
+        if known is None or known.process.since != snapshot.process.since:
+            # The id may be that of one that has died.
+            known = self.processes[pid] = ProcessHistory(snapshot)
+        known.latest, known.answered = snapshot, now
+        calls = [call for call in snapshot.calls if call.number > known.newest]
+        if calls:
+            if known.newest:
+                known.missed += max(0, calls[0].number - known.newest - 1)
+            known.newest = calls[-1].number
+            self._add_calls(known, calls)
+        known.samples.append(_sample(snapshot))
+
+    def _add_calls(self, known: ProcessHistory, calls: list[Call]) -> None:
+        functions = [self.functions.number(call.function) for call in calls]
+        devices = [self.devices.number(call.device) for call in calls]
+        known.blocks.extend(merged(blocks_of(calls, functions, devices), FINEST))
+        pairs = [
+            (call.predicted, call.seconds, function, device)
+            for call, function, device in zip(calls, functions, devices, strict=True)
+            if call.predicted is not None and call.predicted > 0 and call.error is None
+        ]
+        if pairs:
+            known.pairs.extend(np.asarray(pairs, float))
+
+    def _add_usage(self, snapshots: Mapping[int, Snapshot], now: float) -> None:
+        found: dict[str, list[Usage]] = {}
+        for snapshot in snapshots.values():
+            for device, usage in snapshot.usage.items():
+                found.setdefault(device, []).append(usage)
+        for device, looks in found.items():
+            # All processes see the same card, and each its own worker of a device that is software.
+            self.usage[device] = looks[-1]
+            own = looks if looks[-1].source == "worker" else looks[-1:]
+            self.device_samples.setdefault(device, deque(maxlen=SAMPLES)).append(_device_sample(own, now))
+
+    def _add_memory(self, snapshots: Mapping[int, Snapshot], now: float) -> None:
+        held: dict[tuple[int, str, str], int] = {}
+        for pid, snapshot in snapshots.items():
+            for device, memory in snapshot.memory.items():
+                owners = dict(sorted(memory.by_owner.items(), key=lambda each: -each[1])[:MOST_OWNERS])
+                rest = memory.bytes - sum(owners.values())
+                for owner, count in owners.items():
+                    held[pid, device, owner] = count
+                if rest > 0:
+                    held[pid, device, OTHER if owners else "not named"] = rest
+        self.memory.append((now, held))
+
+    def _forget(self, now: float) -> None:
+        def old(each: ProcessHistory) -> bool:
+            return not each.alive and now - each.answered > DEAD_SECONDS
+
+        for pid in [pid for pid, each in self.processes.items() if old(each)]:
+            del self.processes[pid]
+        while len(self.processes) > PROCESSES:
+            # Those that have died go first, then those that have been silent longest.
+            del self.processes[
+                min(self.processes, key=lambda pid: (self.processes[pid].alive, self.processes[pid].answered))
+            ]
+        for device, samples in list(self.device_samples.items()):
+            if now - samples[-1].time > KEPT_SECONDS:
+                del self.device_samples[device]
+                self.usage.pop(device, None)
+
+
+def _sample(snapshot: Snapshot) -> Sample:
+    calls = snapshot.statistics.calls
+    runtime = snapshot.runtime
+    lanes = () if runtime is None else runtime.lanes
+    return Sample(
+        time=snapshot.time,
+        calls=sum(each.calls for each in calls),
+        errors=sum(sum(each.errors.values()) for each in calls),
+        fallbacks=sum(each.fallbacks for each in calls),
+        batches=sum(lane.batches for lane in lanes),
+        batched=sum(lane.batched for lane in lanes),
+        waiting=0 if runtime is None else runtime.waiting,
+        backlog=sum(lane.backlog_seconds for lane in lanes),
+        processor_seconds=snapshot.process.processor_seconds,
+    )
+
+
+def _device_sample(looks: Iterable[Usage], now: float) -> DeviceSample:
+    looks = list(looks)
+
+    def total(values: Iterable[float | None]) -> float:
+        known = [value for value in values if value is not None]
+        return sum(known) if known else np.nan
+
+    return DeviceSample(
+        time=now,
+        # Not `min`, for which 1 is less than what is not a number.
+        load=float(np.minimum(1.0, total(look.load for look in looks))),
+        memory=total(look.memory_used for look in looks),
+        memory_total=_number(looks[-1].memory_total),
+        temperature=_number(looks[-1].temperature),
+        power=_number(looks[-1].power),
+    )
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else value

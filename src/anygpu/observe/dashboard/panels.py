@@ -1,0 +1,284 @@
+"""What the figures draw, as columns. Pure functions of the history and of what is to be seen of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anygpu.observe.dashboard import timeline
+from anygpu.observe.dashboard.history import KEPT_SECONDS, OTHER, DeviceSample, History, ProcessHistory, Sample
+from anygpu.observe.dashboard.names import shown
+
+Columns = dict[str, Any]
+Timed = TypeVar("Timed", Sample, DeviceSample)
+
+#: Told apart by most people, on white as on black; what comes later is grey.
+PALETTE = (
+    "#4c8bf5", "#f2913d", "#35a774", "#c965c4", "#e0575b", "#18a7b5", "#b5992a", "#8f7be8", "#d4679a", "#6f9e3f",
+    "#a9714b", "#5fa8d3",
+)  # fmt: skip
+GREY = "#8a8f98"
+
+#: Blocks to the width of a screen: what is closer cannot be told apart.
+_ACROSS = 600
+#: Blocks of a row that are drawn one by one; if there are more, time is cut into so many parts.
+_MOST_BLOCKS, _PARTS = 150, 150
+_MOST_ROWS, _MOST_POINTS, _MOST_PAIRS = 14, 150, 600
+#: The part of a row that is drawn in; the rest is the space between rows, with the line of what waits in it.
+_BAND, _WAIT = (0.14, 0.92), 0.07
+
+
+class View(NamedTuple):
+    """What is to be seen: the last `window` seconds before `now`, of one process or of all."""
+
+    now: float
+    window: float
+    process: int | None = None
+
+    def processes(self, history: History) -> list[tuple[int, ProcessHistory]]:
+        return [(pid, each) for pid, each in sorted(history.processes.items()) if self.process in (None, pid)]
+
+
+def colour(number: int) -> str:
+    return PALETTE[number] if number < len(PALETTE) else GREY
+
+
+def process_colour(history: History, pid: int) -> str:
+    return colour(sorted(history.processes).index(pid))
+
+
+def calls(history: History, view: View) -> tuple[Columns, list[str]]:
+    """What the timeline draws, and the names of its rows, the lowest first."""
+    found: dict[tuple[str, int], timeline.Table] = {}
+    begin = view.now - view.window
+    for pid, each in view.processes(history):
+        blocks = each.blocks.rows()
+        blocks = timeline.merged(blocks[blocks[:, timeline.END] > begin], view.window / _ACROSS)
+        for device in np.unique(blocks[:, timeline.DEVICE]):
+            found[history.devices.list[int(device)], pid] = blocks[blocks[:, timeline.DEVICE] == device]
+    places = sorted(found, reverse=True)[-_MOST_ROWS:]
+    if not places:
+        return _no_calls(), []
+    rows = [_block_columns(history, view, row, place, found[place]) for row, place in enumerate(places)]
+    columns: Columns = {}
+    for name, values in rows[0].items():
+        if isinstance(values, list):
+            columns[name] = [value for each in rows for value in each[name]]
+        else:
+            # No screen is wider than what 32 bits tell apart, and the half of it is sent.
+            columns[name] = np.concatenate([each[name] for each in rows]).astype(np.float32)
+    return columns, _row_names(places)
+
+
+def _no_calls() -> Columns:
+    empty = np.empty(0)
+    names = ("left", "right", "bottom", "middle", "top", "line", "waited", "run", "move", "wait")
+    numbers: Columns = dict.fromkeys(names, empty)
+    texts: Columns = {name: [] for name in ("colour", "function", "where", "calls")}
+    return numbers | texts
+
+
+def _block_columns(history: History, view: View, row: int, place: tuple[str, int], blocks: timeline.Table) -> Columns:
+    """Of one row."""
+    if len(blocks) > _MOST_BLOCKS:
+        # Parts stay where they are while time goes on, or everything would flicker.
+        width = view.window / _PARTS
+        begin = math.floor((view.now - view.window) / width) * width
+        placed = timeline.stacked(blocks, begin, begin + (_PARTS + 1) * width, _PARTS + 1)
+    else:
+        placed = timeline.placed(blocks)
+    blocks = placed.blocks
+    low, high = _BAND
+    left = blocks[:, timeline.BEGIN] - view.now
+    # Whatever is shorter than a pixel is drawn as one; and what touches is drawn without a seam.
+    right = np.maximum(blocks[:, timeline.END] - view.now + view.window / 5000, left + view.window / 1000)
+    bottom, top = (row + low + each * (high - low) for each in (placed.low, placed.high))
+    wait, move, run, count = (
+        blocks[:, column] for column in (timeline.WAIT, timeline.MOVE, timeline.RUN, timeline.CALLS)
+    )
+    functions = blocks[:, timeline.FUNCTION].astype(int).tolist()
+    names = [shown(name) for name in history.functions.list]
+    device, pid = place
+    return {
+        "left": left,
+        "right": right,
+        "bottom": bottom,
+        "middle": bottom + (top - bottom) * np.divide(run, run + move, out=np.ones(len(run)), where=run + move > 0),
+        "top": top,
+        "line": np.full(len(left), row + _WAIT),
+        "waited": left - np.minimum(wait / count, view.window),
+        "colour": [colour(function) for function in functions],
+        "function": [names[function] for function in functions],
+        "where": [f"{shown(device)}, process {pid}"] * len(left),
+        "calls": [
+            _calls(number, failed)
+            for number, failed in zip(count.tolist(), blocks[:, timeline.ERRORS].tolist(), strict=True)
+        ],
+        "run": 1e3 * run / count,
+        "move": 1e3 * move / count,
+        "wait": 1e3 * wait / count,
+    }
+
+
+def _calls(number: float, failed: float) -> str:
+    # Of a call that is in several parts of the time, each part has a piece.
+    text = "1 call" if number <= 1.5 else f"{number:.0f} calls"
+    return f"{text}, {math.ceil(failed)} failed" if failed else text
+
+
+def _row_names(places: Sequence[tuple[str, int]]) -> list[str]:
+    several = len({pid for _, pid in places}) > 1
+    return [f"{shown(device, 20)} · {pid}" if several else shown(device, 24) for device, pid in places]
+
+
+# -- lines: each has its times, its values, its colour and its name
+
+
+def lines(named: Iterable[tuple[str, str, NDArray[np.float64], NDArray[np.float64]]]) -> Columns:
+    """Of (name, colour, times, values); those of which nothing is known are left out."""
+    columns: Columns = {"xs": [], "ys": [], "colour": [], "name": []}
+    for name, its_colour, times, values in named:
+        if len(values) and not np.isnan(values).all():
+            columns["xs"].append(times)
+            columns["ys"].append(values)
+            columns["colour"].append(its_colour)
+            columns["name"].append(name)
+    return columns
+
+
+def device_lines(history: History, view: View, value: Callable[[DeviceSample], float]) -> Columns:
+    """One line a card: devices of one card have the same readings."""
+    cards: dict[str, list[str]] = {}
+    for device in sorted(history.device_samples):
+        cards.setdefault(history.usage[device].card, []).append(device)
+    found = []
+    for number, devices in enumerate(cards.values()):
+        samples = _thinned(history.device_samples[devices[0]], view)
+        times = np.asarray([sample.time - view.now for sample in samples])
+        values = np.asarray([value(sample) for sample in samples])
+        found.append((shown(", ".join(devices), 40), colour(number), times, values))
+    return lines(found)
+
+
+def process_lines(history: History, view: View, value: Callable[[Sample, Sample], float]) -> Columns:
+    """One line a process, of a value that two samples make."""
+    found = []
+    for pid, each in view.processes(history):
+        samples = _thinned(each.samples, view, least=1.0)
+        pairs = list(itertools.pairwise(samples))
+        times = np.asarray([after.time - view.now for _, after in pairs])
+        values = np.asarray([value(before, after) for before, after in pairs])
+        found.append((process_name(each), process_colour(history, pid), times, values))
+    return lines(found)
+
+
+def process_name(each: ProcessHistory) -> str:
+    """The id, and what it runs."""
+    words = each.process.command.split()
+    script = next((word for word in words[1:] if not word.startswith("-")), words[0] if words else "")
+    return f"{each.process.pid} {shown(script.rpartition('/')[2], 20)}" + ("" if each.alive else " (ended)")
+
+
+def rate(before: Sample, after: Sample) -> float:
+    """Calls a second."""
+    return _ratio(after.calls - before.calls, after.time - before.time)
+
+
+def tasks_per_launch(before: Sample, after: Sample) -> float:
+    return _ratio(after.batched - before.batched, after.batches - before.batches)
+
+
+def waiting(before: Sample, after: Sample) -> float:
+    return after.waiting
+
+
+def _ratio(above: float, below: float) -> float:
+    return above / below if below > 0 and above >= 0 else math.nan
+
+
+def _thinned(samples: Iterable[Timed], view: View, least: float = 0.0) -> list[Timed]:
+    """Those within the window, as many as can be told apart, always the same ones: lines must not flicker."""
+    step = max(view.window / _MOST_POINTS, least)
+    kept: list[Timed] = []
+    part = -1
+    for sample in samples:
+        if sample.time < view.now - view.window - step:
+            continue
+        if int(sample.time / step) != part:
+            part = int(sample.time / step)
+            kept.append(sample)
+    return kept
+
+
+# -- memory by owner, one upon the other
+
+
+def owners(history: History, view: View) -> Columns:
+    """Areas of time and bytes, the largest lowest."""
+    step = view.window / _MOST_POINTS
+    taken: list[tuple[float, dict[str, int]]] = []
+    part = -1
+    for time, held in history.memory:
+        if time < view.now - view.window - step or int(time / step) == part:
+            continue
+        part = int(time / step)
+        sums: dict[str, int] = {}
+        for (pid, device, owner), count in held.items():
+            if view.process in (None, pid):
+                name = f"{owner} on {device}"
+                sums[name] = sums.get(name, 0) + count
+        taken.append((time - view.now, sums))
+    times = np.asarray([time for time, _ in taken])
+    names = {name for _, sums in taken for name in sums}
+    ordered = sorted(names, key=lambda name: -max(sums.get(name, 0) for _, sums in taken))
+    most = len(PALETTE) - 1
+    columns: Columns = {"xs": [], "ys": [], "colour": [], "name": []}
+    floor = np.zeros(len(times))
+    for number, name in enumerate(ordered[:most] + ([OTHER] if len(ordered) > most else [])):
+        group = ordered[most:] if number == most else [name]
+        height = np.asarray([sum(sums.get(each, 0) for each in group) for _, sums in taken], float)
+        columns["xs"].append(np.concatenate((times, times[::-1])))
+        columns["ys"].append(np.concatenate((floor, (floor + height)[::-1])))
+        columns["colour"].append(GREY if number == most else colour(number))
+        columns["name"].append(shown(name, 40))
+        floor = floor + height
+    return columns
+
+
+# -- predicted against actual
+
+
+def predictions(history: History, view: View) -> Columns:
+    """The latest pairs, in seconds."""
+    tables = [each.pairs.rows()[-_MOST_PAIRS:] for _, each in view.processes(history)]
+    table = np.concatenate(tables) if tables else np.empty((0, 4))
+    if len(table) > _MOST_PAIRS:
+        # Of all processes alike.
+        table = table[np.linspace(0, len(table) - 1, _MOST_PAIRS).astype(int)]
+    functions = table[:, 2].astype(int).tolist()
+    names = [shown(name) for name in history.functions.list]
+    return {
+        "predicted": table[:, 0].copy(),
+        "actual": np.maximum(table[:, 1], 1e-9),
+        "colour": [colour(function) for function in functions],
+        "function": [names[function] for function in functions],
+        "device": [shown(history.devices.list[int(device)], 24) for device in table[:, 3]],
+    }
+
+
+def bounds(columns: Columns) -> tuple[float, float]:
+    """Of both axes of the predictions: the same ones, by whole powers of ten, so that the diagonal is one."""
+    values = np.concatenate((columns["predicted"], columns["actual"]))
+    values = values[values > 0]
+    if not len(values):
+        return 1e-6, 1.0
+    low, high = math.floor(math.log10(values.min())), math.ceil(math.log10(values.max()))
+    return 10.0**low, 10.0 ** max(high, low + 1)
+
+
+WINDOWS = {"30 s": 30.0, "2 min": 120.0, "10 min": KEPT_SECONDS}
