@@ -6,10 +6,18 @@ Nothing here runs unless it is asked for: `start()`, `ANYGPU_OBSERVE=1`, or one 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from anygpu.metric_families import Family, sources, to_text
 from anygpu.observe.observation import Observation
 from anygpu.observe.statistics import Summary
 from anygpu.receipts import observers
+
+if TYPE_CHECKING:
+    from anygpu.observe.metrics import ObservedMetrics
+    from anygpu.observe.metrics_server import MetricsServer
+    from anygpu.observe.prometheus import ObservedCollector
 
 _current: Observation | None = None
 _starting = threading.Lock()
@@ -22,6 +30,7 @@ def start() -> Observation:
         if _current is None:
             _current = Observation()
             observers.append(_current)
+            sources.append(_server_families)
         return _current
 
 
@@ -31,6 +40,7 @@ def stop() -> None:
     with _starting:
         if _current is not None:
             observers.remove(_current)
+            sources.remove(_server_families)
             _current = None
 
 
@@ -38,3 +48,49 @@ def statistics() -> Summary:
     """What calls have taken since `start()`, by function and device."""
     current = _current
     return Summary(seconds=0.0, calls=(), observed=False) if current is None else current.summary()
+
+
+def serve_metrics(port: int) -> MetricsServer:
+    """Serve metrics to Prometheus at http://127.0.0.1:port/metrics, in a thread, until the returned server is closed.
+
+    The process is observed from now on. 0 is any port that is free; the server's `port` says which.
+    """
+    from anygpu.observe.metrics import ObservedMetrics, default_health, own_families
+    from anygpu.observe.metrics_server import MetricsServer
+
+    metrics = ObservedMetrics(_find, health=default_health)
+    server = MetricsServer(lambda: to_text([*metrics.families(), *own_families()]), port)
+    start()
+    return server
+
+
+def prometheus_collector(*, buckets: Sequence[float] | None = None) -> ObservedCollector:
+    """A collector for a registry of `prometheus_client`, for programs that have an endpoint already.
+
+    The process is observed from now on. `buckets` are the upper bounds of the histogram, in seconds. Needs the extra
+    `observe`.
+    """
+    from anygpu.observe.metrics import BUCKETS, ObservedMetrics, check_buckets, default_health
+    from anygpu.observe.prometheus import ObservedCollector
+
+    bounds = BUCKETS if buckets is None else check_buckets(buckets)
+    collector = ObservedCollector(ObservedMetrics(_find, buckets=bounds, health=default_health))
+    start()
+    return collector
+
+
+def _find() -> Observation | None:
+    return _current
+
+
+_of_servers: ObservedMetrics | None = None
+
+
+def _server_families() -> Iterable[Family]:
+    """What a model server of this process shows beside its own metrics, which has its runtime's."""
+    global _of_servers
+    if _of_servers is None:
+        from anygpu.observe.metrics import ObservedMetrics
+
+        _of_servers = ObservedMetrics(_find)
+    return _of_servers.families()

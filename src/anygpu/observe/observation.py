@@ -53,6 +53,12 @@ class Observation:
         with self._folding:
             return self._statistics.summary(_clock())
 
+    def summary_and_histograms(self, bounds: Sequence[float]) -> tuple[Summary, dict[tuple[str, str], list[int]]]:
+        """Both of the same calls: by function and device, how many took at most so many seconds, for each bound."""
+        self._fold()
+        with self._folding:
+            return self._statistics.summary(_clock()), self._statistics.histograms(bounds)
+
     def recent(self, since: int = 0) -> list[Call]:
         """The latest calls whose number is higher, about in the order they ended in."""
         self._fold()

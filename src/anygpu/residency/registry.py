@@ -397,6 +397,12 @@ class DeviceRegistry:
             item for item in self._everything(low_priority=low_priority) if isinstance(item, Device) and item.verified
         ]
 
+    def opened(self) -> list[Device]:
+        """The devices that have been opened so far, without a look at any other."""
+        names = {name for name, _ in list(self._generations)}
+        found = [item for items in (*self._listed.values(), *self._probed.values()) for item in items]
+        return list({item.id: item for item in found if isinstance(item, Device) and item.id in names}.values())
+
     def unavailable(self) -> list[Unavailable]:
         """Devices that exist but cannot be used, with reasons."""
         return [item for item in self._everything() if isinstance(item, Unavailable)]
