@@ -62,8 +62,8 @@ def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"") if "\\" in value or '"' in value else value
 
 
-def visible(value: str) -> str:
-    """A label's value without what could command a terminal, and not too long. Different values stay different.
+def visible(value: str, most: int = MOST_CHARACTERS) -> str:
+    """A label's value, or a sentence, without what could command a terminal, and not too long; different ones stay so.
 
     Names of functions are whatever users make of them, and what can be printed stays as it is. No line breaks are left,
     and nothing that UTF-8 cannot encode.
@@ -73,7 +73,7 @@ def visible(value: str) -> str:
             letter if letter.isprintable() and letter != "\\" else letter.encode("unicode_escape").decode("ascii")
             for letter in value
         )
-    if len(value) > MOST_CHARACTERS:
+    if len(value) > most:
         digest = hashlib.sha256(value.encode()).hexdigest()[:8]
-        value = f"{value[: MOST_CHARACTERS - 9]}…{digest}"
+        value = f"{value[: most - 9]}…{digest}"
     return value

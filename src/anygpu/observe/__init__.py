@@ -9,15 +9,20 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from anygpu.errors import InvalidOption
 from anygpu.metric_families import Family, sources, to_text
 from anygpu.observe.observation import Observation
 from anygpu.observe.statistics import Summary
 from anygpu.receipts import observers
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
     from anygpu.observe.metrics import ObservedMetrics
     from anygpu.observe.metrics_server import MetricsServer
     from anygpu.observe.prometheus import ObservedCollector
+    from anygpu.observe.telemetry import Telemetry
 
 _current: Observation | None = None
 _starting = threading.Lock()
@@ -77,6 +82,33 @@ def prometheus_collector(*, buckets: Sequence[float] | None = None) -> ObservedC
     collector = ObservedCollector(ObservedMetrics(_find, buckets=bounds, health=default_health))
     start()
     return collector
+
+
+def telemetry(
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    phases: bool = True,
+    longer_than: float = 0.0,
+) -> Telemetry:
+    """Make OpenTelemetry's spans and metrics of all calls, until the returned context manager is closed.
+
+    A call is a span inside the one that is current where it was called or submitted, and its phases are spans inside of
+    it unless `phases` is false; calls that are not `longer_than` so many seconds have no span. Providers are the global
+    ones by default. The process is observed from now on. Needs the extra `observe`.
+    """
+    from anygpu.observe.telemetry import Telemetry
+
+    if not longer_than >= 0:
+        raise InvalidOption(f"longer_than is a number of seconds, at least 0; got {longer_than!r}.")
+    start()
+    return Telemetry(
+        statistics,
+        tracer_provider=tracer_provider,
+        meter_provider=meter_provider,
+        phases=phases,
+        longer_than=longer_than,
+    )
 
 
 def _find() -> Observation | None:

@@ -186,7 +186,7 @@ class Statistics:
                 seconds = end - begin
                 if said.predicted is not None:
                     series.predicted_seconds += said.predicted
-                    series.seconds_of_predicted += seconds
+                    series.seconds_of_predicted += end - ready
             part = int((ended - begin_of_all) // PART_SECONDS)
             times.setdefault((key, part), []).append(seconds)
         for (key, part), each in times.items():
