@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -57,6 +58,7 @@ def _labels(labels: Mapping[str, str]) -> str:
     return "{" + ",".join([f'{name}="{_escaped(value)}"' for name, value in labels.items()]) + "}"
 
 
+@lru_cache(4096)  # the same few names are in thousands of lines
 def _escaped(value: str) -> str:
     value = visible(value)
     return value.replace("\\", r"\\").replace('"', r"\"") if "\\" in value or '"' in value else value
