@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from anygpu.observe.metrics import ObservedMetrics
     from anygpu.observe.metrics_server import MetricsServer
+    from anygpu.observe.open_telemetry import Telemetry
     from anygpu.observe.prometheus import ObservedCollector
-    from anygpu.observe.telemetry import Telemetry
 
 _current: Observation | None = None
 _starting = threading.Lock()
@@ -97,7 +97,7 @@ def telemetry(
     it unless `phases` is false; calls that are not `longer_than` so many seconds have no span. Providers are the global
     ones by default. The process is observed from now on. Needs the extra `observe`.
     """
-    from anygpu.observe.telemetry import Telemetry
+    from anygpu.observe.open_telemetry import Telemetry
 
     if not longer_than >= 0:
         raise InvalidOption(f"longer_than is a number of seconds, at least 0; got {longer_than!r}.")

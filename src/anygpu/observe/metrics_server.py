@@ -50,8 +50,10 @@ class MetricsServer:
         self._text = text
         self._request_seconds = request_seconds
         try:
+            if type(port) is not int or not 0 <= port <= 65535:
+                raise ValueError("a port is a number from 0 to 65535")
             self._listener = socket.create_server((HOST, port))
-        except (OSError, OverflowError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise InvalidOption(
                 f"cannot serve metrics on port {port!r} of {HOST}: {error}. Pass another port=, or port=0 for any that "
                 "is free."

@@ -181,7 +181,10 @@ def _describe(span: Span, receipt: Receipt, end: int) -> None:
             told["exception.message"] = visible(attempt.message, _SENTENCE)
         span.add_event("anygpu.attempt_failed", told, end)
     for host in receipt.host_operations[:_MOST_EVENTS]:
-        said: Attributes = {"anygpu.operation": visible(host.operation), "anygpu.reason": visible(host.reason, _SENTENCE)}
+        said: Attributes = {
+            "anygpu.operation": visible(host.operation),
+            "anygpu.reason": visible(host.reason, _SENTENCE),
+        }
         if host.line is not None:
             said["anygpu.line"] = visible(host.line)
         span.add_event("anygpu.host_operation", said, end)
