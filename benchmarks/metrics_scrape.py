@@ -21,6 +21,7 @@ import numpy as np
 import anygpu as ag
 from anygpu import observe
 from anygpu.metric_families import to_text
+from anygpu.observe.batch import batches
 from anygpu.observe.metrics import BUCKETS, call_families
 from anygpu.observe.statistics import Statistics
 from anygpu.receipts import Failure, Origin, Phases, Receipt, Seen, observers
@@ -193,7 +194,7 @@ def full(functions: int = 200, devices: int = 5, calls: int = 60) -> Statistics:
     statistics = Statistics(0.0)
     for number in range(functions):
         for device in range(devices):
-            seen: list[tuple[Seen, float]] = []
+            seen: list[tuple[Receipt | Failure, float]] = []
             for seconds in random.lognormal(-6, 1, calls):
                 receipt = Receipt(
                     task=f"function_{number}",
@@ -207,7 +208,7 @@ def full(functions: int = 200, devices: int = 5, calls: int = 60) -> Statistics:
                     predicted_seconds=float(seconds),
                 )
                 seen.append((receipt, float(random.uniform(0, 300))))
-            statistics.add(seen)
+            statistics.add(batches((), seen))
     return statistics
 
 

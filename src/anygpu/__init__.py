@@ -10,6 +10,7 @@ data), `engines` (the libraries that compute), `runtime` (where programs meet de
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from anygpu._version import __version__
@@ -24,6 +25,7 @@ from anygpu.api import (
     offload,
     run,
     serve,
+    statistics,
     stream,
     submit,
 )
@@ -75,10 +77,11 @@ from anygpu.hardware.device import Device, Unavailable
 from anygpu.receipts import Attempt, HostOperation, Phases, Receipt
 
 if TYPE_CHECKING:
-    from anygpu import fft, fleet, image, linalg, nn
+    from anygpu import fft, fleet, image, linalg, nn, observe
     from anygpu.array.trace.tracing import record
     from anygpu.hardware.diagnosis import Diagnosis
     from anygpu.hardware.diagnosis_context import Finding
+    from anygpu.hardware.usage.usage import Usage
     from anygpu.kernels.kernel import Kernel
     from anygpu.namespace import *  # noqa: F403
     from anygpu.placement.offload import Result
@@ -160,6 +163,7 @@ __all__ = [
     "Unavailable",
     "UnknownTensor",
     "Unsupported",
+    "Usage",
     "ValueNeeded",
     "WrongKernel",
     "__array_api_version__",
@@ -177,10 +181,12 @@ __all__ = [
     "linalg",
     "map",
     "nn",
+    "observe",
     "offload",
     "record",
     "run",
     "serve",
+    "statistics",
     "stream",
     "submit",
     "vmap",
@@ -203,13 +209,14 @@ _LATER = {
     "Streamed": "anygpu.streams.report",
     "Tenant": "anygpu.tasks.tenants",
     "Tensor": "anygpu.store.tensor",
+    "Usage": "anygpu.hardware.usage.usage",
     "record": "anygpu.array.trace.tracing",
     "vmap": "anygpu.program.batching",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("fft", "fleet", "image", "linalg", "nn"):
+    if name in ("fft", "fleet", "image", "linalg", "nn", "observe"):
         return importlib.import_module(f"anygpu.{name}")
     if name in _LATER:
         value = getattr(importlib.import_module(_LATER[name]), name)
@@ -226,3 +233,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *importlib.import_module("anygpu.namespace").__all__})
+
+
+if os.environ.get("ANYGPU_OBSERVE"):
+    importlib.import_module("anygpu.observe.variable").observe_if_asked()

@@ -124,6 +124,7 @@ def test_an_actor_that_is_killed_among_many_tasks(pair: Fleet) -> None:
     assert len(through(pair, lambda: os.kill(victim, signal.SIGKILL))) == TASKS
 
 
+@pytest.mark.slow
 def test_an_actor_that_hangs(pair: Fleet) -> None:
     device = "opencl:0@node-1"
     victim, generation = home(pair, device), pair._places.generation(device)
@@ -155,6 +156,7 @@ def test_arrays_of_a_lost_actor_are_restored(pair: Fleet) -> None:
     np.testing.assert_array_equal(np.asarray(there + 1), 2 * np.arange(1000, dtype=np.float32) + 1)
 
 
+@pytest.mark.slow
 def test_a_task_that_takes_too_long_is_given_up(pair: Fleet) -> None:
     device = "opencl:0@node-1"
     victim = home(pair, device)
@@ -168,6 +170,7 @@ def test_a_task_that_takes_too_long_is_given_up(pair: Fleet) -> None:
     np.testing.assert_allclose(pair.run(wave, np.zeros(512, np.float32), on=device).value, 1.0)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_killed(cluster: RayProcesses, pair: Fleet) -> None:
     with joined(cluster, pair, "victim") as (device, raylet):
         orphan = home(pair, device)
@@ -177,6 +180,7 @@ def test_a_node_that_is_killed(cluster: RayProcesses, pair: Fleet) -> None:
         assert until(lambda: all(each.node != "victim" for each in pair.devices()))
 
 
+@pytest.mark.slow
 def test_a_node_that_is_stopped(cluster: RayProcesses, pair: Fleet) -> None:
     """All of it, as a machine that is suspended: nothing is closed, and nothing answers."""
     with joined(cluster, pair, "frozen") as (device, raylet):
@@ -186,6 +190,7 @@ def test_a_node_that_is_stopped(cluster: RayProcesses, pair: Fleet) -> None:
         assert failures(receipts) <= {"DeviceLost", "DeviceUnavailable"}
 
 
+@pytest.mark.slow
 def test_a_cluster_that_grows_and_shrinks_while_it_works(cluster: RayProcesses, pair: Fleet) -> None:
     assert "opencl:0@late" not in [device.id for device in pair.devices()]
     with joined(cluster, pair, "late"):
@@ -196,6 +201,7 @@ def test_a_cluster_that_grows_and_shrinks_while_it_works(cluster: RayProcesses, 
             pair.run(wave, np.zeros(512, np.float32), on="@late", fallback="raise")
 
 
+@pytest.mark.slow
 def test_lost_messages(cluster: RayProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
     """One question in five and three answers in ten never arrive: each is asked again until it is there."""
     calls = 10
@@ -237,6 +243,7 @@ os.kill(os.getpid(), 9)
     assert until(lambda: not psutil.pid_exists(driver) and not psutil.pid_exists(there), 10.0)
 
 
+@pytest.mark.slow
 def test_the_head_is_killed() -> None:
     """In a process of its own cluster: this one lives, local devices go on, and it is told why the others are gone."""
     with RayProcesses(environment={"ANYGPU_ENGINES": ENGINES}) as own:

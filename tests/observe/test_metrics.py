@@ -20,13 +20,15 @@ from anygpu import observe
 from anygpu.errors import InvalidOption
 from anygpu.hardware.usage.usage import READINGS, Usage
 from anygpu.metric_families import MOST_CHARACTERS, Family, Sample, to_text, visible
+from anygpu.observe.findings import Anomaly
 from anygpu.observe.metrics import BUCKETS, anomaly_families, call_families, usage_families
 from anygpu.observe.sketch import Sketch
-from anygpu.observe.snapshot import Anomaly
 from anygpu.observe.statistics import MOST_FUNCTIONS, Statistics
 from anygpu.receipts import Attempt, DriverWork, Failure, HostNote, Phases, Receipt, Seen
+from anygpu.receipts import observe as tell
 from benchmarks.metrics_scrape import compare, full
 from benchmarks.prometheus_process import program
+from tests.observe.test_statistics import add
 
 
 @ag.offload
@@ -63,7 +65,7 @@ def families(seen: list[Seen]) -> dict[str, dict[tuple[str, ...], float]]:
 
 def text_of(seen: list[Seen]) -> str:
     statistics = Statistics(0.0)
-    statistics.add([(each, 1.0) for each in seen])
+    add(statistics, seen, 1.0)
     return to_text(call_families(statistics.summary(2.0), statistics.histograms(BUCKETS)))
 
 
@@ -229,12 +231,12 @@ def test_the_collector_of_any_registry() -> None:
 
 def test_the_collector_writes_the_same_text_as_ours() -> None:
     """Two writers of one thing: theirs and ours agree on every sample, whatever the names."""
-    observation = observe.start()
+    observe.start()
     registry = prometheus_client.CollectorRegistry()
     registry.register(observe.prometheus_collector())
     now = time.perf_counter()
     for name in HOSTILE:
-        observation((HostNote(name, "", None), now - 0.1, now - 0.1, now), None)
+        tell((HostNote(name, "", None), now - 0.1, now - 0.1, now))
     read = prometheus_client.parser.text_string_to_metric_families(prometheus_client.generate_latest(registry).decode())
     theirs = {family.name: by_labels(family) for family in read}
     with observe.serve_metrics(0) as server:

@@ -223,7 +223,7 @@ def test_serve_metrics_observes_and_serves() -> None:
             text = urllib.request.urlopen(server.url).read().decode()
         assert 'anygpu_calls_total{function="half",device="numpy"} 3.0' in text
         assert "process_resident_memory_bytes" in text
-        assert observe.statistics().observed, "closing the endpoint does not end the observation"
+        assert observe.summary().observed, "closing the endpoint does not end the observation"
     finally:
         observe.stop()
 

@@ -1,15 +1,22 @@
 """Tests that are marked `serial` measure times: one that fails is tried again, and pytest's summary says so.
 
-No other test is repeated.
+No other test is repeated, and none that took long before it failed: what hangs does so again, and the time limit of a
+test counts once for all its attempts.
 """
 
 from __future__ import annotations
+
+import time
 
 import pytest
 from _pytest.runner import runtestprotocol
 
 #: A machine that others use too may take a processor away in the middle of a measurement.
 ATTEMPTS = 3
+#: Seconds that an attempt may take to be worth another, and all that are repeated in one process together.
+MOST_SECONDS, MOST_IN_ALL = 45.0, 240.0
+
+_repeated = 0.0
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -17,11 +24,17 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if item.get_closest_marker("serial") is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    global _repeated
     failures: list[str] = []
     for attempt in range(1, ATTEMPTS + 1):
+        begin = time.monotonic()
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         failed = [report for report in reports if report.failed]
+        seconds = time.monotonic() - begin
+        _repeated += seconds if attempt > 1 else 0.0
         if not failed or attempt == ATTEMPTS or failed[0].when == "teardown":
+            break
+        if seconds > MOST_SECONDS or _repeated > MOST_IN_ALL:
             break
         failures.append(failed[0].longreprtext)
         if failed[0].when == "setup":

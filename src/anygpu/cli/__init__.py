@@ -16,8 +16,10 @@ from anygpu.cli.explain import explain
 from anygpu.cli.fleet import fleet
 from anygpu.cli.history import history
 from anygpu.cli.report import report
+from anygpu.cli.run import run
 from anygpu.cli.serve import serve
 from anygpu.cli.show import show_diagnosis, show_inventory
+from anygpu.cli.top import top
 from anygpu.workers.discovery import discover
 
 app = typer.Typer(
@@ -87,6 +89,9 @@ def doctor(json: Json = False, timeout: Seconds = api.PROBE_SECONDS) -> None:
 app.command()(calibrate)
 app.command()(report)
 app.command()(serve)
+app.command()(top)
+# What stands after the script is the script's.
+app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run)
 app.add_typer(history, name="history")
 app.add_typer(fleet, name="fleet")
 # Negative numbers are arguments and not options.

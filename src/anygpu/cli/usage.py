@@ -7,6 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from anygpu.cli.printable import printable
 from anygpu.hardware.usage.usage import Usage, UsageDocument
 from anygpu.units import readable_bytes
 
@@ -73,8 +74,7 @@ def _show_processes(console: Console, document: UsageDocument) -> None:
             load = _UNKNOWN if process.load is None else Text(f"{process.load:.0%}")
             memory = _UNKNOWN if process.memory is None else Text(readable_bytes(process.memory))
             # A name is whatever the process has chosen, so no markup of it counts, and no escapes reach the screen.
-            shown = Text("".join(letter if letter.isprintable() else "?" for letter in process.name or "–"))
-            table.add_row(device, str(process.pid), load, memory, shown)
+            table.add_row(device, str(process.pid), load, memory, Text(printable(process.name or "–")))
     if table.row_count:
         console.print()
         console.print(table)

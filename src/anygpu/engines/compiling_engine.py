@@ -746,6 +746,13 @@ class CompilingEngine:
         held = session.memory.snapshot().by_owner.get(ARRAYS) if session is not None else None
         return held.bytes if held is not None else 0
 
+    def bytes_by_owner(self, device: Device) -> dict[str, int]:
+        """Of everything that this process has there."""
+        session = self._sessions.get(device.id)
+        if session is None:
+            return {}
+        return {owner: held.bytes for owner, held in session.memory.snapshot().by_owner.items()}
+
     def peak_bytes(self, device: Device) -> int:
         """The most bytes that were in use at once since `reset_peak`."""
         return self.session(device).memory.snapshot().peak_bytes

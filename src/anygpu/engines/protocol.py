@@ -29,6 +29,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     free: int | None = None
     #: Of arrays that this process has there, in whole blocks; `None` where the engine does not count them.
     in_use: int | None = None
+    #: All that this process has there, by what it is for: "arrays", "temporaries", …; empty where nothing counts it.
+    by_owner: dict[str, int] = {}
     unknown: dict[str, str] = {}
 
 

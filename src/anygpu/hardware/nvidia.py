@@ -35,10 +35,16 @@ class Code(IntEnum):
     GPU_NOT_FOUND = 28
 
 
-def read(*, system: Path = Path("/")) -> list[Card | Unavailable]:
-    """Every NVIDIA card in index order; `[]` where nothing of NVIDIA is installed. /proc and /dev are in `system`."""
+def nvml_library() -> Any:
+    """NVIDIA's bindings of NVML, which have no types. They load the library itself when it is first used."""
     import pynvml
 
+    return pynvml
+
+
+def read(*, system: Path = Path("/")) -> list[Card | Unavailable]:
+    """Every NVIDIA card in index order; `[]` where nothing of NVIDIA is installed. /proc and /dev are in `system`."""
+    pynvml = nvml_library()
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError_LibraryNotFound:

@@ -8,6 +8,7 @@ counts for a quarter of what is needed at most, however long it took, because ti
 from __future__ import annotations
 
 import math
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -47,17 +48,18 @@ class Change(NamedTuple):
         return self.after / self.before
 
     def __str__(self) -> str:
-        return f"takes {self.factor:.1f} times as long since {self.calls_ago} calls"
+        return f"has taken {self.factor:.1f} times as long for the last {self.calls_ago} calls"
 
 
 class LevelWatch:
     """Watches the times of one function on one device, call by call."""
 
-    __slots__ = ("_begun", "_evidence", "_recent", "_since", "_spread", "_usual", "_usual_times")
+    __slots__ = ("_begun", "_evidence", "_next", "_recent", "_since", "_spread", "_usual", "_usual_times")
 
     def __init__(self) -> None:
-        #: Logarithms of the times that the usual level is known from.
-        self._usual_times: deque[float] = deque(maxlen=_REMEMBERED)
+        #: Logarithms of the times that the usual level is known from, and where the next one is written.
+        self._usual_times = array("d")
+        self._next = 0
         self._usual: float | None = None
         self._spread = _LEAST_SPREAD
         #: For a higher and for a lower level.
@@ -73,7 +75,7 @@ class LevelWatch:
         self._begun += 1
         self._recent.append(time)
         if self._usual is None:
-            self._usual_times.append(time)
+            self._remember(time)
             if len(self._usual_times) >= _FIRST:
                 self._learn()
             return None
@@ -86,7 +88,7 @@ class LevelWatch:
         if max(self._evidence) < _ENOUGH:
             # What may be part of a change is not learnt from.
             if max(self._evidence) < _MOST_OF_ONE:
-                self._usual_times.append(time)
+                self._remember(time)
                 if self._begun % _FIRST == 0:
                     self._learn()
             return None
@@ -99,9 +101,17 @@ class LevelWatch:
         level = float(np.median([*self._recent][-max(1, min(ago, _AFTER)) :]))
         found = Change(kind, math.exp(self._usual), math.exp(level), ago)
         # What comes is compared with the new level.
-        self._usual_times.clear()
+        self._usual_times, self._next = array("d"), 0
         self._usual, self._evidence, self._since = None, [0.0, 0.0], [0, 0]
         return found
+
+    def _remember(self, time: float) -> None:
+        times = self._usual_times
+        if len(times) < _REMEMBERED:
+            times.append(time)
+        else:
+            times[self._next] = time
+            self._next = (self._next + 1) % _REMEMBERED
 
     def _learn(self) -> None:
         times = np.asarray(self._usual_times)

@@ -17,12 +17,12 @@ from anygpu.hardware.host import resident_bytes
 from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import Usage
 from anygpu.metric_families import Family, Kind, Sample
+from anygpu.observe.findings import Anomaly
 from anygpu.observe.observation import Observation
-from anygpu.observe.snapshot import Anomaly
 from anygpu.observe.statistics import CallStatistics, Summary
 from anygpu.residency.registry import registry
-from anygpu.runtime import runtime
 from anygpu.runtime.health import Health
+from anygpu.runtime.runtime import existing_runtime
 from anygpu.serving.metrics import histogram_samples, runtime_families
 
 #: Upper bounds of the histogram of calls, in seconds: two in a factor of ten, because calls take from microseconds to
@@ -200,19 +200,20 @@ class ObservedMetrics:
             Family("anygpu_observed", "gauge", "1 while calls are counted.", [Sample(observation is not None)]),
             *call_families(summary, histograms, self._buckets),
             *usage_families(self._usage()),
+            *anomaly_families(() if observation is None else observation.anomalies()),
         ]
         health = self._health() if self._health is not None else None
         return found if health is None else [*found, *runtime_families(health)]
 
     def _usage(self) -> dict[str, Usage]:
         with self._reading:
-            return self._reader.read(registry.opened())
+            return self._reader.read([worker.device for worker in registry.open_workers()])
 
 
 def default_health() -> Health | None:
     """Of the runtime behind `submit` and `map`; `None` as long as neither was called."""
-    default = runtime._default
-    return None if default is None else default.health()
+    runtime = existing_runtime()
+    return None if runtime is None else runtime.health()
 
 
 def check_buckets(bounds: Sequence[float]) -> tuple[float, ...]:

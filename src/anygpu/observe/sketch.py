@@ -19,6 +19,8 @@ _PER_LOG = 1 / math.log(_GAMMA)
 _LEAST, _MOST = 1e-9, 1e6
 #: Buckets are added this many at a time, so that arrays do not grow with every new value.
 _STEP = 32
+#: Up to so many times, every count fits into 32 bits.
+_MOST_SMALL = 2**31 - 1
 
 
 class Sketch:
@@ -33,7 +35,8 @@ class Sketch:
         self.most = 0.0
         #: The number of the first bucket that there is room for.
         self._first = 0
-        self._counts: NDArray[np.int64] = np.zeros(0, np.int64)
+        #: In half the memory as long as no count can overflow.
+        self._counts: NDArray[np.integer] = np.zeros(0, np.int32)
 
     def add(self, seconds: NDArray[np.float64]) -> None:
         if not len(seconds):
@@ -83,13 +86,15 @@ class Sketch:
         return self._counts.nbytes
 
     def _make_room(self, low: int, high: int) -> None:
+        if self.count > _MOST_SMALL and self._counts.dtype == np.int32:
+            self._counts = self._counts.astype(np.int64)
         counts, first = self._counts, self._first
         if len(counts) and first <= low and high < first + len(counts):
             return
         if len(counts):
             low, high = min(low, first), max(high, first + len(counts) - 1)
         begin = low // _STEP * _STEP
-        room = np.zeros((high // _STEP + 1) * _STEP - begin, np.int64)
+        room = np.zeros((high // _STEP + 1) * _STEP - begin, counts.dtype)
         if len(counts):
             room[first - begin : first - begin + len(counts)] = counts
         self._first, self._counts = begin, room

@@ -6,18 +6,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
-import numpy as np
 
+from anygpu.observe.batch import Batch
 from anygpu.observe.sketch import Sketch
-from anygpu.receipts import PHASES, Failure, Receipt, Seen
+from anygpu.receipts import PHASES, Receipt
+from anygpu.units import readable_bytes, readable_seconds
 
 #: Functions that are counted by name; all others together are "other".
 MOST_FUNCTIONS = 200
 #: Names of errors that are counted of one function.
 MOST_ERRORS = 20
+#: Longer names are cut where they are shown in a table.
+_LONGEST = 60
 OTHER = "other"
 
 #: What "lately" is: so many parts of so many seconds.
@@ -77,6 +80,18 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
+
+    def __str__(self) -> str:
+        if not self.observed:
+            return "Nothing is counted. Call anygpu.observe.start() first, or set ANYGPU_OBSERVE=1."
+        if not self.calls:
+            return f"No calls in {readable_seconds(self.seconds)}."
+        rows: list[tuple[str, ...]] = [
+            ("function", "device", "calls", "errors", "fallbacks", "total", "p50", "p90", "p99", "moved")
+        ]
+        rows += [_row(each) for each in self.calls]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        return "\n".join("  ".join(_cells(row, widths)).rstrip() for row in rows)
 
 
 class _Series:
@@ -162,38 +177,30 @@ class Statistics:
         self._series: dict[tuple[str, str], _Series] = {}
         self._functions: set[str] = set()
 
-    def add(self, seen: Sequence[tuple[Seen, float]]) -> None:
-        """Calls, each with when it ended."""
-        times: dict[tuple[tuple[str, str], int], list[float]] = {}
-        begin_of_all = self._begin
-        for one, ended in seen:
-            if isinstance(one, Receipt):
-                key = self._key(one.task, one.device)
-                self._of(key).add_receipt(one)
-                seconds = one.seconds
-            elif isinstance(one, Failure):
-                key = self._key(one.task, one.device)
-                series = self._of(key)
-                series.add_error(one.error)
-                seconds = one.end - one.begin
-                series.phases["run"] += seconds
-            else:
-                said, begin, ready, end = one
-                key = self._key(said.task, "numpy")
-                series = self._of(key)
-                series.phases["plan"] += ready - begin
-                series.phases["run"] += end - ready
-                seconds = end - begin
-                if said.predicted is not None:
-                    series.predicted_seconds += said.predicted
-                    series.seconds_of_predicted += end - ready
-            part = int((ended - begin_of_all) // PART_SECONDS)
-            times.setdefault((key, part), []).append(seconds)
-        for (key, part), each in times.items():
-            series, values = self._series[key], np.asarray(each)
-            series.calls += len(each)
-            series.sketch.add(values)
-            series.part(part).add(values)
+    def add(self, seen: Iterable[Batch]) -> None:
+        for batch in seen:
+            series = self._of(self._key(batch.function, batch.device))
+            series.calls += len(batch.seconds)
+            for receipt in batch.receipts:
+                series.add_receipt(receipt)
+            for failure in batch.failures:
+                series.add_error(failure.error)
+            if not batch.receipts:
+                run = float(batch.run.sum())
+                total = float(batch.seconds.sum())
+                series.phases["run"] += run
+                series.phases["plan"] += total - run
+                if batch.predicted is not None:
+                    series.predicted_seconds += batch.predicted * len(batch.seconds)
+                    series.seconds_of_predicted += run
+            series.sketch.add(batch.seconds)
+            first, last = self._part(float(batch.ends.min())), self._part(float(batch.ends.max()))
+            if first == last:
+                series.part(first).add(batch.seconds)
+                continue
+            parts = (batch.ends - self._begin) // PART_SECONDS
+            for part in range(first, last + 1):
+                series.part(part).add(batch.seconds[parts == part])
 
     def summary(self, now: float) -> Summary:
         part = self._part(now)
@@ -220,6 +227,27 @@ class Statistics:
         if found is None:
             found = self._series[key] = _Series()
         return found
+
+
+def _row(each: CallStatistics) -> tuple[str, ...]:
+    from anygpu.program.text import printable  # which loads much that statistics do without
+
+    times = (each.seconds.total, each.seconds.p50, each.seconds.p90, each.seconds.p99)
+    return (
+        printable(each.function)[:_LONGEST],
+        each.device,
+        str(each.calls),
+        str(sum(each.errors.values())),
+        str(each.fallbacks),
+        *(readable_seconds(time or 0.0) for time in times),
+        readable_bytes(each.bytes_to_device + each.bytes_to_host),
+    )
+
+
+def _cells(row: tuple[str, ...], widths: list[int]) -> list[str]:
+    """Words to the left, numbers to the right."""
+    words = [cell.ljust(width) for cell, width in zip(row[:2], widths, strict=False)]
+    return words + [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
 
 
 def _quantiles(sketch: Sketch) -> Quantiles:

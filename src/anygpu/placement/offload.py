@@ -173,9 +173,12 @@ class Offloaded(Calls, Generic[P, R]):
                     executing.leave(token)
             end = _clock()
             site.ran_on_host(end - ready)
-            _set_last((site.note, begin, ready, end))
-            if _listening() or observers:
-                publish((site.note, begin, ready, end))
+            left = (site.note, begin, ready, end)
+            _set_last(left)
+            if _listening():
+                publish(left)
+            elif observers:
+                observe(left)
             return value
         if site is None and self._may_begin_on_host and _may_begin_small(key, arguments, keywords):
             # Nothing is thought about before it is known to pay.
@@ -194,9 +197,12 @@ class Offloaded(Calls, Generic[P, R]):
             note = self._note_of_new
             before = None if loading.is_loaded() else self._seconds_before_loading()
             known.remember_new(key, NewCallSite(note, end - ready, before_loading=before))
-            _set_last((note, begin, ready, end))
-            if _listening() or observers:
-                publish((note, begin, ready, end))
+            left = (note, begin, ready, end)
+            _set_last(left)
+            if _listening():
+                publish(left)
+            elif observers:
+                observe(left)
             return value
         placed: R = self._place(key, arguments, keywords)[0]
         return placed

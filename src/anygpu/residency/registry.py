@@ -241,6 +241,10 @@ class DeviceRegistry:
         found = [self._workers.get((device_id, where)) for where in _ISOLATIONS]
         return [worker for worker in found if worker is not None and worker.alive]
 
+    def open_workers(self) -> list[Worker]:
+        """Every worker that has a device open, in a thread or in a child."""
+        return [worker for worker in list(self._workers.values()) if worker.alive]
+
     def overlaps(self, device_id: str) -> bool:
         """Whether the device's open worker transfers for one call while it computes for another."""
         return any(isinstance(each, Overlapping) and each.overlaps for each in self._open_workers(device_id))
@@ -396,12 +400,6 @@ class DeviceRegistry:
         return [
             item for item in self._everything(low_priority=low_priority) if isinstance(item, Device) and item.verified
         ]
-
-    def opened(self) -> list[Device]:
-        """The devices that have been opened so far, without a look at any other."""
-        names = {name for name, _ in list(self._generations)}
-        found = [item for items in (*self._listed.values(), *self._probed.values()) for item in items]
-        return list({item.id: item for item in found if isinstance(item, Device) and item.id in names}.values())
 
     def unavailable(self) -> list[Unavailable]:
         """Devices that exist but cannot be used, with reasons."""

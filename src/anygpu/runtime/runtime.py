@@ -320,6 +320,11 @@ def default_runtime() -> Runtime:
     return _default
 
 
+def existing_runtime() -> Runtime | None:
+    """The runtime of `submit` and `map`, if one of them has been called."""
+    return _default
+
+
 def _close_default() -> None:
     if _default is not None:
         _default.close()

@@ -21,8 +21,12 @@ WORKER_ARGUMENT = "--anygpu-worker"
 #: `sys.frozen` is, so that the runtime hook can set it without importing anygpu at the start of every application.
 APPLICATION = "_anygpu_application"
 
-#: Appends rather than prepends, so that nothing in the caller's folders can shadow a library in the child.
-_BOOTSTRAP = "import sys; sys.path.append(sys.argv.pop(1)); from {module} import main; main()"
+#: Appends rather than prepends, so that nothing in the caller's folders can shadow a library in the child. Whoever
+#: observes the caller observes its calls, and not the children that have devices open for it.
+_BOOTSTRAP = (
+    "import os, sys; os.environ.pop('ANYGPU_OBSERVE', 0); sys.path.append(sys.argv.pop(1)); from {module} import main; "
+    "main()"
+)
 _CHILD = "anygpu.workers.child"
 
 

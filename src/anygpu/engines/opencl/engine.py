@@ -84,6 +84,7 @@ class OpenCLEngine(CompilingEngine):
         return Memory(
             total=total,
             in_use=self.bytes_in_use(device),
+            by_owner=self.bytes_by_owner(device),
             unknown={"free": "OpenCL does not tell how much memory is free"},
         )
 

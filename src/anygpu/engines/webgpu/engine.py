@@ -99,11 +99,16 @@ class WebGPUEngine(CompilingEngine):
         if facts is None:
             return Memory(
                 in_use=self.bytes_in_use(device),
+                by_owner=self.bytes_by_owner(device),
                 unknown=unknown_facts(f"{device.api} does not tell its memory", "total", "free"),
             )
         unknown = {} if facts.memory_free is not None else {"free": facts.unknown["memory_free"]}
         return Memory(
-            total=facts.memory_total, free=facts.memory_free, in_use=self.bytes_in_use(device), unknown=unknown
+            total=facts.memory_total,
+            free=facts.memory_free,
+            in_use=self.bytes_in_use(device),
+            by_owner=self.bytes_by_owner(device),
+            unknown=unknown,
         )
 
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from anygpu.hardware import usage as package
 from anygpu.hardware.device import Device
+from anygpu.hardware.nvidia import nvml_library
 from anygpu.hardware.usage import WorkerProcesses, drm_clients, linux_cards, processor
 from anygpu.hardware.usage.nvidia_cards import nvml_session, read_nvidia
 from anygpu.hardware.usage.usage import Usage, UsageDocument, gone
@@ -126,9 +127,7 @@ class _Nvidia:
     def _answer(self) -> None:
         nvml = self._nvml
         if nvml is None:
-            import pynvml
-
-            nvml = pynvml
+            nvml = nvml_library()
         try:
             with nvml_session(nvml):
                 while True:

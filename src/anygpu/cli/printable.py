@@ -1,0 +1,10 @@
+"""Names that others have chosen, on a screen."""
+
+from __future__ import annotations
+
+
+def printable(text: str, most: int = 500) -> str:
+    """In one line, without anything that a terminal would obey: no escapes, and nothing that turns the direction."""
+    if len(text) > most:
+        text = text[: most - 1] + "…"
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)

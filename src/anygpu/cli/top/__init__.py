@@ -1,0 +1,63 @@
+"""`anygpu top`: the observed processes of this user, and the devices of this machine, as they change."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from anygpu.errors import MissingExtra
+
+#: How far the two looks of a single picture are apart: rates and loads are those between them.
+_BETWEEN = 0.5
+_PROBE_SECONDS = 15.0
+
+
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and exit; needs no extra.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one picture as JSON with a stable, documented schema.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", "-d", min=0.1, max=60.0, metavar="SECONDS", help="Between two looks.")
+    ] = 1.0,
+    filter: Annotated[
+        str, typer.Option("--filter", metavar="WORDS", help="Show only lines that have these words.")
+    ] = "",
+) -> None:
+    """Watch the observed processes of this user: devices, functions, queues, tenants, losses.
+
+    A process is observed if it calls anygpu.observe.start(), if ANYGPU_OBSERVE=1 is set, or if it is started with
+    `anygpu run`. Press ? for the keys.
+    """
+    if once or json:
+        _once(json=json)
+        return
+    try:
+        from anygpu.cli.top.screen import Top
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.split(".")[0] == "textual":
+            raise MissingExtra("textual", "top") from None
+        raise
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise typer.BadParameter("there is no terminal. To print one picture: anygpu top --once")
+    Top(interval=interval, words=filter).run()
+
+
+def _once(*, json: bool) -> None:
+    from anygpu.cli.top.plain import show_once
+    from anygpu.cli.top.watching import Watching, document
+    from anygpu.workers.discovery import discover
+
+    watching = Watching(devices=discover(timeout=_PROBE_SECONDS).devices)
+    watching.look()
+    time.sleep(_BETWEEN)
+    picture = watching.look()
+    watching.close()
+    if json:
+        sys.stdout.write(document(picture).to_json().decode() + "\n")
+    else:
+        show_once(Console(), picture)

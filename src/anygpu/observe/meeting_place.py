@@ -1,0 +1,122 @@
+"""Where observed processes and those who look at them find each other: a folder that is this user's alone.
+
+Every observed process has one file in it. Where the system has Unix sockets that is a socket; elsewhere it is a file
+with the port and the secrets of a listener on the loopback address. Names are never used twice, so that what was found
+dead can be removed at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+from anygpu.cache_folder import is_own
+from anygpu.errors import AnyGPUError
+
+#: Names the folder; without it there are usual ones.
+VARIABLE = "ANYGPU_OBSERVE_DIR"
+
+HAS_UNIX_SOCKETS = hasattr(socket, "AF_UNIX") and sys.platform != "win32"
+SOCKET, PORT = ".sock", ".port"
+#: How names of files begin that are not ready yet.
+NEW = "new-"
+#: The longest path of a socket, of which one byte is for the end: 108 on Linux, and 104 on macOS and the BSDs.
+LONGEST = 107 if sys.platform == "linux" else 103
+_LONGEST_NAME = len("/4194304-0123456789abcdef.sock")
+
+
+class PlaceRefused(AnyGPUError):
+    """The folder where processes would meet is not this user's alone."""
+
+
+def new_name(ending: str) -> str:
+    return f"{os.getpid()}-{secrets.token_hex(8)}{ending}"
+
+
+def process_of(name: str) -> int | None:
+    """The process that made a file of this name."""
+    number = name.partition("-")[0]
+    return int(number) if number.isdecimal() and len(number) < 20 else None
+
+
+def places() -> list[Path]:
+    """Where processes of this user may have met, the folder for a new one first.
+
+    A service, a cron job and a login do not have the same variables: whoever looks has to look at all of these.
+    """
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        return [Path(chosen).absolute()]
+    if not HAS_UNIX_SOCKETS or not hasattr(os, "getuid"):
+        return [Path(os.environ.get("LOCALAPPDATA") or tempfile.gettempdir(), "anygpu-observed")]
+    user = os.geteuid()
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    found = [Path(given, "anygpu")] if given and Path(given).is_absolute() and _is_ours(Path(given)) else []
+    found += [Path(f"/run/user/{user}/anygpu")] if _is_ours(Path(f"/run/user/{user}")) else []
+    found += [Path(tempfile.gettempdir(), f"anygpu-{user}"), Path(f"/tmp/anygpu-{user}")]
+    return [each for each in dict.fromkeys(found) if len(os.fsencode(each)) + _LONGEST_NAME <= LONGEST]
+
+
+def place_to_be() -> Path:
+    """The folder for a new process, made if it is missing. Raises `PlaceRefused`."""
+    why: PlaceRefused | None = None
+    for place in places():
+        try:
+            _make(place)
+            return place
+        except PlaceRefused as error:
+            why = why or error
+    raise why or PlaceRefused(f"the path of {VARIABLE} is too long for a socket. Choose one of at most 70 bytes.")
+
+
+def checked(place: Path) -> Path | None:
+    """The folder if it is there; `None` if it is not. Raises `PlaceRefused` if others could have put things there."""
+    try:
+        facts = place.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise PlaceRefused(f"{place} cannot be looked at: {error.strerror}.") from None
+    if not stat.S_ISDIR(facts.st_mode):
+        raise _refused(place, "it is not a folder")
+    if not hasattr(os, "geteuid"):
+        return place  # Windows: what is in a user's own folder is the user's
+    if facts.st_uid != os.geteuid():
+        raise _refused(place, f"it belongs to user {facts.st_uid}, not to you")
+    if facts.st_mode & 0o077:
+        raise _refused(place, f"others may use it: its mode is {stat.S_IMODE(facts.st_mode):04o}, not 0700")
+    if not is_own(place.parent.stat()):
+        raise _refused(place, "others may put another folder in its place")
+    return place
+
+
+def is_private(facts: os.stat_result) -> bool:
+    """Whether a file is this user's, and nobody else may use it."""
+    return not hasattr(os, "geteuid") or (facts.st_uid == os.geteuid() and not facts.st_mode & 0o077)
+
+
+def _make(place: Path) -> None:
+    try:
+        place.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise PlaceRefused(f"{place} cannot be made: {error.strerror}.") from None
+    if checked(place) is None:
+        raise PlaceRefused(f"{place} was removed by somebody.")
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        return is_own(folder.stat())
+    except OSError:
+        return False
+
+
+def _refused(place: Path, why: str) -> PlaceRefused:
+    return PlaceRefused(f"{place} is not used: {why}. Remove it, or name another folder in {VARIABLE}.")
