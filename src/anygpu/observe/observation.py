@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from anygpu.observe.batch import batches
 from anygpu.observe.calls import Call, Fallback, call_of, fallback_of
@@ -69,6 +70,12 @@ class Observation:
         self._fold()
         with self._folding:
             return self._statistics.summary(_clock())
+
+    def summary_and_histograms(self, bounds: Sequence[float]) -> tuple[Summary, dict[tuple[str, str], list[int]]]:
+        """Both of the same calls: by function and device, how many took at most so many seconds, for each bound."""
+        self._fold()
+        with self._folding:
+            return self._statistics.summary(_clock()), self._statistics.histograms(bounds)
 
     def recent(self, since: int = 0) -> list[Call]:
         """The latest calls whose number is higher, about in the order they ended in."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -60,7 +60,7 @@ class CallStatistics(msgspec.Struct, frozen=True, kw_only=True):
     compilations: int
     #: Seconds by phase; they add up to those of the calls.
     phases: dict[str, float]
-    #: Of calls for which a time was predicted: both sums.
+    #: Of calls for which a time was predicted: both sums, without what is not predicted: planning and waiting.
     predicted_seconds: float
     seconds_of_predicted: float
     #: Since the beginning, and in the last five minutes.
@@ -137,7 +137,9 @@ class _Series:
             self.compilations += receipt.driver.compilations
         if receipt.predicted_seconds is not None:
             self.predicted_seconds += receipt.predicted_seconds
-            self.seconds_of_predicted += receipt.seconds
+            # What is done once for a shape is not predicted, nor what others are waited for.
+            once = receipt.phases.trace + receipt.phases.plan + receipt.phases.compile + receipt.phases.queue
+            self.seconds_of_predicted += receipt.seconds - once
 
     def add_error(self, name: str) -> None:
         known = name if name in self.errors or len(self.errors) < MOST_ERRORS else OTHER
@@ -190,7 +192,7 @@ class Statistics:
                 series.phases["plan"] += total - run
                 if batch.predicted is not None:
                     series.predicted_seconds += batch.predicted * len(batch.seconds)
-                    series.seconds_of_predicted += total
+                    series.seconds_of_predicted += run
             series.sketch.add(batch.seconds)
             first, last = self._part(float(batch.ends.min())), self._part(float(batch.ends.max()))
             if first == last:
@@ -205,6 +207,10 @@ class Statistics:
         calls = [series.summary(*key, part) for key, series in self._series.items()]
         calls.sort(key=lambda each: -each.seconds.total)
         return Summary(seconds=now - self._begin, calls=tuple(calls))
+
+    def histograms(self, bounds: Sequence[float]) -> dict[tuple[str, str], list[int]]:
+        """By function and device: how many calls took at most so many seconds, for each bound."""
+        return {key: series.sketch.counts_up_to(bounds) for key, series in self._series.items()}
 
     def _part(self, now: float) -> int:
         return int((now - self._begin) // PART_SECONDS)

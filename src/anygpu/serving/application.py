@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from anygpu import _version
+from anygpu.metric_families import sources
 from anygpu.runtime.health import Health
 from anygpu.serving.limits import BODY_SECONDS, MAX_HEADERS, HeldBytes, Limits
 from anygpu.serving.metrics import Metrics
@@ -230,7 +231,8 @@ class Application:
                 headers = _read_headers(scope["headers"])
                 access = EVERYBODY if self._tokens is None else self._tokens.find(headers.authorization)
                 if parts == ["metrics"] and method == "GET":
-                    extra, body = _TEXT, self._metrics()
+                    # Thousands of series take a while; other requests go on meanwhile.
+                    extra, body = _TEXT, await asyncio.to_thread(self._metrics) if sources else self._metrics()
                 else:
                     status, body = self._described(method, parts, access)
         except Refusal as refusal:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
-from anygpu.runtime.health import Health
+from anygpu.metric_families import Family, Kind, Sample, sources, to_text
+from anygpu.runtime.health import Health, LaneHealth
 
 #: Upper bounds of the latency histogram, in seconds.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -24,6 +26,10 @@ class _Histogram:
     def add(self, seconds: float) -> None:
         self.counts[bisect_left(BUCKETS, seconds)] += 1
         self.total += seconds
+
+    def up_to(self) -> list[int]:
+        """The counts up to each bound, and of all."""
+        return [*accumulate(self.counts)]
 
 
 class Metrics:
@@ -62,92 +68,94 @@ class Metrics:
         return min(60.0, max(1.0, waiting * self._between / 2))
 
     def to_text(self, health: Health, held_bytes: int, *, ready: bool) -> str:
-        return "".join(self._lines(health, held_bytes, ready))
+        """Of the server and its runtime, and of the calls of the whole process if it is observed."""
+        families = [*self._families(held_bytes, ready), *runtime_families(health)]
+        return to_text([*families, *(each for source in sources for each in source())])
 
-    def _lines(self, health: Health, held_bytes: int, ready: bool) -> Iterator[str]:
-        yield from _family(
+    def _families(self, held_bytes: int, ready: bool) -> Iterator[Family]:
+        yield Family(
             "anygpu_requests_total",
             "counter",
             "Inference requests by model, tenant and status.",
-            (
-                (_labels(model=model, tenant=tenant, status=str(status)), count)
+            [
+                Sample(count, {"model": model, "tenant": tenant, "status": str(status)})
                 for (model, tenant, status), count in self._requests.items()
-            ),
+            ],
         )
-        yield from _heading("anygpu_request_seconds", "histogram", "Time from request to response, for status 200.")
-        for model, histogram in self._seconds.items():
-            below = 0
-            for bound, count in zip((*map(str, BUCKETS), "+Inf"), histogram.counts, strict=True):
-                below += count
-                yield f"anygpu_request_seconds_bucket{_labels(model=model, le=bound)} {below}\n"
-            yield f"anygpu_request_seconds_sum{_labels(model=model)} {histogram.total!r}\n"
-            yield f"anygpu_request_seconds_count{_labels(model=model)} {below}\n"
-        for name, kind, text, value in (
-            (
-                "anygpu_ready",
-                "gauge",
-                "1 while the server takes requests, 0 while it drains or a device is late.",
-                ready,
-            ),
-            ("anygpu_requests_open", "gauge", "Requests without a response yet.", self.open),
-            ("anygpu_request_bytes_total", "counter", "Bytes of requests' bodies.", self._bytes_in),
-            ("anygpu_response_bytes_total", "counter", "Bytes of responses' bodies.", self._bytes_out),
-            ("anygpu_held_bytes", "gauge", "Bytes of the bodies that are held.", held_bytes),
-            ("anygpu_queue_tasks", "gauge", "Tasks that wait for a device.", health.waiting),
-            ("anygpu_queue_limit", "gauge", "Tasks that may wait.", health.limit),
-            ("anygpu_queue_oldest_seconds", "gauge", "Age of the oldest task.", health.oldest_seconds or 0.0),
-        ):
-            yield from _family(name, kind, text, [("", float(value) if kind == "gauge" else value)])
-        yield from self._devices(health)
-        yield from _family(
-            "anygpu_tenant_seconds_total",
-            "counter",
-            "Device time of each tenant.",
-            ((_labels(tenant=each.tenant), each.seconds) for each in health.tenants),
+        yield Family(
+            "anygpu_request_seconds",
+            "histogram",
+            "Time from request to response, for status 200.",
+            [
+                sample
+                for model, histogram in self._seconds.items()
+                for sample in histogram_samples({"model": model}, BUCKETS, histogram.up_to(), histogram.total)
+            ],
         )
-
-    def _devices(self, health: Health) -> Iterator[str]:
-        lanes = health.lanes
-        yield from _family(
-            "anygpu_device_tasks_total",
-            "counter",
-            "Tasks by device and outcome.",
-            (
-                (_labels(device=lane.device, outcome=outcome), count)
-                for lane in lanes
-                for outcome, count in (("done", lane.done), ("failed", lane.failed))
-            ),
-        )
-        for name, kind, text, values in (
-            ("anygpu_batches_total", "counter", "Launches of several tasks at once.", [lane.batches for lane in lanes]),
-            ("anygpu_batched_tasks_total", "counter", "Tasks in such launches.", [lane.batched for lane in lanes]),
-            ("anygpu_device_busy_seconds_total", "counter", "Time in use.", [lane.busy_seconds for lane in lanes]),
-            ("anygpu_device_backlog_seconds", "gauge", "Predicted.", [lane.backlog_seconds for lane in lanes]),
-            (
-                "anygpu_device_late",
-                "gauge",
-                "1 if far slower than predicted.",
-                [lane.condition == "late" for lane in lanes],
-            ),
-            ("anygpu_device_generation", "gauge", "Workers so far.", [lane.generation or 0 for lane in lanes]),
-        ):
-            labelled = zip((_labels(device=lane.device) for lane in lanes), map(float, values), strict=True)
-            yield from _family(name, kind, text, labelled)
+        yield _one("anygpu_ready", "gauge", "1 while the server takes requests, 0 while it drains or is late.", ready)
+        yield _one("anygpu_requests_open", "gauge", "Requests without a response yet.", self.open)
+        yield _one("anygpu_request_bytes_total", "counter", "Bytes of requests' bodies.", self._bytes_in)
+        yield _one("anygpu_response_bytes_total", "counter", "Bytes of responses' bodies.", self._bytes_out)
+        yield _one("anygpu_held_bytes", "gauge", "Bytes of the bodies that are held.", held_bytes)
 
 
-def _heading(name: str, kind: str, text: str) -> Iterator[str]:
-    yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+def runtime_families(health: Health) -> Iterator[Family]:
+    """Of a runtime: its queue, its devices and its tenants."""
+    yield _one("anygpu_queue_tasks", "gauge", "Tasks that wait for a device.", health.waiting)
+    yield _one("anygpu_queue_limit", "gauge", "Tasks that may wait.", health.limit)
+    yield _one("anygpu_queue_oldest_seconds", "gauge", "Age of the oldest task.", health.oldest_seconds or 0.0)
+    lanes = health.lanes
+    outcomes = [
+        Sample(count, {"device": lane.device, "outcome": outcome})
+        for lane in lanes
+        for outcome, count in (("done", lane.done), ("failed", lane.failed))
+    ]
+    yield Family("anygpu_device_tasks_total", "counter", "Tasks by device and outcome.", outcomes)
+    losses = {lane.device: 0 for lane in lanes}
+    for loss in health.losses:
+        # Workers of a device are numbered, so that the count is right however many losses are forgotten.
+        losses[loss.device] = max(losses.get(loss.device, 0), loss.generation)
+    mismatches = {lane.device: 0 for lane in lanes}
+    for mismatch in health.mismatches:
+        mismatches[mismatch.device] = mismatches.get(mismatch.device, 0) + 1
+
+    def by_device(name: str, kind: Kind, text: str, values: Mapping[str, float]) -> Family:
+        return Family(name, kind, text, [Sample(value, {"device": device}) for device, value in values.items()])
+
+    def of_lanes(name: str, kind: Kind, text: str, value: Callable[[LaneHealth], float]) -> Family:
+        return by_device(name, kind, text, {lane.device: value(lane) for lane in lanes})
+
+    yield of_lanes("anygpu_batches_total", "counter", "Launches of several tasks at once.", lambda lane: lane.batches)
+    yield of_lanes("anygpu_batched_tasks_total", "counter", "Tasks in such launches.", lambda lane: lane.batched)
+    yield of_lanes("anygpu_device_busy_seconds_total", "counter", "Time in use.", lambda lane: lane.busy_seconds)
+    yield of_lanes(
+        "anygpu_device_backlog_seconds", "gauge", "Predicted for what waits.", lambda lane: lane.backlog_seconds
+    )
+    yield of_lanes(
+        "anygpu_device_late", "gauge", "1 if far slower than predicted.", lambda lane: lane.condition == "late"
+    )
+    yield of_lanes("anygpu_device_generation", "gauge", "Workers so far.", lambda lane: lane.generation or 0)
+    yield by_device("anygpu_device_losses_total", "counter", "Workers that died and were replaced.", losses)
+    yield by_device(
+        "anygpu_device_mismatches", "gauge", "Latest results that were not NumPy's; their functions left.", mismatches
+    )
+    yield Family(
+        "anygpu_tenant_seconds_total",
+        "counter",
+        "Device time of each tenant.",
+        [Sample(each.seconds, {"tenant": each.tenant}) for each in health.tenants],
+    )
 
 
-def _family(name: str, kind: str, text: str, values: Iterable[tuple[str, float]]) -> Iterator[str]:
-    yield from _heading(name, kind, text)
-    for labels, value in values:
-        yield f"{name}{labels} {value!r}\n"
+def histogram_samples(
+    labels: dict[str, str], bounds: Sequence[float], up_to: Sequence[int], total: float
+) -> Iterator[Sample]:
+    """`up_to` are the counts up to each bound, and at last of all."""
+    for bound, count in zip((*map(str, bounds), "+Inf"), up_to, strict=True):
+        yield Sample(count, {**labels, "le": bound}, "_bucket")
+    yield Sample(total, labels, "_sum")
+    yield Sample(up_to[-1], labels, "_count")
 
 
-def _labels(**labels: str) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+def _one(name: str, kind: Kind, text: str, value: float) -> Family:
+    return Family(name, kind, text, [Sample(value)])

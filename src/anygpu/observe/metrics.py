@@ -1,0 +1,224 @@
+"""What an observed process shows to those who monitor it, as families of metrics.
+
+Names and units follow Prometheus' conventions: base units, `_total` for what only grows. What is not known has no
+sample, never the value 0. Functions beyond 200 are counted as "other", so that the number of series is bounded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from anygpu import _version
+from anygpu.errors import InvalidOption
+from anygpu.hardware.host import resident_bytes
+from anygpu.hardware.usage.reading import UsageReader
+from anygpu.hardware.usage.usage import Usage
+from anygpu.metric_families import Family, Kind, Sample
+from anygpu.observe.findings import Anomaly
+from anygpu.observe.observation import Observation
+from anygpu.observe.statistics import CallStatistics, Summary
+from anygpu.residency.registry import registry
+from anygpu.runtime.health import Health
+from anygpu.runtime.runtime import existing_runtime
+from anygpu.serving.metrics import histogram_samples, runtime_families
+
+#: Upper bounds of the histogram of calls, in seconds: two in a factor of ten, because calls take from microseconds to
+#: minutes and each bound is a series for every function and device.
+BUCKETS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+Histograms = Mapping[tuple[str, str], Sequence[int]]
+
+
+def call_families(summary: Summary, histograms: Histograms, buckets: Sequence[float] = BUCKETS) -> Iterator[Family]:
+    """Of calls, by function and device. `histograms` are their counts up to each of the buckets."""
+    calls = [({"function": each.function, "device": each.device}, each) for each in summary.calls]
+
+    def counter(name: str, text: str, value: Callable[[CallStatistics], float]) -> Family:
+        return Family(name, "counter", text, [Sample(value(each), labels) for labels, each in calls])
+
+    def counters(name: str, text: str, label: str, values: Callable[[CallStatistics], Mapping[str, float]]) -> Family:
+        samples = [
+            Sample(value, {**labels, label: key}) for labels, each in calls for key, value in values(each).items()
+        ]
+        return Family(name, "counter", text, samples)
+
+    yield counter("anygpu_calls_total", "Calls that ended, with a value or without.", lambda each: each.calls)
+    yield Family(
+        "anygpu_call_seconds",
+        "histogram",
+        "What callers waited. A bucket may lack calls that took less than 2 % less than its bound.",
+        [
+            sample
+            for labels, each in calls
+            for sample in histogram_samples(
+                labels, buckets, [*histograms[each.function, each.device], each.calls], each.seconds.total
+            )
+        ],
+    )
+    yield Family(
+        "anygpu_call_recent_seconds",
+        "summary",
+        "Quantiles of the last five minutes, each within 1 %.",
+        [
+            Sample(value, {**labels, "quantile": name})
+            for labels, each in calls
+            for name, value in (("0.5", each.lately.p50), ("0.9", each.lately.p90), ("0.99", each.lately.p99))
+            if value is not None
+        ],
+    )
+    yield counters(
+        "anygpu_call_phase_seconds_total",
+        "Seconds of calls by phase; all phases together are those of the calls.",
+        "phase",
+        lambda each: {name: seconds for name, seconds in each.phases.items() if seconds},
+    )
+    yield counter("anygpu_errors_total", "Calls that raised.", lambda each: sum(each.errors.values()))
+    yield counters(
+        "anygpu_errors_by_class_total", "Calls that raised, by the error's class.", "error", lambda each: each.errors
+    )
+    yield counter("anygpu_fallbacks_total", "Calls that failed on another device before.", lambda each: each.fallbacks)
+    yield counter(
+        "anygpu_host_operations_total",
+        "Operations that the device lacks and the host did.",
+        lambda each: each.host_operations,
+    )
+    yield counters(
+        "anygpu_bytes_total",
+        "Bytes that were moved.",
+        "direction",
+        lambda each: {"to_device": each.bytes_to_device, "to_host": each.bytes_to_host},
+    )
+    yield counter(
+        "anygpu_skipped_bytes_total",
+        "Bytes that were there already and not moved.",
+        lambda each: each.bytes_skipped,
+    )
+    yield counter("anygpu_compilations_total", "Programs that were compiled.", lambda each: each.compilations)
+    yield counter(
+        "anygpu_call_predicted_seconds_total",
+        "Predicted for calls, where there was a prediction.",
+        lambda each: each.predicted_seconds,
+    )
+    yield counter(
+        "anygpu_call_measured_seconds_total", "What these calls took.", lambda each: each.seconds_of_predicted
+    )
+
+
+#: Names of usage gauges, what they are, and how they are read; `None` has no sample.
+_USAGE: tuple[tuple[str, str, Callable[[Usage], float | None]], ...] = (
+    ("anygpu_device_memory_used_bytes", "Memory of the card in use, by all processes.", lambda each: each.memory_used),
+    ("anygpu_device_memory_size_bytes", "Memory that the card has.", lambda each: each.memory_total),
+    ("anygpu_device_utilization_ratio", "Share of the time in which it was busy, 0 to 1.", lambda each: each.load),
+    ("anygpu_device_temperature_celsius", "Temperature of the card.", lambda each: each.temperature),
+    ("anygpu_device_power_watts", "Power that the card takes.", lambda each: each.power),
+    ("anygpu_device_power_limit_watts", "Power that the card may take.", lambda each: each.power_limit),
+    ("anygpu_device_clock_hertz", "Clock of the card.", lambda each: each.clock),
+    ("anygpu_device_clock_limit_hertz", "Clock that the card may have.", lambda each: each.clock_limit),
+    (
+        "anygpu_device_throttled",
+        "1 while the card runs slower than it could.",
+        lambda each: None if each.throttled is None else bool(each.throttled),
+    ),
+)
+
+
+def usage_families(usage: Mapping[str, Usage]) -> Iterator[Family]:
+    """Of devices. Devices of one card have the same values, and the label `card` to tell."""
+    for name, text, read in _USAGE:
+        values = [(device, each.card, read(each)) for device, each in usage.items()]
+        samples = [
+            Sample(value, {"device": device, "card": card}) for device, card, value in values if value is not None
+        ]
+        yield Family(name, "gauge", text, samples)
+
+
+def anomaly_families(anomalies: Iterable[Anomaly]) -> Iterator[Family]:
+    """When something was last found not to be as it was."""
+    latest: dict[tuple[str, str, str], float] = {}
+    for each in anomalies:
+        key = (each.kind, each.subject, each.device or "")
+        latest[key] = max(each.time, latest.get(key, 0.0))
+    yield Family(
+        "anygpu_anomaly_timestamp_seconds",
+        "gauge",
+        "When this was last found not to be as it was.",
+        [
+            Sample(when, {"kind": kind, "subject": subject, "device": device})
+            for (kind, subject, device), when in latest.items()
+        ],
+    )
+
+
+def own_families() -> Iterator[Family]:
+    """Of this process, under the names that every client library of Prometheus has for them."""
+    rows: tuple[tuple[str, Kind, str, float], ...] = (
+        (
+            "process_cpu_seconds_total",
+            "counter",
+            "Total user and system CPU time spent in seconds.",
+            time.process_time(),
+        ),
+        ("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", resident_bytes()),
+    )
+    for name, kind, text, value in rows:
+        yield Family(name, kind, text, [Sample(value)])
+
+
+class ObservedMetrics:
+    """The metrics of this process, for one of those who ask: loads of devices are those since it last asked."""
+
+    def __init__(
+        self,
+        find: Callable[[], Observation | None],
+        *,
+        buckets: Sequence[float] = BUCKETS,
+        health: Callable[[], Health | None] | None = None,
+        reader: UsageReader | None = None,
+    ) -> None:
+        #: The observation at the moment; it may have been stopped, and started again.
+        self._find = find
+        self._buckets = tuple(buckets)
+        self._health = health
+        self._reader = UsageReader() if reader is None else reader
+        self._reading = threading.Lock()
+
+    def families(self) -> list[Family]:
+        """All that there are, also those without a sample."""
+        observation = self._find()
+        histograms: Histograms
+        if observation is None:
+            summary, histograms = Summary(seconds=0.0, calls=(), observed=False), {}
+        else:
+            summary, histograms = observation.summary_and_histograms(self._buckets)
+        found = [
+            Family(
+                "anygpu_build_info", "gauge", "1, with the version.", [Sample(1, {"version": _version.__version__})]
+            ),
+            Family("anygpu_observed", "gauge", "1 while calls are counted.", [Sample(observation is not None)]),
+            *call_families(summary, histograms, self._buckets),
+            *usage_families(self._usage()),
+            *anomaly_families(() if observation is None else observation.anomalies()),
+        ]
+        health = self._health() if self._health is not None else None
+        return found if health is None else [*found, *runtime_families(health)]
+
+    def _usage(self) -> dict[str, Usage]:
+        with self._reading:
+            return self._reader.read([worker.device for worker in registry.open_workers()])
+
+
+def default_health() -> Health | None:
+    """Of the runtime behind `submit` and `map`; `None` as long as neither was called."""
+    runtime = existing_runtime()
+    return None if runtime is None else runtime.health()
+
+
+def check_buckets(bounds: Sequence[float]) -> tuple[float, ...]:
+    """Raises `InvalidOption` for what cannot be bounds of a histogram."""
+    found = tuple(float(each) for each in bounds)
+    if not found or found[0] <= 0 or found[-1] == float("inf") or any(a >= b for a, b in pairwise(found)):
+        raise InvalidOption(f"buckets are seconds, more than 0, which rise; got {tuple(bounds)!r}.")
+    return found

@@ -1,0 +1,257 @@
+"""Calls as spans of OpenTelemetry, inside whatever trace their caller is in, and as its metrics.
+
+Only the API is used: where the data goes is the business of the program, which sets up an SDK, or of whoever starts it
+with `opentelemetry-instrument`. A span is made when its call has ended, with the times of the receipt.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from anygpu import _version
+from anygpu.errors import MissingExtra
+from anygpu.metric_families import visible
+from anygpu.observe.metrics import BUCKETS
+from anygpu.observe.statistics import MOST_FUNCTIONS, OTHER, CallStatistics, Summary
+from anygpu.receipts import Failure, Origin, Phases, Receipt, Seen, observers
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.context import Context, get_current
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+    from opentelemetry.trace import Span, StatusCode, TracerProvider
+except ModuleNotFoundError as error:
+    raise MissingExtra("opentelemetry-api", "observe") from error
+
+_log = logging.getLogger("anygpu.observe")
+
+#: Names of attributes; those without "anygpu" are OpenTelemetry's own.
+FUNCTION, ERROR, DEVICE = "code.function.name", "error.type", "anygpu.device"
+#: The order that phases are shown in. Some alternate in reality: a receipt has their sums.
+ORDER = ("trace", "plan", "queue", "compile", "write", "run", "read")
+#: Operations on the host that one span tells of.
+_MOST_EVENTS = 10
+#: Characters of a reason or a message.
+_SENTENCE = 1000
+#: Seconds for which a summary is good: a reader asks for all instruments at once.
+_SUMMARY_SECONDS = 1.0
+
+Attributes = dict[str, str | bool | int | float]
+
+
+class Telemetry:
+    """Makes spans and metrics of all calls until it is closed."""
+
+    def __init__(
+        self,
+        summary: Callable[[], Summary],
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        phases: bool = True,
+        longer_than: float = 0.0,
+    ) -> None:
+        version = _version.__version__
+        self._tracer = trace.get_tracer("anygpu", version, tracer_provider)
+        self._phases = phases
+        self._longer_than = longer_than
+        self._functions: set[str] = set()
+        self._has_failed = False
+        self._closed = False
+        meter = metrics.get_meter("anygpu", version, meter_provider)
+        self._duration = meter.create_histogram(
+            "anygpu.call.duration",
+            unit="s",
+            description="What callers waited.",
+            explicit_bucket_boundaries_advisory=BUCKETS,
+        )
+        observed = _Observed(summary, lambda: self._closed)
+        for name, unit, text, values in _COUNTERS:
+            meter.create_observable_counter(name, [observed.callback(values)], unit=unit, description=text)
+        observers.append(self._observe)
+
+    def close(self) -> None:
+        """Make no more of them. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            observers.remove(self._observe)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- calls
+
+    def _observe(self, seen: Seen, origin: Origin | None) -> None:
+        try:
+            self._tell(seen, origin)
+        except Exception:  # noqa: BLE001 - an SDK may do what it wants, and the call has succeeded
+            if not self._has_failed:
+                self._has_failed = True
+                _log.exception("OpenTelemetry failed, and further failures are not logged")
+
+    def _tell(self, seen: Seen, origin: Origin | None) -> None:
+        now = time.time_ns()
+        if isinstance(seen, Receipt):
+            task, device, seconds, end = seen.task, seen.device, seen.seconds, now
+            failed = seen.attempts[-1].error if seen.attempts else None
+        elif isinstance(seen, Failure):
+            task, device, failed = seen.task, seen.device, seen.error
+            seconds, end = seen.end - seen.begin, now - _nanoseconds(time.perf_counter() - seen.end)
+        else:
+            said, begin, _, ended = seen
+            task, device, failed = said.task, "numpy", None
+            seconds, end = ended - begin, now - _nanoseconds(time.perf_counter() - ended)
+        context = get_current() if origin is None else origin.context.run(get_current)
+        self._count(task, device, failed, seconds, context)
+        if seconds < self._longer_than:
+            return
+        name = visible(task)
+        start = end - _nanoseconds(seconds)
+        # With what a sampler may decide by.
+        attributes: Attributes = {FUNCTION: name, DEVICE: visible(device)}
+        span = self._tracer.start_span(name, context, attributes=attributes, start_time=start)
+        if not span.is_recording():
+            return
+        if failed is not None:
+            span.set_attribute(ERROR, visible(failed))
+            span.set_status(StatusCode.ERROR, visible(failed))
+        if isinstance(seen, Receipt):
+            _describe(span, seen, end)
+            phases: Phases | None = seen.phases
+        elif isinstance(seen, Failure):
+            phases = None
+        else:
+            said, begin, ready, ended = seen
+            span.set_attribute("anygpu.reason", visible(said.reason, _SENTENCE))
+            if said.predicted is not None:
+                span.set_attribute("anygpu.predicted_seconds", said.predicted)
+            phases = Phases(plan=ready - begin, run=ended - ready)
+        if self._phases and phases is not None:
+            self._add_phases(span, phases, start)
+        span.end(end)
+
+    def _count(self, task: str, device: str, failed: str | None, seconds: float, context: Context) -> None:
+        if task not in self._functions:
+            if len(self._functions) < MOST_FUNCTIONS:
+                self._functions.add(task)
+            else:
+                task = OTHER
+        attributes: Attributes = {FUNCTION: visible(task), DEVICE: visible(device)}
+        if failed is not None:
+            attributes[ERROR] = visible(failed)
+        self._duration.record(seconds, attributes, context)
+
+    def _add_phases(self, span: Span, phases: Phases, start: int) -> None:
+        inside = trace.set_span_in_context(span)
+        passed = 0.0
+        for name in ORDER:
+            seconds: float = getattr(phases, name)
+            if seconds > 0:
+                part = self._tracer.start_span(f"anygpu.{name}", inside, start_time=start + _nanoseconds(passed))
+                passed += seconds
+                part.end(start + _nanoseconds(passed))
+
+
+def _describe(span: Span, receipt: Receipt, end: int) -> None:
+    attributes: Attributes = {
+        "anygpu.device.kind": receipt.kind,
+        "anygpu.reason": visible(receipt.reason, _SENTENCE),
+        "anygpu.bytes_to_device": receipt.bytes_to_device,
+        "anygpu.bytes_to_host": receipt.bytes_to_host,
+        "anygpu.bytes_skipped": receipt.bytes_skipped,
+        "anygpu.attempts": len(receipt.attempts),
+    }
+    for name in ("predicted_seconds", "device_seconds", "peak_bytes", "kernels", "program", "node", "how"):
+        value = getattr(receipt, name)
+        if value is not None:
+            attributes[f"anygpu.{name}"] = visible(value, _SENTENCE) if isinstance(value, str) else value
+    span.set_attributes(attributes)
+    for attempt in receipt.failures:
+        told: Attributes = {DEVICE: visible(attempt.device), ERROR: visible(attempt.error or OTHER)}
+        if attempt.message:
+            told["exception.message"] = visible(attempt.message, _SENTENCE)
+        span.add_event("anygpu.attempt_failed", told, end)
+    for host in receipt.host_operations[:_MOST_EVENTS]:
+        said: Attributes = {
+            "anygpu.operation": visible(host.operation),
+            "anygpu.reason": visible(host.reason, _SENTENCE),
+        }
+        if host.line is not None:
+            said["anygpu.line"] = visible(host.line)
+        span.add_event("anygpu.host_operation", said, end)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+# -- metrics that are counted already
+
+_Values = Callable[[CallStatistics], Mapping[str, float]]
+
+#: Names, units, descriptions, and the values of a function on a device by the attribute that tells them apart.
+_COUNTERS: tuple[tuple[str, str, str, tuple[str, _Values]], ...] = (
+    (
+        "anygpu.call.phase.time",
+        "s",
+        "Seconds of calls by phase.",
+        ("anygpu.phase", lambda each: {name: seconds for name, seconds in each.phases.items() if seconds}),
+    ),
+    (
+        "anygpu.io",
+        "By",
+        "Bytes that were moved.",
+        ("anygpu.direction", lambda each: {"to_device": each.bytes_to_device, "to_host": each.bytes_to_host}),
+    ),
+    (
+        "anygpu.fallbacks",
+        "{call}",
+        "Calls that failed on another device before.",
+        ("", lambda each: {"": each.fallbacks}),
+    ),
+    (
+        "anygpu.host_operations",
+        "{operation}",
+        "Operations that the device lacks and the host did.",
+        ("", lambda each: {"": each.host_operations}),
+    ),
+    ("anygpu.compilations", "{program}", "Programs that were compiled.", ("", lambda each: {"": each.compilations})),
+)
+
+
+class _Observed:
+    """Reads instruments from one summary."""
+
+    def __init__(self, summary: Callable[[], Summary], closed: Callable[[], bool]) -> None:
+        self._summary = summary
+        self._closed = closed
+        self._latest: tuple[float, Summary] | None = None
+
+    def callback(self, values: tuple[str, _Values]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        label, read = values
+
+        def look(options: CallbackOptions) -> Iterable[Observation]:
+            # The API has no way to take a callback back.
+            if self._closed():
+                return
+            for each in self._now().calls:
+                attributes = {FUNCTION: visible(each.function), DEVICE: visible(each.device)}
+                for key, value in read(each).items():
+                    yield Observation(value, {**attributes, label: key} if label else attributes)
+
+        return look
+
+    def _now(self) -> Summary:
+        now = time.monotonic()
+        if self._latest is None or now - self._latest[0] > _SUMMARY_SECONDS:
+            self._latest = now, self._summary()
+        return self._latest[1]
