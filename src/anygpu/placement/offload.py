@@ -175,7 +175,7 @@ class Offloaded(Calls, Generic[P, R]):
             site.ran_on_host(end - ready)
             _set_last((site.note, begin, ready, end))
             if _listening() or observers:
-                publish((site.note, begin, ready, end))
+                publish((site.note, begin, ready, end), (function, arguments, keywords, value))
             return value
         if site is None and self._may_begin_on_host and _may_begin_small(key, arguments, keywords):
             # Nothing is thought about before it is known to pay.
@@ -196,7 +196,7 @@ class Offloaded(Calls, Generic[P, R]):
             known.remember_new(key, NewCallSite(note, end - ready, before_loading=before))
             _set_last((note, begin, ready, end))
             if _listening() or observers:
-                publish((note, begin, ready, end))
+                publish((note, begin, ready, end), (function, arguments, keywords, value))
             return value
         placed: R = self._place(key, arguments, keywords)[0]
         return placed
