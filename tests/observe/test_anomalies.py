@@ -55,7 +55,7 @@ def test_one_slow_call_is_no_change_and_the_way_back_is_one() -> None:
     assert not any(watch.add(1e-3) for _ in range(100))
     slower = [found for _ in range(60) if (found := watch.add(2e-3))]
     assert [found.kind for found in slower] == ["slower"]
-    assert str(slower[0]).startswith("takes 2.0 times as long since ")
+    assert str(slower[0]).startswith("has taken 2.0 times as long for the last ")
     faster = [found for _ in range(60) if (found := watch.add(1e-3))]
     assert [found.kind for found in faster] == ["faster"]
 

@@ -47,7 +47,7 @@ class Change(NamedTuple):
         return self.after / self.before
 
     def __str__(self) -> str:
-        return f"takes {self.factor:.1f} times as long since {self.calls_ago} calls"
+        return f"has taken {self.factor:.1f} times as long for the last {self.calls_ago} calls"
 
 
 class LevelWatch:

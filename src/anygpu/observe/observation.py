@@ -9,16 +9,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
 
 from anygpu.observe.calls import Call, Fallback, call_of, fallback_of
+from anygpu.observe.findings import Anomaly
 from anygpu.observe.statistics import Statistics, Summary
+from anygpu.observe.watching import Sample, Watch
 from anygpu.receipts import Origin, Receipt, Seen
 
 #: Calls that wait to be folded. Folding many at once is cheaper for each.
 BUFFERED = 512
 #: Calls that are remembered one by one, and those that did not run where they were meant to.
 RECENT, FALLBACKS = 1000, 100
+#: Anomalies that are remembered.
+ANOMALIES = 100
 
 _clock = time.perf_counter
 
@@ -37,8 +40,10 @@ class Observation:
         self._fallbacks: deque[Fallback] = deque(maxlen=FALLBACKS)
         #: Of the newest call that was folded.
         self._number = 0
-        #: Called with calls as they are folded, on the thread of whoever has them folded.
-        self.followers: list[Callable[[Sequence[tuple[Seen, float]]], None]] = []
+        self._watch = Watch()
+        self._anomalies: deque[Anomaly] = deque(maxlen=ANOMALIES)
+        #: Those that nobody has been told of.
+        self._untold: deque[Anomaly] = deque(maxlen=ANOMALIES)
 
     def __call__(self, seen: Seen, origin: Origin | None) -> None:
         pending = self._pending
@@ -71,6 +76,34 @@ class Observation:
         with self._folding:
             return list(self._fallbacks)
 
+    def add_sample(self, sample: Sample) -> None:
+        """What the process and its devices use now."""
+        with self._folding:
+            self._note(self._watch.add_sample(sample, time.time()))
+
+    def anomalies(self) -> list[Anomaly]:
+        """The latest ones, the newest last."""
+        self._fold()
+        with self._folding:
+            return list(self._anomalies)
+
+    def take_untold(self) -> list[Anomaly]:
+        """Those that have been found since the last time that this was called."""
+        with self._folding:
+            found = list(self._untold)
+            self._untold.clear()
+        return found
+
+    def _note(self, found: list[Anomaly]) -> None:
+        self._anomalies.extend(found)
+        self._untold.extend(found)
+
+    @property
+    def calls(self) -> int:
+        """How many have ended so far."""
+        self._fold()
+        return self._number
+
     def _fold(self, *, wait: bool = True) -> None:
         # A call may end in the middle of this on the same thread, by a signal or the garbage collector: it does not
         # wait for itself, and is folded by the next.
@@ -88,7 +121,6 @@ class Observation:
                     found = fallback_of(one, end + self.epoch)
                     if found is not None:
                         self._fallbacks.append(found)
-            for follower in self.followers:
-                follower(seen)
+            self._note(self._watch.add_calls(seen, time.time()))
         finally:
             self._folding.release()

@@ -6,6 +6,7 @@ import msgspec
 
 from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.calls import Call, Fallback
+from anygpu.observe.findings import Advice, Anomaly, DeviceMemory
 from anygpu.observe.statistics import Summary
 from anygpu.runtime.health import Health
 
@@ -22,42 +23,6 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     #: Of this process, without its workers.
     processor_seconds: float
     memory_bytes: int
-
-
-class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What this process holds on one device."""
-
-    bytes: int
-    peak_bytes: int
-    by_owner: dict[str, int] = {}
-
-
-class Anomaly(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is not as it was."""
-
-    #: "slower", "faster", "slower than predicted", "leak", "throttled" or "memory runs out".
-    kind: str
-    #: The function or device that it is about.
-    subject: str
-    device: str | None
-    #: One sentence for a person.
-    sentence: str
-    #: Seconds since 1970.
-    time: float
-
-
-class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """A change to the program that would save time."""
-
-    #: What kind of mistake: the name of its section on the page about advice, as "upload-again".
-    kind: str
-    #: The line, as `file:line`.
-    line: str | None
-    #: Seconds that it has cost so far.
-    cost: float
-    #: One sentence: what happens. And one: what to write instead.
-    finding: str
-    instead: str
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

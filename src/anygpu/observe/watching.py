@@ -1,0 +1,224 @@
+"""Watches what is folded and sampled for what is not as it was, and says each thing once.
+
+It holds the state that the pure functions of `anomalies` and `forecasts` need, in a fixed memory, and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from anygpu.hardware.usage.usage import Usage
+from anygpu.observe.anomalies import Change, Leak, LevelWatch, leak
+from anygpu.observe.findings import Anomaly, DeviceMemory
+from anygpu.observe.forecasts import LEAST_SAMPLES, Forecast, time_until
+from anygpu.receipts import Failure, Receipt, Seen
+from anygpu.units import readable_bytes, readable_seconds
+
+#: Functions on devices that are watched; a program with more of them is watched in part.
+MOST_WATCHED = 400
+#: Of a function that is called more often between two looks, groups of calls are watched by their medians: what
+#: watching takes of each call stays below a tenth of a microsecond.
+MOST_VALUES = 16
+
+#: Calls that a prediction is judged by, and how far off the typical one is when it is worth a sentence.
+_JUDGED, _TOO_SLOW, _FINE = 50, 2.0, 1.4
+#: Calls that are shorter are not worth a prediction.
+_LEAST_SECONDS = 1e-3
+
+#: Samples of memory that are remembered, and the seconds between those that are kept for longer.
+_SAMPLES, _COARSE_SECONDS = 240, 60.0
+#: A forecast is said when memory may be full within this time.
+_SOON = 3600.0
+
+
+class Sample(NamedTuple):
+    """What the process and its devices use at a moment."""
+
+    #: Of the process itself, on the host.
+    memory_bytes: int
+    #: What it holds on devices.
+    memory: Mapping[str, DeviceMemory]
+    usage: Mapping[str, Usage]
+    #: Bytes that there are: of each device, and of the machine as "host".
+    limits: Mapping[str, int]
+
+
+class Watch:
+    """Of one process. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._levels: dict[tuple[str, str], LevelWatch] = {}
+        self._ratios: dict[tuple[str, str], deque[float]] = {}
+        #: What has been said and still holds.
+        self._said: set[tuple[str, str, str | None]] = set()
+        self._memory: dict[str, _Samples] = {}
+        self._calls = 0
+
+    def add_calls(self, seen: Sequence[tuple[Seen, float]], now: float) -> list[Anomaly]:
+        """Calls that have ended, in order; `now` is in seconds since 1970."""
+        self._calls += len(seen)
+        times: dict[tuple[str, str], list[float]] = {}
+        ratios: dict[tuple[str, str], list[float]] = {}
+        for one, _ in seen:
+            if type(one) is Receipt:
+                key = (one.task, one.device)
+                phases = one.phases
+                # What is done once for a shape, and waiting for one's turn, says nothing of the function.
+                seconds = phases.total - phases.trace - phases.plan - phases.compile - phases.queue
+                if one.predicted_seconds and one.predicted_seconds >= _LEAST_SECONDS:
+                    ratios.setdefault(key, []).append(seconds / one.predicted_seconds)
+            elif type(one) is Failure:
+                continue
+            else:
+                said, _, ready, end = one  # type: ignore[misc]
+                key, seconds = (said.task, "numpy"), end - ready
+            times.setdefault(key, []).append(seconds)
+        found = [each for key, values in times.items() for each in self._level(key, values, now)]
+        found += [each for key, values in ratios.items() for each in self._predictions(key, values, now)]
+        return found
+
+    def _level(self, key: tuple[str, str], values: list[float], now: float) -> list[Anomaly]:
+        watch = self._levels.get(key)
+        if watch is None:
+            if len(self._levels) >= MOST_WATCHED:
+                return []
+            watch = self._levels[key] = LevelWatch()
+        if len(values) > MOST_VALUES:
+            values = [float(np.median(part)) for part in np.array_split(values, MOST_VALUES)]
+        changes = [change for value in values if (change := watch.add(value)) is not None]
+        return [_changed(key, change, now) for change in changes]
+
+    def _predictions(self, key: tuple[str, str], values: list[float], now: float) -> list[Anomaly]:
+        ratios = self._ratios.get(key)
+        if ratios is None:
+            if len(self._ratios) >= MOST_WATCHED:
+                return []
+            ratios = self._ratios[key] = deque(maxlen=_JUDGED)
+        ratios.extend(values)
+        if len(ratios) < _JUDGED:
+            return []
+        # Not the median: three of four calls have to be as slow as that, so that a busy minute is no finding.
+        usual = float(np.quantile(ratios, 0.25))
+        return self._once(
+            Anomaly(
+                kind="slower than predicted",
+                subject=key[0],
+                device=key[1],
+                sentence=f"{key[0]} takes {usual:.1f} times as long on {key[1]} as predicted. Placement learns from "
+                "what it measures; `anygpu calibrate` measures the device again.",
+                time=now,
+            ),
+            holds=usual > _TOO_SLOW,
+            over=usual < _FINE,
+        )
+
+    def add_sample(self, sample: Sample, now: float) -> list[Anomaly]:
+        """What the process and its devices use now, in seconds since 1970."""
+        found = self._grows("host", None, sample.memory_bytes, sample.limits.get("host"), now)
+        for device, held in sample.memory.items():
+            found += self._grows(device, device, held.bytes, sample.limits.get(device), now)
+        for device, each in sample.usage.items():
+            reasons = each.throttled or ()
+            found += self._once(
+                Anomaly(
+                    kind="throttled",
+                    subject=device,
+                    device=device,
+                    sentence=f"{device} runs slower than it could: {', '.join(reasons)}.",
+                    time=now,
+                ),
+                holds=bool(reasons),
+                over=not reasons,
+            )
+        return found
+
+    def _grows(self, name: str, device: str | None, held: int, limit: int | None, now: float) -> list[Anomaly]:
+        samples = self._memory.get(name)
+        if samples is None:
+            samples = self._memory[name] = _Samples()
+        samples.add(now, self._calls, held)
+        where = "this process" if device is None else f"this process on {device}"
+        found: list[Anomaly] = []
+        leaking = samples.leak()
+        if leaking is not None:
+            each = f"{readable_bytes(int(leaking.bytes_per_step))} a call"
+            found += self._once(
+                Anomaly(
+                    kind="leak",
+                    subject=name,
+                    device=device,
+                    sentence=f"The memory of {where} only grows: {readable_bytes(leaking.grown)} so far, {each}.",
+                    time=now,
+                ),
+                holds=True,
+                over=False,
+            )
+        else:
+            self._said.discard(("leak", name, device))
+        soon = samples.time_until(limit) if limit is not None and leaking is not None else None
+        if soon is not None:
+            found += self._once(
+                Anomaly(
+                    kind="memory runs out",
+                    subject=name,
+                    device=device,
+                    sentence=f"At this rate the memory of {where} is full {_when(soon)}.",
+                    time=now,
+                ),
+                holds=soon.seconds < _SOON,
+                over=soon.earliest > _SOON,
+            )
+        return found
+
+    def _once(self, anomaly: Anomaly, *, holds: bool, over: bool) -> list[Anomaly]:
+        key = (anomaly.kind, anomaly.subject, anomaly.device)
+        if over:
+            self._said.discard(key)
+        if not holds or key in self._said:
+            return []
+        self._said.add(key)
+        return [anomaly]
+
+
+class _Samples:
+    """Of one memory: lately in detail, and coarsely for some hours, so that a slow leak is seen as well."""
+
+    def __init__(self) -> None:
+        self._fine: deque[tuple[float, int, int]] = deque(maxlen=_SAMPLES)
+        self._coarse: deque[tuple[float, int, int]] = deque(maxlen=_SAMPLES)
+
+    def add(self, now: float, calls: int, held: int) -> None:
+        self._fine.append((now, calls, held))
+        if not self._coarse or now - self._coarse[-1][0] >= _COARSE_SECONDS:
+            self._coarse.append((now, calls, held))
+
+    def leak(self) -> Leak | None:
+        for kept in (self._fine, self._coarse):
+            found = leak([(float(calls), held) for _, calls, held in kept])
+            if found is not None:
+                return found
+        return None
+
+    def time_until(self, limit: int) -> Forecast | None:
+        kept = self._coarse if len(self._coarse) >= 2 * LEAST_SAMPLES else self._fine
+        return time_until(limit, [(time, float(held)) for time, _, held in kept])
+
+
+def _changed(key: tuple[str, str], change: Change, now: float) -> Anomaly:
+    before, after = readable_seconds(change.before), readable_seconds(change.after)
+    sentence = f"{key[0]} on {key[1]} {change}: {after} instead of {before}."
+    if change.kind == "slower" and key[1] != "numpy":
+        sentence += " Placement compares it with the other devices again."
+    return Anomaly(kind=change.kind, subject=key[0], device=key[1], sentence=sentence, time=now)
+
+
+def _when(soon: Forecast) -> str:
+    middle = readable_seconds(soon.seconds)
+    if soon.latest == float("inf"):
+        return f"in about {middle}, {readable_seconds(soon.earliest)} at the earliest"
+    bounds = f"{readable_seconds(soon.earliest)} and {readable_seconds(soon.latest)}"
+    return f"in about {middle} (nine times in ten between {bounds})"

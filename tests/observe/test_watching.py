@@ -1,0 +1,134 @@
+"""Anomalies are said once, in sentences, and reach the log and a callback."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from anygpu.hardware.usage.usage import READINGS, Usage
+from anygpu.observe.findings import Anomaly, DeviceMemory
+from anygpu.observe.observation import Observation
+from anygpu.observe.sampling import Sampler
+from anygpu.observe.watching import MOST_VALUES, Sample, Watch
+from anygpu.receipts import HostNote, Note, Phases, Receipt
+
+MIB = 1 << 20
+
+
+def note(seconds: float) -> tuple[Note, float]:
+    return (HostNote("score", "it is a test", None), 0.0, 0.0, seconds), seconds
+
+
+def receipt(run: float, predicted: float) -> tuple[Receipt, float]:
+    unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), "it is a test")
+    made = Receipt(
+        task="score",
+        device="opencl:0",
+        kind="gpu",
+        reason="it is a test",
+        phases=Phases(run=run, compile=10.0),
+        predicted_seconds=predicted,
+        unknown=unknown,
+    )
+    return made, 0.0
+
+
+def usage(throttled: tuple[str, ...]) -> Usage:
+    missing = [name for name in READINGS if name != "throttled"]
+    return Usage(card="nvidia:0", source="nvml", throttled=throttled, unknown=dict.fromkeys(missing, "it is a test"))
+
+
+def kinds(found: list[Anomaly]) -> list[str]:
+    return [each.kind for each in found]
+
+
+def test_a_function_that_became_slower_is_named_with_both_times() -> None:
+    watch = Watch()
+    found = watch.add_calls([note(2e-3)] * 10, 1.0)
+    for _ in range(20):
+        found += watch.add_calls([note(2e-3)] * 10, 1.0)
+    assert found == []
+    for _ in range(3):
+        found += watch.add_calls([note(5e-3)] * 10, 2.0)
+    assert kinds(found) == ["slower"]
+    assert found[0].sentence.startswith("score on numpy has taken 2.5 times as long for the last ")
+    assert found[0].sentence.endswith("5 ms instead of 2 ms.")
+
+
+def test_many_calls_at_once_are_watched_by_groups() -> None:
+    watch = Watch()
+    for _ in range(10):
+        assert watch.add_calls([note(2e-6)] * (100 * MOST_VALUES), 1.0) == []
+    assert kinds(watch.add_calls([note(5e-6)] * (100 * MOST_VALUES), 2.0)) == ["slower"]
+
+
+def test_predictions_that_do_not_hold_are_said_once() -> None:
+    watch = Watch()
+    found = [each for _ in range(20) for each in watch.add_calls([receipt(0.01, 0.003)] * 10, 1.0)]
+    assert kinds(found) == ["slower than predicted"]
+    assert "3.3 times as long on opencl:0 as predicted" in found[0].sentence
+    for _ in range(10):
+        watch.add_calls([receipt(0.003, 0.003)] * 10, 1.0)
+    again = [each for _ in range(20) for each in watch.add_calls([receipt(0.01, 0.003)] * 10, 1.0)]
+    assert "slower than predicted" in kinds(again)
+
+
+def test_compiling_says_nothing_of_a_function() -> None:
+    watch = Watch()
+    assert [each for _ in range(20) for each in watch.add_calls([receipt(0.003, 0.003)] * 10, 1.0)] == []
+
+
+def test_a_leak_is_found_and_when_memory_will_be_full() -> None:
+    watch = Watch()
+    found: list[Anomaly] = []
+    for step in range(60):
+        watch.add_calls([note(1e-3)] * 10, float(step))
+        held = {"opencl:0": DeviceMemory(bytes=(100 + step) * MIB, peak_bytes=0)}
+        found += watch.add_sample(Sample(50 * MIB, held, {}, {"opencl:0": 1000 * MIB}), 2.0 * step)
+    assert kinds(found) == ["leak", "memory runs out"]
+    assert found[0].sentence.startswith("The memory of this process on opencl:0 only grows: ")
+    assert found[0].sentence.endswith(" a call.")
+    assert "is full in about " in found[1].sentence
+
+
+def test_a_slow_leak_is_found_after_hours() -> None:
+    watch = Watch()
+    found: list[Anomaly] = []
+    for step in range(3 * 1800):
+        watch.add_calls([note(1e-3)], float(step))
+        found += watch.add_sample(Sample(100 * MIB + step * 2048, {}, {}, {}), 2.0 * step)
+    assert kinds(found) == ["leak"]
+
+
+def test_a_device_that_throttles_is_named_until_it_stops() -> None:
+    watch = Watch()
+    hot = Sample(MIB, {}, {"torch:cuda:0": usage(("it is too hot",))}, {})
+    fine = Sample(MIB, {}, {"torch:cuda:0": usage(())}, {})
+    (found,) = watch.add_sample(hot, 1.0)
+    assert found.sentence == "torch:cuda:0 runs slower than it could: it is too hot."
+    assert watch.add_sample(hot, 2.0) == []
+    assert watch.add_sample(fine, 3.0) == []
+    assert kinds(watch.add_sample(hot, 4.0)) == ["throttled"]
+
+
+def test_anomalies_reach_the_log_and_a_callback(caplog: pytest.LogCaptureFixture) -> None:
+    observation, told = Observation(), []
+
+    def tell(anomaly: Anomaly) -> None:
+        told.append(anomaly)
+        raise RuntimeError("the callback is broken")
+
+    hot = Sample(MIB, {}, {"torch:cuda:0": usage(("it is too hot",))}, {})
+    sampler = Sampler(observation, lambda: hot, tell, period=3600)
+    sampler.look()
+    assert told == []  # nothing was called, and nothing was sampled
+    observation(note(1e-3)[0], None)
+    with caplog.at_level(logging.WARNING, "anygpu.observe"):
+        sampler.look()
+        sampler.look()
+    sampler.close()
+    assert kinds(told) == ["throttled"]
+    assert kinds(observation.anomalies()) == ["throttled"]
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["torch:cuda:0 runs slower than it could: it is too hot.", "the callback for anomalies raised"]
