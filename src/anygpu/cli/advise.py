@@ -67,8 +67,8 @@ def advise(
 def run_and_report(script: str, arguments: list[str], *, measure: bool = False) -> tuple[int, Report | None]:
     """Run the script in a process of its own, with our standard streams; its exit code, and what was found."""
     with tempfile.TemporaryDirectory(prefix="anygpu-advise-") as folder:
-        path = os.path.join(folder, "report.json")
-        ours = {"report": path, "try": measure, "path": str(Path(anygpu.__file__).parents[1])}
+        path = Path(folder) / "report.json"
+        ours = {"report": str(path), "try": measure, "path": str(Path(anygpu.__file__).parents[1])}
         command = [sys.executable, watching.__file__, json_.dumps(ours), script, *arguments]
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the script
         try:
@@ -76,7 +76,7 @@ def run_and_report(script: str, arguments: list[str], *, measure: bool = False) 
         finally:
             signal.signal(signal.SIGINT, before)
         try:
-            return code, Report.from_json(Path(path).read_bytes())
+            return code, Report.from_json(path.read_bytes())
         except OSError:
             return code, None
 
@@ -92,14 +92,14 @@ def write_copy(script: Path, report: Report) -> tuple[Path, list[int]] | None:
     source, found = decorated(script.read_bytes(), lines)
     if not found:
         return None
-    for number in range(1, 1000):
-        name = f"{script.stem}_offloaded{'' if number == 1 else f'_{number}'}{script.suffix}"
+    for again in range(1, 1000):
+        path = script.with_name(f"{script.stem}_offloaded{'' if again == 1 else f'_{again}'}{script.suffix}")
         try:
-            with script.with_name(name).open("xb") as file:
-                file.write(source)
+            with path.open("xb") as copy:
+                copy.write(source)
         except FileExistsError:
             continue
-        return script.with_name(name), found
+        return path, found
     return None
 
 

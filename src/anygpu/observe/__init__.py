@@ -29,8 +29,8 @@ def start(*, on_anomaly: Callable[[Anomaly], object] | None = None, advice: bool
     """Observe this process from now on. A second call changes nothing.
 
     What is not as it was, such as a function that became slower, is logged as a warning of "anygpu.observe"; a callback
-    is called with it, on a thread of its own. With `advice=True` calls and arrays are also looked at line by line, which
-    takes about as long as copying what goes to devices; `advice()` says what was found.
+    is called with it, on a thread of its own. With `advice=True` calls and arrays are also looked at line by line: this
+    takes as long as copying what goes to devices; `advice()` says what was found.
     """
     global _current, _sampler, _advisor
     from anygpu.observe.process import sample

@@ -27,7 +27,7 @@ from anygpu.array.core.expression import active_tracer
 from anygpu.array.trace.tracing import trace
 from anygpu.observe.advising.findings import findings
 from anygpu.observe.advising.seen import MOST_LINES, Line, Lines, Place, leaves
-from anygpu.observe.snapshot import Advice
+from anygpu.observe.findings import Advice
 from anygpu.placement.executing import Executing
 from anygpu.receipts import Given, HostOperation, Note, Receipt
 
@@ -250,7 +250,7 @@ def _arrays_of(value: Any) -> list[Any]:
 def _contents(values: Any) -> tuple[Any, ...]:
     """What tells arrays apart. Two that are equal count as one."""
     flat = values if values.flags.c_contiguous else np.ascontiguousarray(values)
-    data = flat.reshape(-1).view(np.uint8)
+    data: Any = flat.reshape(-1).view(np.uint8)
     if len(data) > _WHOLE:
         data = np.ascontiguousarray(data[:: len(data) // _SAMPLE])
     return values.shape, str(values.dtype), zlib.crc32(data)

@@ -49,5 +49,5 @@ def _place_of_import(tree: ast.Module) -> int:
     while body and isinstance(body[0], ast.ImportFrom) and body[0].module == "__future__":
         body.pop(0)
     first = next((each for each in body if isinstance(each, ast.Import | ast.ImportFrom)), body[0])
-    decorators = getattr(first, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(first, "decorator_list", [])
     return min([first.lineno, *(each.lineno for each in decorators)])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.observe.advising.seen import Line, Place
-from anygpu.observe.snapshot import Advice
+from anygpu.observe.findings import Advice
 from anygpu.units import readable_bytes, readable_seconds
 
 #: What costs less, or a smaller part of the time that was observed, is not worth a sentence.

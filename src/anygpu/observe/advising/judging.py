@@ -1,7 +1,7 @@
 """Which functions of a script would gain on which device, and why the others would not.
 
-What the script's functions were given is known by `watching`; here they are traced and predicted, or measured, after the
-script has ended. A function that can be traced does nothing but compute, so it may be called again.
+What the script's functions were given is known by `watching`; here they are traced and predicted, or measured, after
+the script has ended. A function that can be traced does nothing but compute, so it may be called again.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _clock = time.perf_counter
 class Sample:
     """One call: copies of its arguments, and the least that such calls took."""
 
-    __slots__ = ("arguments", "count", "keywords", "kept", "seconds")
+    __slots__ = ("arguments", "count", "kept", "keywords", "seconds")
 
     def __init__(self) -> None:
         self.arguments: tuple[Any, ...] = ()
@@ -59,7 +59,7 @@ class Sample:
 class Watched:
     """A function of the script's, or the code of a module."""
 
-    __slots__ = ("begun", "calls", "callers", "code", "function", "samples", "seconds", "takes_arrays", "within")
+    __slots__ = ("begun", "callers", "calls", "code", "function", "samples", "seconds", "takes_arrays", "within")
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
@@ -94,7 +94,7 @@ class Watch:
     def stop(self) -> bool:
         """Whether it was watched until now: a script may have its own profiler."""
         mine = sys.getprofile()
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
         sys.setprofile(None)
         return getattr(mine, "__self__", None) is self or self.uses_anygpu
 
@@ -195,7 +195,7 @@ class Watch:
         """The script has imported anygpu: from now on its calls say what happens."""
         self.uses_anygpu = True
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
         from anygpu import observe
 
         observe.start(advice=True)
@@ -313,7 +313,7 @@ def run(script: str, arguments: list[str]) -> int:
         sys.excepthook(type(error), error, None)
         return 1
     try:
-        exec(code, main.__dict__)  # noqa: S102 - this is what the user asked for
+        exec(code, main.__dict__)
         return 0
     except SystemExit as left:
         if left.code is None or isinstance(left.code, int):
@@ -362,7 +362,7 @@ def main() -> None:
 
 
 def _report(watch: Watch, script: str, seconds: float, ours: dict[str, Any], *, is_whole: bool) -> None:
-    """What was seen, as JSON into the file that we were given. The script's own output is over: nothing may add to it."""
+    """Write what was seen, as JSON, into the file that we were given. The script's own output is over."""
     sys.stdout, out = open(os.devnull, "w"), sys.stdout  # noqa: SIM115 - restored below
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

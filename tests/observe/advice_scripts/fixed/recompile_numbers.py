@@ -8,11 +8,11 @@ x = np.random.default_rng(0).random(20_000).astype(np.float32)
 
 
 @ag.offload(on="opencl")
-def top(x):
-    return np.sort(x)[-10:] * 2.0
+def roots(x):
+    return np.sqrt(x) * 2.0
 
 
 total = 0.0
 for count in range(1, 11):
-    total += float(top(x)[-count:].sum())
+    total += float(roots(x)[: 1000 * count].sum())
 print(round(total, 2))

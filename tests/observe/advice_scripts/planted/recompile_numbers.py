@@ -8,11 +8,11 @@ x = np.random.default_rng(0).random(20_000).astype(np.float32)
 
 
 @ag.offload(on="opencl")
-def top(x, count):
-    return np.sort(x)[-count:] * 2.0
+def roots(x, count):
+    return np.sqrt(x[: 1000 * count]) * 2.0
 
 
 total = 0.0
 for count in range(1, 11):
-    total += float(top(x, count).sum())  # finding: recompile
+    total += float(roots(x, count).sum())  # finding: recompile
 print(round(total, 2))
