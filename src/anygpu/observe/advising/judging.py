@@ -23,7 +23,9 @@ _LEAST_SHARE, _LEAST_SECONDS = 0.01, 0.002
 #: A device gains from this part of NumPy's time on: predictions are not exact.
 _GAINS = 0.8
 #: When devices are tried: runs of each at most, and seconds.
-_RUNS, _SECONDS = 7, 1.0
+_RUNS, _SECONDS = 200, 0.5
+#: What it takes to place a call, which predictions of the device alone do not have.
+_PLACING = 2e-4
 #: Functions that are judged; a script rarely has more that matter.
 _MOST = 20
 
@@ -200,7 +202,7 @@ def _estimates(plan: Plan) -> list[Estimate]:
         found.append(
             Estimate(
                 device=each.device,
-                seconds=each.seconds,
+                seconds=each.seconds + (_PLACING if each.basis in ("predicted", "assumed") else 0.0),
                 basis=each.basis,
                 compile_seconds=each.compile_seconds,
                 moving_seconds=moving,

@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import threading
 import time
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 #: Bytes of arguments that are copied in all, and calls of one function that are looked at first, before every
@@ -38,6 +38,8 @@ _FOREIGN = tuple(
         for name in ("stdlib", "platstdlib", "purelib", "platlib")
         if (path := sysconfig.get_path(name))
     }
+    # anygpu itself, wherever it is.
+    | {os.path.normcase(os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))) + os.sep}
 )
 _clock = time.perf_counter
 
@@ -205,7 +207,7 @@ def _is_users(file: str) -> bool:
     if file.startswith("<"):
         return False
     path = os.path.normcase(os.path.realpath(file))
-    return not path.startswith(_FOREIGN) and path != os.path.normcase(os.path.realpath(__file__))
+    return not path.startswith(_FOREIGN)
 
 
 # -- arguments
@@ -310,7 +312,7 @@ def run(script: str, arguments: list[str]) -> int:
         print(f"{sys.executable}: can't open file {path!r}: {error}", file=sys.stderr)
         return 2
     except (SyntaxError, ValueError) as error:
-        sys.excepthook(type(error), error, None)
+        _show(error, None)
         return 1
     try:
         exec(code, main.__dict__)
@@ -321,12 +323,22 @@ def run(script: str, arguments: list[str]) -> int:
         print(left.code, file=sys.stderr)
         return 1
     except KeyboardInterrupt as error:
-        sys.excepthook(type(error), error, error.__traceback__.tb_next if error.__traceback__ else None)
+        _show(error, _without_first(error))
         return -signal.SIGINT
     except BaseException as error:  # noqa: BLE001 - whatever a script raises, Python shows it
-        # Without the frame of this function.
-        sys.excepthook(type(error), error, error.__traceback__.tb_next if error.__traceback__ else None)
+        _show(error, _without_first(error))
         return 1
+
+
+def _without_first(error: BaseException) -> TracebackType | None:
+    """Its traceback without the frame of `run`."""
+    return error.__traceback__.tb_next if error.__traceback__ is not None else None
+
+
+def _show(error: BaseException, traceback: TracebackType | None) -> None:
+    """As Python does at the end of a script."""
+    error.__traceback__ = traceback  # this is what is shown, and not what is passed
+    sys.excepthook(type(error), error, traceback)
 
 
 def _await_threads() -> None:

@@ -13,6 +13,6 @@ def weighted(x):
 
 
 x = np.random.default_rng(0).random((1500, 1500)).astype(np.float32)
-for _ in range(5):
+for _ in range(25):
     y = weighted(x)
 print(y.sum(dtype=np.float64).round(-2))

@@ -4,7 +4,7 @@ import numpy as np
 
 import anygpu as ag
 
-rows = np.random.default_rng(0).random((300, 64)).astype(np.float32)
+rows = np.random.default_rng(0).random((2000, 64)).astype(np.float32)
 
 
 @ag.offload(on="opencl")

@@ -13,6 +13,6 @@ def steps(x, count):
 
 
 x = np.zeros(100, np.float32)
-for _ in range(3):
+for _ in range(40):
     x = steps(x, 100)
 print(x.sum().round(2))

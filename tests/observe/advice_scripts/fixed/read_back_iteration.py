@@ -14,6 +14,6 @@ def heated(t):
 t = np.zeros((1500, 1500), np.float32)
 t[700:800] = 1.0
 t = ag.asarray(t, device="opencl")
-for _ in range(10):
+for _ in range(30):
     t = heated(t)
 print(np.asarray(t).mean(dtype=np.float64).round(4))

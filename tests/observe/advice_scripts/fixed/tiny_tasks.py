@@ -5,7 +5,7 @@ import numpy as np
 import anygpu as ag
 
 rng = np.random.default_rng(0)
-items = [rng.random(500).astype(np.float32) for _ in range(300)]
+items = [rng.random(500).astype(np.float32) for _ in range(900)]
 
 
 def energy(x):

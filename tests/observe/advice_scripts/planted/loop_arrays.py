@@ -4,7 +4,7 @@ import numpy as np
 
 import anygpu as ag
 
-table = ag.asarray(np.random.default_rng(0).random((40, 32)).astype(np.float32), device="opencl")
+table = ag.asarray(np.random.default_rng(0).random((40, 32)).astype(np.float32), device="jax")
 norms = []
 for i in range(40):
     norms.append(np.asarray(np.sqrt((table[i] * table[i]).sum(keepdims=True))))  # finding: recompile

@@ -4,7 +4,7 @@ import numpy as np
 
 import anygpu as ag
 
-points = np.random.default_rng(0).random((300, 3)).astype(np.float32)
+points = np.random.default_rng(0).random((2000, 3)).astype(np.float32)
 turn = np.array([[0, -1, 0], [1, 0, 0], [0, 0, 1]], np.float32)
 
 

@@ -11,6 +11,6 @@ def step(x):
 
 
 x = np.zeros(100, np.float32)
-for _ in range(300):
+for _ in range(4000):
     x = step(x)  # finding: python-loop
 print(x.sum().round(2))

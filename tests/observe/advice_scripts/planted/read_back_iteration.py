@@ -13,6 +13,6 @@ def heated(t):
 
 t = np.zeros((1500, 1500), np.float32)
 t[700:800] = 1.0
-for _ in range(10):
+for _ in range(30):
     t = heated(t)  # finding: read-back
 print(t.mean(dtype=np.float64).round(4))

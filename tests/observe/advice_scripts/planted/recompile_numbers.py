@@ -7,7 +7,7 @@ import anygpu as ag
 x = np.random.default_rng(0).random(20_000).astype(np.float32)
 
 
-@ag.offload(on="opencl")
+@ag.offload(on="jax")
 def roots(x, count):
     return np.sqrt(x[: 1000 * count]) * 2.0
 

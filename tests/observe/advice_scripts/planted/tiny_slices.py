@@ -4,7 +4,7 @@ import numpy as np
 
 import anygpu as ag
 
-signal = np.random.default_rng(0).random(300_000).astype(np.float32)
+signal = np.random.default_rng(0).random(2_000_000).astype(np.float32)
 
 
 @ag.offload(on="opencl")

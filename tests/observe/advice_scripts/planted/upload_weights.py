@@ -14,7 +14,7 @@ def layer(x, w):
 
 
 total = 0.0
-for _ in range(12):
+for _ in range(60):
     x = rng.random((8, 2000)).astype(np.float32)
     total += float(layer(x, weights).sum())  # finding: upload-again
 print(round(total))
