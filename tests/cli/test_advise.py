@@ -101,7 +101,10 @@ def test_a_script_runs_as_ever_and_its_functions_are_judged(tmp_path: Path) -> N
         ("print('as far as here')\nthis is no Python\n", 1),
         ("import os\nprint('gone', flush=True)\nos._exit(5)\n", 5),
         ("import sys, cProfile\np = cProfile.Profile()\np.enable()\nprint(1)\np.disable()\n", 0),
-        ("import threading\nt = threading.Thread(target=lambda: print('late'))\nprint('early', flush=True)\nt.start()\n", 0),
+        (
+            "import threading\nt = threading.Thread(target=lambda: print('late'))\nprint('early', flush=True)\nt.start()\n",
+            0,
+        ),
         ("import atexit\natexit.register(print, 'at the end')\nprint('before')\n", 0),
     ],
     ids=["raises", "says why", "no Python", "leaves", "own profiler", "thread", "at exit"],

@@ -35,6 +35,8 @@ from anygpu.receipts import Given, HostOperation, Note, Receipt
 _RESULTS = 256
 #: What a line must have taken before its function is traced to see what it does, and what tracing may take.
 _WORTH_TRACING, _TRACING = 0.005, 1.0
+#: Seconds from which on something was built, and not only found.
+_BUILDING = 5e-4
 #: Arrays beyond this many bytes are recognised by a part of them.
 _WHOLE = 1 << 26
 _SAMPLE = 1 << 16
@@ -99,8 +101,10 @@ class Advisor:
             each for each in passed if type(each) in (int, str, bool)
         )
         line.add_call(device, seconds, kind, max(sizes, default=1), sum(each.nbytes for each in arrays))
-        if phases.trace + phases.compile > 0 and line.calls > 1:
-            line.building.add(phases.trace + phases.compile)
+        building = phases.trace + phases.compile
+        # Finding what was built before takes microseconds.
+        if building > max(_BUILDING, 0.05 * seconds) and line.calls > 1:
+            line.building.add(building)
         for failure in receipt.failures:
             line.failures.of((failure.device, failure.error, failure.message)).add(failure.phases.total)
         for operation in receipt.host_operations:

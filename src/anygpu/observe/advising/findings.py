@@ -128,6 +128,8 @@ def _untraceable(place: Place, line: Line) -> Iterator[_Found]:
 def _memory_churn(place: Place, line: Line) -> Iterator[_Found]:
     if line.calls < 20 or line.grown < _MOST_OF * line.calls or line.new_kinds < _MOST_OF * line.calls:
         return
+    if place.function and sum(each.count for each in line.handed_on.values()) < _MOST_OF * line.calls:
+        return  # these are only longer from call to call, and not the same array
     yield _Found(
         line.seconds - line.calls * line.quickest,
         place.line,

@@ -9,6 +9,6 @@ turns = 0
 while True:
     x = np.float32(0.5) * (x + np.float32(2) / x)
     turns += 1
-    if bool(np.abs(x * x - np.float32(2)).max() < 1e-9) or turns == 400:  # finding: branch
+    if bool(np.abs(x * x - np.float32(2)).max() < 1e-9) or turns == 2000:  # finding: branch
         break
 print(np.asarray(x).mean(dtype=np.float64).round(4))

@@ -9,10 +9,11 @@ import anygpu as ag
 def clipped(x):
     if x.mean() > 0.4:  # finding: branch
         x = x - 0.4
-    return np.exp(-x * x) * np.sin(x) ** 2
+    return np.arctan(x) * np.log1p(np.abs(x)) + np.tanh(x) * np.arcsinh(x) + np.cbrt(x) * np.expm1(-x)
 
 
 x = np.random.default_rng(0).random((2000, 2000)).astype(np.float32)
-for _ in range(40):
+for _ in range(80):
+    x *= np.float32(0.999)
     y = clipped(x)
 print(y.sum(dtype=np.float64).round(-2))
