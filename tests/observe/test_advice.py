@@ -90,20 +90,20 @@ def test_few_calls_and_large_ones_are_no_loop() -> None:
 
 
 def test_the_same_values_that_go_to_the_device_again_are_found_whoever_holds_them() -> None:
-    moved = {"write": 0.02, "run": 0.001, "to_device": BIG.nbytes}
+    moved: dict[str, Any] = {"write": 0.02, "run": 0.001, "to_device": BIG.nbytes}
     advisor = seen(lambda n: (receipt(**moved), (BIG.copy(),), np.float32(n)), 5)
     (found,) = findings(advisor.lines, 1.0)
     assert (found.kind, round(found.cost, 3)) == ("upload-again", 0.08)
 
 
 def test_an_array_that_is_written_to_between_calls_is_not_the_same() -> None:
-    moved = {"write": 0.02, "run": 0.001, "to_device": BIG.nbytes}
+    moved: dict[str, Any] = {"write": 0.02, "run": 0.001, "to_device": BIG.nbytes}
     assert kinds_of(seen(lambda n: (receipt(**moved), (BIG + n,), np.float32(n)), 5)) == []
 
 
 def test_results_that_go_back_are_read_back() -> None:
     states = [BIG + n for n in range(6)]
-    moved = {"write": 0.02, "read": 0.03, "to_device": BIG.nbytes, "to_host": BIG.nbytes}
+    moved: dict[str, Any] = {"write": 0.02, "read": 0.03, "to_device": BIG.nbytes, "to_host": BIG.nbytes}
     advisor = seen(lambda n: (receipt(**moved), (states[n],), states[n + 1]), 5)
     (found,) = findings(advisor.lines, 1.0)
     assert (found.kind, round(found.cost, 2)) == ("read-back", 0.2)

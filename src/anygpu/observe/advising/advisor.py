@@ -145,7 +145,8 @@ class Advisor:
                 continue
             share = each.nbytes / max(1, receipt.bytes_to_device)
             write = receipt.phases.write * min(1.0, share) if is_away else 0.0
-            line.handed_on.of(known[1]).add(known[2] + write if is_away else 0.0, each.nbytes)
+            is_moved = is_away and each.nbytes >= _SMALL
+            line.handed_on.of(known[1]).add(known[2] + write if is_moved else 0.0, each.nbytes)
         for each in _arrays_of(value):
             if type(each) is np.ndarray:
                 share = each.nbytes / max(1, receipt.bytes_to_host)

@@ -12,7 +12,7 @@ def standardised(x, mean, deviation):
 
 x = np.random.default_rng(0).random((2000, 1000)).astype(np.float32)
 mean, deviation = np.zeros(1000) + 0.5, np.full(1000, 0.3)
-for _ in range(25):
+for _ in range(80):
     x *= np.float32(0.999)
     y = standardised(x, mean, deviation)  # finding: float64
 print(y.sum(dtype=np.float64).round(-2))
