@@ -102,7 +102,7 @@ def test_a_script_runs_as_ever_and_its_functions_are_judged(tmp_path: Path) -> N
         ("import os\nprint('gone', flush=True)\nos._exit(5)\n", 5),
         ("import sys, cProfile\np = cProfile.Profile()\np.enable()\nprint(1)\np.disable()\n", 0),
         (
-            "import threading\nt = threading.Thread(target=lambda: print('late'))\nprint('early', flush=True)\nt.start()\n",
+            "import threading\nt = threading.Thread(target=print, args='b')\nprint('a', flush=True)\nt.start()\n",
             0,
         ),
         ("import atexit\natexit.register(print, 'at the end')\nprint('before')\n", 0),
