@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 from anygpu.receipts import HostOperation
@@ -33,7 +33,13 @@ def host_operations() -> Iterator[list[HostOperation]]:
         _listeners.reset(token)
 
 
+#: Called with each operation of arrays that ran on the host. Empty unless somebody asked for advice.
+witnesses: list[Callable[[HostOperation], None]] = []
+
+
 def ran_on_host(operation: HostOperation) -> None:
+    for witness in witnesses:
+        witness(operation)
     listeners = _listeners.get()
     for collected in listeners:
         collected.append(operation)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -287,6 +287,14 @@ Seen = Receipt | Note | Failure
 observers: list[Callable[[Seen, Origin | None], None]] = []
 
 
+#: A function, its positional and keyword arguments, and what it returned.
+Given = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
+
+#: Called with each call that returned, on the thread that it ended on; with the user's line if it was a task. Empty
+#: unless somebody asked for advice, which is never without observers.
+witnesses: list[Callable[[Note | Receipt, Given, tuple[str, int] | None], None]] = []
+
+
 def observe(seen: Seen, origin: Origin | None = None) -> None:
     for observer in observers:
         observer(seen, origin)
@@ -319,7 +327,7 @@ def collect_receipts() -> Iterator[list[Receipt]]:
         listeners.reset(token)
 
 
-def publish(note: Note | Receipt) -> None:
+def publish(note: Note | Receipt, given: Given | None = None) -> None:
     last.set(note)
     hearing = listeners.get()
     if hearing:
@@ -328,3 +336,10 @@ def publish(note: Note | Receipt) -> None:
             collected.append(receipt)
     if observers:
         observe(note)
+        if witnesses and given is not None:
+            witness(note, given)
+
+
+def witness(note: Note | Receipt, given: Given, line: tuple[str, int] | None = None) -> None:
+    for each in witnesses:
+        each(note, given, line)

@@ -11,6 +11,7 @@ from rich.status import Status
 
 import anygpu
 from anygpu import api
+from anygpu.cli.advise import advise
 from anygpu.cli.calibrate import calibrate
 from anygpu.cli.dashboard import dashboard
 from anygpu.cli.explain import explain
@@ -99,6 +100,9 @@ app.add_typer(history, name="history")
 app.add_typer(fleet, name="fleet")
 # What follows the script is the script's.
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(profile)
+app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
+)(advise)
 # Negative numbers are arguments and not options.
 app.command(context_settings={"ignore_unknown_options": True})(explain)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.metric_families import Family, sources, to_text
 from anygpu.observe.answering import Answering
-from anygpu.observe.findings import Anomaly
+from anygpu.observe.findings import Advice, Anomaly
 from anygpu.observe.observation import Observation
 from anygpu.observe.sampling import Sampler
 from anygpu.observe.snapshot_of import Describing
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
+    from anygpu.observe.advising.advisor import Advisor
     from anygpu.observe.metrics import ObservedMetrics
     from anygpu.observe.metrics_server import MetricsServer
     from anygpu.observe.open_telemetry import Telemetry
@@ -35,35 +36,44 @@ if TYPE_CHECKING:
 _current: Observation | None = None
 _sampler: Sampler | None = None
 _answering: Answering | None = None
+_advisor: Advisor | None = None
 _told: Callable[[Anomaly], object] | None = None
 _starting = threading.Lock()
 
 
-def start(*, on_anomaly: Callable[[Anomaly], object] | None = None) -> None:
+def start(*, on_anomaly: Callable[[Anomaly], object] | None = None, advice: bool = False) -> None:
     """Observe this process from now on, and answer those of this user who ask. A second call changes nothing.
 
     What is not as it was, such as a function that became slower, is logged as a warning of "anygpu.observe"; a callback
-    is called with it, on a thread of its own.
+    is called with it, on a thread of its own. With `advice=True` calls and arrays are also looked at line by line: this
+    takes as long as copying what goes to devices; `advice()` says what was found.
     """
-    global _told
+    global _told, _advisor
     with _starting:
         if _current is None:
             _told = on_anomaly
             observers.append(_begin())
             if _server_families not in sources:
                 sources.append(_server_families)
+        if advice and _advisor is None:
+            from anygpu.observe.advising.advisor import Advisor
+
+            _advisor = Advisor()
+            _advisor.start()
 
 
 def stop() -> None:
     """Observe it no longer, and forget what was seen."""
-    global _current, _sampler, _answering
+    global _current, _sampler, _answering, _advisor
     with _starting:
         if _current is not None:
             observers.remove(_current)
             if _server_families in sources:
                 sources.remove(_server_families)
+        if _advisor is not None:
+            _advisor.stop()
         sampler, answering = _sampler, _answering
-        _current = _sampler = _answering = None
+        _current = _sampler = _answering = _advisor = None
     if sampler is not None:
         sampler.close()
     if answering is not None:
@@ -74,6 +84,12 @@ def summary() -> Summary:
     """What calls have taken since `start()`, by function and device."""
     current = _current
     return Summary(seconds=0.0, calls=(), observed=False) if current is None else current.summary()
+
+
+def advice() -> list[Advice]:
+    """What to change in the program, the most expensive first; needs `start(advice=True)` before the calls."""
+    advisor = _advisor
+    return [] if advisor is None else advisor.advice()
 
 
 def trace(path: str | os.PathLike[str], *, limit: int | str = "100MB") -> Recording:
@@ -164,7 +180,7 @@ def _begin() -> Observation:
     """The caller holds the lock, and lets the observation see calls."""
     global _current, _sampler
     _current = Observation()
-    describing = Describing(_current)
+    describing = Describing(_current, advice)
     _sampler = Sampler(_current, describing.sample, _told)
     _answer(describing)
     return _current

@@ -11,7 +11,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from anygpu._version import __version__
 from anygpu.engines.protocol import Memory
@@ -19,7 +19,7 @@ from anygpu.errors import AnyGPUError
 from anygpu.hardware import host
 from anygpu.hardware.usage.reading import UsageReader
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.findings import DeviceMemory
+from anygpu.observe.findings import Advice, DeviceMemory
 from anygpu.observe.observation import Observation
 from anygpu.observe.snapshot import Process, Snapshot
 from anygpu.observe.watching import Sample
@@ -41,11 +41,13 @@ class Describing:
     def __init__(
         self,
         observation: Observation,
+        advice: Callable[[], Sequence[Advice]] = tuple,
         *,
         places: DeviceRegistry = registry,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._observation = observation
+        self._advice = advice
         #: Whoever looks at the process, and the sampler, read the same devices.
         self._reading = threading.Lock()
         self._since = time.time()
@@ -70,6 +72,7 @@ class Describing:
             usage=usage,
             memory=memory,
             anomalies=tuple(seen.anomalies()),
+            advice=tuple(self._advice()),
         )
 
     def sample(self) -> Sample:

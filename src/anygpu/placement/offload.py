@@ -27,7 +27,7 @@ from anygpu.placement.known import (
 )
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.signature import BUILTIN, OwnArray, function_key, signature, way_of
-from anygpu.receipts import Failure, Receipt, last, listeners, observe, observers, publish
+from anygpu.receipts import Failure, Receipt, last, listeners, observe, observers, publish, witnesses
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
@@ -175,10 +175,11 @@ class Offloaded(Calls, Generic[P, R]):
             site.ran_on_host(end - ready)
             left = (site.note, begin, ready, end)
             _set_last(left)
-            if _listening():
-                publish(left)
-            elif observers:
-                observe(left)
+            if observers or _listening():
+                if witnesses or _listening():
+                    publish(left, (function, arguments, keywords, value))
+                else:
+                    observe(left)
             return value
         if site is None and self._may_begin_on_host and _may_begin_small(key, arguments, keywords):
             # Nothing is thought about before it is known to pay.
@@ -199,10 +200,11 @@ class Offloaded(Calls, Generic[P, R]):
             known.remember_new(key, NewCallSite(note, end - ready, before_loading=before))
             left = (note, begin, ready, end)
             _set_last(left)
-            if _listening():
-                publish(left)
-            elif observers:
-                observe(left)
+            if observers or _listening():
+                if witnesses or _listening():
+                    publish(left, (function, arguments, keywords, value))
+                else:
+                    observe(left)
             return value
         placed: R = self._place(key, arguments, keywords)[0]
         return placed

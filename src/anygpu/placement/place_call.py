@@ -92,7 +92,7 @@ def place(
             device = getattr(error, "device", None) or "numpy"
             observe(Failure(call.site.task, str(device), type(error).__name__, began, time.perf_counter()))
         raise
-    publish(outcome[1])
+    publish(outcome[1], (function, arguments, keywords, outcome[0]))
     return outcome
 
 

@@ -26,7 +26,17 @@ from anygpu.placement.retry import handle_failure, next_choice, one_line, refusa
 from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown
 from anygpu.plan.choosing import Choice
-from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt, numpy_receipt, observe, observers
+from anygpu.receipts import (
+    Attempt,
+    Phases,
+    PhaseTimer,
+    Receipt,
+    numpy_receipt,
+    observe,
+    observers,
+    witness,
+    witnesses,
+)
 from anygpu.runtime.batch_check import LaunchCheck
 from anygpu.runtime.batches import Batch, Batched, CheckStatus
 from anygpu.runtime.giving_way import GivingWay
@@ -553,6 +563,9 @@ class LaneWorker:
             made = receipt() if callable(receipt) else receipt
             if observers:
                 observe(made, job.origin)
+                if witnesses:
+                    call = job.call
+                    witness(made, (call.function, call.arguments, call.keywords, value), job.line)
             for collected in job.receipt_sinks:
                 collected.append(made)
         job.future.set_result(value)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from anygpu._typing import HostArray
 from anygpu.array.core import recording
 from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput
-from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
+from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype, witnessed, witnesses
 from anygpu.array.core.expression import Value, active_tracer, compute, linearise
 from anygpu.array.core.methods import NumpyMethods
 from anygpu.array.core.operators import Operators
@@ -214,13 +214,18 @@ class Array(NumpyMethods, Operators):
         device = value.device or device_for(None)
         if value.op is not None:
             compute([value], device)
+        if witnesses:
+            return witnessed("download", device, value.buffer)  # type: ignore[no-any-return]
         return device.download(value.buffer)
 
     def _shown(self) -> HostArray:
         """The values in memory that cannot be written to: it may be the device's own, which other arrays share."""
         value = self._stored if self._view is None else self._value
         device = value.device
-        values = device.download(value.buffer) if value.op is None and device is not None else self._host()
+        if value.op is None and device is not None and not witnesses:
+            values = device.download(value.buffer)
+        else:
+            values = self._host()
         shown = values.view()
         shown.setflags(False)  # type: ignore[call-arg] # by position, in half of the time
         return shown
@@ -324,7 +329,7 @@ class Array(NumpyMethods, Operators):
         target = device_for(device)
         if target is self._device:
             return self
-        return Array(Value.on(target, target.upload(self._host()), self._value.spec))
+        return Array(Value.on(target, _uploaded(target, self._host()), self._value.spec))
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._native().__dlpack_device__()  # type: ignore[no-any-return]
@@ -488,6 +493,10 @@ def is_numpys(value: Any) -> bool:
     return isinstance(value, np.ndarray) and not isinstance(value, Array)
 
 
+def _uploaded(device: ArrayDevice, values: HostArray) -> Any:
+    return witnessed("upload", device, values) if witnesses else device.upload(values)
+
+
 def as_value(values: HostArray, device: ArrayDevice) -> Value:
     """A NumPy array as a value: one without axes becomes a constant of the program, others are uploaded."""
     if type(device) is AbstractDevice:
@@ -497,7 +506,7 @@ def as_value(values: HostArray, device: ArrayDevice) -> Value:
         values = values.astype(dtype.newbyteorder("="))
     if not values.ndim:
         return recording.literal(values)
-    buffer = device.upload(values)
+    buffer = _uploaded(device, values)
     # Most buffers know what they look like.
     spec: Spec | None = getattr(buffer, "spec", None)
     if spec is None or not is_array_dtype(spec.dtype):

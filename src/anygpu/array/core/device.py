@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,6 +38,31 @@ class ArrayDevice(Protocol):
 
     def adopt(self, array: Any) -> Buffer:
         """A buffer from an array that speaks DLPack, without a copy where the engine allows."""
+
+
+class Witnessed(NamedTuple):
+    """Something that arrays had done on a device, outside of placed calls."""
+
+    kind: Literal["upload", "download", "run"]
+    device: str
+    #: The values that moved, or the program that ran.
+    what: Any
+    seconds: float
+
+
+#: Called with it, on the thread that it happened on. Empty unless somebody asked for advice.
+witnesses: list[Callable[[Witnessed], None]] = []
+
+
+def witnessed(kind: Literal["upload", "download", "run"], device: ArrayDevice, *given: Any) -> Any:
+    """What the device returns, after the witnesses have been told."""
+    begin = time.perf_counter()
+    result = getattr(device, kind)(*given)
+    seconds = time.perf_counter() - begin
+    seen = Witnessed(kind, device.device, result if kind == "download" else given[0], seconds)
+    for each in witnesses:
+        each(seen)
+    return result
 
 
 FindDevice = Callable[[str | None], ArrayDevice]

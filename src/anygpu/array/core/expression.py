@@ -14,7 +14,7 @@ from weakref import ref
 import msgspec
 import numpy as np
 
-from anygpu.array.core.device import ArrayDevice, Buffer
+from anygpu.array.core.device import ArrayDevice, Buffer, witnessed, witnesses
 from anygpu.program.graph import Line, Program
 from anygpu.program.graph import Recorder as GraphRecorder
 from anygpu.program.primitives import (
@@ -315,7 +315,8 @@ def compute(wanted: Sequence[Value], device: ArrayDevice) -> None:
         _upload_constants(missing, device)
         return
     program, leaves, results = program_of(missing)
-    buffers = device.run(program, [leaf.buffer for leaf in leaves])
+    given = [leaf.buffer for leaf in leaves]
+    buffers = witnessed("run", device, program, given) if witnesses else device.run(program, given)
     for value, buffer in zip(results, buffers, strict=True):
         value.becomes(buffer, device)
 

@@ -1,0 +1,195 @@
+"""`anygpu advise`: runs a script as it is, and says which of its functions would gain on which device."""
+
+from __future__ import annotations
+
+import json as json_
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+import anygpu
+from anygpu.observe.advising import watching
+from anygpu.observe.advising.decorating import decorated
+from anygpu.observe.advising.report import FunctionAdvice, Report
+from anygpu.observe.findings import Advice
+from anygpu.units import readable_seconds
+
+PAGE = "reference/advice"
+
+
+def advise(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(help="A Python file; what follows it are its arguments.")],
+    measure: Annotated[
+        bool, typer.Option("--try", help="Run each function on each device, instead of predicting.")
+    ] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Write a copy of the script in which what gains is offloaded.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Report as JSON with a stable, documented schema.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the report there instead of to standard error.")
+    ] = None,
+) -> None:
+    """Run a script, and report which of its functions would gain on which device of this machine.
+
+    The script need not know anygpu, and its output and exit code stay its own: the report goes to standard error. If
+    it uses anygpu, the report says what its calls cost and what to write instead.
+    """
+    code, report = run_and_report(str(script), context.args, measure=measure)
+    if report is None:
+        Console(stderr=True).print(
+            Text(f"anygpu: {script} ended without a report: it was killed, or left with os._exit.", style="yellow")
+        )
+    else:
+        copy = write_copy(script, report) if apply else None
+        if output is not None:
+            with output.open("w", encoding="utf-8") as file:
+                _tell(report, copy, Console(file=file, width=120), apply=apply, json=json)
+        else:
+            _tell(report, copy, Console(stderr=True), apply=apply, json=json)
+    if code < 0:
+        # As the script ended, so that a shell sees the same.
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    raise typer.Exit(code)
+
+
+def run_and_report(script: str, arguments: list[str], *, measure: bool = False) -> tuple[int, Report | None]:
+    """Run the script in a process of its own, with our standard streams; its exit code, and what was found."""
+    with tempfile.TemporaryDirectory(prefix="anygpu-advise-") as folder:
+        path = Path(folder) / "report.json"
+        ours = {"report": str(path), "try": measure, "path": str(Path(anygpu.__file__).parents[1])}
+        command = [sys.executable, watching.__file__, json_.dumps(ours), script, *arguments]
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the script
+        try:
+            code = subprocess.run(command, check=False).returncode
+        finally:
+            signal.signal(signal.SIGINT, before)
+        try:
+            return code, Report.from_json(path.read_bytes())
+        except OSError:
+            return code, None
+
+
+def write_copy(script: Path, report: Report) -> tuple[Path, list[int]] | None:
+    """A copy beside the script, with a decorator for each of its functions that gains; `None` if there is none."""
+    own = os.path.realpath(script)
+    lines = []
+    for each in report.functions:
+        file, _, number = each.line.rpartition(":")
+        if each.verdict == "gains" and os.path.realpath(file) == own:
+            lines.append(int(number))
+    source, found = decorated(script.read_bytes(), lines)
+    if not found:
+        return None
+    for again in range(1, 1000):
+        path = script.with_name(f"{script.stem}_offloaded{'' if again == 1 else f'_{again}'}{script.suffix}")
+        try:
+            with path.open("xb") as copy:
+                copy.write(source)
+        except FileExistsError:
+            continue
+        return path, found
+    return None
+
+
+# -- what is shown
+
+
+def _tell(report: Report, copy: tuple[Path, list[int]] | None, console: Console, *, apply: bool, json: bool) -> None:
+    if json:
+        console.file.write(report.to_json().decode() + "\n")
+        return
+    show_report(console, report)
+    if apply:
+        console.print()
+        if copy is None:
+            console.print(Text("Nothing in the script itself gains, so no copy was written.", style="dim"))
+        else:
+            count = len(copy[1])
+            functions = "1 function is" if count == 1 else f"{count} functions are"
+            console.print(Text.assemble("Written to ", (_plain(str(copy[0])), "bold"), f": {functions} offloaded."))
+
+
+def show_report(console: Console, report: Report) -> None:
+    gains = [each for each in report.functions if each.verdict == "gains"]
+    others = [each for each in report.functions if each.verdict != "gains"]
+    took = f"{_plain(report.script)} took {readable_seconds(report.seconds)}"
+    if report.findings:
+        console.print(Text(f"\n{took}. What its calls of anygpu cost, and what to write instead:\n", style="bold"))
+        for each in report.findings:
+            _show_finding(console, each)
+    elif report.uses_anygpu:
+        console.print(Text(f"\n{took}. Nothing was found in its calls of anygpu.", style="bold"))
+    if gains:
+        console.print(Text(f"\n{took}. These functions would gain from @anygpu.offload:\n", style="bold"))
+        _show_functions(console, gains, "green")
+    elif not report.uses_anygpu:
+        console.print(
+            Text(f"\n{took}. No function of it would gain from another device of this machine.", style="bold")
+        )
+    if others:
+        console.print(Text("\nThese would not:\n", style="bold"))
+        _show_functions(console, others, "yellow")
+    if report.outside_functions > 0.1 * report.seconds and not report.uses_anygpu:
+        console.print(
+            Text(
+                f"\n{readable_seconds(report.outside_functions)} went into code outside of functions, which cannot be "
+                "offloaded: put what computes there into a function.",
+                style="yellow",
+            )
+        )
+    if any(each.basis == "assumed" for function in report.functions for each in function.estimates):
+        console.print(
+            Text(
+                "\nDevices that were never measured are guessed at: run `anygpu calibrate`, or use --try.", style="dim"
+            )
+        )
+    for note in report.notes:
+        console.print(Text(f"\n{note}", style="dim"))
+
+
+def _show_functions(console: Console, functions: list[FunctionAdvice], style: str) -> None:
+    for each in functions:
+        calls = f"{each.calls:,} {'call' if each.calls == 1 else 'calls'}"
+        heading = Text.assemble(
+            "  ",
+            (_plain(each.name), f"bold {style}"),
+            f"  {readable_seconds(each.seconds)} in {calls}  ",
+            (_shown_line(each.line), "dim"),
+        )
+        console.print(heading, soft_wrap=True)
+        console.print(Padding(Text(_plain(each.sentence)), (0, 0, 0, 4)))
+
+
+def _show_finding(console: Console, each: Advice) -> None:
+    where = _shown_line(each.line) if each.line else "somewhere"
+    console.print(Text.assemble("  ", (where, "bold yellow"), "  ", (readable_seconds(each.cost), "bold")))
+    console.print(Padding(Text(_plain(each.finding)), (0, 0, 0, 4)))
+    console.print(Padding(Text(_plain(each.instead), style="green"), (0, 0, 0, 4)))
+    console.print(Padding(Text(f"{PAGE}.html#{each.kind}", style="dim"), (0, 0, 1, 4)))
+
+
+def _shown_line(line: str) -> str:
+    """Relative to where the user is, if that is shorter."""
+    file, _, number = line.rpartition(":")
+    try:
+        near = os.path.relpath(file)
+    except ValueError:  # another drive
+        near = file
+    return _plain(f"{near if len(near) < len(file) else file}:{number}")
+
+
+def _plain(text: str) -> str:
+    """Names and messages come from the script: what could move the cursor or change colours is shown as it is."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

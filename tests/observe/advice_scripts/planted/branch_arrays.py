@@ -1,0 +1,14 @@
+"""A loop looks at a value of an array in every turn."""
+
+import numpy as np
+
+import anygpu as ag
+
+x = ag.asarray(np.random.default_rng(0).random((400, 400)).astype(np.float32) + 1, device="opencl")
+turns = 0
+while True:
+    x = np.float32(0.5) * (x + np.float32(2) / x)
+    turns += 1
+    if bool(np.abs(x * x - np.float32(2)).max() < 1e-9) or turns == 2000:  # finding: branch
+        break
+print(np.asarray(x).mean(dtype=np.float64).round(4))

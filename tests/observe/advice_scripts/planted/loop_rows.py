@@ -1,0 +1,18 @@
+"""Each row is scored by a call of its own."""
+
+import numpy as np
+
+import anygpu as ag
+
+rows = np.random.default_rng(0).random((2000, 64)).astype(np.float32)
+
+
+@ag.offload(on="opencl")
+def score(row):
+    return np.tanh(row * 2.0) + row
+
+
+scores = []
+for row in rows:
+    scores.append(score(row.copy()))  # finding: python-loop
+print(np.sum(scores, dtype=np.float64).round(2))

@@ -1,0 +1,18 @@
+"""A number decides the shape, and changes with every call."""
+
+import numpy as np
+
+import anygpu as ag
+
+x = np.random.default_rng(0).random(20_000).astype(np.float32)
+
+
+@ag.offload(on="jax")
+def roots(x, count):
+    return np.sqrt(x[: 1000 * count]) * 2.0
+
+
+total = 0.0
+for count in range(1, 11):
+    total += float(roots(x, count).sum())  # finding: recompile
+print(round(total, 2))
