@@ -14,7 +14,8 @@ from anygpu.cli.top.pages import PAGES, ago, compact, filtered, headline, in_ord
 from anygpu.hardware.usage.usage import Readings
 from anygpu.observe.following import Following, Look, processor_share, rates
 from anygpu.observe.looking import NoAnswer, ObservedProcess
-from anygpu.observe.snapshot import DeviceMemory, Snapshot
+from anygpu.observe.findings import DeviceMemory
+from anygpu.observe.snapshot import Snapshot
 from tests.observe.snapshots import calls, eventful, snapshot
 
 FUNCTIONS, PROCESSES, QUEUES, TENANTS, LOSSES, ANOMALIES = PAGES
