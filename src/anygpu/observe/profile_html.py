@@ -177,10 +177,8 @@ def _functions(profile: Profile) -> str:
     rows = []
     for each in profile.functions[:100]:
         longest = sorted(each.phases.items(), key=lambda item: -item[1])[:3]
-        remarks = [
-            f"{each.errors:,} raised" if each.errors else "",
-            f"{each.fallbacks:,} fallbacks" if each.fallbacks else "",
-        ]
+        counts = (each.errors, "raised"), (each.fallbacks, "fallbacks")
+        remarks = ", ".join(f"{count:,} {what}" for count, what in counts if count)
         rows.append(
             [
                 _share(each.seconds, whole),
