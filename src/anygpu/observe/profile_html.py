@@ -251,7 +251,7 @@ def _sources(profile: Profile) -> str:
 def _source(file: str, lines: dict[int, LineProfile], whole: float) -> str:
     try:
         texts = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+    except (OSError, ValueError):  # it is gone, or its name is no name of a file
         return ""
     wanted = {near for number in lines for near in range(number - _AROUND, number + _AROUND + 1)}
     rows, last = [], 0
