@@ -74,9 +74,8 @@ def main() -> int:
         ours, theirs, hot = first_lines(profile)[:3], first_of_scalene(profile)[:3], hot_line(script)
         off = sum_error(profile)
         shown = ",".join(map(str, ours)), ",".join(map(str, theirs))
-        _say(
-            f"{script.stem:16} {profile.seconds:8.2f} {off:10.2%} {profile.samples:8,}  {hot:3}  {shown[0]:10} {shown[1]}",
-        )
+        figures = f"{profile.seconds:8.2f} {off:10.2%} {profile.samples:8,}"
+        _say(f"{script.stem:16} {figures}  {hot:3}  {shown[0]:10} {shown[1]}")
         if off > MOST_OFF:
             failures.append(f"{script.stem}: lines are {off:.1%} off")
         if ours[0] != hot:

@@ -178,7 +178,7 @@ def _show_operations(console: Console, profile: Profile) -> None:
             f"≈ {readable_seconds(each.seconds)}",
             f"{each.runs:,}",
             Text(printable(each.operation)),
-            Text(each.device),
+            Text(printable(each.device)),
             Text(line),
         )
     console.print()

@@ -16,8 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-import anygpu
-
 #: Seconds between two samples. Each takes some 30 µs of the script's time.
 INTERVAL = 0.005
 
@@ -47,7 +45,7 @@ class UsersFiles:
         folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
         if site.ENABLE_USER_SITE:
             folders.append(site.getusersitepackages())
-        folders.append(str(Path(anygpu.__file__).parent))
+        folders.append(str(Path(__file__).parents[1]))
         self._folders = tuple({str(Path(each).resolve()) + "/" for each in folders if each})
 
     def has(self, file: str) -> bool:

@@ -177,10 +177,8 @@ def _functions(profile: Profile) -> str:
     rows = []
     for each in profile.functions[:100]:
         longest = sorted(each.phases.items(), key=lambda item: -item[1])[:3]
-        remarks = [
-            f"{each.errors:,} raised" if each.errors else "",
-            f"{each.fallbacks:,} fallbacks" if each.fallbacks else "",
-        ]
+        counts = (each.errors, "raised"), (each.fallbacks, "fallbacks")
+        remarks = ", ".join(f"{count:,} {what}" for count, what in counts if count)
         rows.append(
             [
                 _share(each.seconds, whole),
@@ -253,7 +251,7 @@ def _sources(profile: Profile) -> str:
 def _source(file: str, lines: dict[int, LineProfile], whole: float) -> str:
     try:
         texts = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+    except (OSError, ValueError):  # it is gone, or its name is no name of a file
         return ""
     wanted = {near for number in lines for near in range(number - _AROUND, number + _AROUND + 1)}
     rows, last = [], 0
