@@ -31,7 +31,7 @@ from benchmarks.report import Figure, options_parser, publish, say
 _WARM = 0.2
 #: How long a connection may be silent before it counts as hung.
 _PATIENCE = 20.0
-_ODD = (
+_ODD: tuple[object, ...] = (
     None,
     True,
     -1,

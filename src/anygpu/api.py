@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
+from anygpu.hardware import device as device_facts
 from anygpu.hardware.device import Device
 from anygpu.hardware.selection import Power, prefer, require
 
 if TYPE_CHECKING:
     from anygpu.hardware.diagnosis import Diagnosis
+    from anygpu.hardware.usage.usage import Usage
     from anygpu.observe.statistics import Summary
     from anygpu.placement.offload import Offloaded, Result
     from anygpu.placement.options import CallOptions, TaskOptions
@@ -29,6 +31,15 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def _read_usage(device: Device, seconds: float) -> Usage:
+    from anygpu.hardware.usage.reading import read_twice
+
+    return read_twice([device], seconds).usage[device.id]
+
+
+device_facts._read_usage = _read_usage
 
 #: Time limit of a probe, in seconds; a device that is silent for 40 % of it counts as hung.
 PROBE_SECONDS = 15.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -12,6 +12,9 @@ from anygpu.receipts import require_reasons
 
 if TYPE_CHECKING:
     from anygpu.hardware.usage.usage import Usage
+
+#: Cards are read by what is made of devices: `anygpu.api` says by what.
+_read_usage: Callable[[Device, float], Usage]
 
 DeviceKind = Literal["gpu", "cpu", "npu"]
 
@@ -106,9 +109,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
         Two looks, so many seconds apart, because some drivers count busy time and energy. What a driver does not tell
         is `None`, with the reason in `unknown`.
         """
-        from anygpu.hardware.usage.reading import read_twice
-
-        return read_twice([self], seconds).usage[self.id]
+        return _read_usage(self, seconds)
 
     @property
     def node(self) -> str | None:
