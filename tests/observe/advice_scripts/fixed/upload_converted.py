@@ -14,7 +14,7 @@ def brighter(pixels, gain):
 
 
 out = []
-for k in range(40):
-    gains = np.full(1, 1 + 0.1 * k, np.float32)
+for k in range(150):
+    gains = np.full(1, 1 + 0.01 * k, np.float32)
     out.append(np.asarray(brighter(image, gains)))
 print(np.sum(out, dtype=np.float64).round())

@@ -9,5 +9,5 @@ table = rng.random((1000, 3000)).astype(np.float32)
 out = []
 x = ag.asarray(table, device="opencl")
 for k in range(60):
-    out.append(np.asarray((x * np.float32(k)).sum(axis=1)))
+    out.append(k * np.asarray((x * np.float32(2)).sum(axis=1)))
 print(np.sum(out, dtype=np.float64).round(-4))
