@@ -422,7 +422,7 @@ for _ in range(5):
     double(np.ones(3))
 child = os.fork()
 if child == 0:
-    assert observe.statistics().observed is False
+    assert ag.statistics().observed is False
     before = [each.pid for each in observed_processes(own=True)]
     double(np.ones(3)); double(np.ones(3))
     after = observed_processes(own=True)
