@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
-from anygpu.hardware import device as device_facts
-from anygpu.hardware.device import Device
+from anygpu.hardware.device import Device, usage_readers
 from anygpu.hardware.selection import Power, prefer, require
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def _read_usage(device: Device, seconds: float) -> Usage:
     return read_twice([device], seconds).usage[device.id]
 
 
-device_facts._read_usage = _read_usage
+usage_readers.append(_read_usage)
 
 #: Time limit of a probe, in seconds; a device that is silent for 40 % of it counts as hung.
 PROBE_SECONDS = 15.0

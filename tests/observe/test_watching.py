@@ -54,24 +54,48 @@ def kinds(found: list[Anomaly]) -> list[str]:
     return [each.kind for each in found]
 
 
+def told(watch: Watch, seconds: float, since: float, until: float, count: int = 10) -> list[Anomaly]:
+    """What is said while calls take so long, ten times a second."""
+    return [
+        found
+        for tenth in range(int(since * 10), int(until * 10))
+        for found in watch.add_calls(notes(seconds, count), tenth / 10)
+    ]
+
+
 def test_a_function_that_became_slower_is_named_with_both_times() -> None:
     watch = Watch()
-    found = watch.add_calls(notes(2e-3), 1.0)
-    for _ in range(20):
-        found += watch.add_calls(notes(2e-3), 1.0)
-    assert found == []
-    for _ in range(3):
-        found += watch.add_calls(notes(5e-3), 2.0)
+    assert told(watch, 2e-3, 0, 2) == []
+    found = told(watch, 5e-3, 2, 15)
     assert kinds(found) == ["slower"]
     assert found[0].sentence.startswith("score on numpy has taken 2.5 times as long for the last ")
     assert found[0].sentence.endswith("5 ms instead of 2 ms.")
+    # And when it is as fast as before.
+    assert kinds(told(watch, 2e-3, 15, 30)) == ["faster"]
+
+
+def test_what_does_not_last_is_not_told() -> None:
+    watch = Watch()
+    assert told(watch, 2e-3, 0, 5) == []
+    for minute in range(1, 6):
+        assert told(watch, 5e-3, 60 * minute, 60 * minute + 5) == []
+        assert told(watch, 2e-3, 60 * minute + 5, 60 * minute + 60) == []
+
+
+def test_a_function_that_became_faster_is_no_news() -> None:
+    watch = Watch()
+    assert told(watch, 5e-3, 0, 5) == told(watch, 2e-3, 5, 30) == []
 
 
 def test_many_calls_at_once_are_watched_by_groups() -> None:
     watch = Watch()
-    for _ in range(10):
-        assert watch.add_calls(notes(2e-6, 100 * MOST_VALUES), 1.0) == []
-    assert kinds(watch.add_calls(notes(5e-6, 100 * MOST_VALUES), 2.0)) == ["slower"]
+    assert told(watch, 1e-3, 0, 2, 100 * MOST_VALUES) == []
+    assert kinds(told(watch, 3e-3, 2, 15, 100 * MOST_VALUES)) == ["slower"]
+
+
+def test_functions_of_microseconds_are_not_watched() -> None:
+    watch = Watch()
+    assert told(watch, 2e-6, 0, 5, 1000) == told(watch, 2e-5, 5, 20, 1000) == []
 
 
 def test_predictions_that_do_not_hold_are_said_once() -> None:

@@ -13,8 +13,8 @@ from anygpu.receipts import require_reasons
 if TYPE_CHECKING:
     from anygpu.hardware.usage.usage import Usage
 
-#: Cards are read by what is made of devices: `anygpu.api` says by what.
-_read_usage: Callable[[Device, float], Usage]
+#: What reads the card of a device. It needs devices itself, so `anygpu.api` puts it here.
+usage_readers: list[Callable[[Device, float], Usage]] = []
 
 DeviceKind = Literal["gpu", "cpu", "npu"]
 
@@ -109,7 +109,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
         Two looks, so many seconds apart, because some drivers count busy time and energy. What a driver does not tell
         is `None`, with the reason in `unknown`.
         """
-        return _read_usage(self, seconds)
+        return usage_readers[0](self, seconds)
 
     @property
     def node(self) -> str | None:

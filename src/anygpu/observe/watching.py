@@ -24,6 +24,11 @@ MOST_WATCHED = 400
 #: watching takes of each call stays below a tenth of a microsecond.
 MOST_VALUES = 16
 
+#: A function that takes less time is not watched: what it would say is mostly about the machine.
+_LEAST_WATCHED = 2e-4
+#: A change is told when it has lasted so long. Another program that comes and goes is none.
+_LASTING = 10.0
+
 #: Calls that a prediction is judged by, and how far off the typical one is when it is worth a sentence.
 _JUDGED, _TOO_SLOW, _FINE = 50, 2.0, 1.4
 #: Calls that are shorter are not worth a prediction.
@@ -52,6 +57,9 @@ class Watch:
 
     def __init__(self) -> None:
         self._levels: dict[tuple[str, str], LevelWatch] = {}
+        #: Changes that have not lasted long enough, and what is known to have become slower.
+        self._recent: dict[tuple[str, str], Anomaly] = {}
+        self._slower: set[tuple[str, str]] = set()
         self._ratios: dict[tuple[str, str], deque[float]] = {}
         #: What has been said and still holds.
         self._said: set[tuple[str, str, str | None]] = set()
@@ -60,13 +68,13 @@ class Watch:
 
     def add_calls(self, seen: Iterable[Batch], now: float) -> list[Anomaly]:
         """Calls that have ended; `now` is in seconds since 1970."""
-        found: list[Anomaly] = []
+        found = self._lasting(now)
         for batch in seen:
             self._calls += len(batch.seconds)
             if batch.failures:
                 continue
             key = (batch.function, batch.device)
-            found += self._level(key, batch.run, now)
+            self._level(key, batch.run, now)
             ratios = [
                 float(run) / receipt.predicted_seconds
                 for run, receipt in zip(batch.run, batch.receipts, strict=False)
@@ -76,17 +84,35 @@ class Watch:
                 found += self._predictions(key, ratios, now)
         return found
 
-    def _level(self, key: tuple[str, str], run: Times, now: float) -> list[Anomaly]:
+    def _level(self, key: tuple[str, str], run: Times, now: float) -> None:
         watch = self._levels.get(key)
         if watch is None:
-            if len(self._levels) >= MOST_WATCHED:
-                return []
+            if len(self._levels) >= MOST_WATCHED or np.median(run) < _LEAST_WATCHED:
+                return
             watch = self._levels[key] = LevelWatch()
         if len(run) > MOST_VALUES:
             each = len(run) // MOST_VALUES
             run = np.median(run[: each * MOST_VALUES].reshape(MOST_VALUES, each), axis=1)
-        changes = [change for value in run.tolist() if (change := watch.add(value)) is not None]
-        return [_changed(key, change, now) for change in changes]
+        for value in run.tolist():
+            change = watch.add(value)
+            if change is None:
+                continue
+            before = self._recent.pop(key, None)
+            if before is not None and before.kind != change.kind:
+                continue  # it was nothing that lasted
+            # That a function is as fast as ever is news only to those who know that it was not.
+            if change.kind == "slower" or key in self._slower:
+                self._recent[key] = _changed(key, change, now)
+
+    def _lasting(self, now: float) -> list[Anomaly]:
+        found = [(key, each) for key, each in self._recent.items() if now - each.time >= _LASTING]
+        for key, each in found:
+            del self._recent[key]
+            if each.kind == "slower":
+                self._slower.add(key)
+            else:
+                self._slower.discard(key)
+        return [each for _, each in found]
 
     def _predictions(self, key: tuple[str, str], values: list[float], now: float) -> list[Anomaly]:
         ratios = self._ratios.get(key)
@@ -114,7 +140,8 @@ class Watch:
 
     def add_sample(self, sample: Sample, now: float) -> list[Anomaly]:
         """What the process and its devices use now, in seconds since 1970."""
-        found = self._grows("host", None, sample.memory_bytes, sample.limits.get("host"), now)
+        found = self._lasting(now)
+        found += self._grows("host", None, sample.memory_bytes, sample.limits.get("host"), now)
         for device, held in sample.memory.items():
             found += self._grows(device, device, held.bytes, sample.limits.get(device), now)
         for device, each in sample.usage.items():
