@@ -9,7 +9,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from anygpu.observe.calls import Fallback
-from anygpu.observe.snapshot import Advice, Anomaly, DeviceMemory, Process, Snapshot
+from anygpu.observe.findings import Advice, Anomaly, DeviceMemory
+from anygpu.observe.snapshot import Process, Snapshot
 from anygpu.observe.statistics import Summary
 from anygpu.runtime.health import Health, LaneHealth, TenantHealth
 from tests.observe.dashboard.invented import Invented, call, snapshot, statistics, usage

@@ -21,7 +21,8 @@ from anygpu.observe.dashboard.history import (
     Ring,
 )
 from anygpu.observe.dashboard.timeline import CALLS
-from anygpu.observe.snapshot import DeviceMemory, Process
+from anygpu.observe.findings import DeviceMemory
+from anygpu.observe.snapshot import Process
 from tests.observe.dashboard.invented import Invented, call, snapshot, usage
 
 
