@@ -9,6 +9,7 @@ import argparse
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def rank(values: Any) -> Any:
 
 
 #: Each function, the tenant that asks for it, and how large its arrays are.
-WORK = (
+WORK: tuple[tuple[Callable[..., Any], str, tuple[int, ...]], ...] = (
     (score, "mobile", (256, 64)),
     (smooth, "mobile", (192, 192)),
     (spectrum, "lab", (4096,)),
