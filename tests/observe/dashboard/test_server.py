@@ -119,8 +119,10 @@ async def refused(request: HTTPRequest, protocols: list[str]) -> bool:
     except Exception:  # noqa: BLE001 - however it says so
         return True
     message = await asyncio.wait_for(connection.read_message(), 30)
+    if message is None:
+        return True
     await closed(connection)
-    return message is None
+    return False
 
 
 def test_sockets_need_the_secret_the_origin_and_a_session(dashboard: Dashboard) -> None:
