@@ -32,6 +32,9 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "uvloop": "serving/http.py",
     "textual": "cli/top/",
     "starlette": "nobody",
+    "prometheus_client": "observe/prometheus.py",
+    # The types of its providers are named where it is asked for.
+    "opentelemetry": ("observe/open_telemetry.py", "observe/__init__.py"),
     "ray": ("fleet/ray_cluster.py", "fleet/node_facts.py"),
 }
 
