@@ -31,6 +31,9 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "httptools": "serving/http.py",
     "uvloop": "serving/http.py",
     "textual": "cli/top/",
+    "bokeh": "observe/dashboard/",
+    "tornado": "observe/dashboard/",
+    "scalene": "observe/scalene.py",
     "starlette": "nobody",
     "prometheus_client": "observe/prometheus.py",
     # The types of its providers are named where it is asked for.

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from anygpu.errors import InvalidOption
+from anygpu.hardware import host
 from anygpu.observe.trace_calls import CallWriter, Threads
 from anygpu.observe.trace_file import DEVICES, TraceFile, counter_event, instant_event
 from anygpu.receipts import Origin, Seen, observers
@@ -189,11 +190,9 @@ class Recording:
 
     def _sample(self) -> None:
         """The memory of this process and of open devices, written where it has changed."""
-        import psutil
-
-        this, known = psutil.Process(), dict[str, int]()
+        known: dict[str, int] = {}
         while True:
-            now = {"memory of this process": this.memory_info().rss} | _memory_of_devices()
+            now = {"memory of this process": host.resident_bytes()} | _memory_of_devices()
             at = round(_clock() * 1e9)
             with self._writing:
                 if self._file is None or (self._over.is_set() and known):
