@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anygpu.hardware.usage.usage import Usage
-from anygpu.observe.anomalies import Change, Leak, LevelWatch, leak
+from anygpu.observe.anomalies import Leak, LevelWatch, leak
 from anygpu.observe.batch import Batch, Times
 from anygpu.observe.findings import Anomaly, DeviceMemory
 from anygpu.observe.forecasts import LEAST_SAMPLES, Forecast, time_until
@@ -26,8 +26,11 @@ MOST_VALUES = 16
 
 #: A function that takes less time is not watched: what it would say is mostly about the machine.
 _LEAST_WATCHED = 2e-4
-#: A change is told when it has lasted so long. Another program that comes and goes is none.
-_LASTING = 10.0
+#: A change is told when most calls of so many seconds after it were slower by so much. Another program that comes and
+#: goes is none.
+_LASTING, _STILL_SLOWER, _AS_BEFORE = 30.0, 1.3, 1.15
+#: Values that are remembered of these seconds.
+_MOST_AFTER = 500
 
 #: Calls that a prediction is judged by, and how far off the typical one is when it is worth a sentence.
 _JUDGED, _TOO_SLOW, _FINE = 50, 2.0, 1.4
@@ -52,14 +55,25 @@ class Sample(NamedTuple):
     limits: Mapping[str, int]
 
 
+class _Slowdown(NamedTuple):
+    """A function that may have become slower on one device."""
+
+    #: Seconds that were usual before.
+    before: float
+    #: When it was found, or looked at for the last time.
+    since: float
+    #: Of the calls since then.
+    after: deque[float]
+
+
 class Watch:
     """Of one process. For one thread at a time."""
 
     def __init__(self) -> None:
         self._levels: dict[tuple[str, str], LevelWatch] = {}
-        #: Changes that have not lasted long enough, and what is known to have become slower.
-        self._recent: dict[tuple[str, str], Anomaly] = {}
-        self._slower: set[tuple[str, str]] = set()
+        #: Changes that have not lasted long enough, and those that were told.
+        self._doubtful: dict[tuple[str, str], _Slowdown] = {}
+        self._slower: dict[tuple[str, str], _Slowdown] = {}
         self._ratios: dict[tuple[str, str], deque[float]] = {}
         #: What has been said and still holds.
         self._said: set[tuple[str, str, str | None]] = set()
@@ -93,26 +107,34 @@ class Watch:
         if len(run) > MOST_VALUES:
             each = len(run) // MOST_VALUES
             run = np.median(run[: each * MOST_VALUES].reshape(MOST_VALUES, each), axis=1)
-        for value in run.tolist():
+        values = run.tolist()
+        for slowdown in (self._doubtful.get(key), self._slower.get(key)):
+            if slowdown is not None:
+                slowdown.after.extend(values)
+        for value in values:
             change = watch.add(value)
-            if change is None:
-                continue
-            before = self._recent.pop(key, None)
-            if before is not None and before.kind != change.kind:
-                continue  # it was nothing that lasted
             # That a function is as fast as ever is news only to those who know that it was not.
-            if change.kind == "slower" or key in self._slower:
-                self._recent[key] = _changed(key, change, now)
+            if change is not None and change.kind == "slower" and key not in self._slower:
+                self._doubtful.setdefault(key, _Slowdown(change.before, now, deque([value], _MOST_AFTER)))
 
     def _lasting(self, now: float) -> list[Anomaly]:
-        found = [(key, each) for key, each in self._recent.items() if now - each.time >= _LASTING]
-        for key, each in found:
-            del self._recent[key]
-            if each.kind == "slower":
-                self._slower.add(key)
-            else:
-                self._slower.discard(key)
-        return [each for _, each in found]
+        found: list[Anomaly] = []
+        for key, slowdown in list(self._doubtful.items()):
+            if now - slowdown.since >= _LASTING:
+                del self._doubtful[key]
+                level = float(np.median(slowdown.after))
+                if level >= _STILL_SLOWER * slowdown.before:
+                    self._slower[key] = slowdown._replace(since=now, after=deque(maxlen=_MOST_AFTER))
+                    found.append(_changed("slower", key, slowdown.before, level, now))
+        for key, slowdown in list(self._slower.items()):
+            if now - slowdown.since >= _LASTING and slowdown.after:
+                level = float(np.median(slowdown.after))
+                if level <= _AS_BEFORE * slowdown.before:
+                    del self._slower[key]
+                    found.append(_changed("faster", key, slowdown.before, level, now))
+                else:
+                    self._slower[key] = slowdown._replace(since=now, after=deque(maxlen=_MOST_AFTER))
+        return found
 
     def _predictions(self, key: tuple[str, str], values: list[float], now: float) -> list[Anomaly]:
         ratios = self._ratios.get(key)
@@ -231,12 +253,16 @@ class _Samples:
         return time_until(limit, [(time, float(held)) for time, _, held in kept])
 
 
-def _changed(key: tuple[str, str], change: Change, now: float) -> Anomaly:
-    before, after = readable_seconds(change.before), readable_seconds(change.after)
-    sentence = f"{key[0]} on {key[1]} {change}: {after} instead of {before}."
-    if change.kind == "slower" and key[1] != "numpy":
-        sentence += " Placement compares it with the other devices again."
-    return Anomaly(kind=change.kind, subject=key[0], device=key[1], sentence=sentence, time=now)
+def _changed(kind: str, key: tuple[str, str], before: float, after: float, now: float) -> Anomaly:
+    function, device = key
+    if kind == "faster":
+        sentence = f"{function} on {device} is as fast as before: {readable_seconds(after)}."
+    else:
+        sentence = f"{function} on {device} takes {after / before:.1f} times as long as it did: "
+        sentence += f"{readable_seconds(after)} instead of {readable_seconds(before)}."
+        if device != "numpy":
+            sentence += " Placement compares it with the other devices again."
+    return Anomaly(kind=kind, subject=function, device=device, sentence=sentence, time=now)
 
 
 def _when(soon: Forecast) -> str:
