@@ -30,7 +30,7 @@ _LEAST_WATCHED = 2e-4
 #: goes is none.
 _LASTING, _STILL_SLOWER, _AS_BEFORE = 30.0, 1.3, 1.15
 #: Values that are remembered of these seconds.
-_MOST_AFTER = 500
+_MOST_AFTER = 100
 
 #: Calls that a prediction is judged by, and how far off the typical one is when it is worth a sentence.
 _JUDGED, _TOO_SLOW, _FINE = 50, 2.0, 1.4
