@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from typing import Annotated
 
@@ -14,6 +15,8 @@ from anygpu.errors import MissingExtra
 #: How far the two looks of a single picture are apart: rates and loads are those between them.
 _BETWEEN = 0.5
 _PROBE_SECONDS = 15.0
+#: How long one picture waits for devices that were not probed before.
+_LONGEST_PROBE = 1.0
 
 
 def top(
@@ -52,9 +55,19 @@ def _once(*, json: bool) -> None:
     from anygpu.cli.top.watching import Watching, document
     from anygpu.workers.discovery import discover
 
-    watching = Watching(devices=discover(timeout=_PROBE_SECONDS).devices)
+    watching = Watching()
     watching.look()
-    time.sleep(_BETWEEN)
+
+    def find_devices() -> None:
+        watching.devices = discover(timeout=_PROBE_SECONDS, low_priority=True).devices
+
+    # Devices that were probed before are there at once. Otherwise those are shown that processes have open: nobody waits
+    # for a probe to see what is going on.
+    probing = threading.Thread(target=find_devices, daemon=True)
+    begin = time.monotonic()
+    probing.start()
+    probing.join(_LONGEST_PROBE)
+    time.sleep(max(0.0, _BETWEEN - (time.monotonic() - begin)))
     picture = watching.look()
     watching.close()
     if json:
