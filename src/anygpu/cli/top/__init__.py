@@ -61,8 +61,8 @@ def _once(*, json: bool) -> None:
     def find_devices() -> None:
         watching.devices = discover(timeout=_PROBE_SECONDS, low_priority=True).devices
 
-    # Devices that were probed before are there at once. Otherwise those are shown that processes have open: nobody has to
-    # wait for a probe to see what is going on.
+    # Devices that were probed before are there at once. Otherwise those are shown that processes have open: nobody has
+    # to wait for a probe to see what is going on.
     probing = threading.Thread(target=find_devices, daemon=True)
     begin = time.monotonic()
     probing.start()
