@@ -72,6 +72,8 @@ class Browser:
         token = json.loads(said[1])["item"]["token"]
         address = HTTPRequest(url.replace("http:", "ws:") + "app/ws")
         connection = await websocket_connect(address, subprotocols=["bokeh", token], max_message_size=1 << 28)
+        # As browsers do: nothing waits for what comes after it.
+        connection.protocol.set_nodelay(True)
         browser = cls(connection, "")
         await browser._pull()
         return browser

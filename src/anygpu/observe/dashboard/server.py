@@ -165,6 +165,11 @@ class _Gate(BokehTornado):  # type: ignore[misc]
             return self.get_handler_delegate(request, _Refusal, {"why": why})
         return super().find_handler(request, **options)
 
+    def new_connection(self, protocol: Any, socket: Any, application_context: Any, session: Any) -> Any:
+        # A change is several small pieces, of which each would wait until the browser has confirmed the last.
+        socket.set_nodelay(True)
+        return super().new_connection(protocol, socket, application_context, session)
+
     def _refusal(self, request: HTTPServerRequest) -> str | None:
         if request.headers.get_list("Host") not in [[host] for host in self._hosts]:
             return "This address is not the dashboard's."
