@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 from bokeh.document import Document
@@ -70,7 +71,7 @@ def test_figures_have_the_columns_that_they_draw(page: tuple[History, Clock]) ->
     assert found.tab == "overview"
 
 
-def models(value: object) -> list[dict[str, dict[str, dict[str, list[tuple[str, object]]]]]]:
+def models(value: Any) -> list[Any]:
     """All that are within, each once."""
     if isinstance(value, list):
         return [each for one in value for each in models(one)]
