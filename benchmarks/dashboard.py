@@ -72,6 +72,8 @@ class Browser:
         token = json.loads(said[1])["item"]["token"]
         address = HTTPRequest(url.replace("http:", "ws:") + "app/ws")
         connection = await websocket_connect(address, subprotocols=["bokeh", token], max_message_size=1 << 28)
+        # As browsers do: nothing waits for what comes after it.
+        connection.protocol.set_nodelay(True)
         browser = cls(connection, "")
         await browser._pull()
         return browser
@@ -98,17 +100,23 @@ class Browser:
         }
         begin = time.perf_counter()
         await self._send("PATCH-DOC", {"events": [event]})
+        await self._until('"msgtype":"OK"')
+        return time.perf_counter() - begin
+
+    async def _until(self, text: str) -> str:
+        """The first message with this in it."""
         while True:
             message = await asyncio.wait_for(self._connection.read_message(), 60)
-            if isinstance(message, str) and '"msgtype":"OK"' in message.replace(" ", ""):
-                return time.perf_counter() - begin
+            if message is None:
+                raise RuntimeError("the dashboard has closed the connection")
+            if isinstance(message, str) and text in message.replace(" ", ""):
+                return message
 
     async def _pull(self) -> None:
+        # The server listens when it has greeted, not before.
+        await self._until('"msgtype":"ACK"')
         await self._send("PULL-DOC-REQ", {})
-        while True:
-            message = await asyncio.wait_for(self._connection.read_message(), 60)
-            if isinstance(message, str) and '"roots"' in message:
-                break
+        message = await self._until('"roots"')
         model = next(each for each in _models(json.loads(message)) if each["attributes"].get("name") == "choices data")
         self._choices = model["id"]
 

@@ -92,9 +92,41 @@ class Tab:
             self.requests.append(said["request"]["url"])
 
 
+class Chromium:
+    """A running one, which opens tabs."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    @asynccontextmanager
+    async def tab(self) -> AsyncIterator[Tab]:
+        """A new one, as long as it is wanted: nothing of an earlier page is in it."""
+        target = await self._ask("PUT", "/json/new?about:blank")
+        connection = await websocket_connect(target["webSocketDebuggerUrl"], max_message_size=1 << 26)
+        try:
+            yield Tab(connection)
+        finally:
+            await closed(connection)
+            await self._ask("GET", f"/json/close/{target['id']}")
+
+    async def _ask(self, method: str, path: str) -> Any:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nConnection: close\r\n\r\n"
+            writer.write(head.encode())
+            lines = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE)).splitlines()
+            length = next(int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length"))
+            text = await asyncio.wait_for(reader.readexactly(length), _PATIENCE)
+        finally:
+            writer.close()
+            await writer.wait_closed()
+        assert b" 200 " in lines[0], text
+        return json.loads(text) if text.startswith(b"{") else None
+
+
 @asynccontextmanager
-async def chromium(folder: Path) -> AsyncIterator[Tab]:
-    """A browser that knows nothing, with one tab. `folder` is for its profile."""
+async def chromium(folder: Path) -> AsyncIterator[Chromium]:
+    """A browser that knows nothing. `folder` is for its profile."""
     program = shutil.which("chromium")
     assert program is not None, "Chromium is not installed: apt-get install chromium"
     process = subprocess.Popen(
@@ -103,13 +135,7 @@ async def chromium(folder: Path) -> AsyncIterator[Tab]:
         stderr=subprocess.PIPE,
     )
     try:
-        port = await asyncio.to_thread(_port, process)
-        page = await _page(port)
-        connection = await websocket_connect(page, max_message_size=1 << 26)
-        try:
-            yield Tab(connection)
-        finally:
-            await closed(connection)
+        yield Chromium(await asyncio.to_thread(_port, process))
     finally:
         process.terminate()
         process.communicate(timeout=_PATIENCE)
@@ -125,23 +151,9 @@ async def closed(connection: WebSocketClientConnection) -> None:
 
 def _port(process: subprocess.Popen[bytes]) -> int:
     assert process.stderr is not None
+    said = []
     for line in process.stderr:
         if b"DevTools listening on ws://" in line:
             return int(line.split(b"/")[2].rpartition(b":")[2])
-    raise AssertionError("Chromium has ended")
-
-
-async def _page(port: int) -> str:
-    """The address of its first page."""
-    while True:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"GET /json/list HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next(
-            int(line.split(b":")[1]) for line in head.splitlines() if line.lower().startswith(b"content-length")
-        )
-        pages = [each for each in json.loads(await reader.readexactly(length)) if each["type"] == "page"]
-        writer.close()
-        await writer.wait_closed()
-        if pages:
-            return str(pages[0]["webSocketDebuggerUrl"])
+        said.append(line.decode(errors="replace"))
+    raise AssertionError("Chromium has ended: " + "".join(said[-5:]))

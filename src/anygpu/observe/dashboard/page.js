@@ -97,14 +97,51 @@ function showProblems(data) {
   one("count").textContent = count;
 }
 
-function begin(doc) {
+const plain = (data) => (data instanceof Map ? Object.fromEntries(data) : data);
+
+function tick(axis, where, names) {
+  axis.ticker.ticks = where;
+  axis.major_label_overrides = new Map(where.map((each, index) => [each, names[index]]));
+}
+
+// Marks on the axes of time: how long ago it was.
+function showWindow(figures, seconds) {
+  const name = (ago) => (ago === 0 ? "now" : seconds <= 60 ? `−${ago.toFixed()} s` : `−${Number((ago / 60).toPrecision(3))} min`);
+  const window = figures.get_model_by_name("window");
+  for (const figure of figures.roots()) {
+    if (figure.x_range !== window) continue;
+    const marks = figure.name === "timeline" ? 6 : 3;
+    const ago = Array.from({ length: marks + 1 }, (_, index) => (seconds * (marks - index)) / marks);
+    tick(figure.below[0], ago.map((each) => (each ? -each : 0)), ago.map(name));
+  }
+  window.setv({ start: -seconds, end: 0 });
+}
+
+function showRows(figures, names) {
+  figures.get_model_by_name("row range").end = Math.max(1, names.length);
+  tick(figures.get_model_by_name("row axis"), names.map((_, row) => row + 0.5), names);
+  figures.get_model_by_name("row grid").ticker.ticks = [...names.keys(), names.length];
+}
+
+function showBounds(figures, low, high) {
+  for (const name of ["predicted", "actual"]) figures.get_model_by_name(name).setv({ start: low, end: high });
+}
+
+// `doc` has the columns, of this browser's session; `figures` has what draws them.
+function begin(doc, figures) {
   const follow = (name, show) => {
     const source = doc.get_model_by_name(`${name} data`);
     if (source === null) return;
-    const now = () => show(Object.fromEntries(Object.entries(source.data instanceof Map ? Object.fromEntries(source.data) : source.data)));
+    const now = () => { if (Object.keys(plain(source.data)).length) show(plain(source.data)); };
     source.properties.data.change.connect(now);
     now();
   };
+  follow("rows", (data) => showRows(figures, column(data, "name")));
+  follow("bounds", (data) => showBounds(figures, data.low[0], data.high[0]));
+  for (const figure of figures.roots()) {
+    const drawn = figures.get_model_by_name(`${figure.name} data`);
+    follow(figure.name, (data) => { drawn.data = data; });
+  }
   follow("tiles", showTiles);
   follow("notes", showNotes);
   follow("processes", showProcesses);
@@ -125,7 +162,12 @@ function begin(doc) {
     choose({ tab: name });
   };
   for (const button of all("nav button")) button.addEventListener("click", () => open(button.dataset.tab));
-  one("window").addEventListener("change", () => choose({}));
+  const seconds = () => Number(one("window").selectedOptions[0].dataset.seconds);
+  showWindow(figures, seconds());
+  one("window").addEventListener("change", () => {
+    showWindow(figures, seconds());
+    choose({});
+  });
   one("process").addEventListener("change", () => choose({}));
   one("pause").addEventListener("click", () => {
     one("pause").setAttribute("aria-pressed", !chosen.paused);
@@ -145,8 +187,10 @@ function begin(doc) {
 
 document.addEventListener("DOMContentLoaded", async () => {
   const { item, path } = JSON.parse(one("session").textContent);
-  const views = await Bokeh.embed.embed_items({}, [item], path);
-  if (views.length) begin(Bokeh.documents.at(-1));
+  const { document: drawn, roots } = await (await fetch("figures.json")).json();
+  const figures = { docid: "figures", roots, root_ids: Object.keys(roots), use_for_title: false };
+  const views = await Bokeh.embed.embed_items({ figures: drawn }, [figures, item], path);
+  if (views.length === 2) begin(Bokeh.documents.at(-1), Bokeh.documents.at(-2));
   else {
     one("lost").hidden = false;
     one("lost").textContent = "The page could not be opened. Load it again.";

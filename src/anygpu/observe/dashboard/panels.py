@@ -181,7 +181,7 @@ def process_name(each: ProcessHistory) -> str:
     """The id, and what it runs."""
     words = each.process.command.split()
     script = next((word for word in words[1:] if not word.startswith("-")), words[0] if words else "")
-    return f"{each.process.pid} {shown(script.rpartition('/')[2], 20)}" + ("" if each.alive else " (ended)")
+    return f"{each.process.pid} {shown(script.rpartition('/')[2], 32)}" + ("" if each.alive else " (ended)")
 
 
 def rate(before: Sample, after: Sample) -> float:

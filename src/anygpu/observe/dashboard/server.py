@@ -29,8 +29,9 @@ from tornado.ioloop import IOLoop
 from tornado.web import OutputTransform, RequestHandler
 
 from anygpu.errors import AnyGPUError
-from anygpu.observe.dashboard.figures import Page
+from anygpu.observe.dashboard.figures import figures
 from anygpu.observe.dashboard.history import History
+from anygpu.observe.dashboard.page import Page
 from anygpu.observe.dashboard.source import Source
 
 ADDRESS = "127.0.0.1"
@@ -72,8 +73,8 @@ class Dashboard:
         self.history = History()
         #: Those that are open.
         self.pages: set[Page] = set()
-        #: One that is made before it is asked for.
-        self._spare: Page | None = Page(self.history, now)
+        # It takes a while: not when a browser asks for it.
+        figures()
         try:
             self._socket = socket.create_server((ADDRESS, port), backlog=64)
         except OSError as error:
@@ -112,7 +113,7 @@ class Dashboard:
             await http.close_all_connections()
 
     def _open(self, document: Any) -> None:
-        page, self._spare = self._spare or Page(self.history, self._now), None
+        page = Page(self.history, self._now)
         page.open(document, self.pages.discard)
         self.pages.add(page)
 
@@ -125,8 +126,6 @@ class Dashboard:
             self.history.add(snapshots, self._now())
             for page in list(self.pages):
                 page.ask_for_update()
-            if self._spare is None:
-                self._spare = Page(self.history, self._now)
             pause = self._interval if self.pages else max(self._interval, IDLE_INTERVAL)
             while (left := begin + pause - loop.time()) > 0:
                 await asyncio.sleep(min(left, self._interval))
@@ -145,6 +144,7 @@ class _Gate(BokehTornado):  # type: ignore[misc]
             extra_patterns=[
                 ("/", _PageHandler, {"application_context": None, "bokeh_websocket_path": f"/{token}/app/ws"}),
                 *((f"/{name}", _FileHandler, {"name": name}) for name in _FILES),
+                ("/figures.json", _FiguresHandler),
             ],
             extra_websocket_origins=sorted(hosts),
             secret_key=secrets.token_bytes(32),
@@ -164,6 +164,11 @@ class _Gate(BokehTornado):  # type: ignore[misc]
         if why is not None:
             return self.get_handler_delegate(request, _Refusal, {"why": why})
         return super().find_handler(request, **options)
+
+    def new_connection(self, protocol: Any, socket: Any, application_context: Any, session: Any) -> Any:
+        # A change is several small pieces, of which each would wait until the browser has confirmed the last.
+        socket.set_nodelay(True)
+        return super().new_connection(protocol, socket, application_context, session)
 
     def _refusal(self, request: HTTPServerRequest) -> str | None:
         if request.headers.get_list("Host") not in [[host] for host in self._hosts]:
@@ -210,7 +215,7 @@ class _PageHandler(SessionHandler):  # type: ignore[misc]
 
     async def get(self) -> None:
         session = await self.get_session()
-        roots = {root.id: f"plot-{root.name}" for root in session.document.roots}
+        roots = {root.id: root.name for root in session.document.roots}
         item = {"token": session.token, "roots": roots, "root_ids": list(roots), "use_for_title": False}
         data = json.dumps({"item": item, "path": f"{self.application.prefix}/app"})
         page = (_HERE / "page.html").read_text()
@@ -226,3 +231,9 @@ class _FileHandler(RequestHandler):  # type: ignore[misc]
     def get(self) -> None:
         self.set_header("Content-Type", f"{_FILES[self._name]}; charset=utf-8")
         self.write((_HERE / self._name).read_bytes())
+
+
+class _FiguresHandler(RequestHandler):  # type: ignore[misc]
+    def get(self) -> None:
+        self.set_header("Content-Type", "application/json; charset=utf-8")
+        self.write(figures())
