@@ -137,6 +137,15 @@ def test_parts_of_one_array_are_tiny_batches() -> None:
     assert kinds_of(advisor) == ["tiny-batch"]
 
 
+def test_a_first_call_that_opens_a_device_for_seconds_hides_nothing() -> None:
+    whole = np.zeros(100_000, np.float32)
+    advisor = seen(
+        lambda n: (receipt(run=0.001 if n else 3.0), (whole[n * 100 : n * 100 + 100],), BIG[0]), 100
+    )
+    (found,) = findings(advisor.lines, 4.0)
+    assert (found.kind, round(found.cost, 3)) == ("tiny-batch", 0.098)
+
+
 def test_64_bits_by_accident_are_blamed_on_the_argument_or_on_the_line_inside() -> None:
     wide = np.zeros(300)
     advisor = seen(lambda n: (receipt(run=0.1), (BIG + n, wide), BIG.astype(np.float64)), 4)
