@@ -6,8 +6,8 @@
 Bounds, with --check: sums within 5 %; the line that says "hot" is the first of every script; with --scalene, Scalene's
 first line is among our first three, and ours among its first three.
 
---cost measures what a quiet call takes more while it is recorded in a trace or profiled, and what a sample takes, in one
-process with it off and on in turns. It has no bounds: both are off unless somebody asks for them.
+--cost measures what a quiet call takes more while it is recorded in a trace or profiled, and what a sample takes, in
+one process with it off and on in turns. It has no bounds: both are off unless somebody asks for them.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ def show_costs() -> None:
         with trace(path, limit="1GB") as recording:
             quiet_call()
         size = path.stat().st_size / recording.calls
-    _say(f"quiet call: {off * 1e6:.2f} µs; in a trace: {(on - off) * 1e6:.1f} µs more, and {size:.0f} bytes of its file")
+    _say(
+        f"quiet call: {off * 1e6:.2f} µs; in a trace: {(on - off) * 1e6:.1f} µs more, and {size:.0f} bytes of its file"
+    )
     off, on = off_and_on(quiet_call, _profiled)
     _say(f"quiet call: {off * 1e6:.2f} µs; profiled: {(on - off) * 1e6:.1f} µs more")
     _say(f"a sample of a script that computes in Python: {cost_of_a_sample() * 1e6:.0f} µs")

@@ -139,9 +139,7 @@ def test_parts_of_one_array_are_tiny_batches() -> None:
 
 def test_a_first_call_that_opens_a_device_for_seconds_hides_nothing() -> None:
     whole = np.zeros(100_000, np.float32)
-    advisor = seen(
-        lambda n: (receipt(run=0.001 if n else 3.0), (whole[n * 100 : n * 100 + 100],), BIG[0]), 100
-    )
+    advisor = seen(lambda n: (receipt(run=0.001 if n else 3.0), (whole[n * 100 : n * 100 + 100],), BIG[0]), 100)
     (found,) = findings(advisor.lines, 4.0)
     assert (found.kind, round(found.cost, 3)) == ("tiny-batch", 0.098)
 
