@@ -102,12 +102,11 @@ def cost_of_a_sample() -> float:
         samplers.append(LineSampler(UsersFiles(__file__), lambda: 0.0, time.perf_counter))
         return samplers[-1]
 
-    def work() -> float:
-        begin = time.perf_counter()
-        sum(number * number for number in range(4_000_000))
-        return time.perf_counter() - begin
+    def squares(_: object) -> object:
+        return sum(number * number for number in range(1_000_000))
 
-    off, on = off_and_on(work, sampled)
+    # Blocks of some ten samples: shorter ones may have had one less.
+    off, on = off_and_on(lambda: seconds_of(squares, 10, 1), sampled)
     return (on - off) / (on * max(each.samples / each.seconds for each in samplers))
 
 
