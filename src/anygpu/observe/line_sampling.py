@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-#: Seconds between two samples. Each takes some 30 µs of the script's time.
+#: Seconds between two samples.
 INTERVAL = 0.005
 
 Line = tuple[str, int]

@@ -85,7 +85,7 @@ def _fallback(place: Place, line: Line) -> Iterator[_Found]:
     for key, again in line.missing.items():
         if again.count >= _OFTEN and not isinstance(line.traced, NotTraceable):
             yield _Found(
-                max(0.0, again.seconds - line.slowest),
+                again.usual,
                 place.line,
                 f"{name} ran on NumPy {again.count} times, and not where it was asked for: {_short(str(key))}",
                 "Remove `on=`, so that it runs wherever it is fastest; or see `anygpu doctor`.",
@@ -199,7 +199,7 @@ def _tiny_batch(place: Place, line: Line) -> Iterator[_Found]:
     name = _name(place)
     if line.alone.count >= _LOOP and line.alone.count >= _MOST_OF * line.tasks:
         yield _Found(
-            max(0.0, line.alone.seconds - line.slowest),
+            line.alone.usual,
             place.line,
             f"{line.tasks} tasks of {name} were submitted, and each was awaited before the next: none could share a "
             "launch.",
@@ -207,7 +207,7 @@ def _tiny_batch(place: Place, line: Line) -> Iterator[_Found]:
         )
     if line.parts.count >= 20 and line.parts.count >= _MOST_OF * line.calls and line.largest <= 4 * _FEW_ELEMENTS:
         yield _Found(
-            max(0.0, line.parts.seconds - line.slowest),
+            line.parts.usual,
             place.line,
             f"{name} was called {line.calls} times, with {line.largest:,} elements at most of an array of "
             f"{readable_bytes(line.parts.nbytes)}.",

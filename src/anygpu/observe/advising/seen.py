@@ -30,17 +30,24 @@ class Place(NamedTuple):
 class Repeated:
     """The same thing again."""
 
-    __slots__ = ("count", "nbytes", "seconds")
+    __slots__ = ("count", "nbytes", "seconds", "slowest")
 
     def __init__(self) -> None:
         self.count = 0
         self.nbytes = 0
         self.seconds = 0.0
+        self.slowest = 0.0
 
     def add(self, seconds: float, nbytes: int = 0) -> None:
         self.count += 1
         self.nbytes = nbytes or self.nbytes
         self.seconds += seconds
+        self.slowest = max(self.slowest, seconds)
+
+    @property
+    def usual(self) -> float:
+        """The seconds of all but the slowest, which may have opened a device. It is not always among these."""
+        return self.seconds - self.slowest
 
 
 class Bounded(OrderedDict[Hashable, Repeated]):
