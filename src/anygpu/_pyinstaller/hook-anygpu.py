@@ -13,8 +13,15 @@ from PyInstaller.utils.hooks import (  # type: ignore[import-untyped]
     copy_metadata,
 )
 
-#: The command line, the public test helpers and these hooks, which no application runs.
-_NOT_COLLECTED = ("anygpu.cli", "anygpu.__main__", "anygpu.testing", "anygpu._pyinstaller")
+#: The command line, what only its commands use, the public test helpers and these hooks: no application runs them.
+_NOT_COLLECTED = (
+    "anygpu.cli",
+    "anygpu.__main__",
+    "anygpu.observe.dashboard",
+    "anygpu.observe.scalene",
+    "anygpu.testing",
+    "anygpu._pyinstaller",
+)
 
 
 def _is_collected(module: str) -> bool:
@@ -32,8 +39,9 @@ datas = collect_data_files("anygpu", includes=["**/*.wgsl", "**/*.cl", "**/*.tom
 for _distribution in ("anygpu", "numpy", "wgpu"):
     datas += copy_metadata(_distribution)
 
-# torch, jax and ray are large. They go in if the application imports them, not because they are installed beside it.
-excludedimports = ["torch", "jax", "jaxlib", "ray", "grpc"]
+# torch, jax and ray are large. They go in if the application imports them, not because they are installed beside it. So
+# do libraries for metrics.
+excludedimports = ["torch", "jax", "jaxlib", "ray", "grpc", "bokeh", "scalene", "prometheus_client", "opentelemetry"]
 
 # Engines of other packages, with their metadata.
 _engines, _of_engines = collect_entry_point("anygpu.engines")
