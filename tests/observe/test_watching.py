@@ -132,7 +132,7 @@ def test_a_slow_leak_is_found_after_hours() -> None:
     found: list[Anomaly] = []
     for step in range(3 * 1800):
         watch.add_calls(notes(1e-3, 1), float(step))
-        found += watch.add_sample(Sample(100 * MIB + step * 2048, {}, {}, {}), 2.0 * step)
+        found += watch.add_sample(Sample(100 * MIB + step * 4096, {}, {}, {}), 2.0 * step)
     assert kinds(found) == ["leak"]
 
 

@@ -121,7 +121,7 @@ class LevelWatch:
 
 
 #: Parts that a series of memory is looked at in, and the rise that is no accident.
-_PARTS, _LEAST_LEAK = 6, 3 << 20
+_PARTS, _LEAST_LEAK = 6, 6 << 20
 
 
 class Leak(NamedTuple):

@@ -39,6 +39,8 @@ _LEAST_SECONDS = 1e-3
 
 #: Samples of memory that are remembered, and the seconds between those that are kept for longer.
 _SAMPLES, _COARSE_SECONDS = 240, 60.0
+#: Programs that begin fill their caches: this many seconds are not looked at.
+_SETTLING = 60.0
 #: A forecast is said when memory may be full within this time.
 _SOON = 3600.0
 
@@ -123,7 +125,7 @@ class Watch:
             if now - slowdown.since >= _LASTING:
                 del self._doubtful[key]
                 level = float(np.median(slowdown.after))
-                if level >= _STILL_SLOWER * slowdown.before:
+                if level >= _STILL_SLOWER * slowdown.before and level >= _LEAST_WATCHED:
                     self._slower[key] = slowdown._replace(since=now, after=deque(maxlen=_MOST_AFTER))
                     found.append(_changed("slower", key, slowdown.before, level, now))
         for key, slowdown in list(self._slower.items()):
@@ -233,10 +235,15 @@ class _Samples:
     """Of one memory: lately in detail, and coarsely for some hours, so that a slow leak is seen as well."""
 
     def __init__(self) -> None:
+        self._first: float | None = None
         self._fine: deque[tuple[float, int, int]] = deque(maxlen=_SAMPLES)
         self._coarse: deque[tuple[float, int, int]] = deque(maxlen=_SAMPLES)
 
     def add(self, now: float, calls: int, held: int) -> None:
+        if self._first is None:
+            self._first = now
+        if now - self._first < _SETTLING:
+            return
         self._fine.append((now, calls, held))
         if not self._coarse or now - self._coarse[-1][0] >= _COARSE_SECONDS:
             self._coarse.append((now, calls, held))
