@@ -199,7 +199,7 @@ def test_a_port_that_is_taken_is_named(server: MetricsServer) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore")  # other libraries warn of forks
 def test_a_forked_child_leaves_the_port_to_its_parent(server: MetricsServer) -> None:
     child = os.fork()
     if child == 0:
