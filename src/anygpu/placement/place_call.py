@@ -85,8 +85,27 @@ def place(
         timer.waited(loading, loading)
     call = call_of(function, known, planner, key, arguments, keywords)
     began = time.perf_counter() if observers else 0.0
+    # All in one function: calls may be nested, and each takes of the depth that Python allows.
     try:
-        outcome = place_opaque(call, timer) if known.options.engine is not None else _place_traceable(call, timer)
+        if known.options.engine is not None:
+            outcome = place_opaque(call, timer)
+        else:
+            warning = call.site.take_warning()
+            if warning is not None:
+                raise warning
+            begun = planner.pace.begin_call()
+            try:
+                with timer.phase("plan"):
+                    planner.add_seconds(call.site.flush_timings(planner))
+                    trace_and_predict(call, timer)
+                    choice = choose(call)
+                    if choice.kind in ("baseline", "known") and await_early_trial(call):
+                        choice = choose(call)
+                    if choice.checks is not None:
+                        call.site.begin_sample(choice.checks)
+                outcome = run_with_retries(call, choice, timer)
+            finally:
+                planner.pace.end_call(begun)
     except BaseException as error:
         if observers:
             device = getattr(error, "device", None) or "numpy"
@@ -94,26 +113,6 @@ def place(
         raise
     publish(outcome[1], (function, arguments, keywords, outcome[0]))
     return outcome
-
-
-def _place_traceable(call: Call, timer: PhaseTimer) -> tuple[Any, Receipt]:
-    planner = call.planner
-    warning = call.site.take_warning()
-    if warning is not None:
-        raise warning
-    begun = planner.pace.begin_call()
-    try:
-        with timer.phase("plan"):
-            planner.add_seconds(call.site.flush_timings(planner))
-            trace_and_predict(call, timer)
-            choice = choose(call)
-            if choice.kind in ("baseline", "known") and await_early_trial(call):
-                choice = choose(call)
-            if choice.checks is not None:
-                call.site.begin_sample(choice.checks)
-        return run_with_retries(call, choice, timer)
-    finally:
-        planner.pace.end_call(begun)
 
 
 # -- before
