@@ -50,7 +50,8 @@ def test_all_threads_of_an_explorer_are_idle_and_none_of_a_worker(known: DeviceR
     explorer = explorer_of(known, device)
     x = np.arange(1000, dtype=np.float32)
     np.testing.assert_array_equal(explorer.run(doubled(), [x]).results[0], 2 * x)
-    assert policies(explorer.process_id) == {os.SCHED_IDLE}
+    # Mesa makes a thread for its cache, now and then, whose policy it chooses itself.
+    assert policies(explorer.process_id) - {os.SCHED_BATCH} == {os.SCHED_IDLE}
     assert not known.is_open(device), "it is not open for callers"
     worker = known.worker(device)
     assert worker is not explorer
