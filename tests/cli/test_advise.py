@@ -126,6 +126,7 @@ def test_a_script_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert b"missing.py" in done.stderr
     assert b"Traceback" not in done.stderr
+    assert b"would gain" not in done.stderr
 
 
 def report_of(script: Path, *lines: int) -> Report:

@@ -212,6 +212,11 @@ def test_names_cannot_break_the_file(tmp_path: Path) -> None:
     assert any(name.startswith('x"},{"ph"') for name in names)
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no folder for the trace: .*missing'$"), trace(tmp_path / "missing/x"):
+        pass
+
+
 @pytest.mark.filterwarnings("ignore")  # other libraries warn of forks
 def test_a_forked_child_leaves_the_file_alone(tmp_path: Path) -> None:
     with trace(tmp_path / "run.json") as recording:

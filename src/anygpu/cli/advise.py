@@ -45,6 +45,8 @@ def advise(
     The script need not know anygpu, and its output and exit code stay its own: the report goes to standard error. If
     it uses anygpu, the report says what its calls cost and what to write instead.
     """
+    if not script.is_file():
+        raise typer.BadParameter(f"there is no file {str(script)!r} in {Path.cwd()}", param_hint="SCRIPT")
     code, report = run_and_report(str(script), context.args, measure=measure)
     if report is None:
         Console(stderr=True).print(

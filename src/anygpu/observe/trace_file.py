@@ -6,6 +6,7 @@ The format is described as "Trace Event Format" by its authors. Times are micros
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import tempfile
@@ -28,6 +29,8 @@ class TraceFile:
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path = path
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "there is no folder for the trace", str(path.parent))
         descriptor, self._temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
         self._file: TextIO = os.fdopen(descriptor, "w", buffering=_BUFFER, encoding="ascii")
         self._left = max(0, limit - _RESERVED)
