@@ -213,7 +213,7 @@ def test_names_cannot_break_the_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no folder for the trace: .*missing'$"), trace(tmp_path / "missing/x"):
+    with pytest.raises(FileNotFoundError, match=r"no folder for the trace: .*missing'$"), trace(tmp_path / "missing/x"):
         pass
 
 
