@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -91,7 +92,9 @@ class Attention(nn.Module):
 
 
 def _perceptron(width: int, times: int = 4, dropout: float = 0.0) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, times * width), nn.GELU(), nn.Linear(times * width, width), nn.Dropout(dropout))
+    return nn.Sequential(
+        nn.Linear(width, times * width), nn.GELU(), nn.Linear(times * width, width), nn.Dropout(dropout)
+    )
 
 
 def _block(width: int, heads: int, *, causal: bool = False, dropout: float = 0.0) -> nn.Sequential:
@@ -281,7 +284,7 @@ def attention_pooling() -> Training:
 def autoencoder() -> Training:
     widths = (2048, 1024, 256, 64, 256, 1024, 2048)
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in itertools.pairwise(widths):
         layers += [nn.Linear(before, after), nn.ELU()]
     x = torch.randn(2048, 2048)
     return Training(nn.Sequential(*layers[:-1]), (x, x), _near)
@@ -293,7 +296,9 @@ def siamese() -> Training:
         distance = (model(first) - model(second)).square().sum(1)
         return torch.where(same, distance, functional.relu(1 - distance)).mean()
 
-    inner = nn.Sequential(nn.Linear(512, 1024), nn.LayerNorm(1024), nn.GELU(), nn.Linear(1024, 512), nn.GELU(), nn.Linear(512, 64))
+    inner = nn.Sequential(
+        nn.Linear(512, 1024), nn.LayerNorm(1024), nn.GELU(), nn.Linear(1024, 512), nn.GELU(), nn.Linear(512, 64)
+    )
     batch = (torch.randn(2048, 512), torch.randn(2048, 512), torch.rand(2048) < 0.5)
     return Training(inner, batch, apart)
 
@@ -308,12 +313,16 @@ def depthwise() -> Training:
             nn.BatchNorm2d(after),
         )
 
-    model = nn.Sequential(block(32, 64, 1), nn.AvgPool2d(2), block(64, 128, 4), nn.AvgPool2d(2), Mean(2, 3), nn.Linear(128, 10))
+    model = nn.Sequential(
+        block(32, 64, 1), nn.AvgPool2d(2), block(64, 128, 4), nn.AvgPool2d(2), Mean(2, 3), nn.Linear(128, 10)
+    )
     return Training(model, (torch.randn(16, 32, 96, 96), _labels(16)), _classified)
 
 
 def normalisations() -> Training:
-    layers = [layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.LayerNorm(512), nn.PReLU(), nn.RMSNorm(512))]
+    layers = [
+        layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.LayerNorm(512), nn.PReLU(), nn.RMSNorm(512))
+    ]
     return Training(nn.Sequential(*layers, nn.Linear(512, 10)), (torch.randn(1024, 512), _labels(1024)), _classified)
 
 

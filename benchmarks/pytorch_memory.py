@@ -1,7 +1,7 @@
-"""Predicted and measured memory of training steps: `python -m benchmarks.pytorch_memory [--json] [--check] [--only TEXT]`.
+"""Predicted and measured memory of steps: `python -m benchmarks.pytorch_memory [--json] [--check] [--only TEXT]`.
 
-For each architecture the peak is predicted before any step has run, for a step of one pass and for one of two micro-batches;
-then both are run in a process whose allocations are counted. The figure is the larger error of the two.
+For each architecture the peak is predicted before any step has run, for a step of one pass and for one of two
+micro-batches; then both are run in a process whose allocations are counted. The figure is the larger error of the two.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def main(given: list[str] | None = None) -> None:
         )
         for name in dict.fromkeys(one.name for one in found)
     ]
-    figures.append(Figure(name="a prediction, longest", value=max(one.seconds for one in found), unit="s", bound=MOST_SECONDS))
+    figures.append(
+        Figure(name="a prediction, longest", value=max(one.seconds for one in found), unit="s", bound=MOST_SECONDS)
+    )
     publish(figures, options)
 
 
@@ -105,15 +107,18 @@ def measure(label: str, name: str) -> list[Compared]:
     for passes in (1, 2):
         gc.collect()
         unpredicted, began = allocator.current(), time.perf_counter()
-        predictions[passes] = predict(
-            training.model,
-            training.loss_of,
-            training.batch,
-            rows=rows // passes,
-            precision=architecture.precision,  # type: ignore[arg-type]
-            optimizer=optimizer,
-            accumulate=passes > 1,
-        ).peak_bytes, time.perf_counter() - began
+        predictions[passes] = (
+            predict(
+                training.model,
+                training.loss_of,
+                training.batch,
+                rows=rows // passes,
+                precision=architecture.precision,  # type: ignore[arg-type]
+                optimizer=optimizer,
+                accumulate=passes > 1,
+            ).peak_bytes,
+            time.perf_counter() - began,
+        )
         gc.collect()
         beside += allocator.current() - unpredicted
     found = []

@@ -1,4 +1,4 @@
-"""Layers that are computed again: which are chosen, and that a module computes the same with them and is left as it was."""
+"""Layers that are computed again: which are chosen, that a module computes the same, and that it is left as it was."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ class Block(nn.Module):
     def __init__(self, width: int, dropout: float = 0.3) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(width)
-        self.inner = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Dropout(dropout), nn.Linear(2 * width, width))
+        self.inner = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Dropout(dropout), nn.Linear(2 * width, width)
+        )
 
     def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
         return x + scale * self.inner(self.norm(x))  # type: ignore[no-any-return]
@@ -271,7 +273,11 @@ class TestCheckpointed:
 
     def test_a_module_that_is_not_there_is_named(self) -> None:
         model = Tower()
-        with left_as_it_was(model), pytest.raises(InvalidOption, match=r"blocks\.9"), checkpointed(model, ("blocks.0", "blocks.9")):
+        with (
+            left_as_it_was(model),
+            pytest.raises(InvalidOption, match=r"blocks\.9"),
+            checkpointed(model, ("blocks.0", "blocks.9")),
+        ):
             pass
 
     def test_nothing_is_kept_where_no_gradient_is_wanted(self) -> None:

@@ -32,12 +32,12 @@ def predicted(model: nn.Module, batch: torch.Tensor, **options: Any) -> Footprin
 
 class TestWhatIsCounted:
     def test_a_linear_layer_to_the_byte(self) -> None:
-        model, rows = nn.Linear(256, 512, bias=False), 128
-        found = predicted(model, torch.empty(rows, 256), accumulate=False)
+        model, rows = nn.Linear(256, 512, bias=False), 1024
+        found = predict(model, lambda model, x: model(x).sum(), torch.empty(rows, 256), rows=rows, accumulate=False)
         weight, results = 256 * 512 * FLOAT, rows * 512 * FLOAT
         assert found.fixed_bytes == 2 * weight
-        # The gradient of the weight, the result and the result's gradient, or the loss's own before that.
-        assert found.peak_bytes == pytest.approx(weight + max(3 * results, weight + results), rel=0.02, abs=1024)
+        # Beside the weight there are first the results, which a sum does not keep, and then the gradient.
+        assert weight + results <= found.peak_bytes <= weight + results + 256
         assert found.flops == 2 * rows * 256 * 512
         assert found.rows == rows
         assert found.operations > 5

@@ -23,7 +23,7 @@ def machine(tmp_path: Path) -> dict[str, Path]:
     process.mkdir()
     cgroup.mkdir()
     (process / "status").write_text(
-        f"Name:\tx\nVmSize:\t{3 * 1024 * 1024} kB\nVmHWM:\t{1024 * 1024} kB\nVmRSS:\t{512 * 1024} kB\nVmData:\t{2 * 1024 * 1024} kB\n"
+        f"Name:\tx\nVmSize:\t{3 << 20} kB\nVmHWM:\t{1 << 20} kB\nVmRSS:\t{1 << 19} kB\nVmData:\t{2 << 20} kB\n"
     )
     (process / "cgroup").write_text("0::/\n")
     meminfo.write_text(f"MemTotal: {16 * 1024 * 1024} kB\nMemAvailable: {8 * 1024 * 1024} kB\n")
@@ -189,6 +189,11 @@ print("counted")
 class TestCountingAllocator:
     def test_counts_and_refuses(self) -> None:
         child = subprocess.run(
-            [sys.executable, "-c", _COUNTED], env=environment(), capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-c", _COUNTED],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert child.stdout == "counted\n", child.stderr
