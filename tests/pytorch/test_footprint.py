@@ -23,7 +23,7 @@ FLOAT = 4
 
 
 def squared(model: nn.Module, batch: Any) -> torch.Tensor:
-    return model(batch).square().mean()  # type: ignore[no-any-return]
+    return model(batch).square().mean()
 
 
 def predicted(model: nn.Module, batch: torch.Tensor, **options: Any) -> Footprint:
@@ -49,14 +49,14 @@ class TestWhatIsCounted:
         assert again.fixed_bytes == once.fixed_bytes
 
     def test_parameters_without_gradients(self) -> None:
-        class Partly(nn.Module):
+        class Partly(nn.Module):  # type: ignore[misc]
             def __init__(self) -> None:
                 super().__init__()
                 self.used, self.frozen, self.unused = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 64)
                 self.frozen.requires_grad_(False)
 
             def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return self.frozen(self.used(x))  # type: ignore[no-any-return]
+                return self.frozen(self.used(x))
 
         one = (64 * 64 + 64) * FLOAT
         for accumulate in (False, True):
@@ -120,7 +120,7 @@ class TestWhatIsCounted:
         assert more.peak_bytes == pytest.approx(few.peak_bytes + slope * 999_000, rel=0.001)
 
     def test_batches_of_several_tensors(self) -> None:
-        class Pair(nn.Module):
+        class Pair(nn.Module):  # type: ignore[misc]
             def __init__(self) -> None:
                 super().__init__()
                 self.linear = nn.Linear(8, 8)
@@ -190,7 +190,7 @@ class TestNothingIsLeftBehind:
 
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
     def test_after_errors(self, error: type[BaseException]) -> None:
-        class Failing(nn.Module):
+        class Failing(nn.Module):  # type: ignore[misc]
             def __init__(self) -> None:
                 super().__init__()
                 self.linear = nn.Linear(4, 4)
@@ -219,13 +219,13 @@ class TestRefusals:
         ids=["item", "branch", "mask", "numpy"],
     )
     def test_modules_that_need_data(self, forward: Any) -> None:
-        class Needy(nn.Module):
+        class Needy(nn.Module):  # type: ignore[misc]
             def __init__(self) -> None:
                 super().__init__()
                 self.linear = nn.Linear(4, 4)
 
             def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return forward(self.linear(x))  # type: ignore[no-any-return]
+                return forward(self.linear(x))
 
         with pytest.raises(CannotPredict, match="cannot be predicted") as caught:
             predicted(Needy(), torch.empty(2, 4))

@@ -197,8 +197,8 @@ class _State:
                     raise Unsupported(
                         "checkpointing of layers that change large buffers",
                         "torch",
-                        message=f"{layer!r} cannot be checkpointed: its forward pass changes the buffer {name!r}, which "
-                        "is too large to be kept twice.",
+                        message=f"{layer!r} cannot be checkpointed: its forward pass changes the buffer {name!r}, "
+                        "which is too large to be kept twice.",
                         instead='Leave it out of `checkpoint`, or pass `checkpoint="never"`.',
                     )
 

@@ -119,7 +119,9 @@ def _predicted(
                 loss = loss_of(copied, inputs)
             layers.finished()
             forward_flops = live.flops
+            live.is_backward = True
             loss.backward()
+            live.is_backward = False
             del loss
         untouched = 0
         for parameter, version in zip(trained, versions, strict=False):
@@ -187,7 +189,7 @@ class _Layer(NamedTuple):
 
 
 class _Layers:
-    """What each layer leaves behind in the forward pass: storages that it made and that live on, without its results."""
+    """What each layer leaves behind in the forward pass: living storages that it made, without its results."""
 
     def __init__(self, live: LiveBytes) -> None:
         self._live = live

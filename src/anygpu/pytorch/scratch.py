@@ -85,6 +85,8 @@ def _convolution_backward(arguments: Arguments, result: Any) -> int:
         return 3 * w
     of_x = _bytes(x) if mask[0] else 0
     y_copy, x_copy = _blocked(gradient, gradient.shape[1]), _blocked(x, x.shape[1])
+    if transposed and gradient.shape[1] < _FEW_CHANNELS:
+        y_copy = 0
     kept = of_x + w
     of_input = y_copy + x_copy + w if mask[0] and not transposed else 0
     x_taken = 0 if x.shape[1] < _FEW_CHANNELS else x_copy
@@ -95,6 +97,11 @@ def _convolution_backward(arguments: Arguments, result: Any) -> int:
 
 def _batch_norm_backward(arguments: Arguments, result: Any) -> int:
     return _bytes(arguments[1]) if _on_processor(arguments[1]) else 0
+
+
+def _elementwise_loss(arguments: Arguments, result: Any) -> int:
+    """The losses of all elements, before their mean."""
+    return 0 if result.dim() else _bytes(arguments[0])
 
 
 def _flash_attention(arguments: Arguments, result: Any) -> int:
@@ -133,6 +140,10 @@ _TRANSIENT: dict[Any, Callable[[Arguments, Any], int]] = {
     _aten.convolution.default: _convolution,
     _aten.convolution_backward.default: _convolution_backward,
     _aten.native_batch_norm_backward.default: _batch_norm_backward,
+    _aten.mse_loss.default: _elementwise_loss,
+    _aten.smooth_l1_loss.default: _elementwise_loss,
+    _aten.huber_loss.default: _elementwise_loss,
+    _aten.logsumexp.default: lambda arguments, result: _bytes(arguments[0]),
     _aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _flash_attention_backward,
     _aten.mkldnn_rnn_layer.default: _recurrent,
