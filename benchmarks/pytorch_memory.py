@@ -39,7 +39,7 @@ def main(given: list[str] | None = None) -> None:
     from tests.support.counting_allocator import environment
 
     parser = options_parser(__doc__)
-    parser.add_argument("--only", default="", help="architectures whose names contain this")
+    parser.add_argument("--only", default="", help="architectures whose names contain one of these, with commas")
     parser.add_argument("--child", action="store_true", help="measure in this process, which counts its allocations")
     options = parser.parse_args(given)
     if options.child:
@@ -82,7 +82,7 @@ def child(only: str) -> None:
     measure("warm-up", "wide perceptron")  # what torch, MKL and the predictions keep for the life of a process
     measure("warm-up", "wide perceptron, bfloat16")
     for name in ARCHITECTURES:
-        if only in name:
+        if any(part in name for part in only.split(",")):
             for compared in measure(name, name):
                 sys.stdout.write(msgspec.json.encode(compared).decode() + "\n")
                 sys.stdout.flush()
