@@ -18,7 +18,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     # The engines that fail on purpose are public test helpers, and nothing else imports them.
     "wgpu": ("engines/webgpu/", "testing/faulty_"),
     "pyopencl": ("engines/opencl/", "testing/faulty_"),
-    "torch": "engines/torch/",
+    "torch": ("engines/torch/", "pytorch/"),
     "jax": "engines/jax/",
     "pynvml": "hardware/nvidia.py",
     "psutil": ("hardware/host.py", "testing/"),

@@ -143,6 +143,10 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     #: Bytes that did not have to move because they were already there.
     bytes_skipped: int = 0
     peak_bytes: int | None = None
+    #: The peak that was predicted before the call; `None` where nobody predicts it.
+    predicted_bytes: int | None = None
+    #: Seconds of named parts of `run`, for calls that have some: a training step's are forward, backward and optimizer.
+    parts: dict[str, float] = {}
     kernels: int | None = None
     #: For engines that count it.
     driver: DriverWork | None = None
@@ -186,6 +190,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
             predicted = f" (predicted {readable_seconds(self.predicted_seconds)})"
         text = f"{self.task} ran on {self.device} in {readable_seconds(self.seconds)}{predicted}: {self.reason}"
         text += f" [{self.phases}]"
+        if self.parts:
+            text += "; run: " + ", ".join(f"{name} {readable_seconds(value)}" for name, value in self.parts.items())
         if self.how is not None:
             text += f"; {self.how}"
         for failure in self.failures:

@@ -1,0 +1,36 @@
+"""Helpers for those who train and infer with PyTorch: they measure what others guess, and fit into a loop that exists.
+
+`Step` trains in the memory there is, `prefetch` has the next batch ready, `parallel` runs several modules at once, and
+`settings` changes torch's settings for a block. None of it is a trainer.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from anygpu.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from anygpu.pytorch.records import StepPlan
+    from anygpu.pytorch.step import Step, StepResult
+
+__all__ = ["Step", "StepPlan", "StepResult"]
+
+_HOMES = {"Step": "step", "StepPlan": "records", "StepResult": "step"}
+
+if find_spec("torch") is None:
+    raise MissingExtra("torch", "torch")
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'anygpu.pytorch' has no attribute {name!r}")
+    return getattr(import_module(f"anygpu.pytorch.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
