@@ -17,10 +17,10 @@ from rich.text import Text
 from anygpu.errors import InvalidOption
 from anygpu.history.database import Contents, Database, history_path
 from anygpu.history.hints import forget_marks
-from anygpu.history.steps import forget_steps
 from anygpu.history.history import VARIABLE, Setting, setting
 from anygpu.history.merging import HabitKey, TimingKey, habit_of, timing_of
 from anygpu.history.records import Habit, Timing
+from anygpu.history.steps import forget_steps
 from anygpu.history.wording import (
     age_text,
     agreement_text,

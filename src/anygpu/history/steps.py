@@ -20,13 +20,13 @@ _PURPOSE = b"anygpu.pytorch.step/1"
 
 
 def read_step(key: str) -> bytes | None:
-    return None if setting() == "off" else unsealed(read_file(_path(key), _MOST_BYTES), _PURPOSE)
+    return None if setting() == "off" else unsealed(read_file(_folder() / key, _MOST_BYTES), _PURPOSE)
 
 
 def write_step(key: str, content: bytes) -> None:
     if setting() == "off":
         return
-    path = _path(key)
+    path = _folder() / key
     if not path.exists():
         files = _oldest_first(path.parent)
         _remove(files[: max(0, len(files) - MOST_FILES + 1)])
@@ -35,11 +35,11 @@ def write_step(key: str, content: bytes) -> None:
 
 def forget_steps() -> None:
     """With the history."""
-    _remove(_oldest_first(_path("").parent))
+    _remove(_oldest_first(_folder()))
 
 
-def _path(key: str) -> Path:
-    return cache_folder() / "history" / "steps" / key
+def _folder() -> Path:
+    return cache_folder() / "history" / "steps"
 
 
 def _oldest_first(folder: Path) -> list[Path]:
