@@ -1,7 +1,7 @@
 """How long this thread, or asynchronous task, waited for the batches of its next training step.
 
-Whoever hands out batches adds to it, and the step takes it. Each adds under a token of its own, so that what a loop over
-other batches left behind, such as one that only evaluates, is forgotten when that loop ends, and is no step's.
+Whoever hands out batches adds to it, and the step takes it. Each adds under a token of its own: what a loop over other
+batches left behind, such as one that only evaluates, is forgotten when that loop ends.
 """
 
 from __future__ import annotations
