@@ -149,10 +149,10 @@ class Step:
             while True:
                 assert plan is not None
                 attempted = time.perf_counter()
-                laps = laps_on(self._device)
                 meter.begin()
                 failure: str | None = None
                 with timer.phase("run"):
+                    laps = laps_on(self._device)
                     try:
                         passes = self._passes(plan, form, laps)
                         loss = self._compute(passes, plan, form, batch, rows)
@@ -182,8 +182,9 @@ class Step:
             self._undo(before)
             self._gradients.give_back()
             raise
-        self._gradients.add_back()
         with timer.phase("run"):
+            laps.lap("")
+            self._gradients.add_back()
             applied = self._apply(plan, passes, loss, lambda: self._again(passes, plan, form, batch, rows, before))
             laps.lap("optimizer")
             parts = laps.seconds()
@@ -224,9 +225,7 @@ class Step:
             buffers=None if form.whole else self._buffers,
         )
 
-    def _apply(
-        self, plan: StepPlan, passes: Passes, loss: torch.Tensor, again: Callable[[], torch.Tensor]
-    ) -> _Applied:
+    def _apply(self, plan: StepPlan, passes: Passes, loss: torch.Tensor, again: Callable[[], torch.Tensor]) -> _Applied:
         """Clip, and make the optimiser's step, unless more batches are to come before."""
         self._pending += 1
         if self._pending < self._accumulate:
@@ -454,7 +453,9 @@ def _positive(name: str, value: int | str) -> int | None:
     if value == "auto" and name != "accumulate":
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidOption(f"{name}={value!r} has to be a positive number{' or auto' if name != 'accumulate' else ''}.")
+        raise InvalidOption(
+            f"{name}={value!r} has to be a positive number{' or auto' if name != 'accumulate' else ''}."
+        )
     return value
 
 
