@@ -314,7 +314,7 @@ class Step:
         return Work(
             model=self.model,
             optimizer=self.optimizer,
-            loss_of=lambda part: calling.loss(calling.forward(part), calling.targets(part)),
+            loss_of=calling.loss_by,
             batch=batch,
             rows=rows,
             device=self._device,
