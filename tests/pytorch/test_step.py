@@ -223,10 +223,10 @@ def test_several_groups_and_parameters_that_are_not_optimised() -> None:
     step = float32(model, F.mse_loss, optimizer)
     step((X, VALUES))
     assert_same_gradients(model, expected)
-    before = model[3].weight.grad.clone()  # type: ignore[union-attr,operator]
+    before = model[3].weight.grad.clone()
     model.load_state_dict(expected.state_dict())
     step((X, VALUES))
-    assert torch.allclose(model[3].weight.grad, 2 * before)  # type: ignore[union-attr,arg-type]
+    assert torch.allclose(model[3].weight.grad, 2 * before)
 
 
 def test_dropout_draws_each_number_once() -> None:
@@ -281,7 +281,7 @@ def test_what_the_user_sets_is_done_and_the_difference_is_said() -> None:
         (F.mse_loss(expected(X[part]), VALUES[part]) / 2).backward()
     result = float32(model, F.mse_loss, micro_batch=16)((X[:32], VALUES[:32]))
     assert_same_gradients(model, expected)
-    assert torch.allclose(model[1].running_mean, expected[1].running_mean)  # type: ignore[arg-type,index]
+    assert torch.allclose(model[1].running_mean, expected[1].running_mean)
     assert "not those of the whole batch: BatchNorm1d '1'" in result.receipt.reason
     assert result.receipt.how == "in 2 micro-batches of at most 16 rows, float32"
 
@@ -427,7 +427,7 @@ def test_a_state_of_another_module_is_refused() -> None:
     step = float32(mlp(), F.mse_loss, accumulate=2)
     step((X, VALUES))
     other = nn.Linear(8, 3)
-    with pytest.raises(InvalidOption, match="8 gradients|6 gradients"):
+    with pytest.raises(InvalidOption, match=r"\d gradients for 2 parameters"):
         float32(other, F.mse_loss).load_state_dict(step.state_dict())
     with pytest.raises(InvalidOption, match="version"):
         step.load_state_dict({"version": 0})
@@ -456,7 +456,7 @@ def test_options_that_are_wrong(options: Any, words: str) -> None:
 def test_several_optimizers_and_devices_are_refused() -> None:
     model = mlp()
     with pytest.raises(InvalidOption, match="one optimizer"):
-        Step(model, [sgd(model), sgd(model)], F.mse_loss)  # type: ignore[arg-type]
+        Step(model, [sgd(model), sgd(model)], F.mse_loss)
     model[0].to("meta")
     with pytest.raises(Unsupported, match="on cpu, meta, and a Step trains on one device"):
         Step(model, sgd(model), F.mse_loss)

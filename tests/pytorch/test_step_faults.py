@@ -45,8 +45,8 @@ class Greedy(nn.Module):
         if torch.is_grad_enabled():
             gc.collect()
             assert not any(each() is not None for each in self.alive), "an attempt that failed is still in memory"
-            self.before.append((int(self.count), torch.get_rng_state()))  # type: ignore[arg-type]
-        self.count += 1  # type: ignore[operator]
+            self.before.append((int(self.count), torch.get_rng_state()))
+        self.count += 1
         made = self.dropout(self.inner(x))
         if torch.is_grad_enabled() and len(x) > self.most and not self.is_checkpointed_enough():
             activations = made * 2
@@ -83,7 +83,7 @@ def test_each_attempt_begins_where_the_first_did() -> None:
     assert first[0] == second[0] == third[0] == 0
     assert torch.equal(first[1], second[1])
     assert torch.equal(first[1], third[1])
-    assert int(model.count) == 1  # type: ignore[arg-type]
+    assert int(model.count) == 1
 
 
 def test_layers_are_checkpointed_when_single_rows_do_not_fit() -> None:
@@ -98,7 +98,7 @@ def test_layers_are_checkpointed_when_single_rows_do_not_fit() -> None:
             return x
 
     model = Greedy(0, MemoryError(), Blocks())
-    model.is_checkpointed_enough = lambda: "forward" in vars(model.inner.blocks[0])  # type: ignore[index,union-attr]
+    model.is_checkpointed_enough = lambda: "forward" in vars(model.inner.blocks[0])
     result = stepping(model)((X[:2], X[:2]))
     assert result.receipt.how == "in 2 micro-batches of at most 1 rows, 2 layers recomputed, float32"
     assert len(result.receipt.failures) == 2
@@ -108,7 +108,7 @@ def test_with_nothing_smaller_left_it_says_what_to_do() -> None:
     model = Greedy(0, MemoryError())
     before = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
-    with pytest.raises(ag.OutOfMemory, match="nothing smaller is left. Use smaller inputs") as raised:
+    with pytest.raises(ag.OutOfMemory, match=r"nothing smaller is left. Use smaller inputs") as raised:
         stepping(model, checkpoint=())((X, VALUES))
     assert isinstance(raised.value, MemoryError)
     assert raised.value.device == "torch:cpu"
@@ -122,7 +122,7 @@ def test_a_batch_that_may_not_be_cut_is_not() -> None:
     model = Greedy(10, MemoryError(), nn.Sequential(mlp(), nn.BatchNorm1d(3)))
     with pytest.raises(ag.OutOfMemory, match=r"cannot be cut: BatchNorm1d 'inner.1' takes its statistics"):
         stepping(model, checkpoint=())((X, VALUES))
-    assert int(model.inner[1].num_batches_tracked) == 0  # type: ignore[index]
+    assert int(model.inner[1].num_batches_tracked) == 0
 
 
 class Failing(nn.Module):
@@ -133,7 +133,7 @@ class Failing(nn.Module):
         self.raised, self.after = raised, after
 
     def forward(self, x: torch.Tensor) -> Any:
-        self.count += 1  # type: ignore[operator]
+        self.count += 1
         made = self.dropout(self.inner(x))
         if torch.is_grad_enabled():
             self.after -= 1
@@ -188,7 +188,7 @@ def test_an_optimizer_without_memory_is_not_repeated() -> None:
     def step_of_optimizer(closure: Any = None) -> None:
         raise MemoryError
 
-    optimizer.step = step_of_optimizer  # type: ignore[assignment,method-assign]
+    optimizer.step = step_of_optimizer
     with pytest.raises(ag.OutOfMemory, match="step of SGD, and parameters may have changed in part"):
         Step(model, optimizer, F.mse_loss, precision="float32")((X, VALUES))
 

@@ -10,7 +10,7 @@ import torch
 
 
 class Laps(Protocol):
-    """What runs from one call of `lap` to the next is counted under the later one's name, or not at all if that is ""."""
+    """What runs from one call of `lap` to the next counts under the later one's name, or not at all if that is ""."""
 
     def lap(self, name: str) -> None: ...
 

@@ -192,11 +192,11 @@ def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return False
     if not (found.is_floating_point() or found.is_complex()):
-        return torch.equal(found, wanted)
+        return bool(torch.equal(found, wanted))
     tolerance = _TOLERANCE.get(found.dtype, 1e-4)
     finite = wanted[torch.isfinite(wanted)]
     size = float(finite.abs().max()) if finite.numel() else 0.0
-    return torch.allclose(found, wanted, rtol=0.0, atol=tolerance * size + math.ulp(0.0), equal_nan=True)
+    return bool(torch.allclose(found, wanted, rtol=0.0, atol=tolerance * size + math.ulp(0.0), equal_nan=True))
 
 
 def _first_difference(buffers: Buffers, wanted: list[torch.Tensor], all_found: list[list[torch.Tensor]]) -> str:
