@@ -33,7 +33,10 @@ _CAUTIOUS_STATE = 2
 class CannotPredict(AnyGPUError):
     """A module's memory cannot be predicted, as it does not run without data. Whoever plans steps measures it instead."""
 
+    reason: str
+
     def __init__(self, reason: str) -> None:
+        self.reason = reason
         super().__init__(
             f"the memory of this step cannot be predicted: {reason}. It is measured on real steps instead, from small "
             "micro-batches upwards; nothing has to be done."
