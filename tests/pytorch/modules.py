@@ -10,10 +10,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
-from anygpu.pytorch.checkpointing import candidates
-from anygpu.pytorch.forms import StepPlanner, Work
-from anygpu.pytorch.halving import Halving
-
 
 class Centred(nn.Module):
     """Rows depend on each other."""
@@ -65,12 +61,3 @@ def assert_same_gradients(found: nn.Module, expected: nn.Module, tolerance: floa
         far = (ours.grad - theirs.grad).norm()
         assert far <= tolerance * theirs.grad.norm() + 1e-12, (name, float(far))
 
-
-def halving(work: Work) -> StepPlanner:
-    return Halving(
-        work.precisions[0],
-        whole=work.whole,
-        micro_batch=work.micro_batch,
-        checkpoint=work.checkpoint,
-        layers=candidates(work.model),
-    )

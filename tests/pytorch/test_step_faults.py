@@ -13,8 +13,9 @@ import anygpu as ag
 from anygpu import receipts
 from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.pytorch import Step
+from anygpu.pytorch.forms import halving_for
 from anygpu.pytorch.step_planner import planner_for
-from tests.pytorch.modules import assert_same_gradients, contrastive, halving, mlp, plain
+from tests.pytorch.modules import assert_same_gradients, contrastive, mlp, plain
 
 torch.manual_seed(0)
 X, VALUES = torch.randn(33, 8), torch.randn(33, 3)
@@ -56,7 +57,7 @@ class Greedy(nn.Module):
 
 def stepping(model: nn.Module, loss: Any = F.mse_loss, **options: Any) -> Step:
     """Planned by halving, so that what is tried is known; predictions have tests of their own."""
-    options = {"make_planner": halving, **options}
+    options = {"make_planner": halving_for, **options}
     return Step(model, torch.optim.SGD(model.parameters(), 0.1), loss, precision="float32", **options)
 
 
