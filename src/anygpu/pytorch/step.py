@@ -151,10 +151,10 @@ class Step:
             while True:
                 assert plan is not None
                 attempted = time.perf_counter()
-                laps = laps_on(self._device)
                 meter.begin(plan)
                 failure: str | None = None
                 with timer.phase("run"):
+                    laps = laps_on(self._device)
                     try:
                         passes = self._passes(plan, form, laps)
                         loss = self._compute(passes, plan, form, batch, rows)
@@ -184,15 +184,16 @@ class Step:
             self._undo(before)
             self._gradients.give_back()
             raise
-        self._gradients.add_back()
         with timer.phase("run"):
+            laps.lap("")
+            self._gradients.add_back()
             applied = self._apply(plan, passes, loss, lambda: self._again(passes, plan, form, batch, rows, before))
             laps.lap("optimizer")
             parts = laps.seconds()
         peak = meter.peak_bytes()
         self._buffers.ran()
         self.plan = plan
-        form.planner.ran(plan, rows, time.perf_counter() - attempted, peak)
+        form.ran(plan, rows, time.perf_counter() - attempted, peak)
         receipt = self._receipt(plan, form, rows, timer, attempts, parts, peak, meter.why, sent, applied.note)
         publish(receipt)
         return StepResult(loss, receipt, applied.stepped, applied.grad_norm)
@@ -316,6 +317,7 @@ class Step:
             model=self.model,
             optimizer=self.optimizer,
             loss_of=calling.loss_by,
+            parameters=self._gradients.parameters,
             batch=batch,
             rows=rows,
             device=self._device,
@@ -518,8 +520,8 @@ def _nothing_smaller(device: str, plan: StepPlan, rows: int, whole: str) -> OutO
     uncut = f" The batch cannot be cut: {whole}." if whole else ""
     return OutOfMemory(
         device,
-        message=f"{device} has not enough memory for this step ({_how(plan, rows)}), and nothing smaller is left.{uncut} "
-        "Use smaller inputs or a smaller model, an optimizer with less state, or free memory.",
+        message=f"{device} has not enough memory for this step ({_how(plan, rows)}), and nothing smaller is left."
+        f"{uncut} Use smaller inputs or a smaller model, an optimizer with less state, or free memory.",
     )
 
 
