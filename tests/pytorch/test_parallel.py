@@ -8,6 +8,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -170,7 +171,7 @@ def test_the_first_error_is_raised_when_all_have_ended() -> None:
     good = [Fails(None, []) for _ in models]
     crew = ThreadCrew()
     assert [outcome.error for outcome in crew.run([lambda: 1, lambda: 2], [[0], [1]])] == [None, None]
-    outcomes = crew.run([lambda m=m, x=x: m(x) for m, x in zip(models, inputs, strict=True)], [[0], [1], [2], [3]])
+    outcomes = crew.run([partial(m, x) for m, x in zip(models, inputs, strict=True)], [[0], [1], [2], [3]])
     assert [type(outcome.error) for outcome in outcomes] == [type(None), KeyError, ValueError, type(None)]
     assert ran == ["ran", "ran"]
     ways(good, inputs, 1)

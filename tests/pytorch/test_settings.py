@@ -456,7 +456,7 @@ def test_it_says_what_each_costs() -> None:
     assert repr(settings(threads=1, tf32=False)) == "settings(tf32=False, threads=1)"
     assert "nothing" in str(settings())
     for given in ({"deterministic": "warn"}, {"deterministic": False}, {"matmul_precision": "high"}, {"tf32": False}):
-        assert len(str(settings(**given))) > 30  # type: ignore[arg-type]
+        assert len(str(settings(**given))) > 30
 
 
 def test_a_deterministic_block_is_one() -> None:

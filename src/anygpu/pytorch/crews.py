@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -78,7 +79,7 @@ class ThreadCrew:
 
         threads: list[threading.Thread] = []
         try:
-            self._start(threads, [(lambda first=group: state.run(lambda: work(first))) for group in groups], counts)
+            self._start(threads, [partial(state.run, partial(work, group)) for group in groups], counts)
         finally:
             for thread in threads:
                 thread.join()

@@ -273,8 +273,8 @@ def _values(outcomes: list[Outcome]) -> list[Any]:
 
 
 def _random_states(crew: Crew) -> Any:
-    kind, keys, *rest = np.random.get_state(legacy=True)
-    return crew.random_state(), random.getstate(), (kind, bytes(keys), *rest)
+    of_numpy = [part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state(legacy=True)]
+    return crew.random_state(), random.getstate(), of_numpy
 
 
 def _never(models: Sequence[Any], groups: list[list[int]], places: set[torch.device]) -> str | None:
