@@ -166,7 +166,12 @@ class Fails(nn.Module):  # type: ignore[misc]
 @pytest.mark.usefixtures("together")
 def test_the_first_error_is_raised_when_all_have_ended() -> None:
     ran: list[str] = []
-    models = [Fails(None, ran), Fails(KeyError("second"), ran), Fails(ValueError("third"), ran), Fails(None, ran)]
+    models: list[Any] = [
+        Fails(None, ran),
+        Fails(KeyError("second"), ran),
+        Fails(ValueError("third"), ran),
+        Fails(None, ran),
+    ]
     inputs = [torch.ones(1)] * 4
     good = [Fails(None, []) for _ in models]
     crew = ThreadCrew()
