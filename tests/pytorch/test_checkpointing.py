@@ -84,7 +84,7 @@ class TestSelect:
         assert select(layers, 10) == ("layer1",)
 
 
-class Block(nn.Module):  # type: ignore[misc]
+class Block(nn.Module):
     def __init__(self, width: int, dropout: float = 0.3) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(width)
@@ -96,7 +96,7 @@ class Block(nn.Module):  # type: ignore[misc]
         return x + scale * self.inner(self.norm(x))
 
 
-class Tower(nn.Module):  # type: ignore[misc]
+class Tower(nn.Module):
     def __init__(self, width: int = 8, depth: int = 4, **options: Any) -> None:
         super().__init__()
         self.stem = nn.Linear(width, width)
@@ -207,7 +207,7 @@ class TestCheckpointed:
         assert torch.equal(found[0], found[1])
 
     def test_a_buffer_that_steers_what_is_computed_is_what_it_was(self) -> None:
-        class Turning(nn.Module):  # type: ignore[misc]
+        class Turning(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.linear = nn.Linear(4, 4)
@@ -235,7 +235,7 @@ class TestCheckpointed:
         assert torch.equal(gradients[0], gradients[1])
 
     def test_a_large_buffer_that_changes_is_refused(self) -> None:
-        class Gathering(nn.Module):  # type: ignore[misc]
+        class Gathering(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.register_buffer("seen", torch.zeros(1 << 19))
@@ -251,7 +251,7 @@ class TestCheckpointed:
     @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
     @pytest.mark.parametrize("fails_at", [1, 2])
     def test_the_module_is_left_as_it_was_after_errors(self, error: type[BaseException], fails_at: int) -> None:
-        class Failing(nn.Module):  # type: ignore[misc]
+        class Failing(nn.Module):
             calls = 0
 
             def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -49,7 +49,7 @@ class TestWhatIsCounted:
         assert again.fixed_bytes == once.fixed_bytes
 
     def test_parameters_without_gradients(self) -> None:
-        class Partly(nn.Module):  # type: ignore[misc]
+        class Partly(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.used, self.frozen, self.unused = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 64)
@@ -120,7 +120,7 @@ class TestWhatIsCounted:
         assert more.peak_bytes == pytest.approx(few.peak_bytes + slope * 999_000, rel=0.001)
 
     def test_batches_of_several_tensors(self) -> None:
-        class Pair(nn.Module):  # type: ignore[misc]
+        class Pair(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.linear = nn.Linear(8, 8)
@@ -190,7 +190,7 @@ class TestNothingIsLeftBehind:
 
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
     def test_after_errors(self, error: type[BaseException]) -> None:
-        class Failing(nn.Module):  # type: ignore[misc]
+        class Failing(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.linear = nn.Linear(4, 4)
@@ -219,7 +219,7 @@ class TestRefusals:
         ids=["item", "branch", "mask", "numpy"],
     )
     def test_modules_that_need_data(self, forward: Any) -> None:
-        class Needy(nn.Module):  # type: ignore[misc]
+        class Needy(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.linear = nn.Linear(4, 4)

@@ -29,13 +29,26 @@ def scratch_bytes(operation: Any, arguments: Arguments, result: Any) -> int:
 
 
 def hidden_bytes(operation: Any, arguments: Arguments, result: Any) -> Mapping[int, int]:
-    """Real sizes of results, by position, that are without size as fakes."""
+    """Real sizes of results, by position, where fakes have smaller ones."""
+    if operation in _FULL_LOSSES and result.dim() == 0:
+        return {0: _bytes(arguments[0])}
     if operation is not _aten.mkldnn_rnn_layer.default:
         return {}
     # Gates and states of every step of time, and room for their gradients.
     return {
         3: _recurrent_units(arguments) * (6 * max(_features(arguments), _hidden(arguments)) + 10 * _hidden(arguments))
     }
+
+
+#: Losses whose mean lies in memory for the losses of all elements.
+_FULL_LOSSES = frozenset(
+    {
+        _aten.mse_loss.default,
+        _aten.smooth_l1_loss.default,
+        _aten.binary_cross_entropy.default,
+        _aten.soft_margin_loss.default,
+    }
+)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
