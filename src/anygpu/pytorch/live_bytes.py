@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from anygpu.pytorch.scratch import hidden_bytes, scratch_bytes
+from anygpu.pytorch.scratch import compiled_bytes, hidden_bytes, scratch_bytes
 
 #: What allocators round up to.
 _GRAIN = {"cpu": 64, "cuda": 512}
@@ -33,6 +33,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unu
     def __init__(self) -> None:
         super().__init__()
         self._storages: dict[int, _Storage] = {}
+        self._compiled: set[Any] = set()
         self.now = 0
         self.peak = 0
         self.operations = 0
@@ -59,6 +60,15 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unu
             flops, made = self.work.get(self.owner, (0, 0))
             self.work[self.owner] = flops, made + bytes_
 
+    def _compile(self, operation: Any, arguments: tuple[Any, ...]) -> None:
+        """Count the code of an operation once for the shapes that it is compiled for."""
+        size = compiled_bytes(operation, arguments)
+        if size:
+            key = (operation, *((tuple(one.shape), one.stride()) for one in arguments if isinstance(one, torch.Tensor)))
+            if key not in self._compiled:
+                self._compiled.add(key)
+                self.now += size
+
     def _dead(self, key: int) -> None:
         storage = self._storages.pop(key, None)
         if storage is not None:
@@ -76,6 +86,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unu
         if operation is _prim.device.default:  # the question for a tensor's device comes as an operation
             return result
         self.operations += 1
+        self._compile(operation, args)
         results = result if isinstance(result, (tuple, list)) else (result,)
         hidden = hidden_bytes(operation, args, result)
         for position, one in enumerate(results):

@@ -40,6 +40,20 @@ def hidden_bytes(operation: Any, arguments: Arguments, result: Any) -> Mapping[i
     }
 
 
+def compiled_bytes(operation: Any, arguments: Arguments) -> int:
+    """Bytes of the code that is compiled for such an operation when it first runs, and kept with the process."""
+    if operation not in _MATRIX_PRODUCTS:
+        return 0
+    first = arguments[-1]
+    return _COMPILED if _on_processor(first) and first.dtype in (torch.bfloat16, torch.float16) else 0
+
+
+#: Of a product of matrices of fewer bits, for each combination of shapes.
+_COMPILED = 600_000
+_MATRIX_PRODUCTS = frozenset(
+    {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default, _aten.mv.default}
+)
+
 #: Losses whose mean lies in memory for the losses of all elements.
 _FULL_LOSSES = frozenset(
     {
