@@ -1,10 +1,11 @@
 """Training in half of the memory that a batch wants: `python -m benchmarks.pytorch_peers [--json] [--check]`.
 
-A vision transformer of 2.7 million parameters is trained with batches of 128, first by plain torch without a limit; then
-with half of that memory, which an allocator enforces, by `anygpu.pytorch.Step`, by Accelerate's
-`find_executable_batch_size` and by Lightning's `scale_batch_size`. Each run is a process of its own. They take turns, so
-that all of them see the same machine, and middle values count. "Lost" is all time before the first step whose training
-is kept, and attempts that failed later. Ours is run twice in each turn: with an empty cache, and with what that left.
+A vision transformer of 2.7 million parameters is trained with batches of 128, first by plain torch without a limit;
+then with half of that memory, which an allocator enforces, by `anygpu.pytorch.Step`, by Accelerate's
+`find_executable_batch_size` and by Lightning's `scale_batch_size`. Each run is a process of its own. They take turns,
+so that all of them see the same machine, and middle values count. "Lost" is all time before the first step whose
+training is kept, and attempts that failed later. Ours runs twice in each turn: with an empty cache, and with what that
+left.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def missing() -> list[str]:
 
 
 def median(runs: list[Run], what: str) -> float:
-    return statistics.median(getattr(each, what) for each in runs)
+    return float(statistics.median(getattr(each, what) for each in runs))
 
 
 def figures_of(runs: dict[str, list[Run]], plain: list[Run], batch: int, budget: int) -> list[Figure]:
@@ -118,10 +119,7 @@ def main(given: list[str] | None = None) -> None:
             for name in chosen:
                 found = run(name, options.batch, options.steps, budget, Path(cache))
                 runs[name].append(found)
-                say(
-                    f"{name}: {found.trials} trials, {found.lost_seconds:.1f} s lost, {found.rows_per_second:.0f} rows/s, "
-                    f"{found.seconds:.1f} s in all, peak {readable_bytes(found.peak_bytes)}; {found.how}"
-                )
+                say(f"{name}: {found}")
     publish(figures_of(runs, plain, options.batch, budget), options)
 
 

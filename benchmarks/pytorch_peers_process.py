@@ -24,6 +24,7 @@ import msgspec
 import torch
 from torch import nn
 
+from anygpu.units import readable_bytes
 from examples.vision_transformer import VisionTransformer, stripes
 from tests.support.counting_allocator import CountingAllocator
 
@@ -48,6 +49,12 @@ class Run(msgspec.Struct, kw_only=True):
     peak_bytes: int = 0
     #: How it came about, in words of its own.
     how: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.trials} trials, {self.lost_seconds:.1f} s lost, {self.rows_per_second:.0f} rows/s, "
+            f"{self.seconds:.1f} s in all, peak {readable_bytes(self.peak_bytes)}; {self.how}"
+        )
 
 
 class Workload:
@@ -117,11 +124,10 @@ def ours(work: Workload, budget: int) -> Run:
 
 def by_accelerate(work: Workload, budget: int) -> Run:
     """As its documentation shows it: what is made inside of the function is made again for each size."""
-    from accelerate.utils import find_executable_batch_size  # type: ignore[import-not-found]
-
+    find: Any = import_module(NEEDS["Accelerate"]).find_executable_batch_size
     begin, trials = time.perf_counter(), 0
 
-    @find_executable_batch_size(starting_batch_size=work.batch)  # type: ignore[untyped-decorator]
+    @find(starting_batch_size=work.batch)  # type: ignore[untyped-decorator]
     def train(batch_size: int) -> Run:
         nonlocal trials
         trials += 1
@@ -140,8 +146,8 @@ def by_accelerate(work: Workload, budget: int) -> Run:
 
 
 def by_lightning(work: Workload, budget: int, mode: str) -> Run:
-    import lightning.pytorch as lightning  # type: ignore[import-not-found]
-    from lightning.pytorch.tuner import Tuner  # type: ignore[import-not-found]
+    lightning: Any = import_module("lightning.pytorch")
+    tuner: Any = import_module("lightning.pytorch.tuner")
     from torch.utils.data import DataLoader, TensorDataset
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -158,7 +164,7 @@ def by_lightning(work: Workload, budget: int, mode: str) -> Run:
             self.steps = Steps()
 
         def training_step(self, batch: Any, number: int) -> torch.Tensor:
-            return work.loss(self.model(batch[0]), batch[1])  # type: ignore[no-any-return]
+            return work.loss(self.model(batch[0]), batch[1])
 
         def on_train_batch_end(self, outputs: Any, batch: Any, number: int) -> None:
             self.steps.add(len(batch[0]))
@@ -179,7 +185,7 @@ def by_lightning(work: Workload, budget: int, mode: str) -> Run:
         }
         trainer = lightning.Trainer(accelerator="cpu", max_epochs=1, default_root_dir=folder, **quiet)
         module = Module()
-        Tuner(trainer).scale_batch_size(module, mode=mode)
+        tuner.Tuner(trainer).scale_batch_size(module, mode=mode)
         trials = module.starts
         trainer.fit(module)
     return Run(

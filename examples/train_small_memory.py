@@ -40,14 +40,14 @@ def wanted_bytes(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> 
     step = Step(trial, torch.optim.AdamW(trial.parameters()), nn.CrossEntropyLoss(), precision="float32",
                 micro_batch=len(batch[1]), checkpoint=())  # fmt: skip
     receipt = step(batch).receipt
-    found = receipt.peak_bytes or receipt.predicted_bytes
+    found: int | None = receipt.peak_bytes or receipt.predicted_bytes
     assert found is not None, "it was either measured or predicted"
     return found
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
     with torch.no_grad():
-        return (model(images).argmax(1) == labels).float().mean().item()
+        return float((model(images).argmax(1) == labels).float().mean())
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional
 SIDE, PATCH = 32, 4
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc] # torch is not read by the type checker
     """A layer of a transformer: attention, then a small network for each patch."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -29,10 +29,10 @@ class Block(nn.Module):
         q, k, v = parts.permute(2, 0, 3, 1, 4)
         seen = functional.scaled_dot_product_attention(q, k, v)
         x = x + self.out(seen.transpose(1, 2).reshape(rows, patches, width))
-        return x + self.network(self.before_network(x))  # type: ignore[no-any-return]
+        return x + self.network(self.before_network(x))
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(nn.Module):  # type: ignore[misc] # torch is not read by the type checker
     """Images of 32 × 32 in, scores of classes out."""
 
     def __init__(self, classes: int, width: int = 192, depth: int = 6) -> None:
@@ -46,7 +46,7 @@ class VisionTransformer(nn.Module):
         x = self.patches(images).flatten(2).transpose(1, 2) + self.places
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x).mean(1))  # type: ignore[no-any-return]
+        return self.head(self.norm(x).mean(1))
 
 
 def stripes(count: int, directions: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
