@@ -129,8 +129,10 @@ class Profiler:
         if depth > 1:
             self._inner[thread, depth] = self._inner.get((thread, depth), 0.0) + seconds
         elif outermost is not None and thread == self._main:
-            self._waited[outermost] = self._waited.get(outermost, 0.0) + seconds
-            self._waited_in_all += seconds
+            # A training step's data was waited for before the step was called, on the line of the loop.
+            here = seconds - seen.phases.queue if isinstance(seen, Receipt) and seen.parts else seconds
+            self._waited[outermost] = self._waited.get(outermost, 0.0) + here
+            self._waited_in_all += here
         key = (line, task, device)
         tally = self._tallies.get(key)
         if tally is None:

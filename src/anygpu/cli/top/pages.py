@@ -24,7 +24,7 @@ class Column(NamedTuple):
     name: str
     #: What it is, for the help.
     meaning: str
-    #: In characters; of the one column that takes what is left, the least.
+    #: In characters; of a column that takes what is left, or a part of it, the least.
     width: int
     right: bool = True
     takes_rest: bool = False
@@ -381,7 +381,7 @@ def _anomalies(looks: Sequence[Look]) -> list[Row]:
 # -- steps: calls that have parts
 
 _STEPS = (
-    Column("FUNCTION", "what is called", 12, right=False),
+    Column("FUNCTION", "what is called", 12, right=False, takes_rest=True),
     Column("PID", "its process", 7, optional=2),
     Column("DEVICE", "where it ran", 10, right=False, optional=3),
     Column("STEPS/S", "steps in each second, since the last look", 7, optional=4),
@@ -477,7 +477,12 @@ def widths(columns: Sequence[Column], available: int) -> list[int]:
             break
         taken = [0 if column.optional == least_needed else width for column, width in zip(columns, taken, strict=True)]
     spare = max(0, available - needed())
-    return [width + spare if column.takes_rest else width for column, width in zip(columns, taken, strict=True)]
+    taking = sum(column.takes_rest for column in columns)
+    for number, column in enumerate(columns):
+        if column.takes_rest:
+            more = spare // taking
+            taken[number], spare, taking = taken[number] + more, spare - more, taking - 1
+    return taken
 
 
 def headline(looks: Sequence[Look]) -> str:
