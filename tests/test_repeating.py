@@ -1,4 +1,4 @@
-"""Only tests that measure times are tried again."""
+"""Only tests that measure times, or start processes, are tried again."""
 
 from __future__ import annotations
 
@@ -30,17 +30,22 @@ def test_something(cluster):
 
 
 @pytest.mark.parametrize(
-    ("mark", "failures", "passes"),
+    ("mark", "folder", "failures", "passes"),
     [
-        ("@pytest.mark.serial", 1, True),
-        ("@pytest.mark.serial", 2, True),
-        ("@pytest.mark.serial", 3, False),
-        ("", 1, False),
+        ("@pytest.mark.serial", "engines", 1, True),
+        ("@pytest.mark.serial", "engines", 2, True),
+        ("@pytest.mark.serial", "engines", 3, False),
+        ("", "engines", 1, False),
+        ("", "workers", 1, True),
+        ("", "workers", 2, False),
     ],
 )
 @pytest.mark.parametrize("where", ["setup", "call"])
-def test_a_test_that_fails_at_times(mark: str, failures: int, passes: bool, where: str, tmp_path: Path) -> None:
-    file = tmp_path / "test_times.py"
+def test_a_test_that_fails_at_times(
+    mark: str, folder: str, failures: int, passes: bool, where: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tests" / folder / "test_times.py"
+    file.parent.mkdir(parents=True)
     file.write_text(FAILS_ONCE.format(mark=mark, failures=failures, where=where))
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = serial\n")
     ran = subprocess.run(
@@ -52,5 +57,5 @@ def test_a_test_that_fails_at_times(mark: str, failures: int, passes: bool, wher
         check=False,
     )
     assert (ran.returncode == 0) == passes, ran.stdout
-    assert ("REPEATED test_times.py::test_something: " in ran.stdout) == passes
+    assert (f"REPEATED tests/{folder}/test_times.py::test_something: " in ran.stdout) == passes
     assert ("1 passed" if passes else "1 failed" if where == "call" else "1 error") in ran.stdout

@@ -52,10 +52,10 @@ def _connect(service: Answering) -> socket.socket:
 def _reply(service: Answering, message: bytes) -> bytes:
     """What comes back until the connection is closed."""
     with _connect(service) as connection:
-        connection.sendall(message)
         try:
+            connection.sendall(message)
             return b"".join(iter(lambda: connection.recv(1 << 16), b""))
-        except ConnectionResetError:
+        except (ConnectionResetError, BrokenPipeError):
             return b""
 
 

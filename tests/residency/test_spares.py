@@ -20,6 +20,7 @@ from anygpu.workers.process import ProcessWorker
 from tests.support.faults import _let_children_import_tests
 from tests.support.fork_engines import THREADED, UNFORKABLE
 from tests.workers.programs import doubled
+from tests.workers.test_process import until
 
 X = np.ones(3000, np.float32)
 
@@ -135,8 +136,8 @@ def test_where_nothing_is_copied_a_spare_is_used_up_and_the_next_one_starts_in_t
         if thread is not None:
             thread.join(60)
         spare = known.spares._spares[name]
-        with spare._lock:  # it is held while it starts
-            assert spare.copies is False
+        assert until(lambda spare=spare: spare.copies is not None, 60)  # type: ignore[misc]
+        assert spare.copies is False
         worker = next_worker(known, device)
         assert worker.process_id == spare.process_id
         assert not is_copy(worker)

@@ -1,7 +1,9 @@
-"""Tests that are marked `serial` measure times: one that fails is tried again, and pytest's summary says so.
+"""Tests that depend on the clock, or on other processes, are tried again when they fail, and pytest's summary says so.
 
-No other test is repeated, and none that took long before it failed: what hangs does so again, and the time limit of a
-test counts once for all its attempts.
+Those marked `serial` measure times. Those of `WITH_PROCESSES` start processes, threads and sockets, which the machine
+may be slow to start or end. Tests of values are never repeated: a wrong value that comes and goes is a wrong value.
+None is repeated that took long before it failed: what hangs does so again, and the time limit of a test counts once for
+all its attempts.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from _pytest.runner import runtestprotocol
 
 #: A machine that others use too may take a processor away in the middle of a measurement.
 ATTEMPTS = 3
+#: Folders below tests/ whose tests get a second attempt.
+WITH_PROCESSES = ("cli", "deploy", "faults", "fleet", "observe", "residency", "runtime", "serving", "tasks", "workers")
 #: Seconds that an attempt may take to be worth another, and all that are repeated in one process together.
 MOST_SECONDS, MOST_IN_ALL = 45.0, 240.0
 
@@ -21,18 +25,19 @@ _repeated = 0.0
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    if item.get_closest_marker("serial") is None:
+    attempts = _attempts(item)
+    if attempts == 1:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     global _repeated
     failures: list[str] = []
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, attempts + 1):
         begin = time.monotonic()
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         failed = [report for report in reports if report.failed]
         seconds = time.monotonic() - begin
         _repeated += seconds if attempt > 1 else 0.0
-        if not failed or attempt == ATTEMPTS or failed[0].when == "teardown":
+        if not failed or attempt == attempts or failed[0].when == "teardown":
             break
         if seconds > MOST_SECONDS or _repeated > MOST_IN_ALL:
             break
@@ -48,6 +53,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+def _attempts(item: pytest.Item) -> int:
+    if item.get_closest_marker("serial") is not None:
+        return ATTEMPTS
+    return 2 if item.nodeid.startswith(tuple(f"tests/{folder}/" for folder in WITH_PROCESSES)) else 1
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -20,6 +20,7 @@ from anygpu.history.hints import forget_marks
 from anygpu.history.history import VARIABLE, Setting, setting
 from anygpu.history.merging import HabitKey, TimingKey, habit_of, timing_of
 from anygpu.history.records import Habit, Timing
+from anygpu.history.steps import forget_steps
 from anygpu.history.wording import (
     age_text,
     agreement_text,
@@ -123,6 +124,7 @@ def clear(
 ) -> None:
     """Forget what is known, of all functions or of one."""
     forget_marks()
+    forget_steps()
     database = Database(history_path())
     if database.nbytes == 0 and not database.aside.exists():
         print("Nothing is known of earlier calls.")
