@@ -12,12 +12,35 @@ from typing import TYPE_CHECKING, Any
 from anygpu.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from anygpu.pytorch.prefetching import Batches, Prefetch, prefetch
     from anygpu.pytorch.records import StepPlan
+    from anygpu.pytorch.side_by_side import ParallelResult, parallel
     from anygpu.pytorch.step import Step, StepResult
+    from anygpu.pytorch.torch_settings import settings
 
-__all__ = ["Step", "StepPlan", "StepResult"]
+__all__ = [
+    "Batches",
+    "ParallelResult",
+    "Prefetch",
+    "Step",
+    "StepPlan",
+    "StepResult",
+    "parallel",
+    "prefetch",
+    "settings",
+]
 
-_HOMES = {"Step": "step", "StepPlan": "records", "StepResult": "step"}
+_HOMES = {
+    "Batches": "prefetching",
+    "ParallelResult": "side_by_side",
+    "Prefetch": "prefetching",
+    "Step": "step",
+    "StepPlan": "records",
+    "StepResult": "step",
+    "parallel": "side_by_side",
+    "prefetch": "prefetching",
+    "settings": "torch_settings",
+}
 
 if find_spec("torch") is None:
     raise MissingExtra("torch", "torch")

@@ -1,0 +1,215 @@
+"""Whether a module treats the rows of a batch independently, shown by values: only then may a batch be cut.
+
+A few rows go through the module together, in smaller parts, and beside other rows. Their outputs have to be the same.
+Random numbers are replaced by fixed ones meanwhile, and buffers and random states are left as they were.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from anygpu.errors import text_of
+from anygpu.pytorch.batches import all_have_rows, leaves, mapped, part_of, rows_at
+from anygpu.pytorch.undoing import Buffers, random_state, set_random_state
+
+#: Rows that are looked at, and the parts they are cut into.
+ROWS, PARTS = 4, (2, 1, 1)
+#: Of the largest output: kernels for other shapes add up in another order.
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+_ATEN = torch.ops.aten
+
+
+class SteadyRandom(TorchDispatchMode):
+    """Random numbers become fixed ones of the same kind, so that what is left depends on the inputs alone.
+
+    Dropout keeps everything, noise is its own mean. An order stays one: what mixes rows by it is still seen to.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is _ATEN.native_dropout.default:
+            return func(args[0], 0.0, False)
+        args, kwargs = _without_dropout(func, args, kwargs)
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        if func in _EXPECTED:
+            return args[0].clone()
+        made = func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        if name == "randperm":
+            return made.copy_(torch.arange(made.numel(), device=made.device).flip(0))
+        if name in _FIXED:
+            made.fill_(_FIXED[name])
+        # All others stay random, so that whatever depends on them is seen to differ.
+        return made
+
+
+#: What stands for a random number, by the operation that draws it from no tensor.
+_FIXED = {
+    **dict.fromkeys(("bernoulli_", "exponential_", "geometric_", "log_normal_"), 1),
+    **dict.fromkeys(("uniform_", "rand", "rand_like"), 0.5),
+    **dict.fromkeys(("normal_", "randn", "randn_like", "cauchy_", "randint", "randint_like", "random_"), 0),
+}
+#: Those that draw around what their first argument says: it stands for them.
+_EXPECTED = {_ATEN.bernoulli.default, _ATEN.poisson.default, _ATEN.normal.Tensor_float, _ATEN.normal.Tensor_Tensor}
+
+
+def _without_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Attention and recurrent layers drop values within one operation, as much as an argument of it says."""
+    given = list(args)
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.name in ("dropout_p", "dropout") and isinstance(argument.type, torch.FloatType):
+            if place < len(given):
+                given[place] = 0.0
+            elif argument.name in kwargs:
+                kwargs[argument.name] = 0.0
+    return tuple(given), kwargs
+
+
+class Shown(NamedTuple):
+    """What a few rows have shown of a module."""
+
+    #: Why a batch may not be cut; empty if it may.
+    whole: str
+    #: The few rows, and the outputs of all of them together; `None` if they could not be had.
+    batch: Any = None
+    outputs: Any = None
+    #: Whether each of the outputs has rows.
+    have_rows: bool = False
+
+
+def look_at_rows(
+    model: torch.nn.Module, forward: Callable[[Any], Any], batch: Any, rows: int, device: torch.device
+) -> Shown:
+    """Look at a few rows of `batch`, which has `rows`. `forward` gives the module's outputs for a batch."""
+    if rows < 2:
+        return Shown("a batch of one row cannot be cut")
+    count = min(rows, ROWS)
+    few = distinct(rows_at(batch, rows, [place * (rows - 1) // (count - 1) for place in range(count)]), count)
+    if few is None:
+        return Shown("the rows of the first batch are alike, and nothing can be seen by them")
+    with undisturbed(model, device) as buffers:
+
+        def outputs_of(part: Any) -> tuple[Any, list[torch.Tensor]]:
+            buffers.restore()
+            return forward(part), buffers.now()
+
+        try:
+            together, changed = outputs_of(few)
+        except Exception as error:  # noqa: BLE001 - the user's module, which says so again when the step runs
+            return Shown(f"a few rows of the batch cannot be computed alone ({_brief(error)})")
+        parts = PARTS if count == ROWS else (1,) * count
+        begins = [sum(parts[:place]) for place in range(len(parts))]
+        try:
+            apart = [outputs_of(part_of(few, count, begin, begin + n)) for begin, n in zip(begins, parts, strict=True)]
+        except Exception as error:  # noqa: BLE001 - likewise
+            return Shown(_norm(model) or f"the module does not take fewer rows ({_brief(error)})", few, together)
+        if not all(len(after) == len(changed) and _same_all(after, changed) for _, after in apart):
+            name = _first_difference(buffers, changed, [after for _, after in apart])
+            why = f"the buffer {name} is computed from all rows of a batch"
+            return Shown(_norm(model) or why, few, together)
+        have_rows = all_have_rows(together, count)
+        if not have_rows:
+            # A loss, perhaps: whether that may be cut is seen by the losses of parts.
+            return Shown("", few, together)
+        for (outputs, _), begin, n in zip(apart, begins, parts, strict=True):
+            if not _same_rows(outputs, part_of(together, count, begin, begin + n), n):
+                why = f"{n} of {count} rows have other outputs without the rest, so rows depend on each other"
+                return Shown(_norm(model) or why, few, together)
+        beside = outputs_of(rows_at(few, count, [0] * count))[0]
+        if not _same_rows(part_of(beside, count, 0, 1), part_of(together, count, 0, 1), 1):
+            why = "a row has other outputs beside other rows, so rows depend on each other"
+            return Shown(_norm(model) or why, few, together)
+        return Shown("", few, together, have_rows=True)
+
+
+class undisturbed:  # noqa: N801 - a context manager, as functions are
+    """A block that calls a module and leaves no trace: no gradients, no random numbers drawn, no buffers changed."""
+
+    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
+        self._device = device
+        self._buffers = Buffers(model)
+        self._modes: list[Any] = []
+
+    def __enter__(self) -> Buffers:
+        self._random = random_state(self._device)
+        self._buffers.keep()
+        self._modes = [torch.no_grad(), warnings.catch_warnings(), SteadyRandom()]
+        for mode in self._modes:
+            mode.__enter__()
+        # What a few rows are warned about, such as a deviation of one value, says nothing about the user's batches.
+        warnings.simplefilter("ignore")
+        return self._buffers
+
+    def __exit__(self, *raised: object) -> None:
+        for mode in reversed(self._modes):
+            mode.__exit__(*raised)
+        self._buffers.restore()
+        set_random_state(self._random, self._device)
+
+
+def distinct(few: Any, count: int) -> Any:
+    """The rows, changed a little where all of them are alike; `None` if they have no floats that could be."""
+    found = [leaf for leaf in leaves(few) if leaf.dim() and leaf.size(0) == count]
+    if any(not torch.equal(leaf[:1].expand_as(leaf), leaf) for leaf in found):
+        return few
+    if not any(leaf.is_floating_point() for leaf in found):
+        return None
+
+    def changed(leaf: torch.Tensor) -> torch.Tensor:
+        if not (leaf.is_floating_point() and leaf.dim() and leaf.size(0) == count):
+            return leaf
+        # Not the same for each place in a row: norms would take that out again.
+        waves = torch.sin(torch.arange(leaf.numel(), device=leaf.device, dtype=torch.float32)).reshape(leaf.shape)
+        return leaf + (0.5 * (leaf.abs().amax().clamp(min=1e-3)) * waves).to(leaf.dtype)
+
+    return mapped(few, changed)
+
+
+def _same_rows(outputs: Any, expected: Any, rows: int) -> bool:
+    found, wanted = list(leaves(outputs)), list(leaves(expected))
+    return len(found) == len(wanted) and all_have_rows(outputs, rows) and _same_all(found, wanted)
+
+
+def _same_all(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
+    return all(map(same, found, wanted))
+
+
+def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Equal but for the order of additions."""
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return False
+    if not (found.is_floating_point() or found.is_complex()):
+        return torch.equal(found, wanted)
+    tolerance = _TOLERANCE.get(found.dtype, 1e-4)
+    finite = wanted[torch.isfinite(wanted)]
+    size = float(finite.abs().max()) if finite.numel() else 0.0
+    return torch.allclose(found, wanted, rtol=0.0, atol=tolerance * size + math.ulp(0.0), equal_nan=True)
+
+
+def _first_difference(buffers: Buffers, wanted: list[torch.Tensor], all_found: list[list[torch.Tensor]]) -> str:
+    for place, name in enumerate(buffers.names()):
+        if any(not same(found[place], wanted[place]) for found in all_found):
+            return name
+    return "of the module"
+
+
+def _norm(model: torch.nn.Module) -> str:
+    """The usual cause, by name."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
+            return f"{type(module).__name__} {name!r} takes its statistics over all rows of a batch while it trains"
+    return ""
+
+
+def _brief(error: BaseException) -> str:
+    lines = text_of(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__

@@ -1,0 +1,115 @@
+"""What a step changes before its optimiser does, and how that is taken back: random states, buffers, gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+#: Buffers that are larger, and that no step has changed so far, are tables and masks: they are not copied each time.
+_LARGE = 1 << 16
+
+RandomState = tuple[torch.Tensor, torch.Tensor | None]
+
+
+def random_state(device: torch.device) -> RandomState:
+    """Of the CPU, and of `device` if it is CUDA (never run on a card)."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def set_random_state(state: RandomState, device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)
+
+
+class Buffers:
+    """The buffers of a module as they were when `keep` was called."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._modules = list(model.modules())
+        #: Where a buffer is, the tensor that was there, and a copy of its values.
+        self._kept: list[tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]] = []
+        self._modes: tuple[bool, ...] = ()
+        #: Large ones that no step has changed.
+        self._constant: set[torch.Tensor] = set()
+
+    def keep(self) -> None:
+        found = self._places()
+        if [(id(place), name, id(tensor)) for place, name, tensor in found] != [
+            (id(place), name, id(tensor)) for place, name, tensor, _ in self._kept
+        ]:
+            self._kept = [(place, name, tensor, tensor.detach().clone()) for place, name, tensor in found]
+        elif self._kept:
+            with torch.no_grad():
+                torch._foreach_copy_([copy for *_, copy in self._kept], [tensor for _, _, tensor, _ in self._kept])
+
+    def _places(self) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
+        modes = tuple([module.training for module in self._modules])
+        if modes != self._modes:
+            # What is constant while a module evaluates may change while it trains.
+            self._modes, self._constant = modes, set()
+        return [
+            (module._buffers, name, tensor)
+            for module in self._modules
+            if module._buffers
+            for name, tensor in module._buffers.items()
+            if tensor is not None and tensor not in self._constant
+        ]
+
+    def ran(self) -> None:
+        """A step has run since `keep`: large buffers that it left alone are not copied again."""
+        for place, name, tensor, values in self._kept:
+            if tensor.nbytes > _LARGE and place.get(name) is tensor and torch.equal(tensor, values):
+                self._constant.add(tensor)
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            for place, name, tensor, values in self._kept:
+                place[name] = tensor
+                tensor.copy_(values)
+
+    def now(self) -> list[torch.Tensor]:
+        """Copies of what they are now."""
+        return [place[name].detach().clone() for place, name, *_ in self._kept]
+
+    def names(self) -> list[str]:
+        owners = {id(module._buffers): path for path, module in self._model.named_modules()}
+        return [f"{owners.get(id(place), '')}.{name}".lstrip(".") for place, name, *_ in self._kept]
+
+
+class Gradients:
+    """The gradients of a module's parameters, set aside while those of a batch are computed."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        self.parameters: Sequence[torch.nn.Parameter] = list(dict.fromkeys(parameters))
+        self._aside: list[torch.Tensor | None] = []
+
+    def set_aside(self, dropped: set[torch.nn.Parameter]) -> None:
+        """Gradients of those in `dropped` are no longer wanted, and their memory is free for the step."""
+        self._aside = [None if each in dropped else each.grad for each in self.parameters]
+        self.drop()
+
+    def drop(self) -> None:
+        """Those that a broken attempt has left."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def give_back(self) -> None:
+        """As they were before, whatever a broken step has left."""
+        for parameter, before in zip(self.parameters, self._aside, strict=False):
+            parameter.grad = before
+        self._aside = []
+
+    def add_back(self) -> None:
+        """Those of the batch are complete; those from before are added to them."""
+        for parameter, before in zip(self.parameters, self._aside, strict=True):
+            if before is None:
+                continue
+            if parameter.grad is None:
+                parameter.grad = before
+            else:
+                parameter.grad.add_(before)
+        self._aside = []
