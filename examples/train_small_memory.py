@@ -75,14 +75,15 @@ def main() -> None:
     step = Step(model, torch.optim.AdamW(model.parameters(), lr=1e-3), nn.CrossEntropyLoss(), memory=budget)
     peaks = []
     for number in range(1, options.steps + 1):
-        loss, receipt = step(stripes(options.batch, CLASSES, generator))
+        result = step(stripes(options.batch, CLASSES, generator))
+        receipt = result.receipt
         peaks.append(receipt.peak_bytes or 0)
         if number == 1:
-            print(f"The plan: {step.plan}")
+            print(f"The plan: {step.plan.reason}")
         if number in (1, options.steps):
             print(f"Step {number}: {receipt}")
         if number % 5 == 1 or number == options.steps:
-            print(f"step {number:3d}: loss {loss.item():.3f}, peak {readable_bytes(peaks[-1])}")
+            print(f"step {number:3d}: loss {result.loss.item():.3f}, peak {readable_bytes(peaks[-1])}")
     print(f"Right after: {accuracy(model, *unseen):.0%}.")
     print(f"Highest peak: {readable_bytes(max(peaks))} of {readable_bytes(budget)}.")
 
