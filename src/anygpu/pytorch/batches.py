@@ -119,3 +119,5 @@ def form_of(batch: Any, rows: int) -> tuple[Any, ...]:
     # The length of bytes in binary, with two digits behind the first, is a logarithm that needs no floats.
     size = sum(leaf.nbytes for leaf in found) * 4 // max(rows, 1)
     return (size.bit_length(), size >> max(0, size.bit_length() - 3), *((leaf.dtype, leaf.dim()) for leaf in found))
+
+
