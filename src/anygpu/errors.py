@@ -189,10 +189,13 @@ class TooBig(AllocationError):
 class OutOfMemory(AllocationError):
     """The allocation would fit, but not now: the memory is in use."""
 
-    def __init__(self, device: str, requested: int | None = None, free: int | None = None) -> None:
+    def __init__(
+        self, device: str, requested: int | None = None, free: int | None = None, *, message: str | None = None
+    ) -> None:
         left = f" ({_bytes(free)} free)" if free is not None else ""
         super().__init__(
-            f"{device} cannot allocate {_bytes(requested)} now{left}. Free arrays on it, close other programs "
+            message
+            or f"{device} cannot allocate {_bytes(requested)} now{left}. Free arrays on it, close other programs "
             "that use it, or use smaller chunks.",
             device=device,
             requested=requested,

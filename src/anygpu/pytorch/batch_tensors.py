@@ -71,7 +71,8 @@ def _mapping_like(batch: Mapping[Any, Any], found: dict[Any, Any]) -> Any:
         return found
     if isinstance(batch, MutableMapping):
         other = copy.copy(batch)  # keeps what its class adds, such as a default
-        other.update(found)
+        for key, value in found.items():
+            other[key] = value  # outputs of Hugging Face's modules refuse `update`
         return other
     return type(batch)(found)  # type: ignore[call-arg]
 

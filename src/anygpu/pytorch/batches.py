@@ -1,55 +1,34 @@
-"""Batches, and what modules make of them: tensors in tuples, lists and mappings, which are cut along axis 0.
+"""Batches, and what modules make of them, cut along axis 0.
 
 A batch has as many rows as its first tensor. Every tensor that has as many is cut; all else is given whole.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import PackedSequence
 
-Change = Callable[[torch.Tensor], Any]
-
-
-def leaves(tree: Any) -> Iterator[torch.Tensor]:
-    """The tensors, in an order that depends on the structure alone."""
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, PackedSequence):
-        # Its rows are interleaved: nothing of it can be cut along an axis.
-        return
-    elif isinstance(tree, tuple | list):
-        for each in tree:
-            yield from leaves(each)
-    elif isinstance(tree, Mapping):
-        for each in tree.values():
-            yield from leaves(each)
+from anygpu.pytorch.batch_tensors import map_tensors
 
 
-def mapped(tree: Any, change: Change) -> Any:
+def leaves(tree: Any) -> list[torch.Tensor]:
+    """Each tensor once. Those of a `PackedSequence` are none: its rows are interleaved, so it is only given whole."""
+    found: list[torch.Tensor] = []
+
+    def note(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        return leaf
+
+    map_tensors(tree, note)
+    return found
+
+
+def mapped(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """The same structure, with other tensors."""
-    if isinstance(tree, torch.Tensor):
-        return change(tree)
-    if isinstance(tree, PackedSequence):
-        return tree
-    if isinstance(tree, tuple):
-        made = [mapped(each, change) for each in tree]
-        return type(tree)(*made) if hasattr(tree, "_fields") else tuple(made)
-    if isinstance(tree, list):
-        return [mapped(each, change) for each in tree]
-    if type(tree) is dict:
-        return {name: mapped(each, change) for name, each in tree.items()}
-    if isinstance(tree, Mapping):
-        # Outputs of Hugging Face's modules are mappings with attributes of the same names: their class keeps both.
-        made_mapping: Any = copy.copy(tree)
-        for name in list(tree):
-            made_mapping[name] = mapped(tree[name], change)
-        return made_mapping
-    return tree
+    return map_tensors(tree, lambda leaf: change(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def count_rows(batch: Any) -> int | None:
@@ -74,50 +53,35 @@ def bounds(rows: int, size: int) -> list[tuple[int, int]]:
 
 def joined(parts: Sequence[Any]) -> Any:
     """The outputs of micro-batches as those of one batch. Each tensor in them has rows."""
-    columns = iter([torch.cat(each) for each in zip(*(leaves(part) for part in parts), strict=True)])
-    return mapped(parts[0], lambda _: next(columns))
+    columns = list(zip(*map(leaves, parts), strict=True))
+    whole = {id(column[0]): torch.cat(column) for column in columns}
+    return mapped(parts[0], lambda leaf: whole[id(leaf)])
 
 
 def all_have_rows(outputs: Any, rows: int) -> bool:
     """Whether there are tensors, and all of them have that many rows."""
-    found = list(leaves(outputs))
+    found = leaves(outputs)
     return bool(found) and all(leaf.dim() > 0 and leaf.size(0) == rows for leaf in found)
 
 
 def moved(batch: Any, device: torch.device) -> tuple[Any, int]:
     """The batch on `device`, and the bytes that had to move. Pinned memory is copied while the host goes on."""
-    if all(leaf.device == device for leaf in leaves(batch)) and not _packed(batch):
-        return batch, 0
     count = 0
 
-    def to_device(leaf: torch.Tensor) -> torch.Tensor:
+    def to_device(leaf: Any) -> Any:
         nonlocal count
-        if leaf.device == device:
+        tensor = leaf if isinstance(leaf, torch.Tensor) else leaf.data
+        if tensor.device == device:
             return leaf
-        count += leaf.nbytes
-        return leaf.to(device, non_blocking=device.type == "cuda" and leaf.is_pinned())
+        count += tensor.nbytes
+        return leaf.to(device, non_blocking=device.type == "cuda" and tensor.is_pinned())
 
-    def packed_to_device(tree: Any) -> Any:
-        if isinstance(tree, PackedSequence):
-            return tree.to(device)
-        if isinstance(tree, tuple | list) and not hasattr(tree, "_fields"):
-            return type(tree)(packed_to_device(each) for each in tree)
-        return tree
-
-    return mapped(packed_to_device(batch), to_device), count
-
-
-def _packed(tree: Any) -> bool:
-    if isinstance(tree, PackedSequence):
-        return True
-    return isinstance(tree, tuple | list) and any(map(_packed, tree))
+    return map_tensors(batch, to_device), count
 
 
 def form_of(batch: Any, rows: int) -> tuple[Any, ...]:
     """What batches have in common whose steps take about as much: types, axes, and bytes a row within a quarter."""
-    found = list(leaves(batch))
-    # The length of bytes in binary, with two digits behind the first, is a logarithm that needs no floats.
-    size = sum(leaf.nbytes for leaf in found) * 4 // max(rows, 1)
-    return (size.bit_length(), size >> max(0, size.bit_length() - 3), *((leaf.dtype, leaf.dim()) for leaf in found))
-
-
+    found = leaves(batch)
+    size = sum([leaf.nbytes for leaf in found]) * 4 // max(rows, 1)
+    # The first three binary digits and how many follow: a logarithm that needs no floats.
+    return (size.bit_length(), size >> max(0, size.bit_length() - 3), *[(leaf.dtype, leaf.dim()) for leaf in found])

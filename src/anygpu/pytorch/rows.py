@@ -134,15 +134,16 @@ def look_at_rows(
 class undisturbed:  # noqa: N801 - a context manager, as functions are
     """A block that calls a module and leaves no trace: no gradients, no random numbers drawn, no buffers changed."""
 
-    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
+    def __init__(self, model: torch.nn.Module, device: torch.device, *, steady: bool = True) -> None:
         self._device = device
+        self._steady = steady
         self._buffers = Buffers(model)
         self._modes: list[Any] = []
 
     def __enter__(self) -> Buffers:
         self._random = random_state(self._device)
         self._buffers.keep()
-        self._modes = [torch.no_grad(), warnings.catch_warnings(), SteadyRandom()]
+        self._modes = [torch.no_grad(), warnings.catch_warnings(), *([SteadyRandom()] if self._steady else [])]
         for mode in self._modes:
             mode.__enter__()
         # What a few rows are warned about, such as a deviation of one value, says nothing about the user's batches.
@@ -175,7 +176,7 @@ def distinct(few: Any, count: int) -> Any:
 
 
 def _same_rows(outputs: Any, expected: Any, rows: int) -> bool:
-    found, wanted = list(leaves(outputs)), list(leaves(expected))
+    found, wanted = leaves(outputs), leaves(expected)
     return len(found) == len(wanted) and all_have_rows(outputs, rows) and _same_all(found, wanted)
 
 

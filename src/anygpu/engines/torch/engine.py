@@ -26,8 +26,9 @@ from anygpu.program.graph import Program
 # A ROCm build of torch answers under the name "cuda".
 _IS_ROCM = torch.version.hip is not None
 
-#: On the CPU torch leaves only words when memory runs out. They stand before the number of bytes.
-_WORDS_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+#: On the CPU torch leaves only words when memory runs out: those of its allocator, which stand before the number of
+#: bytes, and those of C++.
+_WORDS_OUT_OF_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "std::bad_alloc")
 
 #: How torch says that it cannot do something. What NumPy would raise because of values, our own code raises likewise.
 _REFUSALS = (RuntimeError, NotImplementedError, TypeError)
@@ -36,6 +37,13 @@ _REFUSALS = (RuntimeError, NotImplementedError, TypeError)
 _DLPACK_CPU = 1
 
 _NAMES: dict[torch.dtype, DType] = {getattr(torch, name): name for name in DTYPES}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch, or Python, has found no memory."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS_OUT_OF_MEMORY)
 
 
 class TorchEngine:
@@ -142,10 +150,9 @@ class TorchEngine:
         return Memory(total=host.memory_total(), free=host.memory_free())
 
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
-        if isinstance(error, torch.OutOfMemoryError | MemoryError):
-            return OutOfMemory(device.id)
-        if isinstance(error, RuntimeError) and _WORDS_OUT_OF_MEMORY in str(error):
-            return OutOfMemory(device.id, free=host.memory_free())
+        if is_out_of_memory(error):
+            on_host = not isinstance(error, torch.OutOfMemoryError | MemoryError)
+            return OutOfMemory(device.id, free=host.memory_free() if on_host else None)
         if isinstance(error, lowering.BROKEN_DEVICE):
             # After a CUDA error of any other kind, every later call in the process fails with it.
             return DevicePoisoned(device.id, detail=str(error).splitlines()[0])

@@ -1,0 +1,553 @@
+"""One training step, in the memory there is: `Step`."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import torch
+
+from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of
+from anygpu.pytorch import data_wait
+from anygpu.pytorch.accumulation import Disagreement, Passes
+from anygpu.pytorch.batches import bounds, count_rows, form_of, moved
+from anygpu.pytorch.checkpointing import candidates, checkpointed
+from anygpu.pytorch.forms import Calling, Form, MakePlanner, StepPlanner, Work
+from anygpu.pytorch.halving import Halving
+from anygpu.pytorch.laps import Laps, laps_on
+from anygpu.pytorch.losses import Combining
+from anygpu.pytorch.precision import Casting, precisions_for
+from anygpu.pytorch.records import Precision, StepPlan
+from anygpu.pytorch.undoing import Buffers, Gradients, RandomState, random_state, set_random_state
+from anygpu.receipts import Attempt, Failure, Phases, PhaseTimer, Receipt, observe, observers, publish
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step gave."""
+
+    #: Of the whole batch, without a graph.
+    loss: torch.Tensor
+    receipt: Receipt
+    #: Whether the optimiser has made its step: not while batches accumulate, nor when float16 gradients overflowed.
+    stepped: bool = True
+    #: The norm of all gradients before they were clipped, if they were.
+    grad_norm: torch.Tensor | None = None
+
+
+class _Applied(NamedTuple):
+    stepped: bool
+    grad_norm: torch.Tensor | None = None
+    note: str = ""
+
+
+class Step:
+    """One training step of a module, in the memory there is, with the gradients of the whole batch.
+
+    `step(batch)` moves the batch to the module's device, computes the loss and its gradients, clips them, and makes
+    the optimiser's step. A batch that does not fit is cut into micro-batches and layers are checkpointed; how is
+    planned ahead, and corrected when memory runs out all the same. A batch is only cut when values have shown that the
+    module treats its rows independently.
+
+    - `loss` is called with the outputs and the targets of a pair; with the outputs and the batch if that is a mapping,
+      or if `forward(model, batch)` is given to compute the outputs.
+    - `precision` is "float32", "bfloat16", "float16" or "auto", which measures what the device has units for.
+    - `micro_batch` is the most rows that go through the module at once, and `checkpoint` names the submodules whose
+      activations are computed again; both are found out by themselves ("auto").
+    - `clip_norm` is the largest norm of all gradients together.
+    - `accumulate` batches make one step of the optimiser, with the mean of their gradients.
+    - `memory` is a budget in bytes; without one, it is what the device has left.
+
+    It neither wraps the module nor keeps a thread: it may be used in any loop.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Callable[[Any, Any], torch.Tensor],
+        *,
+        forward: Callable[[Any, Any], Any] | None = None,
+        precision: Literal["auto"] | Precision = "auto",
+        micro_batch: int | Literal["auto"] = "auto",
+        checkpoint: Sequence[str] | Literal["auto"] = "auto",
+        clip_norm: float | None = None,
+        accumulate: int = 1,
+        memory: int | None = None,
+        name: str | None = None,
+        make_planner: MakePlanner | None = None,
+    ) -> None:
+        if not hasattr(optimizer, "param_groups"):
+            raise InvalidOption(
+                f"a Step takes one optimizer of torch, and this is a {type(optimizer).__name__}. For several, make one "
+                "with several groups of parameters."
+            )
+        self.model = model
+        self.optimizer = optimizer
+        self.plan: StepPlan | None = None
+        self._device = _only_device(model)
+        self._task = name or f"train {type(model).__name__}"
+        self._calling = Calling(model, loss, forward)
+        self._precisions = precisions_for(precision, model, self._device)
+        self._micro_batch = _positive("micro_batch", micro_batch)
+        self._checkpoint = _names("checkpoint", checkpoint, model)
+        self._clip_norm = clip_norm
+        self._accumulate = _positive("accumulate", accumulate) or 1
+        self._memory = memory
+        self._make_planner = make_planner or _halving
+        self._casting = Casting(model, self._device)
+        self._buffers = Buffers(model)
+        self._modules = list(model.modules())
+        self._gradients = Gradients(_all_parameters(model, optimizer, loss))
+        self._optimized = {each for group in optimizer.param_groups for each in group["params"]}
+        self._forms: dict[tuple[Any, ...], Form] = {}
+        #: Batches whose gradients wait for the optimiser's step, and their precision.
+        self._pending = 0
+        self._pending_precision: Precision | None = None
+        self._needs_closure = _needs_closure(optimizer)
+        if self._needs_closure and (self._accumulate > 1 or "float16" in self._precisions):
+            raise InvalidOption(
+                f"{type(optimizer).__name__} computes gradients several times for one step, which neither accumulate= "
+                "nor float16 can do. Leave them out, or use another optimizer."
+            )
+
+    # -- one step
+
+    def __call__(self, batch: Any) -> StepResult:
+        began = time.perf_counter()
+        try:
+            return self._step(batch, began)
+        except BaseException as error:
+            if observers:
+                name = self._name_of_device()
+                observe(Failure(self._task, name, name_of(error), began, time.perf_counter()))
+            raise
+
+    def _step(self, batch: Any, began: float) -> StepResult:
+        timer = PhaseTimer()
+        timer.waited(data_wait.take() or 0.0)
+        self._calling.check(batch)
+        with timer.phase("write"):
+            batch, sent = moved(batch, self._device)
+        rows = count_rows(batch) or 1
+        before = self._set_aside()
+        attempts: list[Attempt] = []
+        try:
+            with timer.phase("plan"):
+                form = self._form(batch, rows)
+                plan: StepPlan | None = self._held(form.next(batch, rows))
+            meter = meter_for(self._device)
+            while True:
+                assert plan is not None
+                attempted = time.perf_counter()
+                laps = laps_on(self._device)
+                meter.begin()
+                failure: str | None = None
+                with timer.phase("run"):
+                    try:
+                        passes = self._passes(plan, form, laps)
+                        loss = self._compute(passes, plan, form, batch, rows)
+                        break
+                    except Disagreement:
+                        reason = "its values differed from those of parts on a batch"
+                        form.combining = Combining("unknown", reason, by_values=True)
+                    except Exception as error:
+                        if not _is_out_of_memory(error):
+                            raise
+                        failure = name_of(error)
+                        _forget(error)
+                    # Here the error is gone, and with it what its frames have kept alive.
+                    self._undo(before)
+                if failure is None:
+                    continue
+                _release(self._device)
+                spent = Phases(run=time.perf_counter() - attempted)
+                attempts.append(self._attempt(spent, failure, f"there was not enough memory ({_how(plan, rows)})"))
+                with timer.phase("plan"):
+                    tried, plan = plan, form.failed(plan, batch, rows)
+                    plan = None if plan is None else self._held(plan)
+                if plan is None:
+                    raise _nothing_smaller(self._name_of_device(), tried, rows, form.whole)
+        except BaseException:
+            # Nothing of the step is left, whatever has ended it.
+            self._undo(before)
+            self._gradients.give_back()
+            raise
+        self._gradients.add_back()
+        with timer.phase("run"):
+            applied = self._apply(plan, passes, loss, lambda: self._again(passes, plan, form, batch, rows, before))
+            laps.lap("optimizer")
+            parts = laps.seconds()
+        peak = meter.peak_bytes()
+        self._buffers.ran()
+        self.plan = plan
+        form.planner.ran(plan, rows, time.perf_counter() - attempted, peak)
+        receipt = self._receipt(plan, form, rows, timer, attempts, parts, peak, meter.why, sent, applied.note)
+        publish(receipt)
+        return StepResult(loss, receipt, applied.stepped, applied.grad_norm)
+
+    def _compute(self, passes: Passes, plan: StepPlan, form: Form, batch: Any, rows: int) -> torch.Tensor:
+        """The loss of the whole batch; its gradients are in the parameters then."""
+        with checkpointed(self.model, plan.checkpoint) if plan.checkpoint else nullcontext():
+            if plan.micro_batch >= rows:
+                return passes.whole(batch)
+            return passes.cut(batch, rows, plan.micro_batch, form.combining, plan.precision)
+
+    def _passes(self, plan: StepPlan, form: Form, laps: Laps) -> Passes:
+        scaler = self._casting.scaler(plan.precision)
+        count = self._accumulate
+
+        def backward(loss: torch.Tensor) -> None:
+            if count > 1:
+                loss = loss / count
+            (loss if scaler is None else scaler.scale(loss)).backward()
+
+        calling = self._calling
+        return Passes(
+            forward=calling.forward,
+            loss=calling.loss,
+            targets=calling.targets,
+            backward=backward,
+            cast=lambda: self._casting.cast(plan.precision),
+            device=self._device,
+            laps=laps,
+            # A module that the user has cut in spite of what its rows have shown counts each part for itself.
+            buffers=None if form.whole else self._buffers,
+        )
+
+    def _apply(
+        self, plan: StepPlan, passes: Passes, loss: torch.Tensor, again: Callable[[], torch.Tensor]
+    ) -> _Applied:
+        """Clip, and make the optimiser's step, unless more batches are to come before."""
+        self._pending += 1
+        if self._pending < self._accumulate:
+            self._pending_precision = plan.precision
+            return _Applied(False, note=f"batch {self._pending} of {self._accumulate} that accumulate")
+        self._pending, self._pending_precision = 0, None
+        scaler = self._casting.scaler(plan.precision)
+        try:
+            if self._needs_closure:
+                return self._apply_with_closure(loss, again)
+            if scaler is not None:
+                scaler.unscale_(self.optimizer)
+            norm = self._clip()
+            if scaler is None:
+                self.optimizer.step()
+                return _Applied(True, norm)
+            scale = scaler.get_scale()
+            scaler.step(self.optimizer)
+            scaler.update()
+            if scaler.get_scale() < scale:
+                return _Applied(False, norm, "float16 gradients overflowed, and the optimizer made no step")
+            return _Applied(True, norm)
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise
+            name = self._name_of_device()
+            raise OutOfMemory(
+                name,
+                message=f"{name} has not enough memory for the step of {type(self.optimizer).__name__}, and parameters "
+                "may have changed in part: load them from a checkpoint. Use foreach=False, an optimizer with less "
+                "state, or a smaller model.",
+            ) from error
+
+    def _apply_with_closure(self, loss: torch.Tensor, again: Callable[[], torch.Tensor]) -> _Applied:
+        """For optimisers that ask for gradients several times; the first are there."""
+        first = True
+        norm: torch.Tensor | None = None
+
+        def closure() -> torch.Tensor:
+            nonlocal first, norm
+            found = loss if first else again()
+            first = False
+            norm = self._clip()
+            return found
+
+        self.optimizer.step(closure)
+        return _Applied(True, norm)
+
+    def _again(
+        self, passes: Passes, plan: StepPlan, form: Form, batch: Any, rows: int, before: RandomState
+    ) -> torch.Tensor:
+        """Loss and gradients once more, of other parameters and the same random numbers."""
+        self._gradients.drop()
+        set_random_state(before, self._device)
+        with torch.enable_grad():
+            return self._compute(passes, plan, form, batch, rows)
+
+    def _clip(self) -> torch.Tensor | None:
+        if self._clip_norm is None:
+            return None
+        return torch.nn.utils.clip_grad_norm_(list(self._optimized), self._clip_norm)
+
+    # -- before a step, and after one that broke
+
+    def _set_aside(self) -> RandomState:
+        self._buffers.keep()
+        self._gradients.set_aside(set() if self._pending else self._optimized)
+        return random_state(self._device)
+
+    def _undo(self, before: RandomState) -> None:
+        self._gradients.drop()
+        self._buffers.restore()
+        set_random_state(before, self._device)
+
+    # -- plans
+
+    def _form(self, batch: Any, rows: int) -> Form:
+        key = (*[module.training for module in self._modules], *form_of(batch, rows))
+        form = self._forms.get(key)
+        if form is None or rows > form.rows:
+            form = self._forms[key] = Form(self._calling, self._work(batch, rows), self._make_planner)
+        return form
+
+    def _work(self, batch: Any, rows: int) -> Work:
+        calling = self._calling
+        return Work(
+            model=self.model,
+            optimizer=self.optimizer,
+            loss_of=lambda part: calling.loss(calling.forward(part), calling.targets(part)),
+            batch=batch,
+            rows=rows,
+            device=self._device,
+            precisions=self._precisions,
+            whole="",
+            micro_batch=self._micro_batch,
+            checkpoint=self._checkpoint,
+            memory=self._memory,
+        )
+
+    def _held(self, plan: StepPlan) -> StepPlan:
+        """Gradients that wait for others are scaled as their precision needs it, so those have the same."""
+        if self._pending and self._pending_precision not in (None, plan.precision):
+            return msgspec.structs.replace(plan, precision=self._pending_precision)
+        return plan
+
+    # -- what is said of a step
+
+    def _name_of_device(self) -> str:
+        kind, index = self._device.type, self._device.index
+        if kind == "cuda" and torch.version.hip is not None:
+            kind = "rocm"
+        return f"torch:{kind}" if kind in ("cpu", "mps") else f"torch:{kind}:{index or 0}"
+
+    def _attempt(self, phases: Phases, error: str | None = None, message: str | None = None) -> Attempt:
+        return Attempt(device=self._name_of_device(), phases=phases, error=error, message=message)
+
+    def _receipt(
+        self,
+        plan: StepPlan,
+        form: Form,
+        rows: int,
+        timer: PhaseTimer,
+        attempts: Sequence[Attempt],
+        parts: dict[str, float],
+        peak: int | None,
+        why_no_peak: str,
+        sent: int,
+        note: str,
+    ) -> Receipt:
+        on_card = self._device.type == "cuda"
+        is_cut = plan.micro_batch < rows
+        notes = [f"the module is on {self._device}", plan.reason, note]
+        if is_cut and form.whole:
+            notes.append(f"micro_batch= was set, but the gradients are not those of the whole batch: {form.whole}")
+        elif is_cut and form.combining.kind == "unknown":
+            notes.append(f"each micro-batch goes through twice, for the loss of all: {form.combining.reason}")
+        unknown = {"kernels": "torch does not count them", "predicted_seconds": "steps are measured, not predicted"}
+        if not on_card:
+            unknown["device_seconds"] = "a CPU has no clock of its own"
+        if peak is None:
+            unknown["peak_bytes"] = why_no_peak
+        phases = timer.finish()
+        return Receipt(
+            task=self._task,
+            device=self._name_of_device(),
+            kind="cpu" if self._device.type == "cpu" else "gpu",
+            reason="; ".join(filter(None, notes)),
+            phases=phases,
+            attempts=(*attempts, self._attempt(phases)),
+            device_seconds=sum(parts.values()) if on_card else None,
+            bytes_to_device=sent,
+            peak_bytes=peak,
+            predicted_bytes=plan.predicted_bytes,
+            parts=parts,
+            how=_how(plan, rows),
+            unknown=unknown,
+        )
+
+    # -- across runs
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scaler, gradients that wait for the optimiser's step, random states, and the plan.
+
+        The module's and the optimiser's own are not in it. It can be read with `torch.load(weights_only=True)`.
+        """
+        waiting = [each.grad for each in self._gradients.parameters] if self._pending else []
+        cpu, card = random_state(self._device)
+        return {
+            "version": _VERSION,
+            "scaler": self._casting.state_dict(),
+            "pending": self._pending,
+            "pending_precision": self._pending_precision,
+            "gradients": [None if each is None else each.detach().clone() for each in waiting],
+            "random": {"cpu": cpu, "device": card},
+            "plan": None if self.plan is None else msgspec.to_builtins(self.plan),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        parameters = self._gradients.parameters
+        gradients = state.get("gradients", [])
+        if state.get("version") != _VERSION or (gradients and len(gradients) != len(parameters)):
+            raise InvalidOption(
+                "this state is not of a Step of this module: "
+                + (
+                    f"it has {len(gradients)} gradients for {len(parameters)} parameters."
+                    if state.get("version") == _VERSION
+                    else f"its version is {state.get('version')!r}, not {_VERSION}."
+                )
+                + " Load what state_dict() of a Step of the same module returned."
+            )
+        self._casting.load_state_dict(state["scaler"])
+        self._pending, self._pending_precision = state["pending"], state["pending_precision"]
+        for parameter, gradient in zip(parameters, gradients, strict=False):
+            parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
+        card = state["random"]["device"]
+        same_kind = card is not None and self._device.type == "cuda"
+        set_random_state((state["random"]["cpu"].cpu(), card.cpu() if same_kind else None), self._device)
+        self.plan = None if state["plan"] is None else msgspec.convert(state["plan"], StepPlan)
+
+
+# -- what the user gave
+
+
+def _only_device(model: torch.nn.Module) -> torch.device:
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
+        raise Unsupported(
+            "Step for a module on several devices",
+            "torch",
+            message=f"a Step does not train a {type(model).__name__}, whose other processes would not repeat a step.",
+            instead="Give it the module inside, on one device.",
+        )
+    found = {each.device for each in (*model.parameters(), *model.buffers())}
+    if len(found) > 1 or torch.device("meta") in found:
+        names = ", ".join(sorted(map(str, found)))
+        raise Unsupported(
+            "Step for a module on several devices",
+            "torch",
+            message=f"the module's parameters are on {names}, and a Step trains on one device.",
+            instead="Move the module with model.to(device).",
+        )
+    return found.pop() if found else torch.device("cpu")
+
+
+def _positive(name: str, value: int | str) -> int | None:
+    if value == "auto" and name != "accumulate":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidOption(f"{name}={value!r} has to be a positive number{' or auto' if name != 'accumulate' else ''}.")
+    return value
+
+
+def _names(name: str, value: Sequence[str] | str, model: torch.nn.Module) -> tuple[str, ...] | None:
+    if isinstance(value, str):
+        if value == "auto":
+            return None
+        raise InvalidOption(f"{name}={value!r} has to be 'auto' or a sequence of names, such as [{value!r}].")
+    missing = sorted(set(value) - {path for path, _ in model.named_modules()})
+    if missing:
+        raise InvalidOption(
+            f"{name}= names {', '.join(map(repr, missing))}, which the module does not have. Names are those of "
+            "model.named_modules()."
+        )
+    return tuple(value)
+
+
+def _all_parameters(model: torch.nn.Module, optimizer: Any, loss: Any) -> list[torch.nn.Parameter]:
+    found = [*model.parameters(), *(loss.parameters() if isinstance(loss, torch.nn.Module) else ())]
+    return [*found, *(each for group in optimizer.param_groups for each in group["params"])]
+
+
+def _needs_closure(optimizer: Any) -> bool:
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+# -- memory
+
+
+class _NoMeter:
+    why = "nothing counts memory on this device"
+
+    def begin(self) -> None: ...
+
+    def peak_bytes(self) -> int | None:
+        return None
+
+
+def meter_for(device: torch.device) -> Any:
+    return _NoMeter()
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # Where nothing fails, nothing of the engine is loaded.
+    from anygpu.engines.torch.engine import is_out_of_memory
+
+    return is_out_of_memory(error)
+
+
+def _forget(error: BaseException | None) -> None:
+    """Drop what the frames of an error keep alive: the activations of the attempt that failed."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        traceback.clear_frames(each.__traceback__)
+        each.__traceback__ = None
+        waiting += [each.__cause__, each.__context__]
+
+
+def _release(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _nothing_smaller(device: str, plan: StepPlan, rows: int, whole: str) -> OutOfMemory:
+    uncut = f" The batch cannot be cut: {whole}." if whole else ""
+    return OutOfMemory(
+        device,
+        message=f"{device} has not enough memory for this step ({_how(plan, rows)}), and nothing smaller is left.{uncut} "
+        "Use smaller inputs or a smaller model, an optimizer with less state, or free memory.",
+    )
+
+
+def _halving(work: Work) -> StepPlanner:
+    return Halving(
+        work.precisions[0],
+        whole=work.whole,
+        micro_batch=work.micro_batch,
+        checkpoint=work.checkpoint,
+        layers=tuple(candidates(work.model)),
+    )
+
+
+def _how(plan: StepPlan, rows: int) -> str:
+    parts = [f"{rows} rows at once"]
+    if plan.micro_batch < rows:
+        parts = [f"in {len(bounds(rows, plan.micro_batch))} micro-batches of at most {plan.micro_batch} rows"]
+    if plan.checkpoint:
+        parts.append(f"{len(plan.checkpoint)} layer{'s' if len(plan.checkpoint) > 1 else ''} recomputed")
+    return ", ".join([*parts, plan.precision])
