@@ -33,8 +33,8 @@ class Work:
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
-    #: The loss of a batch, or of a part of one, ready for its backward pass.
-    loss_of: Callable[[Any], torch.Tensor]
+    #: The loss of a batch or of a part of one, by that module or a copy of it, ready for its backward pass.
+    loss_of: Callable[[torch.nn.Module, Any], torch.Tensor]
     #: On the module's device.
     batch: Any
     rows: int
@@ -87,6 +87,11 @@ class Calling:
         if isinstance(inputs, tuple | list) and not hasattr(inputs, "_fields"):
             return self.model(*inputs)
         return self.model(inputs)
+
+    def loss_by(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        """The loss of that module instead, which may be a copy on fake tensors."""
+        other = Calling(model, self.loss, self._forward)
+        return other.loss(other.forward(batch), other.targets(batch))
 
     def targets(self, batch: Any) -> Any:
         return batch if self._forward is not None or isinstance(batch, Mapping) else batch[1]

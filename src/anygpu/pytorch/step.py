@@ -224,9 +224,7 @@ class Step:
             buffers=None if form.whole else self._buffers,
         )
 
-    def _apply(
-        self, plan: StepPlan, passes: Passes, loss: torch.Tensor, again: Callable[[], torch.Tensor]
-    ) -> _Applied:
+    def _apply(self, plan: StepPlan, passes: Passes, loss: torch.Tensor, again: Callable[[], torch.Tensor]) -> _Applied:
         """Clip, and make the optimiser's step, unless more batches are to come before."""
         self._pending += 1
         if self._pending < self._accumulate:
@@ -315,7 +313,7 @@ class Step:
         return Work(
             model=self.model,
             optimizer=self.optimizer,
-            loss_of=lambda part: calling.loss(calling.forward(part), calling.targets(part)),
+            loss_of=calling.loss_by,
             batch=batch,
             rows=rows,
             device=self._device,
@@ -454,7 +452,9 @@ def _positive(name: str, value: int | str) -> int | None:
     if value == "auto" and name != "accumulate":
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidOption(f"{name}={value!r} has to be a positive number{' or auto' if name != 'accumulate' else ''}.")
+        raise InvalidOption(
+            f"{name}={value!r} has to be a positive number{' or auto' if name != 'accumulate' else ''}."
+        )
     return value
 
 

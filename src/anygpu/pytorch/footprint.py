@@ -1,0 +1,238 @@
+"""How much memory a step of training will take, found out with tensors that have shapes and no data.
+
+The module runs forward and backward on copies that are fakes, while living storages are counted; so does the optimiser. What
+torch's kernels take beside their results is added where it is known (`scratch`). Nothing is allocated on the device, and the
+module is not touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_flatten
+
+from anygpu.errors import AnyGPUError, InvalidOption, name_of, text_of
+from anygpu.pytorch.checkpointing import candidates, checkpointed
+from anygpu.pytorch.fakes import fake_batch, fake_module, fake_optimizer
+from anygpu.pytorch.live_bytes import LiveBytes
+from anygpu.pytorch.records import PRECISIONS, Footprint, LayerCost, Precision
+
+LossOf = Callable[[torch.nn.Module, Any], torch.Tensor]
+
+#: Guesses of a processor's speed, for layers that nobody has timed: only their ratios matter.
+_FLOPS_A_SECOND, _BYTES_A_SECOND = 5e10, 5e9
+#: What an optimiser keeps for each parameter, as a multiple of it, when its step cannot run on fakes.
+_CAUTIOUS_STATE = 2
+
+
+class CannotPredict(AnyGPUError):
+    """A module's memory cannot be predicted, as it does not run without data. Whoever plans steps measures it instead."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the memory of this step cannot be predicted: {reason}. It is measured on real steps instead, from small "
+            "micro-batches upwards; nothing has to be done."
+        )
+
+
+def predict(
+    model: torch.nn.Module,
+    loss_of: LossOf,
+    batch: Any,
+    *,
+    rows: int,
+    checkpoint: Sequence[str] = (),
+    precision: Precision = "float32",
+    optimizer: torch.optim.Optimizer | None = None,
+    accumulate: bool = True,
+) -> Footprint:
+    """The memory of a forward and backward pass over `rows` rows of `batch`, and of the optimiser's step.
+
+    `loss_of(model, batch)` is the forward pass and the loss. With `accumulate` the gradients of an earlier micro-batch are
+    there already, as from the second on; without, the pass is the only one of its step. The batch itself is not counted: it
+    is there before the step. Raises `CannotPredict` for modules that need data to run, such as those that branch on values.
+    """
+    if rows < 1:
+        raise InvalidOption(f"a prediction needs at least one row, not {rows}")
+    if precision not in PRECISIONS:
+        raise InvalidOption(f"precision is one of {', '.join(PRECISIONS)}, not {precision!r}")
+    random_state = torch.get_rng_state()
+    # Where cycles of the user's are collected in the middle, what dies there would be missed or counted at random.
+    with _collector_paused():
+        try:
+            return _predicted(model, loss_of, batch, rows, tuple(checkpoint), precision, optimizer, accumulate)
+        except InvalidOption:
+            raise
+        except Exception as error:  # noqa: BLE001 - the user's code, and torch's own on fakes, raise what they like
+            first = (text_of(error).strip().splitlines() or [""])[0]
+            raise CannotPredict(f"{name_of(error)} without data ({first})") from error
+        finally:
+            torch.set_rng_state(random_state)
+
+
+def _predicted(
+    model: torch.nn.Module,
+    loss_of: LossOf,
+    batch: Any,
+    rows: int,
+    checkpoint: tuple[str, ...],
+    precision: Precision,
+    optimizer: torch.optim.Optimizer | None,
+    accumulate: bool,
+) -> Footprint:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    copied, fakes = fake_module(mode, model)
+    inputs = fake_batch(mode, batch, rows)
+    live = LiveBytes()
+    for fake in fakes.values():
+        live.add(fake)
+    module_bytes = live.now
+    device = next((one.device.type for one in copied.parameters()), "cpu")
+    for leaf in tree_flatten(inputs)[0]:
+        if isinstance(leaf, torch.Tensor):
+            live.add(leaf)
+    batch_bytes = live.now - module_bytes
+    trained = [one for one in copied.parameters() if one.requires_grad]
+    layers = _Layers(live)
+    with torch.enable_grad(), mode:
+        if accumulate:
+            for parameter in trained:
+                parameter.grad = torch.empty_like(parameter)
+                live.add(parameter.grad)
+        versions = [parameter.grad._version for parameter in trained] if accumulate else []
+        live.peak = live.now
+        with live, layers.watched(copied, candidates(copied)), checkpointed(copied, checkpoint, preserve_random_state=False):
+            with _autocast(device, precision):
+                loss = loss_of(copied, inputs)
+            layers.finished()
+            forward_flops = live.flops
+            loss.backward()
+            del loss
+        untouched = 0
+        for parameter, version in zip(trained, versions, strict=False):
+            if parameter.grad._version == version:
+                untouched += parameter.grad.untyped_storage().nbytes()
+                parameter.grad = None
+        peak = live.peak - untouched
+        gradient_bytes = sum(one.grad.untyped_storage().nbytes() for one in trained if one.grad is not None)
+        operations = live.operations
+        state_bytes = 0
+        if optimizer is not None:
+            state_bytes, step_peak = _stepped(mode, optimizer, fakes, live)
+            # What it keeps is there in the passes of the next step.
+            peak = max(peak + state_bytes, step_peak)
+    return Footprint(
+        rows=rows,
+        peak_bytes=peak - batch_bytes,
+        fixed_bytes=module_bytes + gradient_bytes + state_bytes,
+        layers=layers.costs(),
+        flops=forward_flops,
+        operations=operations,
+    )
+
+
+def _stepped(
+    mode: Any, optimizer: torch.optim.Optimizer, fakes: dict[int, torch.Tensor], live: LiveBytes
+) -> tuple[int, int]:
+    """Bytes that the optimiser keeps, and the peak of its step. The gradients are there."""
+    before = live.now
+    parameters = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    gradients = [fake.grad for key, fake in fakes.items() if key in parameters and fake.is_leaf and fake.grad is not None]
+    kept, largest = _state_bytes(optimizer), max((one.nbytes for one in gradients), default=0)
+    # A wrapper around another optimiser would step the real one.
+    wrapped = any(isinstance(value, torch.optim.Optimizer) for value in vars(optimizer).values())
+    if not wrapped:
+        with contextlib.suppress(Exception):  # it reads values: what it keeps is guessed below
+            copied = fake_optimizer(mode, optimizer, fakes)
+            for state in copied.state.values():
+                for value in state.values():
+                    if isinstance(value, torch.Tensor):
+                        live.add(value)
+            live.peak = live.now
+            with live:
+                copied.step()
+            return live.now - before, live.peak
+    kept = kept or _CAUTIOUS_STATE * sum(one.nbytes for one in gradients)
+    return kept, before + kept + 2 * largest
+
+
+def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    return sum(
+        value.nbytes for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)
+    )
+
+
+class _Layer(NamedTuple):
+    freed_bytes: int
+    flops: int
+    made_bytes: int
+
+
+class _Layers:
+    """What each layer leaves behind in the forward pass: storages that it made, that live on, and that are not its results."""
+
+    def __init__(self, live: LiveBytes) -> None:
+        self._live = live
+        self._found: dict[str, _Layer] = {}
+        self._is_forward = True
+
+    @contextlib.contextmanager
+    def watched(self, model: torch.nn.Module, names: Sequence[str]) -> Iterator[None]:
+        """The hooks stay on `model`, which is a copy of our own."""
+        for name in names:
+            module = model.get_submodule(name)
+            module.register_forward_pre_hook(lambda *_, name=name: self._begins(name))
+            module.register_forward_hook(lambda _module, _inputs, result, name=name: self._ends(name, result))
+        yield
+        self._live.owner = None
+
+    def _begins(self, name: str) -> None:
+        if self._is_forward:
+            self._live.owner = name
+
+    def _ends(self, name: str, result: Any) -> None:
+        if not self._is_forward:
+            return
+        results = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
+        flops, made = self._live.work.get(name, (0, 0))
+        self._found[name] = _Layer(self._live.owned(name, without=results), flops, made)
+        self._live.owner = None
+
+    def finished(self) -> None:
+        """The forward pass has ended. What layers are called for afterwards is computed again."""
+        self._is_forward = False
+
+    def costs(self) -> tuple[LayerCost, ...]:
+        return tuple(
+            LayerCost(
+                name=name,
+                freed_bytes=layer.freed_bytes,
+                again_bytes=layer.freed_bytes,
+                seconds=layer.flops / _FLOPS_A_SECOND + layer.made_bytes / _BYTES_A_SECOND,
+            )
+            for name, layer in self._found.items()
+            if layer.freed_bytes
+        )
+
+
+def _autocast(device: str, precision: Precision) -> contextlib.AbstractContextManager[Any]:
+    if precision == "float32":
+        return contextlib.nullcontext()
+    autocast: contextlib.AbstractContextManager[Any] = torch.autocast(device, dtype=getattr(torch, precision))
+    return autocast
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

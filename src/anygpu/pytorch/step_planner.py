@@ -1,0 +1,85 @@
+"""The planner of a step: predictions on fake tensors, the budget of its device, and what earlier runs found out."""
+
+from __future__ import annotations
+
+import torch
+
+from anygpu.pytorch.batch_tensors import tensors_of
+from anygpu.pytorch.checkpointing import candidates, select
+from anygpu.pytorch.fitting import Fitting
+from anygpu.pytorch.footprint import CannotPredict, predict
+from anygpu.pytorch.forms import StepPlanner, Work
+from anygpu.pytorch.halving import Halving
+from anygpu.pytorch.meters import available
+from anygpu.pytorch.planning import Kept, Planner
+from anygpu.pytorch.records import Footprint, Precision
+from anygpu.pytorch.remembered import recall, remember, step_key
+
+
+def planner_for(work: Work) -> StepPlanner:
+    """Plans by predictions; for a module that cannot run without data, by halving what does not fit."""
+    layers = candidates(work.model)
+    options = (work.rows, work.precisions, bool(work.whole), work.micro_batch, work.checkpoint)
+    key = step_key(work.model, work.optimizer, list(tensors_of(work.batch)), *options)
+
+    def predicted(rows: int, checkpoint: tuple[str, ...], precision: Precision) -> Footprint:
+        return predict(
+            work.model,
+            work.loss_of,
+            work.batch,
+            rows=rows,
+            checkpoint=checkpoint,
+            precision=precision,
+            optimizer=work.optimizer,
+            accumulate=rows < work.rows,
+        )
+
+    def keep(kept: Kept) -> None:
+        remember(key, kept, layers)
+
+    try:
+        return Planner(
+            Fitting(predicted, select, budget_of(work)),
+            work.rows,
+            precisions=work.precisions,
+            whole=work.whole,
+            micro_batch=work.micro_batch,
+            checkpoint=work.checkpoint,
+            kept=recall(key, layers),
+            keep=keep,
+        )
+    except CannotPredict as error:
+        return Halving(
+            work.precisions[0],
+            whole=work.whole,
+            micro_batch=work.micro_batch,
+            checkpoint=work.checkpoint,
+            layers=layers,
+            why=error.reason,
+        )
+
+
+def budget_of(work: Work) -> int:
+    """Bytes for the whole of a training step, parameters included: the user's, or what there is and what it has."""
+    if work.memory is not None:
+        return work.memory
+    return available(work.device) + _has_now(work)
+
+
+def _has_now(work: Work) -> int:
+    """Parameters, buffers, gradients and the optimiser's state are allocated already, each storage once."""
+    found: dict[int, int] = {}
+    for tensor in (*work.model.parameters(), *work.model.buffers()):
+        _count(tensor, found)
+        if tensor.grad is not None:
+            _count(tensor.grad, found)
+    for state in work.optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                _count(value, found)
+    return sum(found.values())
+
+
+def _count(tensor: torch.Tensor, found: dict[int, int]) -> None:
+    storage = tensor.untyped_storage()
+    found[storage.data_ptr()] = storage.nbytes()
