@@ -164,8 +164,8 @@ def scalar(loss: Any) -> torch.Tensor:
 
         shape = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise InvalidOption(
-            f"the loss of a Step has to be a tensor with one value, and this one returned {shape}. Give it a reduction, "
-            "such as .mean(); if the batch is neither a pair nor a mapping, pass forward=."
+            f"the loss of a Step has to be a tensor with one value, and this one returned {shape}. Give it a "
+            "reduction, such as .mean(); if the batch is neither a pair nor a mapping, pass forward=."
         )
     return loss.reshape(())
 

@@ -70,7 +70,9 @@ def _fake_rows(mode: Any, leaf: Any, usual: int, rows: int) -> Any:
         )
 
 
-def fake_optimizer(mode: Any, optimizer: torch.optim.Optimizer, fakes: dict[int, torch.Tensor]) -> torch.optim.Optimizer:
+def fake_optimizer(
+    mode: Any, optimizer: torch.optim.Optimizer, fakes: dict[int, torch.Tensor]
+) -> torch.optim.Optimizer:
     """A copy that steps the fakes, and none of the hooks that others have put on the original."""
 
     def fake(value: Any) -> Any:

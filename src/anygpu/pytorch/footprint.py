@@ -106,7 +106,11 @@ def _predicted(
                 live.add(parameter.grad)
         versions = [parameter.grad._version for parameter in trained] if accumulate else []
         live.peak = live.now
-        with live, layers.watched(copied, candidates(copied)), checkpointed(copied, checkpoint, preserve_random_state=False):
+        with (
+            live,
+            layers.watched(copied, candidates(copied)),
+            checkpointed(copied, checkpoint, preserve_random_state=False),
+        ):
             with _autocast(device, precision):
                 loss = loss_of(copied, inputs)
             layers.finished()
@@ -142,7 +146,9 @@ def _stepped(
     """Bytes that the optimiser keeps, and the peak of its step. The gradients are there."""
     before = live.now
     parameters = {id(one) for group in optimizer.param_groups for one in group["params"]}
-    gradients = [fake.grad for key, fake in fakes.items() if key in parameters and fake.is_leaf and fake.grad is not None]
+    gradients = [
+        fake.grad for key, fake in fakes.items() if key in parameters and fake.is_leaf and fake.grad is not None
+    ]
     kept, largest = _state_bytes(optimizer), max((one.nbytes for one in gradients), default=0)
     # A wrapper around another optimiser would step the real one.
     wrapped = any(isinstance(value, torch.optim.Optimizer) for value in vars(optimizer).values())
@@ -163,7 +169,10 @@ def _stepped(
 
 def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
     return sum(
-        value.nbytes for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)
+        value.nbytes
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
     )
 
 

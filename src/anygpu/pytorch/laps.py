@@ -10,7 +10,7 @@ import torch
 
 
 class Laps(Protocol):
-    """What runs from one call of `lap` to the next is counted under the later one's name."""
+    """What runs from one call of `lap` to the next counts under the later one's name, or not at all if that is ""."""
 
     def lap(self, name: str) -> None: ...
 
@@ -29,7 +29,7 @@ class HostLaps:
         self._last = now
 
     def seconds(self) -> dict[str, float]:
-        return self._seconds
+        return {name: seconds for name, seconds in self._seconds.items() if name}
 
 
 class CudaLaps:
@@ -49,7 +49,8 @@ class CudaLaps:
         self._events[-1][1].synchronize()
         found: dict[str, float] = {}
         for (_, before), (name, event) in zip(self._events, self._events[1:], strict=False):
-            found[name] = found.get(name, 0.0) + before.elapsed_time(event) / 1e3
+            if name:
+                found[name] = found.get(name, 0.0) + before.elapsed_time(event) / 1e3
         return found
 
 

@@ -65,9 +65,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unu
     def owned(self, owner: str, *, without: Iterable[torch.Tensor]) -> int:
         """Living bytes of an owner, except the storages of some tensors."""
         excepted = {id(tensor.untyped_storage()) for tensor in without}
-        return sum(
-            one.bytes for key, one in self._storages.items() if one.owner == owner and key not in excepted
-        )
+        return sum(one.bytes for key, one in self._storages.items() if one.owner == owner and key not in excepted)
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

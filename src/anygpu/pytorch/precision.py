@@ -68,7 +68,8 @@ class Casting:
         """Around each forward pass: weights that were converted are forgotten at its end."""
         if precision == "float32" or precision == self._own:
             return nullcontext()
-        return torch.autocast(self._device.type, _DTYPES[precision])
+        cast: AbstractContextManager[Any] = torch.autocast(self._device.type, _DTYPES[precision])
+        return cast
 
     def scaler(self, precision: Precision) -> torch.amp.GradScaler | None:
         """Small gradients vanish in float16, and only there; losses are scaled up before, gradients down after."""

@@ -46,7 +46,10 @@ class SteadyRandom(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name == "randperm":
             return made.copy_(torch.arange(made.numel(), device=made.device).flip(0))
-        if name in _FIXED:
+        if func is _ATEN.bernoulli_.float:
+            # What is kept is divided by the probability to be kept: this makes dropout the identity.
+            made.fill_(args[1] if len(args) > 1 else kwargs.get("p", 0.5))
+        elif name in _FIXED:
             made.fill_(_FIXED[name])
         # All others stay random, so that whatever depends on them is seen to differ.
         return made
@@ -54,7 +57,7 @@ class SteadyRandom(TorchDispatchMode):
 
 #: What stands for a random number, by the operation that draws it from no tensor.
 _FIXED = {
-    **dict.fromkeys(("bernoulli_", "exponential_", "geometric_", "log_normal_"), 1),
+    **dict.fromkeys(("exponential_", "geometric_", "log_normal_"), 1),
     **dict.fromkeys(("uniform_", "rand", "rand_like"), 0.5),
     **dict.fromkeys(("normal_", "randn", "randn_like", "cauchy_", "randint", "randint_like", "random_"), 0),
 }
@@ -189,11 +192,11 @@ def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return False
     if not (found.is_floating_point() or found.is_complex()):
-        return torch.equal(found, wanted)
+        return bool(torch.equal(found, wanted))
     tolerance = _TOLERANCE.get(found.dtype, 1e-4)
     finite = wanted[torch.isfinite(wanted)]
     size = float(finite.abs().max()) if finite.numel() else 0.0
-    return torch.allclose(found, wanted, rtol=0.0, atol=tolerance * size + math.ulp(0.0), equal_nan=True)
+    return bool(torch.allclose(found, wanted, rtol=0.0, atol=tolerance * size + math.ulp(0.0), equal_nan=True))
 
 
 def _first_difference(buffers: Buffers, wanted: list[torch.Tensor], all_found: list[list[torch.Tensor]]) -> str:

@@ -33,7 +33,9 @@ def hidden_bytes(operation: Any, arguments: Arguments, result: Any) -> Mapping[i
     if operation is not _aten.mkldnn_rnn_layer.default:
         return {}
     # Gates and states of every step of time, and room for their gradients.
-    return {3: _recurrent_units(arguments) * (6 * max(_features(arguments), _hidden(arguments)) + 10 * _hidden(arguments))}
+    return {
+        3: _recurrent_units(arguments) * (6 * max(_features(arguments), _hidden(arguments)) + 10 * _hidden(arguments))
+    }
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -18,13 +18,14 @@ from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of
 from anygpu.pytorch import data_wait
 from anygpu.pytorch.accumulation import Disagreement, Passes
 from anygpu.pytorch.batches import bounds, count_rows, form_of, moved
-from anygpu.pytorch.checkpointing import candidates, checkpointed
-from anygpu.pytorch.forms import Calling, Form, MakePlanner, StepPlanner, Work
-from anygpu.pytorch.halving import Halving
+from anygpu.pytorch.checkpointing import checkpointed
+from anygpu.pytorch.forms import Calling, Form, MakePlanner, Work
 from anygpu.pytorch.laps import Laps, laps_on
 from anygpu.pytorch.losses import Combining
 from anygpu.pytorch.precision import Casting, precisions_for
 from anygpu.pytorch.records import Precision, StepPlan
+from anygpu.pytorch.step_meter import StepMeter
+from anygpu.pytorch.step_planner import bytes_of, planner_for
 from anygpu.pytorch.undoing import Buffers, Gradients, RandomState, random_state, set_random_state
 from anygpu.receipts import Attempt, Failure, Phases, PhaseTimer, Receipt, observe, observers, publish
 
@@ -103,11 +104,12 @@ class Step:
         self._clip_norm = clip_norm
         self._accumulate = _positive("accumulate", accumulate) or 1
         self._memory = memory
-        self._make_planner = make_planner or _halving
+        self._make_planner = make_planner or planner_for
         self._casting = Casting(model, self._device)
         self._buffers = Buffers(model)
         self._modules = list(model.modules())
         self._gradients = Gradients(_all_parameters(model, optimizer, loss))
+        self._meter = StepMeter(self._device, lambda: bytes_of(model, optimizer))
         self._optimized = {each for group in optimizer.param_groups for each in group["params"]}
         self._forms: dict[tuple[Any, ...], Form] = {}
         #: Batches whose gradients wait for the optimiser's step, and their precision.
@@ -145,14 +147,14 @@ class Step:
             with timer.phase("plan"):
                 form = self._form(batch, rows)
                 plan: StepPlan | None = self._held(form.next(batch, rows))
-            meter = meter_for(self._device)
+            meter = self._meter
             while True:
                 assert plan is not None
                 attempted = time.perf_counter()
-                laps = laps_on(self._device)
-                meter.begin()
+                meter.begin(plan)
                 failure: str | None = None
                 with timer.phase("run"):
+                    laps = laps_on(self._device)
                     try:
                         passes = self._passes(plan, form, laps)
                         loss = self._compute(passes, plan, form, batch, rows)
@@ -182,8 +184,9 @@ class Step:
             self._undo(before)
             self._gradients.give_back()
             raise
-        self._gradients.add_back()
         with timer.phase("run"):
+            laps.lap("")
+            self._gradients.add_back()
             applied = self._apply(plan, passes, loss, lambda: self._again(passes, plan, form, batch, rows, before))
             laps.lap("optimizer")
             parts = laps.seconds()
@@ -485,19 +488,6 @@ def _needs_closure(optimizer: Any) -> bool:
 # -- memory
 
 
-class _NoMeter:
-    why = "nothing counts memory on this device"
-
-    def begin(self) -> None: ...
-
-    def peak_bytes(self) -> int | None:
-        return None
-
-
-def meter_for(device: torch.device) -> Any:
-    return _NoMeter()
-
-
 def _is_out_of_memory(error: BaseException) -> bool:
     # Where nothing fails, nothing of the engine is loaded.
     from anygpu.engines.torch.engine import is_out_of_memory
@@ -529,18 +519,8 @@ def _nothing_smaller(device: str, plan: StepPlan, rows: int, whole: str) -> OutO
     uncut = f" The batch cannot be cut: {whole}." if whole else ""
     return OutOfMemory(
         device,
-        message=f"{device} has not enough memory for this step ({_how(plan, rows)}), and nothing smaller is left.{uncut} "
-        "Use smaller inputs or a smaller model, an optimizer with less state, or free memory.",
-    )
-
-
-def _halving(work: Work) -> StepPlanner:
-    return Halving(
-        work.precisions[0],
-        whole=work.whole,
-        micro_batch=work.micro_batch,
-        checkpoint=work.checkpoint,
-        layers=tuple(candidates(work.model)),
+        message=f"{device} has not enough memory for this step ({_how(plan, rows)}), and nothing smaller is left."
+        f"{uncut} Use smaller inputs or a smaller model, an optimizer with less state, or free memory.",
     )
 
 

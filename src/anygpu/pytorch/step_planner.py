@@ -10,10 +10,13 @@ from anygpu.pytorch.fitting import Fitting
 from anygpu.pytorch.footprint import CannotPredict, predict
 from anygpu.pytorch.forms import StepPlanner, Work
 from anygpu.pytorch.halving import Halving
-from anygpu.pytorch.meters import available
+from anygpu.pytorch.meters import meter_for
 from anygpu.pytorch.planning import Kept, Planner
 from anygpu.pytorch.records import Footprint, Precision
 from anygpu.pytorch.remembered import recall, remember, step_key
+
+#: The budget where nobody knows how much memory there is: the first lack of it tells.
+_UNKNOWN = 1 << 50
 
 
 def planner_for(work: Work) -> StepPlanner:
@@ -63,17 +66,18 @@ def budget_of(work: Work) -> int:
     """Bytes for the whole of a training step, parameters included: the user's, or what there is and what it has."""
     if work.memory is not None:
         return work.memory
-    return available(work.device) + _has_now(work)
+    free = meter_for(work.device).free()
+    return _UNKNOWN if free is None else free + bytes_of(work.model, work.optimizer)
 
 
-def _has_now(work: Work) -> int:
-    """Parameters, buffers, gradients and the optimiser's state are allocated already, each storage once."""
+def bytes_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """What is allocated for parameters, buffers, gradients and the optimiser's state, each storage once."""
     found: dict[int, int] = {}
-    for tensor in (*work.model.parameters(), *work.model.buffers()):
+    for tensor in (*model.parameters(), *model.buffers()):
         _count(tensor, found)
         if tensor.grad is not None:
             _count(tensor.grad, found)
-    for state in work.optimizer.state.values():
+    for state in optimizer.state.values():
         for value in state.values():
             if isinstance(value, torch.Tensor):
                 _count(value, found)

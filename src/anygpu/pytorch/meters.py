@@ -1,0 +1,242 @@
+"""Measuring memory: the most that was taken at once, and how much more could be.
+
+A step is measured around its passes: `begin()`, the work, `peak()`. What a meter cannot know is `None`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+_PROCESS = Path("/proc/self")
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+#: Of glibc's functions: `mallopt` with it sets from which size on memory is mapped, and goes back when it is freed.
+_M_MMAP_THRESHOLD = -3
+
+
+class Meter(Protocol):
+    """The memory of one device, as this process uses it."""
+
+    def begin(self) -> None:
+        """From now on, look for the peak anew."""
+        ...
+
+    def now(self) -> int | None:
+        """Bytes that are taken now."""
+        ...
+
+    def peak(self) -> int | None:
+        """The most bytes that were taken at once since `begin`, what was taken before included."""
+        ...
+
+    def free(self) -> int | None:
+        """Bytes that could be taken now, beside what is."""
+        ...
+
+
+def meter_for(device: torch.device) -> Meter:
+    """The meter of a device; one that knows nothing where torch has no figures."""
+    if device.type == "cuda":
+        return CudaMeter(device)
+    if device.type == "cpu" and sys.platform == "linux":
+        return HostMeter()
+    return NoMeter()
+
+
+class NoMeter:
+    """Where nothing can be measured."""
+
+    def begin(self) -> None:
+        pass
+
+    def now(self) -> int | None:
+        return None
+
+    def peak(self) -> int | None:
+        return None
+
+    def free(self) -> int | None:
+        return None
+
+
+class CudaMeter:
+    """A card's memory, from the statistics of torch's own allocator. Never run on a card."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def begin(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def now(self) -> int | None:
+        return int(torch.cuda.memory_allocated(self._device))
+
+    def peak(self) -> int | None:
+        return int(torch.cuda.max_memory_allocated(self._device))
+
+    def free(self) -> int | None:
+        """What the driver has, and what torch has reserved and does not use; less what the user withheld from torch."""
+        free, total = torch.cuda.mem_get_info(self._device)
+        allocated = int(torch.cuda.memory_allocated(self._device))
+        unused = int(torch.cuda.memory_reserved(self._device)) - allocated
+        fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+        allowed = total if fraction is None else int(total * fraction(self._device)) - allocated
+        return max(0, min(int(free) + unused, allowed))
+
+
+class HostMeter:
+    """The resident memory of this process, whose high-water mark Linux lets a process reset.
+
+    Resident memory is more than what is allocated: glibc keeps what is freed, unless it was mapped for itself. What it kept
+    before `begin` and hands out again afterwards does not raise the mark, so `begin` gives it back first.
+    """
+
+    def __init__(self, process: Path = _PROCESS) -> None:
+        self._process = process
+        self._resets = False
+        self._trim = _malloc_trim()
+
+    def begin(self) -> None:
+        if self._trim is not None:
+            self._trim(0)
+        try:
+            with (self._process / "clear_refs").open("w") as file:
+                file.write("5")
+            self._resets = True
+        except OSError:  # a container may deny it; the mark is then that of the whole life of the process
+            self._resets = False
+
+    def now(self) -> int | None:
+        return _status(self._process, "VmRSS")
+
+    def peak(self) -> int | None:
+        return _status(self._process, "VmHWM") if self._resets else None
+
+    def free(self) -> int | None:
+        return available(process=self._process)
+
+
+def _malloc_trim() -> Any:
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        return ctypes.CDLL(None).malloc_trim
+    return None
+
+
+def available(
+    *, process: Path = _PROCESS, cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO, limits: Iterable[int] | None = None
+) -> int | None:
+    """Bytes that this process may still allocate: the least that the machine, its control groups and its own limits leave.
+
+    `limits` are those of its address space and of its data; without, they are asked for.
+    """
+    found = [
+        *_left_by_limits(process, _own_limits() if limits is None else tuple(limits)),
+        *_left_by_groups(process, cgroup),
+        *_left_by_machine(meminfo),
+    ]
+    return max(0, min(found)) if found else None
+
+
+def _own_limits() -> tuple[int, ...]:
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return ()
+    return tuple(
+        -1 if soft == resource.RLIM_INFINITY else soft
+        for soft, _ in (resource.getrlimit(kind) for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    )
+
+
+def _left_by_limits(process: Path, limits: tuple[int, ...]) -> list[int]:
+    """`limits` as in `_own_limits`; -1 is none."""
+    if all(limit < 0 for limit in limits):
+        return []
+    used = [_status(process, "VmSize"), _status(process, "VmData")]
+    return [limit - bytes_ for limit, bytes_ in zip(limits, used, strict=False) if limit >= 0 and bytes_ is not None]
+
+
+def _left_by_groups(process: Path, root: Path) -> list[int]:
+    """Of the process's group and of every group around it, in version 2 and in version 1."""
+    try:
+        lines = (process / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            folder, limit, use, cached = root, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            folder, limit, use, cached = (
+                root / "memory",
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "total_inactive_file",
+            )
+        else:
+            continue
+        inner = folder / path.lstrip("/")
+        # A container sees its own group as the root, whatever the path says.
+        groups = [inner, *inner.parents] if inner.is_dir() else [folder]
+        for group in groups:
+            if not group.is_relative_to(folder):
+                break
+            most, used = _number(group / limit), _number(group / use)
+            if most is not None and used is not None and most < 1 << 60:
+                # Files that were read count as used, and make room when memory is wanted.
+                found.append(most - used + _field(group / "memory.stat", cached))
+    return found
+
+
+def _left_by_machine(meminfo: Path) -> list[int]:
+    try:
+        text = meminfo.read_text()
+    except OSError:
+        import psutil
+
+        return [int(psutil.virtual_memory().available)]
+    for line in text.splitlines():
+        if line.startswith("MemAvailable:"):
+            return [int(line.split()[1]) * 1024]
+    return []
+
+
+def _number(file: Path) -> int | None:
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _field(file: Path, name: str) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        for line in file.read_text().splitlines():
+            key, _, value = line.partition(" ")
+            if key == name:
+                return int(value)
+    return 0
+
+
+def _status(process: Path, field: str) -> int | None:
+    """Bytes, from lines such as `VmHWM:   1234 kB`."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        descriptor = os.open(process / "status", os.O_RDONLY)
+        try:
+            text = os.read(descriptor, 1 << 14).decode()
+        finally:
+            os.close(descriptor)
+        for line in text.splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    return None

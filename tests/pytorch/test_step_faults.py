@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from torch import nn
+
+import anygpu as ag
+from anygpu import receipts
+from anygpu.engines.torch.engine import is_out_of_memory
+from anygpu.pytorch import Step
+from tests.pytorch.modules import assert_same_gradients, contrastive, mlp, plain
+
+torch.manual_seed(0)
+X, VALUES = torch.randn(33, 8), torch.randn(33, 3)
+
+ERRORS = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    MemoryError(),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("std::bad_alloc"),
+]
+
+
+class Greedy(nn.Module):
+    """Has memory for `most` rows with a gradient; a forward pass changes a buffer and draws random numbers."""
+
+    def __init__(self, most: int, error: Exception, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.inner = inner or mlp()
+        self.dropout = nn.Dropout(0.5)
+        self.register_buffer("count", torch.tensor(0))
+        self.most = most
+        self.error = error
+        self.alive: list[weakref.ref[torch.Tensor]] = []
+        self.before: list[tuple[int, torch.Tensor]] = []
+        self.is_checkpointed_enough = lambda: False
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if torch.is_grad_enabled():
+            gc.collect()
+            assert not any(each() is not None for each in self.alive), "an attempt that failed is still in memory"
+            self.before.append((int(self.count), torch.get_rng_state()))
+        self.count += 1
+        made = self.dropout(self.inner(x))
+        if torch.is_grad_enabled() and len(x) > self.most and not self.is_checkpointed_enough():
+            activations = made * 2
+            self.alive.append(weakref.ref(activations))
+            raise self.error
+        return made
+
+
+def stepping(model: nn.Module, loss: Any = F.mse_loss, **options: Any) -> Step:
+    return Step(model, torch.optim.SGD(model.parameters(), 0.1), loss, precision="float32", **options)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__ + str(error)[:12])
+@pytest.mark.parametrize("loss", [F.mse_loss, contrastive])
+def test_out_of_memory_repeats_the_step_smaller(error: Exception, loss: Any) -> None:
+    assert is_out_of_memory(error)
+    model = Greedy(10, error)
+    model.dropout.p = 0.0
+    expected, value = plain(model.inner, loss, X, VALUES)
+    step = stepping(model, loss)
+    result = step((X, VALUES))
+    assert_same_gradients(model.inner, expected)
+    assert torch.allclose(result.loss, value, rtol=1e-5)
+    assert [each.error for each in result.receipt.failures] == [type(error).__name__] * 2
+    assert "33 rows at once" in str(result.receipt.failures[0].message)
+    assert result.receipt.how == "in 4 micro-batches of at most 9 rows, float32"
+    assert not step((X, VALUES)).receipt.failures  # it has learned
+
+
+def test_each_attempt_begins_where_the_first_did() -> None:
+    model = Greedy(10, MemoryError())
+    stepping(model)((X, VALUES))
+    first, second, third, *_ = model.before
+    assert first[0] == second[0] == third[0] == 0
+    assert torch.equal(first[1], second[1])
+    assert torch.equal(first[1], third[1])
+    assert int(model.count) == 1
+
+
+def test_layers_are_checkpointed_when_single_rows_do_not_fit() -> None:
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    model = Greedy(0, MemoryError(), Blocks())
+    model.is_checkpointed_enough = lambda: "forward" in vars(model.inner.blocks[0])
+    result = stepping(model)((X[:2], X[:2]))
+    assert result.receipt.how == "in 2 micro-batches of at most 1 rows, 2 layers recomputed, float32"
+    assert len(result.receipt.failures) == 2
+
+
+def test_with_nothing_smaller_left_it_says_what_to_do() -> None:
+    model = Greedy(0, MemoryError())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    with pytest.raises(ag.OutOfMemory, match=r"nothing smaller is left. Use smaller inputs") as raised:
+        stepping(model, checkpoint=())((X, VALUES))
+    assert isinstance(raised.value, MemoryError)
+    assert raised.value.device == "torch:cpu"
+    assert raised.value.__context__ is None
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_batch_that_may_not_be_cut_is_not() -> None:
+    model = Greedy(10, MemoryError(), nn.Sequential(mlp(), nn.BatchNorm1d(3)))
+    with pytest.raises(ag.OutOfMemory, match=r"cannot be cut: BatchNorm1d 'inner.1' takes its statistics"):
+        stepping(model, checkpoint=())((X, VALUES))
+    assert int(model.inner[1].num_batches_tracked) == 0
+
+
+class Failing(nn.Module):
+    def __init__(self, raised: BaseException, after: int) -> None:
+        super().__init__()
+        self.inner, self.dropout = mlp(), nn.Dropout()
+        self.register_buffer("count", torch.tensor(0))
+        self.raised, self.after = raised, after
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.count += 1
+        made = self.dropout(self.inner(x))
+        if torch.is_grad_enabled():
+            self.after -= 1
+            if self.after < 0:
+                raise self.raised
+        return made
+
+
+@pytest.mark.parametrize("raised", [ValueError("mine"), KeyboardInterrupt()])
+@pytest.mark.parametrize("after", [0, 2])
+def test_after_any_other_error_nothing_of_the_step_is_left(raised: BaseException, after: int) -> None:
+    model = Failing(raised, after)
+    step = stepping(model, micro_batch=8, accumulate=2, checkpoint=("inner.2",))
+    model.after = 100
+    step((X, VALUES))
+    model.after = after
+    waiting = [None if each.grad is None else each.grad.clone() for each in model.parameters()]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    attributes = {name: set(vars(module)) for name, module in model.named_modules()}
+    random = torch.get_rng_state()
+    with pytest.raises(type(raised)):
+        step((X, VALUES))
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == attributes
+    for parameter, gradient in zip(model.parameters(), waiting, strict=True):
+        assert parameter.grad is not None
+        assert gradient is not None
+        assert torch.equal(parameter.grad, gradient)
+    model.after = 100
+    assert step((X, VALUES)).stepped
+
+
+def test_gradients_that_wait_survive_a_failed_attempt() -> None:
+    model = Greedy(10, MemoryError())
+    model.dropout.p = 0.0
+    step = stepping(model, accumulate=2)
+    step((X[:8], VALUES[:8]))
+    first = [each.grad.clone() for each in model.parameters() if each.grad is not None]
+    step((X, VALUES))
+    expected, _ = plain(mlp(), lambda o, t: F.mse_loss(o, t) / 2, X, VALUES)
+    for parameter, before, other in zip(model.parameters(), first, expected.parameters(), strict=True):
+        assert parameter.grad is not None
+        assert other.grad is not None
+        assert torch.allclose(parameter.grad, before + other.grad, atol=1e-6)
+
+
+def test_an_optimizer_without_memory_is_not_repeated() -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step_of_optimizer(closure: Any = None) -> None:
+        raise MemoryError
+
+    optimizer.step = step_of_optimizer
+    with pytest.raises(ag.OutOfMemory, match="step of SGD, and parameters may have changed in part"):
+        Step(model, optimizer, F.mse_loss, precision="float32")((X, VALUES))
+
+
+@pytest.fixture
+def seen() -> Iterator[list[Any]]:
+    found: list[Any] = []
+
+    def note(each: Any, origin: Any) -> None:
+        found.append(each)
+
+    receipts.observers.append(note)
+    yield found
+    receipts.observers.remove(note)
+
+
+def test_observers_see_steps_and_failures(seen: list[Any]) -> None:
+    result = stepping(mlp())((X, VALUES))
+    with pytest.raises(ag.OutOfMemory):
+        stepping(Greedy(0, MemoryError()), checkpoint=())((X, VALUES))
+    assert seen[0] == result.receipt
+    assert (seen[1].task, seen[1].device, seen[1].error) == ("train Greedy", "torch:cpu", "OutOfMemory")
