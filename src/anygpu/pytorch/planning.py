@@ -73,6 +73,8 @@ class Planner:
         self._failed: set[Way] = set()
         self._ratios: deque[float] = deque(maxlen=_RECENT)
         self._exploring: Generator[Way, None, Way] | None = None
+        #: Whether a step has run.
+        self._is_warm = False
         #: Whether nothing more is to be found out.
         self._is_kept = False
         self._reason = ""
@@ -207,6 +209,10 @@ class Planner:
         found = self._fitting.footprint(way)
         through = found.peak_bytes - found.fixed_bytes
         if through <= 0:
+            return False
+        if not self._is_warm and peak_bytes <= self._fitting.budget:
+            # The first step also has libraries load what they keep for good.
+            self._is_warm = True
             return False
         self._ratios.append(min(max((peak_bytes - found.fixed_bytes) / through, _LEAST), _MOST))
         highest = max(self._ratios)
