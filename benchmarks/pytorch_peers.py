@@ -1,6 +1,6 @@
 """Training in half of the memory that a batch wants: `python -m benchmarks.pytorch_peers [--json] [--check]`.
 
-A vision transformer of 2.7 million parameters is trained with batches of 128, first by plain torch without a limit;
+A vision transformer of 2.7 million parameters is trained with batches of 64, first by plain torch without a limit;
 then with half of that memory, which an allocator enforces, by `anygpu.pytorch.Step`, by Accelerate's
 `find_executable_batch_size` and by Lightning's `scale_batch_size`. Each run is a process of its own. They take turns,
 so that all of them see the same machine, and middle values count. "Lost" is all time before the first step whose
@@ -99,8 +99,8 @@ def figures_of(runs: dict[str, list[Run]], plain: list[Run], batch: int, budget:
 def main(given: list[str] | None = None) -> None:
     parser = options_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=16, help="of the whole batch")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=12, help="of the whole batch")
     parser.add_argument("--means", default=";".join(MEANS), help="some of them, with semicolons between")
     options = parser.parse_args(given)
     absent = missing()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 
 import torch
 from torch import nn
@@ -57,7 +58,10 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--pretraining", type=int, default=20, help="steps")
+    parser.add_argument("--cache", help="a folder for what is kept of steps, instead of the usual one")
     options = parser.parse_args()
+    if options.cache:
+        os.environ["ANYGPU_CACHE_DIR"] = options.cache
 
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
