@@ -60,3 +60,4 @@ def assert_same_gradients(found: nn.Module, expected: nn.Module, tolerance: floa
         assert ours.grad is not None, name
         far = (ours.grad - theirs.grad).norm()
         assert far <= tolerance * theirs.grad.norm() + 1e-12, (name, float(far))
+

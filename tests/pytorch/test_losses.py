@@ -68,7 +68,7 @@ def test_counted_means_are_sums_over_counts(weight: Any, smoothing: float, ignor
     found = known(loss, IMAGES, PIXELS)
     assert found is not None
     assert found.counted is not None
-    total = found.counted.count(IMAGES, PIXELS)
+    total = found.counted.divisor(IMAGES, PIXELS)
     parts = [found.counted.summed(IMAGES[a:b], PIXELS[a:b]) / total for a, b in ((0, 1), (1, 4))]
     assert torch.allclose(torch.stack(parts).sum(), loss(IMAGES, PIXELS), rtol=1e-5)
 

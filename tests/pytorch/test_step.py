@@ -15,6 +15,7 @@ from torch import nn
 import anygpu as ag
 from anygpu.errors import InvalidOption, Unsupported
 from anygpu.pytorch import Step, data_wait
+from anygpu.pytorch.forms import halving_for
 from tests.pytorch.modules import Centred, assert_same_gradients, contrastive, mlp, plain
 
 torch.manual_seed(0)
@@ -26,6 +27,11 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def float32(model: nn.Module, loss: Any, optimizer: Any = None, **options: Any) -> Step:
+    """Not predicted, which takes a moment; `predicted` is."""
+    return predicted(model, loss, optimizer, **{"make_planner": halving_for, **options})
+
+
+def predicted(model: nn.Module, loss: Any, optimizer: Any = None, **options: Any) -> Step:
     return Step(model, optimizer or sgd(model), loss, precision="float32", **options)
 
 
@@ -58,7 +64,7 @@ class Mappings(TwoInputs):
 SCALES = torch.rand(33, 1) + 0.5
 
 
-@pytest.mark.parametrize("micro_batch", ["auto", 8])
+@pytest.mark.parametrize("micro_batch", ["auto", 11])
 @pytest.mark.parametrize(
     ("batch", "loss", "forward"),
     [
@@ -88,7 +94,7 @@ def test_batches_of_every_kind(batch: Any, loss: Any, forward: Any, micro_batch:
     step = float32(model, loss, forward=forward, micro_batch=micro_batch)
     assert step(batch).stepped
     assert step.plan is not None
-    assert step.plan.micro_batch == (33 if micro_batch == "auto" else 8)
+    assert step.plan.micro_batch == (33 if micro_batch == "auto" else 11)
     assert_same_gradients(model, expected)
 
 
@@ -111,7 +117,7 @@ def test_a_batch_of_another_kind_says_what_to_pass(batch: Any) -> None:
 def test_a_loss_of_many_values_is_refused() -> None:
     model = mlp()
     with pytest.raises(InvalidOption, match=r"tensor of shape \(33, 3\).*reduction"):
-        float32(model, nn.MSELoss(reduction="none"))((X, VALUES))
+        predicted(model, nn.MSELoss(reduction="none"))((X, VALUES))
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -191,7 +197,7 @@ def test_a_loss_with_parameters(reduction: str) -> None:
     optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], 0.0)
     loss(model(X), VALUES).backward()
     expected = [each.grad.clone() for each in (*model.parameters(), *loss.parameters()) if each.grad is not None]
-    float32(model, loss, optimizer, micro_batch=8)((X, VALUES))
+    predicted(model, loss, optimizer, micro_batch=8)((X, VALUES))
     found = [each.grad for each in (*model.parameters(), *loss.parameters())]
     assert all(
         torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(found, expected, strict=True) if a is not None
@@ -299,7 +305,7 @@ def test_a_loss_that_sees_more_than_outputs_is_not_cut() -> None:
             return made
 
     model = Noted()
-    result = float32(model, lambda o, t: F.mse_loss(o, t) + model.size.sqrt(), micro_batch=8)((X, VALUES))
+    result = predicted(model, lambda o, t: F.mse_loss(o, t) + model.size.sqrt(), micro_batch=8)((X, VALUES))
     assert "depends on more than the module's outputs" in result.receipt.reason
 
 
@@ -369,22 +375,23 @@ def test_schedulers_work_beside_it() -> None:
 
 def test_the_receipt() -> None:
     model = mlp()
-    step = float32(model, F.mse_loss, micro_batch=8, checkpoint=["2"])
-    assert step.plan is None
+    step = float32(model, F.mse_loss, micro_batch=11, checkpoint=["2"])
+    nothing: Any = step.plan
+    assert nothing is None
     data_wait.add("loader", 0.25)
     with ag.collect_receipts() as receipts:
         result = step((X, VALUES))
     assert receipts == [result.receipt] == [ag.last_receipt()]
     receipt = result.receipt
     assert (receipt.task, receipt.device, receipt.kind) == ("train Sequential", "torch:cpu", "cpu")
-    assert receipt.how == "in 5 micro-batches of at most 8 rows, 1 layer recomputed, float32"
+    assert receipt.how == "in 3 micro-batches of at most 11 rows, 1 layer recomputed, float32"
     assert set(receipt.parts) == {"forward", "backward", "optimizer"}
     assert sum(receipt.parts.values()) <= receipt.phases.run
     assert receipt.phases.queue == pytest.approx(0.25)
     assert receipt.attempts[-1].succeeded
     assert type(receipt).from_json(receipt.to_json()) == receipt
     assert step.plan is not None
-    assert step.plan.micro_batch == 8
+    assert step.plan.micro_batch == 11
     assert float32(mlp(), F.mse_loss, name="mine")((X, VALUES)).receipt.task == "mine"
 
 
@@ -403,7 +410,9 @@ def test_the_state_is_saved_and_restored(tmp_path: Path) -> None:
     def made() -> tuple[nn.Module, torch.optim.Optimizer, Step]:
         model = nn.Sequential(nn.Dropout(0.5), mlp())
         optimizer = torch.optim.Adam(model.parameters(), 0.01)
-        step = Step(model, optimizer, F.mse_loss, precision="float16", accumulate=2, micro_batch=10)
+        step = Step(
+            model, optimizer, F.mse_loss, precision="float16", accumulate=2, micro_batch=10, make_planner=halving_for
+        )
         return model, optimizer, step
 
     model, optimizer, step = made()

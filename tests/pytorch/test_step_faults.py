@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +13,8 @@ import anygpu as ag
 from anygpu import receipts
 from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.pytorch import Step
+from anygpu.pytorch.forms import halving_for
+from anygpu.pytorch.step_planner import planner_for
 from tests.pytorch.modules import assert_same_gradients, contrastive, mlp, plain
 
 torch.manual_seed(0)
@@ -39,11 +40,10 @@ class Greedy(nn.Module):
         self.error = error
         self.alive: list[weakref.ref[torch.Tensor]] = []
         self.before: list[tuple[int, torch.Tensor]] = []
-        self.is_checkpointed_enough = lambda: False
+        self.is_checkpointed_enough: Any = lambda: False
 
     def forward(self, x: torch.Tensor) -> Any:
         if torch.is_grad_enabled():
-            gc.collect()
             assert not any(each() is not None for each in self.alive), "an attempt that failed is still in memory"
             self.before.append((int(self.count), torch.get_rng_state()))
         self.count += 1
@@ -56,6 +56,8 @@ class Greedy(nn.Module):
 
 
 def stepping(model: nn.Module, loss: Any = F.mse_loss, **options: Any) -> Step:
+    """Planned by halving, so that what is tried is known; predictions have tests of their own."""
+    options = {"make_planner": halving_for, **options}
     return Step(model, torch.optim.SGD(model.parameters(), 0.1), loss, precision="float32", **options)
 
 
@@ -74,6 +76,18 @@ def test_out_of_memory_repeats_the_step_smaller(error: Exception, loss: Any) -> 
     assert "33 rows at once" in str(result.receipt.failures[0].message)
     assert result.receipt.how == "in 4 micro-batches of at most 9 rows, float32"
     assert not step((X, VALUES)).receipt.failures  # it has learned
+
+
+def test_predictions_that_were_wrong_are_repeated_smaller() -> None:
+    model = Greedy(10, MemoryError())
+    model.dropout.p = 0.0
+    expected, _ = plain(model.inner, F.mse_loss, X, VALUES)
+    step = stepping(model, make_planner=planner_for)
+    result = step((X, VALUES))
+    assert_same_gradients(model.inner, expected)
+    assert result.receipt.failures
+    assert step.plan is not None
+    assert step.plan.micro_batch <= 10
 
 
 def test_each_attempt_begins_where_the_first_did() -> None:

@@ -77,7 +77,7 @@ class Passes:
                 outputs = self.forward(part)
                 if counted is not None:
                     if total is None:
-                        total = counted.count(outputs, self.targets(batch))
+                        total = counted.divisor(outputs, self.targets(batch))
                     loss = counted.summed(outputs, self.targets(part)) / total
                 else:
                     loss = scalar(self.loss(outputs, self.targets(part)))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
 from anygpu.errors import InvalidOption
 from anygpu.pytorch.batches import all_have_rows, bounds, count_rows, joined, moved, part_of
+from anygpu.pytorch.checkpointing import candidates
+from anygpu.pytorch.footprint import CannotPredict
+from anygpu.pytorch.halving import Halving
 from anygpu.pytorch.losses import Combining, found_by_values, known
 from anygpu.pytorch.records import Precision, StepPlan
 from anygpu.pytorch.rows import Shown, look_at_rows, same, undisturbed
@@ -35,6 +38,8 @@ class Work:
     optimizer: torch.optim.Optimizer
     #: The loss of a batch or of a part of one, by that module or a copy of it, ready for its backward pass.
     loss_of: Callable[[torch.nn.Module, Any], torch.Tensor]
+    #: Every parameter that a backward pass may reach: the module's, the optimiser's, and the loss's.
+    parameters: Sequence[torch.nn.Parameter]
     #: On the module's device.
     batch: Any
     rows: int
@@ -50,6 +55,18 @@ class Work:
 
 
 MakePlanner = Callable[[Work], StepPlanner]
+
+
+def halving_for(work: Work, why: str = "nothing is predicted") -> StepPlanner:
+    """The planner that needs no predictions."""
+    return Halving(
+        work.precisions[0],
+        whole=work.whole,
+        micro_batch=work.micro_batch,
+        checkpoint=work.checkpoint,
+        layers=candidates(work.model),
+        why=why,
+    )
 
 
 class Calling:
@@ -130,22 +147,42 @@ class Form:
         return self._work.rows
 
     def next(self, batch: Any, rows: int) -> StepPlan:
-        return self.allowed(self.planner.next(rows), batch, rows)
+        return self._allowed(self._next(rows), batch, rows)
+
+    def ran(self, plan: StepPlan, rows: int, seconds: float, peak_bytes: int | None) -> None:
+        try:
+            self.planner.ran(plan, rows, seconds, peak_bytes)
+        except CannotPredict as error:
+            self._halve(error)
 
     def failed(self, plan: StepPlan, batch: Any, rows: int) -> StepPlan | None:
-        smaller = self.planner.failed(plan, rows)
-        return None if smaller is None else self.allowed(smaller, batch, rows)
+        try:
+            smaller = self.planner.failed(plan, rows)
+        except CannotPredict as error:
+            smaller = self._halve(error).failed(plan, rows)
+        return None if smaller is None else self._allowed(smaller, batch, rows)
 
-    def allowed(self, plan: StepPlan, batch: Any, rows: int) -> StepPlan:
+    def _next(self, rows: int) -> StepPlan:
+        try:
+            return self.planner.next(rows)
+        except CannotPredict as error:
+            return self._halve(error).next(rows)
+
+    def _halve(self, error: CannotPredict) -> StepPlanner:
+        """A planner asks for predictions when it needs them, and some cannot be had."""
+        self.planner = halving_for(self._work, error.reason)
+        return self.planner
+
+    def _allowed(self, plan: StepPlan, batch: Any, rows: int) -> StepPlan:
         """The plan, if the batch may be cut as it says; whether it may is looked at when it matters first."""
         if plan.micro_batch >= rows or self._looked:
             return plan
         self.whole, self.combining = self._look(batch, rows)
         self._looked = True
         if self.whole:
-            self._work = Work(**{**self._work.__dict__, "whole": self.whole})
+            self._work = replace(self._work, whole=self.whole)
             self.planner = self._make_planner(self._work)
-            plan = self.planner.next(rows)
+            plan = self._next(rows)
         return plan
 
     def _look(self, batch: Any, rows: int) -> tuple[str, Combining]:

@@ -33,7 +33,7 @@ class Counted(NamedTuple):
     #: The sum of what the mean is of.
     summed: Callable[[Any, Any], torch.Tensor]
     #: What the mean divides by.
-    count: Callable[[Any, Any], torch.Tensor]
+    divisor: Callable[[Any, Any], torch.Tensor]
 
 
 class Combining(NamedTuple):
@@ -105,14 +105,14 @@ def _by_class(
         found: torch.Tensor = function(outputs, targets, reduction="sum", **others)
         return found
 
-    def count(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def divisor(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         left_out = targets == ignored
         if weight is None:
             return targets.numel() - left_out.sum()
         weights: torch.Tensor = weight[targets.masked_fill(left_out, 0)]
         return weights.masked_fill(left_out, 0).sum()
 
-    return Combining("mean", f"{name} is a mean over the targets that count", Counted(summed, count))
+    return Combining("mean", f"{name} is a mean over the targets that count", Counted(summed, divisor))
 
 
 def _described(loss: Callable[..., Any]) -> tuple[Any, dict[str, Any]] | None:

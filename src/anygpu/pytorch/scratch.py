@@ -1,9 +1,9 @@
 """What torch's kernels allocate beside their results, where that is much.
 
-Operations on fake tensors show results only. On a processor, torch's convolutions are oneDNN's, which copies tensors into
-layouts of its own and back. The formulas here were read off a counting allocator, for torch 2.13 with AVX-512;
-`python -m benchmarks.pytorch_memory` compares them with whole modules. Libraries of cards (cuDNN, cuBLAS) take workspaces
-too; they are not modelled, and no figure here was ever measured on a card.
+Operations on fake tensors show results only. On a processor, torch's convolutions are oneDNN's, which copies tensors
+into layouts of its own and back. The formulas here were read off a counting allocator, for torch 2.13 with AVX-512;
+`python -m benchmarks.pytorch_memory` compares them with whole modules. Libraries of cards (cuDNN, cuBLAS) take
+workspaces too; they are not modelled, and no figure here was ever measured on a card.
 """
 
 from __future__ import annotations

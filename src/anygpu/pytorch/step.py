@@ -193,7 +193,7 @@ class Step:
         peak = meter.peak_bytes()
         self._buffers.ran()
         self.plan = plan
-        form.planner.ran(plan, rows, time.perf_counter() - attempted, peak)
+        form.ran(plan, rows, time.perf_counter() - attempted, peak)
         receipt = self._receipt(plan, form, rows, timer, attempts, parts, peak, meter.why, sent, applied.note)
         publish(receipt)
         return StepResult(loss, receipt, applied.stepped, applied.grad_norm)
@@ -317,6 +317,7 @@ class Step:
             model=self.model,
             optimizer=self.optimizer,
             loss_of=calling.loss_by,
+            parameters=self._gradients.parameters,
             batch=batch,
             rows=rows,
             device=self._device,

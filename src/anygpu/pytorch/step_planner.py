@@ -8,12 +8,12 @@ from anygpu.pytorch.batch_tensors import tensors_of
 from anygpu.pytorch.checkpointing import candidates, select
 from anygpu.pytorch.fitting import Fitting
 from anygpu.pytorch.footprint import CannotPredict, predict
-from anygpu.pytorch.forms import StepPlanner, Work
-from anygpu.pytorch.halving import Halving
+from anygpu.pytorch.forms import StepPlanner, Work, halving_for
 from anygpu.pytorch.meters import meter_for
 from anygpu.pytorch.planning import Kept, Planner
 from anygpu.pytorch.records import Footprint, Precision
 from anygpu.pytorch.remembered import recall, remember, step_key
+from anygpu.pytorch.undoing import without_gradients
 
 #: The budget where nobody knows how much memory there is: the first lack of it tells.
 _UNKNOWN = 1 << 50
@@ -26,16 +26,18 @@ def planner_for(work: Work) -> StepPlanner:
     key = step_key(work.model, work.optimizer, list(tensors_of(work.batch)), *options)
 
     def predicted(rows: int, checkpoint: tuple[str, ...], precision: Precision) -> Footprint:
-        return predict(
-            work.model,
-            work.loss_of,
-            work.batch,
-            rows=rows,
-            checkpoint=checkpoint,
-            precision=precision,
-            optimizer=work.optimizer,
-            accumulate=rows < work.rows,
-        )
+        # A loss with parameters of its own, or of the module, is not copied: fakes must not stay in their gradients.
+        with without_gradients(work.parameters):
+            return predict(
+                work.model,
+                work.loss_of,
+                work.batch,
+                rows=rows,
+                checkpoint=checkpoint,
+                precision=precision,
+                optimizer=work.optimizer,
+                accumulate=rows < work.rows,
+            )
 
     def keep(kept: Kept) -> None:
         remember(key, kept, layers)
@@ -52,14 +54,7 @@ def planner_for(work: Work) -> StepPlanner:
             keep=keep,
         )
     except CannotPredict as error:
-        return Halving(
-            work.precisions[0],
-            whole=work.whole,
-            micro_batch=work.micro_batch,
-            checkpoint=work.checkpoint,
-            layers=layers,
-            why=error.reason,
-        )
+        return halving_for(work, error.reason)
 
 
 def budget_of(work: Work) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -113,3 +114,16 @@ class Gradients:
             else:
                 parameter.grad.add_(before)
         self._aside = []
+
+
+@contextmanager
+def without_gradients(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
+    """A block that may run backward through some of them, and leaves their gradients as they were."""
+    before = [each.grad for each in parameters]
+    for each in parameters:
+        each.grad = None
+    try:
+        yield
+    finally:
+        for each, gradient in zip(parameters, before, strict=True):
+            each.grad = gradient
