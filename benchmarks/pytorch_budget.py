@@ -28,7 +28,7 @@ FACTORS = (1.2, 2.0, 5.0, 10.0)
 #: The time of a step against the best that an exhaustive search finds, and steps out of memory after the first one.
 MOST_SLOWER, MOST_FAILURES = 1 / 0.85, 0.5
 #: Steps until a plan has settled; there are fewer ways to measure.
-STEPS = 45
+STEPS = 32
 ROUNDS = 5
 
 
@@ -58,7 +58,7 @@ def vit() -> Case:
             tokens = self.patches(x).flatten(2).transpose(1, 2)
             return self.head(self.blocks(tokens).mean(1))
 
-    return Case(Vit(), (torch.randn(96, 3, 32, 32), torch.randint(0, 10, (96,))), nn.CrossEntropyLoss())
+    return Case(Vit(), (torch.randn(192, 3, 32, 32), torch.randint(0, 10, (192,))), nn.CrossEntropyLoss())
 
 
 def conv() -> Case:
@@ -75,7 +75,7 @@ def conv() -> Case:
         nn.Flatten(),
         nn.Linear(32, 10),
     )
-    return Case(model, (torch.randn(64, 3, 48, 48), torch.randint(0, 10, (64,))), nn.CrossEntropyLoss())
+    return Case(model, (torch.randn(128, 3, 48, 48), torch.randint(0, 10, (128,))), nn.CrossEntropyLoss())
 
 
 def language() -> Case:
@@ -99,7 +99,7 @@ def language() -> Case:
                 y = block(y, src_mask=mask, is_causal=True)
             return self.head(y).transpose(1, 2)
 
-    tokens = torch.randint(0, 512, (64, 97))
+    tokens = torch.randint(0, 512, (128, 97))
     return Case(Language(), (tokens[:, :-1], tokens[:, 1:]), nn.CrossEntropyLoss())
 
 
