@@ -83,6 +83,7 @@ def main() -> None:
         receipt = result.receipt
         peaks.append(receipt.peak_bytes or 0)
         if number == 1:
+            assert step.plan is not None, "it has run"
             print(f"The plan: {step.plan.reason}")
         if number in (1, options.steps):
             print(f"Step {number}: {receipt}")

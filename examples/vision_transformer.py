@@ -11,7 +11,7 @@ from torch.nn import functional
 SIDE, PATCH = 32, 4
 
 
-class Block(nn.Module):  # type: ignore[misc] # torch is not read by the type checker
+class Block(nn.Module):
     """A layer of a transformer: attention, then a small network for each patch."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -32,7 +32,7 @@ class Block(nn.Module):  # type: ignore[misc] # torch is not read by the type ch
         return x + self.network(self.before_network(x))
 
 
-class VisionTransformer(nn.Module):  # type: ignore[misc] # torch is not read by the type checker
+class VisionTransformer(nn.Module):
     """Images of 32 × 32 in, scores of classes out."""
 
     def __init__(self, classes: int, width: int = 192, depth: int = 6) -> None:

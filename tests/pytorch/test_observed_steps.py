@@ -18,7 +18,7 @@ from anygpu.receipts import observers
 from tests.observe.trace_checks import Trace
 
 
-class Tight(nn.Module):  # type: ignore[misc] # torch is not read by the type checker
+class Tight(nn.Module):
     """A module that has no memory for more than so many rows."""
 
     def __init__(self, most: int) -> None:
