@@ -31,9 +31,9 @@ def mapped(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return map_tensors(tree, lambda leaf: change(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
-def count_rows(batch: Any) -> int | None:
-    """`None` if there is no tensor with rows."""
-    return next((leaf.size(0) for leaf in leaves(batch) if leaf.dim()), None)
+def count_rows(tensors: Sequence[torch.Tensor]) -> int | None:
+    """Of a batch with these leaves; `None` if none of them has rows."""
+    return next((leaf.size(0) for leaf in tensors if leaf.dim()), None)
 
 
 def part_of(batch: Any, rows: int, begin: int, end: int) -> Any:
@@ -79,9 +79,8 @@ def moved(batch: Any, device: torch.device) -> tuple[Any, int]:
     return map_tensors(batch, to_device), count
 
 
-def form_of(batch: Any, rows: int) -> tuple[Any, ...]:
+def form_of(tensors: Sequence[torch.Tensor], rows: int) -> tuple[Any, ...]:
     """What batches have in common whose steps take about as much: types, axes, and bytes a row within a quarter."""
-    found = leaves(batch)
-    size = sum([leaf.nbytes for leaf in found]) * 4 // max(rows, 1)
+    size = sum([leaf.nbytes for leaf in tensors]) * 4 // max(rows, 1)
     # The first three binary digits and how many follow: a logarithm that needs no floats.
-    return (size.bit_length(), size >> max(0, size.bit_length() - 3), *[(leaf.dtype, leaf.dim()) for leaf in found])
+    return (size.bit_length(), size >> max(0, size.bit_length() - 3), *[(leaf.dtype, leaf.dim()) for leaf in tensors])

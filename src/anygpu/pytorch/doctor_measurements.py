@@ -32,7 +32,9 @@ def measure(thread_counts: Sequence[int], budget: float = BUDGET) -> Measurement
     begin = time.perf_counter()
     now = torch.get_num_threads()
     each = budget / (len(thread_counts) * 2 + 8)
-    by_threads = {count: _with_threads(count, lambda: _product_seconds(each * 2)) for count in thread_counts}
+    by_threads = dict.fromkeys(thread_counts, float("inf"))
+    for count in (*thread_counts, *thread_counts):  # twice, because what else goes on changes in between
+        by_threads[count] = min(by_threads[count], _with_threads(count, lambda: _product_seconds(each)))
     denormals, bfloat16, medium, channels_last = _with_threads(now, lambda: _ratios(each * 2))
     return Measurements(
         product_by_threads=by_threads,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from anygpu.errors import InvalidOption
-from anygpu.pytorch.batches import all_have_rows, bounds, count_rows, joined, moved, part_of
+from anygpu.pytorch.batches import all_have_rows, bounds, count_rows, joined, leaves, moved, part_of
 from anygpu.pytorch.checkpointing import candidates
 from anygpu.pytorch.footprint import CannotPredict
 from anygpu.pytorch.halving import Halving
@@ -242,4 +242,4 @@ class Form:
 
 
 def _rows_of(shown: Shown) -> int:
-    return count_rows(shown.batch) or 0
+    return count_rows(leaves(shown.batch)) or 0

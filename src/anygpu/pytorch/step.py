@@ -17,7 +17,7 @@ import torch
 from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of
 from anygpu.pytorch import data_wait
 from anygpu.pytorch.accumulation import Disagreement, Passes
-from anygpu.pytorch.batches import bounds, count_rows, form_of, moved
+from anygpu.pytorch.batches import bounds, count_rows, form_of, leaves, moved
 from anygpu.pytorch.checkpointing import checkpointed
 from anygpu.pytorch.forms import Calling, Form, MakePlanner, Work
 from anygpu.pytorch.laps import Laps, laps_on
@@ -136,16 +136,19 @@ class Step:
 
     def _step(self, batch: Any, began: float) -> StepResult:
         timer = PhaseTimer()
-        timer.waited(data_wait.take() or 0.0)
+        waited = data_wait.take()
+        if waited:
+            timer.waited(waited)
         self._calling.check(batch)
         with timer.phase("write"):
             batch, sent = moved(batch, self._device)
-        rows = count_rows(batch) or 1
+        tensors = leaves(batch)
+        rows = count_rows(tensors) or 1
         before = self._set_aside()
         attempts: list[Attempt] = []
         try:
             with timer.phase("plan"):
-                form = self._form(batch, rows)
+                form = self._form(batch, tensors, rows)
                 plan: StepPlan | None = self._held(form.next(batch, rows))
             meter = self._meter
             while True:
@@ -304,8 +307,8 @@ class Step:
 
     # -- plans
 
-    def _form(self, batch: Any, rows: int) -> Form:
-        key = (*[module.training for module in self._modules], *form_of(batch, rows))
+    def _form(self, batch: Any, tensors: Sequence[torch.Tensor], rows: int) -> Form:
+        key = (*[module.training for module in self._modules], *form_of(tensors, rows))
         form = self._forms.get(key)
         if form is None or rows > form.rows:
             form = self._forms[key] = Form(self._calling, self._work(batch, rows), self._make_planner)

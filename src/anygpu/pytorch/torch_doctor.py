@@ -86,9 +86,11 @@ def _threads(facts: TorchFacts) -> Iterator[Finding]:
     variable = next((name for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in facts.environment), None)
     why = f" {variable}={facts.environment[variable]} is set." if variable is not None else ""
     if facts.threads > facts.processors:
+        with_all = times.get(facts.processors)
+        costs = now is None or with_all is None or now > _WORTH_SAYING * with_all
         yield Finding(
             code="torch_too_many_threads",
-            severity="problem" if gain is None or gain > _WORTH_SAYING else "note",
+            severity="problem" if costs else "note",
             title=f"torch uses {facts.threads} threads on {facts.processors} processors",
             cause="Threads that have no processor make the others wait at the end of every operation. torch counts the "
             f"machine's cores, and not what a container or its affinity leaves.{why}{_took(facts, facts.processors)}",
