@@ -219,10 +219,15 @@ class _State:
             yield
         finally:
             for module, (kept_buffers, attributes) in zip(self._modules, after, strict=True):
-                module._buffers.clear()
-                module._buffers.update(kept_buffers)
-                vars(module).clear()
-                vars(module).update(attributes)
+                _restore(module._buffers, kept_buffers)
+                _restore(vars(module), attributes)
+
+
+def _restore(current: dict[str, Any], before: dict[str, Any]) -> None:
+    """Never empty in between: an interruption may come at any line."""
+    for name in [name for name in current if name not in before]:
+        del current[name]
+    current.update(before)
 
 
 def _plain_attributes(module: torch.nn.Module) -> dict[str, Any]:

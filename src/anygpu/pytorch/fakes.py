@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from anygpu.pytorch.batches import count_rows, leaves, mapped
 
 
 def fake_module(mode: Any, model: torch.nn.Module) -> tuple[torch.nn.Module, dict[int, torch.Tensor]]:
@@ -40,34 +41,25 @@ def _inside(value: object) -> Iterator[torch.Tensor]:
         yield from (one for one in value.values() if isinstance(one, torch.Tensor))
 
 
-def rows_of(batch: Any) -> int:
-    """The rows of a batch: the length of its first tensor that has a length."""
-    for leaf in tree_flatten(batch)[0]:
-        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
-            return int(leaf.shape[0])
-    raise ValueError("the batch has no tensor with rows")
-
-
 def fake_batch(mode: Any, batch: Any, rows: int) -> Any:
-    """The batch with `rows` rows. Every tensor that is as long as the batch is taken to have its rows."""
-    usual = rows_of(batch)
-    leaves, form = tree_flatten(batch)
-    return tree_unflatten([_fake_rows(mode, leaf, usual, rows) for leaf in leaves], form)
+    """The batch with `rows` rows instead of its own."""
+    usual = count_rows(leaves(batch))
+    if usual is None:
+        raise ValueError("the batch has no tensor with rows")
 
+    def fake(leaf: torch.Tensor) -> torch.Tensor:
+        if leaf.dim() == 0 or leaf.shape[0] != usual:
+            return mode.from_tensor(leaf.detach())
+        with mode:
+            return torch.empty_strided(
+                (rows, *leaf.shape[1:]),
+                leaf.stride(),
+                dtype=leaf.dtype,
+                device=leaf.device,
+                requires_grad=leaf.requires_grad,
+            )
 
-def _fake_rows(mode: Any, leaf: Any, usual: int, rows: int) -> Any:
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    if leaf.dim() == 0 or leaf.shape[0] != usual:
-        return mode.from_tensor(leaf.detach())
-    with mode:
-        return torch.empty_strided(
-            (rows, *leaf.shape[1:]),
-            leaf.stride(),
-            dtype=leaf.dtype,
-            device=leaf.device,
-            requires_grad=leaf.requires_grad,
-        )
+    return mapped(batch, fake)
 
 
 def fake_optimizer(

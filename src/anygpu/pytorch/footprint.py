@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_flatten
 
 from anygpu.errors import AnyGPUError, InvalidOption, name_of, text_of
+from anygpu.pytorch.batches import leaves
 from anygpu.pytorch.checkpointing import candidates, checkpointed
 from anygpu.pytorch.fakes import fake_batch, fake_module, fake_optimizer
 from anygpu.pytorch.live_bytes import LiveBytes
@@ -97,9 +97,8 @@ def _predicted(
         live.add(fake)
     module_bytes = live.now
     device = next((one.device.type for one in copied.parameters()), "cpu")
-    for leaf in tree_flatten(inputs)[0]:
-        if isinstance(leaf, torch.Tensor):
-            live.add(leaf)
+    for leaf in leaves(inputs):
+        live.add(leaf)
     batch_bytes = live.now - module_bytes
     trained = [one for one in copied.parameters() if one.requires_grad]
     layers = _Layers(live)
@@ -213,9 +212,8 @@ class _Layers:
     def _ends(self, name: str, result: Any) -> None:
         if not self._is_forward:
             return
-        results = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
         flops, made = self._live.work.get(name, (0, 0))
-        self._found[name] = _Layer(self._live.owned(name, without=results), flops, made)
+        self._found[name] = _Layer(self._live.owned(name, without=leaves(result)), flops, made)
         self._live.owner = None
 
     def finished(self) -> None:
