@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ def _labels(rows: int, classes: int = 10) -> Tensor:
     return torch.randint(classes, (rows,))
 
 
-class Around(nn.Module):
+class Around(nn.Module):  # type: ignore[misc]
     """x + inner(x)"""
 
     def __init__(self, *inner: nn.Module) -> None:
@@ -56,19 +57,19 @@ class Around(nn.Module):
         self.inner = nn.Sequential(*inner)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.inner(x)  # type: ignore[no-any-return]
+        return x + self.inner(x)
 
 
-class Transposed(nn.Module):
+class Transposed(nn.Module):  # type: ignore[misc]
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x.transpose(1, 2)).transpose(1, 2)  # type: ignore[no-any-return]
+        return self.inner(x.transpose(1, 2)).transpose(1, 2)
 
 
-class Mean(nn.Module):
+class Mean(nn.Module):  # type: ignore[misc]
     def __init__(self, *axes: int) -> None:
         super().__init__()
         self.axes = axes
@@ -77,7 +78,7 @@ class Mean(nn.Module):
         return x.mean(self.axes)
 
 
-class Attention(nn.Module):
+class Attention(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int, heads: int, causal: bool = False) -> None:
         super().__init__()
         self.heads, self.causal = heads, causal
@@ -86,12 +87,14 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows, length, width = x.shape
         parts = self.into(x).reshape(rows, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        found = functional.scaled_dot_product_attention(*parts, is_causal=self.causal)
-        return self.out(found.transpose(1, 2).reshape(rows, length, width))  # type: ignore[no-any-return]
+        found = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=self.causal)
+        return self.out(found.transpose(1, 2).reshape(rows, length, width))
 
 
 def _perceptron(width: int, times: int = 4, dropout: float = 0.0) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, times * width), nn.GELU(), nn.Linear(times * width, width), nn.Dropout(dropout))
+    return nn.Sequential(
+        nn.Linear(width, times * width), nn.GELU(), nn.Linear(times * width, width), nn.Dropout(dropout)
+    )
 
 
 def _block(width: int, heads: int, *, causal: bool = False, dropout: float = 0.0) -> nn.Sequential:
@@ -142,7 +145,7 @@ def residual() -> Training:
     return Training(model, (torch.randn(24, 3, 96, 96), _labels(24)), _classified)
 
 
-class UNet(nn.Module):
+class UNet(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.down = nn.ModuleList(self._two(before, after) for before, after in ((3, 24), (24, 48), (48, 96)))
@@ -162,20 +165,20 @@ class UNet(nn.Module):
             kept.append(x)
         for grow, up, beside in zip(self.grow, self.up, kept[-2::-1], strict=True):
             x = up(torch.cat([grow(x), beside], 1))
-        return self.last(x)  # type: ignore[no-any-return]
+        return self.last(x)
 
 
 def unet() -> Training:
     return Training(UNet(), (torch.randn(8, 3, 96, 96), torch.randn(8, 1, 96, 96)), _near)
 
 
-class Patches(nn.Module):
+class Patches(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int, side: int) -> None:
         super().__init__()
         self.cut = nn.Conv2d(3, width, side, stride=side)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.cut(x).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
+        return self.cut(x).flatten(2).transpose(1, 2)
 
 
 def vision_transformer() -> Training:
@@ -190,7 +193,7 @@ def encoder() -> Training:
     return Training(model, (torch.randn(16, 128, 256), _labels(16)), _classified)
 
 
-class Decoder(nn.Module):
+class Decoder(nn.Module):  # type: ignore[misc]
     def __init__(self, words: int, width: int, depth: int) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(words, width), nn.Embedding(256, width)
@@ -202,7 +205,7 @@ class Decoder(nn.Module):
         x = self.words(words) + self.places(torch.arange(words.shape[1]))
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x)).flatten(0, 1)  # type: ignore[no-any-return]
+        return self.head(self.norm(x)).flatten(0, 1)
 
 
 def _next_word(model: nn.Module, batch: Any) -> Tensor:
@@ -215,13 +218,13 @@ def decoder() -> Training:
     return Training(Decoder(2000, 192, 6), (words, words), _next_word)
 
 
-class Recurrent(nn.Module):
+class Recurrent(nn.Module):  # type: ignore[misc]
     def __init__(self, inner: nn.Module, width: int) -> None:
         super().__init__()
         self.inner, self.head = inner, nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.inner(x)[0][:, -1])  # type: ignore[no-any-return]
+        return self.head(self.inner(x)[0][:, -1])
 
 
 def lstm() -> Training:
@@ -234,7 +237,7 @@ def gru() -> Training:
     return Training(model, (torch.randn(128, 32, 128), _labels(128)), _classified)
 
 
-class Bags(nn.Module):
+class Bags(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(40_000, 32) for _ in range(4))
@@ -242,7 +245,7 @@ class Bags(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         found = [table(x[:, index]).mean(1) for index, table in enumerate(self.tables)]
-        return self.top(torch.cat(found, 1))  # type: ignore[no-any-return]
+        return self.top(torch.cat(found, 1))
 
 
 def embeddings() -> Training:
@@ -258,7 +261,7 @@ def mixer() -> Training:
     return Training(model, (torch.randn(32, 100, 192), _labels(32)), _classified)
 
 
-class Pooling(nn.Module):
+class Pooling(nn.Module):  # type: ignore[misc]
     """A few learned queries look at many vectors."""
 
     def __init__(self, width: int) -> None:
@@ -271,7 +274,7 @@ class Pooling(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.before(x)
         found, _ = self.attention(self.queries.expand(len(x), -1, -1), x, x, need_weights=False)
-        return self.head(found.flatten(1))  # type: ignore[no-any-return]
+        return self.head(found.flatten(1))
 
 
 def attention_pooling() -> Training:
@@ -281,7 +284,7 @@ def attention_pooling() -> Training:
 def autoencoder() -> Training:
     widths = (2048, 1024, 256, 64, 256, 1024, 2048)
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in itertools.pairwise(widths):
         layers += [nn.Linear(before, after), nn.ELU()]
     x = torch.randn(2048, 2048)
     return Training(nn.Sequential(*layers[:-1]), (x, x), _near)
@@ -293,7 +296,9 @@ def siamese() -> Training:
         distance = (model(first) - model(second)).square().sum(1)
         return torch.where(same, distance, functional.relu(1 - distance)).mean()
 
-    inner = nn.Sequential(nn.Linear(512, 1024), nn.LayerNorm(1024), nn.GELU(), nn.Linear(1024, 512), nn.GELU(), nn.Linear(512, 64))
+    inner = nn.Sequential(
+        nn.Linear(512, 1024), nn.LayerNorm(1024), nn.GELU(), nn.Linear(1024, 512), nn.GELU(), nn.Linear(512, 64)
+    )
     batch = (torch.randn(2048, 512), torch.randn(2048, 512), torch.rand(2048) < 0.5)
     return Training(inner, batch, apart)
 
@@ -308,12 +313,16 @@ def depthwise() -> Training:
             nn.BatchNorm2d(after),
         )
 
-    model = nn.Sequential(block(32, 64, 1), nn.AvgPool2d(2), block(64, 128, 4), nn.AvgPool2d(2), Mean(2, 3), nn.Linear(128, 10))
+    model = nn.Sequential(
+        block(32, 64, 1), nn.AvgPool2d(2), block(64, 128, 4), nn.AvgPool2d(2), Mean(2, 3), nn.Linear(128, 10)
+    )
     return Training(model, (torch.randn(16, 32, 96, 96), _labels(16)), _classified)
 
 
 def normalisations() -> Training:
-    layers = [layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.LayerNorm(512), nn.PReLU(), nn.RMSNorm(512))]
+    layers = [
+        layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.LayerNorm(512), nn.PReLU(), nn.RMSNorm(512))
+    ]
     return Training(nn.Sequential(*layers, nn.Linear(512, 10)), (torch.randn(1024, 512), _labels(1024)), _classified)
 
 
@@ -333,7 +342,7 @@ def generator() -> Training:
     return Training(model, (torch.randn(32, 128), torch.randn(32, 3, 96, 96)), _near)
 
 
-class Graph(nn.Module):
+class Graph(nn.Module):  # type: ignore[misc]
     """Nodes of each graph send messages along edges, which are the same for all."""
 
     def __init__(self, width: int, nodes: int, edges: int) -> None:
@@ -347,7 +356,7 @@ class Graph(nn.Module):
         for message in self.messages:
             sent = torch.relu(message(torch.cat([x[:, self.senders], x[:, self.receivers]], -1)))
             x = x + torch.zeros_like(x).index_add(1, self.receivers, sent)
-        return self.head(x.mean(1))  # type: ignore[no-any-return]
+        return self.head(x.mean(1))
 
 
 def graph() -> Training:
@@ -367,7 +376,7 @@ def large_vocabulary() -> Training:
     return Training(Decoder(30_000, 128, 2), (words, words), _next_word)
 
 
-class Experts(nn.Module):
+class Experts(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int, experts: int) -> None:
         super().__init__()
         self.route = nn.Linear(width, experts)

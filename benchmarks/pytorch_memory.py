@@ -1,7 +1,7 @@
-"""Predicted and measured memory of training steps: `python -m benchmarks.pytorch_memory [--json] [--check] [--only TEXT]`.
+"""Predicted and measured memory of steps: `python -m benchmarks.pytorch_memory [--json] [--check] [--only TEXT]`.
 
-For each architecture the peak is predicted before any step has run, for a step of one pass and for one of two micro-batches;
-then both are run in a process whose allocations are counted. The figure is the larger error of the two.
+For each architecture the peak is predicted before any step has run, for a step of one pass and for one of two
+micro-batches; then both are run in a process whose allocations are counted. The figure is the larger error of the two.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(given: list[str] | None = None) -> None:
     from tests.support.counting_allocator import environment
 
     parser = options_parser(__doc__)
-    parser.add_argument("--only", default="", help="architectures whose names contain this")
+    parser.add_argument("--only", default="", help="architectures whose names contain one of these, with commas")
     parser.add_argument("--child", action="store_true", help="measure in this process, which counts its allocations")
     options = parser.parse_args(given)
     if options.child:
@@ -66,7 +66,9 @@ def main(given: list[str] | None = None) -> None:
         )
         for name in dict.fromkeys(one.name for one in found)
     ]
-    figures.append(Figure(name="a prediction, longest", value=max(one.seconds for one in found), unit="s", bound=MOST_SECONDS))
+    figures.append(
+        Figure(name="a prediction, longest", value=max(one.seconds for one in found), unit="s", bound=MOST_SECONDS)
+    )
     publish(figures, options)
 
 
@@ -80,7 +82,7 @@ def child(only: str) -> None:
     measure("warm-up", "wide perceptron")  # what torch, MKL and the predictions keep for the life of a process
     measure("warm-up", "wide perceptron, bfloat16")
     for name in ARCHITECTURES:
-        if only in name:
+        if any(part in name for part in only.split(",")):
             for compared in measure(name, name):
                 sys.stdout.write(msgspec.json.encode(compared).decode() + "\n")
                 sys.stdout.flush()
@@ -105,15 +107,18 @@ def measure(label: str, name: str) -> list[Compared]:
     for passes in (1, 2):
         gc.collect()
         unpredicted, began = allocator.current(), time.perf_counter()
-        predictions[passes] = predict(
-            training.model,
-            training.loss_of,
-            training.batch,
-            rows=rows // passes,
-            precision=architecture.precision,  # type: ignore[arg-type]
-            optimizer=optimizer,
-            accumulate=passes > 1,
-        ).peak_bytes, time.perf_counter() - began
+        predictions[passes] = (
+            predict(
+                training.model,
+                training.loss_of,
+                training.batch,
+                rows=rows // passes,
+                precision=architecture.precision,  # type: ignore[arg-type]
+                optimizer=optimizer,
+                accumulate=passes > 1,
+            ).peak_bytes,
+            time.perf_counter() - began,
+        )
         gc.collect()
         beside += allocator.current() - unpredicted
     found = []

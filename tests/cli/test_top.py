@@ -24,7 +24,7 @@ from anygpu.observe.looking import observed_processes
 from anygpu.observe.variable import VARIABLE
 from tests.cli.test_top_pages import HOSTILE, _Answers
 from tests.observe.places import place  # noqa: F401 - a fixture
-from tests.observe.snapshots import calls, eventful, snapshot
+from tests.observe.snapshots import calls, eventful, snapshot, training
 
 _SCRIPT = """
 import os, sys
@@ -218,11 +218,26 @@ def test_pages_by_keys() -> None:
         assert "5 Losses (2)" in shown
         assert "6 Anomalies (1)" in shown
         for key, words in (("2", "script.py"), ("3", "late"), ("4", "reports"), ("5", "its process died"),
-                           ("6", "score takes 2 ms, not 1"), ("tab", "webgpu:0"), ("left", "not 1")):  # fmt: skip
+                           ("6", "score takes 2 ms, not 1"), ("7", "No training step has ended"), ("tab", "webgpu:0"),
+                           ("left", "No training step"), ("left", "not 1")):  # fmt: skip
             await pilot.press(key)
             await _until(pilot, words)
 
     _on_screen(_told(_Answers(7, eventful(98.0), eventful(100.0))), play)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (132, 43)])
+def test_steps_and_all_about_one(size: tuple[int, int]) -> None:
+    async def play(pilot: Pilot[None]) -> None:
+        await _until(pilot, "train")
+        await pilot.press("7")
+        shown = await _until(pilot, "backward 50%")
+        assert "96.0 M" in shown
+        assert ("PREDICTED" in shown) == (size[0] > 80)
+        await pilot.press("enter")
+        await _until(pilot, "  optimizer ")
+
+    _on_screen(_told(_Answers(7, snapshot(training()))), play, size)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (132, 43), (60, 16), (40, 10)])

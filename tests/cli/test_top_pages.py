@@ -12,13 +12,14 @@ from anygpu.cli.top.details import details
 from anygpu.cli.top.fitting import fit
 from anygpu.cli.top.pages import PAGES, ago, compact, filtered, headline, in_order, percent, short_command, widths
 from anygpu.hardware.usage.usage import Readings
+from anygpu.observe.calls import Fallback
 from anygpu.observe.findings import DeviceMemory
 from anygpu.observe.following import Following, Look, processor_share, rates
 from anygpu.observe.looking import NoAnswer, ObservedProcess
 from anygpu.observe.snapshot import Snapshot
-from tests.observe.snapshots import calls, eventful, snapshot
+from tests.observe.snapshots import calls, eventful, snapshot, training
 
-FUNCTIONS, PROCESSES, QUEUES, TENANTS, LOSSES, ANOMALIES = PAGES
+FUNCTIONS, PROCESSES, QUEUES, TENANTS, LOSSES, ANOMALIES, STEPS = PAGES
 
 
 class _Answers(ObservedProcess):
@@ -80,6 +81,27 @@ def test_the_other_pages() -> None:
     assert [row[0] for row in _texts(LOSSES, look)] == ["lost", "fallback"]
     assert _texts(LOSSES, look)[1][3:] == ["30s", "score: webgpu:0: DeviceLost: gone"]
     assert _texts(ANOMALIES, look) == [["5s", "7", "slower", "score", "score takes 2 ms, not 1"]]
+
+
+def test_steps() -> None:
+    look = _look(snapshot(training(count=8), time=98.0), snapshot(training(), calls("score"), time=100.0))
+    (row,) = _texts(STEPS, look)
+    by_name = dict(zip((column.name for column in STEPS.columns), row, strict=True))
+    assert by_name == {
+        "FUNCTION": "train", "PID": "7", "DEVICE": "torch:cpu", "STEPS/S": "1", "P50": "100 ms", "WAIT": "5.0%",
+        "MOVE": "10%", "PARTS": "backward 50%, forward 25%, optimizer 5%", "AGAIN": "2", "ERR": "1",
+        "PEAK": "96.0 M", "PREDICTED": "88.0 M",
+    }  # fmt: skip
+    said = details(STEPS, STEPS.rows([look])[0], [look]).plain
+    assert "    backward" in said, "below the phase that it is a part of"
+    assert "96.0 M at most at once, 88.0 M predicted" in said
+    assert "2 attempts failed and were made again" in said
+
+
+def test_a_repeat_is_no_fallback() -> None:
+    again = Fallback(70.0, "train", "torch:cpu", "torch:cpu: OutOfMemory: 1 GiB was refused", repeated=True)
+    (row,) = _texts(LOSSES, _look(None, snapshot(fallbacks=(again,))))
+    assert (row[0], row[4]) == ("repeat", "train: torch:cpu: OutOfMemory: 1 GiB was refused")
 
 
 def test_a_process_that_is_silent_or_gone_is_shown_as_such() -> None:
@@ -178,13 +200,15 @@ HOSTILE = [
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_name_reaches_the_terminal_as_anything_else(name: str) -> None:
     look = _look(
-        snapshot(calls(name), time=99.0), snapshot(calls(name, name, errors={name: 1}), runtime=None, time=100.0)
+        snapshot(calls(name), time=99.0),
+        snapshot(calls(name, name, errors={name: 1}, parts={name: 1.0}), runtime=None, time=100.0),
     )
-    (row,) = FUNCTIONS.rows([look])
-    assert all(cell.text.isprintable() and len(cell.text) <= 500 for cell in row.cells)
-    shown = details(FUNCTIONS, row, [look])
-    assert all(line.isprintable() for line in shown.plain.splitlines())
-    assert shown.spans == [span for span in shown.spans if span.style in ("bold", "dim")], "markup is only text"
+    for page in (FUNCTIONS, STEPS):
+        (row,) = page.rows([look])
+        assert all(cell.text.isprintable() and len(cell.text) <= 500 for cell in row.cells)
+        shown = details(page, row, [look])
+        assert all(line.isprintable() for line in shown.plain.splitlines())
+        assert shown.spans == [span for span in shown.spans if span.style in ("bold", "dim")], "markup is only text"
 
 
 def test_fitting_counts_cells_and_not_letters() -> None:

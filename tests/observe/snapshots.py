@@ -33,6 +33,23 @@ def calls(function: str, device: str = "numpy", count: int = 10, seconds: float 
     )
 
 
+def training(count: int = 10, seconds: float = 0.1) -> CallStatistics:
+    """Steps, two of which were repeated."""
+    whole = count * seconds
+    return calls(
+        "train",
+        "torch:cpu",
+        count,
+        seconds,
+        errors={"OutOfMemory": 1},
+        phases={"queue": 0.05 * whole, "write": 0.1 * whole, "run": 0.8 * whole, "other": 0.05 * whole},
+        parts={"forward": 0.25 * whole, "backward": 0.5 * whole, "optimizer": 0.05 * whole},
+        repeats=2,
+        peak_bytes=96 << 20,
+        predicted_bytes=88 << 20,
+    )
+
+
 def snapshot(*functions: CallStatistics, time: float = 100.0, pid: int = 7, **more: Any) -> Snapshot:
     process = Process(
         pid=pid,

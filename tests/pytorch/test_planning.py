@@ -17,14 +17,17 @@ from anygpu.pytorch.planning import Kept, Planner
 from anygpu.pytorch.records import Footprint, LayerCost, Precision
 
 
+MB = 1 << 20
+
+
 @dataclasses.dataclass(frozen=True)
 class Machine:
     """A module of equal layers whose predictions are off by a factor, and the time that steps take."""
 
     layers: int = 8
-    fixed: int = 1000
-    layer_bytes: int = 100
-    budget: int = 10_000
+    fixed: int = 1000 * MB
+    layer_bytes: int = 100 * MB
+    budget: int = 10_000 * MB
     rows: int = 64
     #: The truth is that many times the prediction.
     off: float = 1.0
@@ -109,11 +112,11 @@ def train(machine: Machine, planner: Planner, steps: int = 120, *, tells_peak: b
 
 
 def test_a_batch_that_fits_is_not_cut() -> None:
-    machine = Machine(budget=100_000)
+    machine = Machine(budget=100_000 * MB)
     planner = planner_for(machine)
     plan = planner.next(64)
     assert (plan.micro_batch, plan.checkpoint) == (64, ())
-    assert plan.reason == "the whole batch of 64 rows fits: 51.0 KiB of 97.7 KiB"
+    assert plan.reason == "the whole batch of 64 rows fits: 51.0 GiB of 97.7 GiB"
 
 
 @pytest.mark.parametrize("off", [0.8, 1.0, 1.19, 2.0])
@@ -140,9 +143,9 @@ def test_what_does_not_fit_is_cut_into_equal_parts(off: float, tells_peak: bool)
 def test_it_ends_near_the_best_that_an_exhaustive_search_finds(
     layers: int, budget: int, rows: int, off: float, each: float, tells_peak: bool
 ) -> None:
-    machine = Machine(layers=layers, budget=budget, rows=rows, off=off, each=each)
+    machine = Machine(layers=layers, budget=budget * MB, rows=rows, off=off, each=each)
     least = Way("float32", 1, tuple(f"layer{number}" for number in range(layers)))
-    if machine.true_peak(least) > budget * 0.9:
+    if machine.true_peak(least) > machine.budget * 0.9:
         return
     planner = planner_for(machine)
     failures, way = train(machine, planner, 60, tells_peak=tells_peak)
@@ -160,7 +163,7 @@ def test_layers_are_checkpointed_when_small_micro_batches_cost_too_much() -> Non
 
 
 def test_where_one_row_does_not_fit_layers_are_checkpointed() -> None:
-    machine = Machine(budget=1600, rows=4)
+    machine = Machine(budget=1600 * MB, rows=4)
     planner = planner_for(machine)
     assert planner.next(4).checkpoint
     failures, way = train(machine, planner)
@@ -169,7 +172,7 @@ def test_where_one_row_does_not_fit_layers_are_checkpointed() -> None:
 
 
 def test_rows_that_depend_on_each_other_are_kept_together() -> None:
-    machine = Machine(budget=30_000)
+    machine = Machine(budget=30_000 * MB)
     planner = planner_for(machine, whole="the module has a BatchNorm layer")
     _, way = train(machine, planner)
     assert way.micro_batch == 64
@@ -178,9 +181,9 @@ def test_rows_that_depend_on_each_other_are_kept_together() -> None:
 
 
 def test_another_precision_has_to_be_clearly_faster() -> None:
-    slower = Machine(budget=100_000, speed=(("float32", 1.0), ("bfloat16", 1.08)))
+    slower = Machine(budget=100_000 * MB, speed=(("float32", 1.0), ("bfloat16", 1.08)))
     assert train(slower, planner_for(slower))[1].precision == "float32"
-    faster = Machine(budget=100_000, speed=(("float32", 1.0), ("bfloat16", 1.3)))
+    faster = Machine(budget=100_000 * MB, speed=(("float32", 1.0), ("bfloat16", 1.3)))
     assert train(faster, planner_for(faster))[1].precision == "bfloat16"
 
 
@@ -213,14 +216,14 @@ def test_another_budget_is_planned_anew() -> None:
 
 
 def test_the_users_own_sizes_are_obeyed() -> None:
-    machine = Machine(budget=100_000)
+    machine = Machine(budget=100_000 * MB)
     planner = planner_for(machine, micro_batch=5, checkpoint=("layer3",))
     plan = planner.next(64)
     assert (plan.micro_batch, plan.checkpoint) == (5, ("layer3",))
 
 
 def test_it_gives_up_when_nothing_is_left() -> None:
-    machine = Machine(budget=1010, rows=4, layers=2)
+    machine = Machine(budget=1010 * MB, rows=4, layers=2)
     planner = planner_for(machine)
     plan = planner.next(4)
     tried = [plan]
@@ -246,7 +249,7 @@ def test_a_smaller_batch_is_cut_no_further_than_it_must_be() -> None:
 def test_it_never_fails_twice_in_the_same_way() -> None:
     draw = random.Random(7)
     for off, rows in itertools.product((1.5, 3.0, 6.0), (8, 33, 64)):
-        machine = Machine(off=off, rows=rows, budget=12_000 + draw.randrange(4000))
+        machine = Machine(off=off, rows=rows, budget=(12_000 + draw.randrange(4000)) * MB)
         failures, way = train(machine, planner_for(machine), tells_peak=False)
         assert failures <= 1
         assert machine.true_peak(way) <= machine.budget

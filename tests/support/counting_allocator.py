@@ -28,7 +28,7 @@ def library() -> Path:
             raise RuntimeError("the counting allocator needs a C compiler: install gcc (Debian: apt install gcc)")
         folder.mkdir(mode=0o700, exist_ok=True)
         being_made = found.with_suffix(f".{os.getpid()}")
-        command = [compiler, "-O2", "-shared", "-fPIC", "-fno-builtin", "-o", being_made, _SOURCE]
+        command = [compiler, "-O2", "-shared", "-fPIC", "-fno-builtin", "-o", str(being_made), str(_SOURCE)]
         subprocess.run(command, check=True, capture_output=True)
         being_made.replace(found)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -21,7 +21,7 @@ from anygpu.cli.profile import profile
 from anygpu.cli.report import report
 from anygpu.cli.run import run
 from anygpu.cli.serve import serve
-from anygpu.cli.show import show_diagnosis, show_inventory
+from anygpu.cli.show import show_diagnosis, show_inventory, show_torch_diagnosis
 from anygpu.cli.top import top
 from anygpu.workers.discovery import discover
 
@@ -75,17 +75,38 @@ def devices(
 
 
 @app.command()
-def doctor(json: Json = False, timeout: Seconds = api.PROBE_SECONDS) -> None:
+def doctor(
+    json: Json = False,
+    timeout: Seconds = api.PROBE_SECONDS,
+    torch: Annotated[
+        bool,
+        typer.Option("--torch", help="Instead, name settings of PyTorch that cost speed here, with the line to write."),
+    ] = False,
+) -> None:
     """Explain why a GPU is not used, and print the command that fixes it.
 
     Exits with 1 when there is a problem, 0 otherwise.
     """
+    if torch:
+        _examine_torch(json)
     with _patience("Examining this machine"):
         diagnosis = api.doctor(timeout=timeout)
     if json:
         _print_json(diagnosis.to_json())
     else:
         show_diagnosis(Console(), diagnosis)
+    raise typer.Exit(1 if diagnosis.problems else 0)
+
+
+def _examine_torch(json: bool) -> NoReturn:
+    from anygpu.pytorch.torch_doctor import doctor as examine
+
+    with _patience("Measuring torch for two seconds"):
+        diagnosis = examine()
+    if json:
+        _print_json(diagnosis.to_json())
+    else:
+        show_torch_diagnosis(Console(), diagnosis.verdict, diagnosis.findings)
     raise typer.Exit(1 if diagnosis.problems else 0)
 
 

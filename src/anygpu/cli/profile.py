@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from anygpu.observe.parts import breakdown
 from anygpu.observe.profile_html import summary, to_html
 from anygpu.observe.profile_records import Profile, ScaleneLine, by_device
 from anygpu.observe.scalene import joined, run_scalene, version
@@ -95,6 +96,7 @@ def show_profile(console: Console, profile: Profile) -> None:
     console.print(Text(summary(profile)))
     _show_lines(console, profile)
     _show_functions(console, profile)
+    _show_steps(console, profile)
     _show_operations(console, profile)
     if profile.samples < 100:
         said = f"Only {profile.samples} samples were taken: what is not a call is known roughly. Run it for longer."
@@ -166,6 +168,31 @@ def _show_functions(console: Console, profile: Profile) -> None:
     phases = [f"{name} {readable_seconds(took)}" for name, took in profile.phases.items() if took > _LEAST * whole]
     devices = [f"{printable(each.device)} {readable_seconds(each.seconds)}" for each in by_device(profile)]
     console.print(Text(f"By phase: {', '.join(phases)}. By device: {', '.join(devices)}.", style="dim"))
+
+
+def _show_steps(console: Console, profile: Profile) -> None:
+    """Calls that have parts, such as those of a training step."""
+    steps = [each for each in profile.functions if each.parts][:_MOST]
+    if not steps:
+        return
+    table = _table("steps", "each", "again", "raised", "peak", "predicted", "step:", "where its time goes:")
+    table.columns[-1].no_wrap = False
+    for each in steps:
+        shares = breakdown(each.phases, each.parts)
+        whole = sum(seconds for _, seconds in shares) or 1.0
+        parts = (f"{name} {seconds / whole:.0%}" for name, seconds in shares if seconds >= _LEAST * whole)
+        table.add_row(
+            f"{each.calls:,}",
+            readable_seconds(each.seconds / each.calls),
+            f"{each.repeats:,}" if each.repeats else "",
+            f"{each.errors:,}" if each.errors else "",
+            _bytes(each.peak_bytes or 0),
+            _bytes(each.predicted_bytes or 0),
+            Text(printable(each.function)),
+            Text(printable(", ".join(parts))),
+        )
+    console.print()
+    console.print(table)
 
 
 def _show_operations(console: Console, profile: Profile) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -47,6 +49,15 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     for finding in diagnosis.findings:
         show_finding(console, finding)
     if not diagnosis.problems:
+        console.print(Text("No problems found.", style="green"))
+
+
+def show_torch_diagnosis(console: Console, verdict: str, findings: Sequence[Finding]) -> None:
+    console.print(Text(verdict, style="bold"))
+    console.print()
+    for finding in findings:
+        show_finding(console, finding)
+    if not any(finding.severity == "problem" for finding in findings):
         console.print(Text("No problems found.", style="green"))
 
 

@@ -27,7 +27,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Fallback(msgspec.Struct, frozen=True, array_like=True):
-    """A call that did not run, or not as a whole, where it was first meant to."""
+    """A call that did not run, or not as a whole, where it was first meant to; or not at the first attempt."""
 
     #: Seconds since 1970.
     end: float
@@ -35,6 +35,8 @@ class Fallback(msgspec.Struct, frozen=True, array_like=True):
     #: Where it ran at last.
     device: str
     reason: str
+    #: Whether the attempt that failed was on the same device.
+    repeated: bool = False
 
 
 def call_of(seen: Seen, end: float, number: int) -> Call:
@@ -63,9 +65,11 @@ def call_of(seen: Seen, end: float, number: int) -> Call:
 
 
 def fallback_of(receipt: Receipt, end: float) -> Fallback | None:
-    """Of a call that was tried elsewhere before, or of which the host computed a part."""
+    """Of a call that was tried before, there or elsewhere, or of which the host computed a part."""
     for failure in receipt.failures:
-        return Fallback(end, receipt.task, receipt.device, f"{failure.device}: {failure.error}: {failure.message}")
+        reason = f"{failure.device}: {failure.error}: {failure.message}"
+        repeated = failure.device == receipt.device and len(receipt.attempts) > 1
+        return Fallback(end, receipt.task, receipt.device, reason, repeated)
     for host in receipt.host_operations:
         where = f" at {host.line}" if host.line else ""
         return Fallback(end, receipt.task, receipt.device, f"{host.operation}{where} ran on the host: {host.reason}")

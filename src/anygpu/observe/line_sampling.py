@@ -21,7 +21,8 @@ INTERVAL = 0.005
 
 Line = tuple[str, int]
 
-_ENTRY = "anygpu.placement.offload"
+#: Where calls that leave receipts come in: modules of ours, and functions of theirs.
+_MODULES = frozenset(("anygpu.placement.offload", "anygpu.pytorch.step"))
 _ENTRIES = frozenset(("__call__", "run"))
 
 
@@ -68,7 +69,7 @@ class UsersFiles:
         known = self._known
         while frame is not None:
             code = frame.f_code
-            if code.co_name in _ENTRIES and frame.f_globals.get("__name__") == _ENTRY:
+            if code.co_name in _ENTRIES and frame.f_globals.get("__name__") in _MODULES:
                 depth, wanted = depth + 1, True
             else:
                 file = code.co_filename

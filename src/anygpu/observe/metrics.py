@@ -45,6 +45,10 @@ def call_families(summary: Summary, histograms: Histograms, buckets: Sequence[fl
         ]
         return Family(name, "counter", text, samples)
 
+    def known(name: str, text: str, value: Callable[[CallStatistics], float | None]) -> Family:
+        values = [(value(each), labels) for labels, each in calls]
+        return Family(name, "gauge", text, [Sample(one, labels) for one, labels in values if one is not None])
+
     yield counter("anygpu_calls_total", "Calls that ended, with a value or without.", lambda each: each.calls)
     yield Family(
         "anygpu_call_seconds",
@@ -75,11 +79,24 @@ def call_families(summary: Summary, histograms: Histograms, buckets: Sequence[fl
         "phase",
         lambda each: {name: seconds for name, seconds in each.phases.items() if seconds},
     )
+    yield counters(
+        "anygpu_call_part_seconds_total",
+        "Seconds of named parts of the phase run, of calls that have some: those of a training step.",
+        "part",
+        lambda each: each.parts,
+    )
     yield counter("anygpu_errors_total", "Calls that raised.", lambda each: sum(each.errors.values()))
     yield counters(
         "anygpu_errors_by_class_total", "Calls that raised, by the error's class.", "error", lambda each: each.errors
     )
     yield counter("anygpu_fallbacks_total", "Calls that failed on another device before.", lambda each: each.fallbacks)
+    yield counter(
+        "anygpu_repeats_total",
+        "Attempts that failed and were made again on the same device.",
+        lambda each: each.repeats,
+    )
+    yield known("anygpu_call_peak_bytes", "The most memory that a call had at once.", lambda each: each.peak_bytes)
+    yield known("anygpu_call_predicted_bytes", "What was predicted for that call.", lambda each: each.predicted_bytes)
     yield counter(
         "anygpu_host_operations_total",
         "Operations that the device lacks and the host did.",

@@ -170,7 +170,16 @@ def _describe(span: Span, receipt: Receipt, end: int) -> None:
         "anygpu.bytes_skipped": receipt.bytes_skipped,
         "anygpu.attempts": len(receipt.attempts),
     }
-    for name in ("predicted_seconds", "device_seconds", "peak_bytes", "kernels", "program", "node", "how"):
+    for name in (
+        "predicted_seconds",
+        "device_seconds",
+        "peak_bytes",
+        "predicted_bytes",
+        "kernels",
+        "program",
+        "node",
+        "how",
+    ):
         value = getattr(receipt, name)
         if value is not None:
             attributes[f"anygpu.{name}"] = visible(value, _SENTENCE) if isinstance(value, str) else value
@@ -205,6 +214,18 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[str, _Values]], ...] = (
         "s",
         "Seconds of calls by phase.",
         ("anygpu.phase", lambda each: {name: seconds for name, seconds in each.phases.items() if seconds}),
+    ),
+    (
+        "anygpu.call.part.time",
+        "s",
+        "Seconds of named parts of the phase run, of calls that have some.",
+        ("anygpu.part", lambda each: {visible(name): seconds for name, seconds in each.parts.items()}),
+    ),
+    (
+        "anygpu.repeats",
+        "{attempt}",
+        "Attempts that failed and were made again on the same device.",
+        ("", lambda each: {"": each.repeats}),
     ),
     (
         "anygpu.io",

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from anygpu.observe.profile_records import LineProfile, Profile, by_device
+from anygpu.observe.parts import breakdown
+from anygpu.observe.profile_records import FunctionProfile, LineProfile, Profile, by_device
 from anygpu.units import readable_bytes, readable_seconds
 
 #: Lines of a file around those that took time, and files that are shown.
 _AROUND, _MOST_FILES, _MOST_LINES = 3, 10, 40
+_MOST_STEPS = 10
 
 _COLOURS = ("#5b8ff9", "#61ddaa", "#f6bd16", "#e8684a", "#7262fd", "#78d3f8", "#9661bc", "#a0a7b4", "#c9cdd4")
 
@@ -42,8 +44,8 @@ td.s { background: linear-gradient(var(--bar), var(--bar)) right / var(--w) 100%
 def to_html(profile: Profile) -> str:
     """The whole page. Everything that comes from the script is escaped."""
     title = f"Profile of {Path(profile.script).name}"
-    parts = [_head(profile), _phases(profile), _lines(profile), _functions(profile), _devices(profile)]
-    parts += [_operations(profile), _sources(profile)]
+    parts = [_head(profile), _phases(profile), _steps(profile), _lines(profile), _functions(profile)]
+    parts += [_devices(profile), _operations(profile), _sources(profile)]
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -153,21 +155,49 @@ def _scalene_cells(line: LineProfile) -> list[str]:
 
 
 def _phases(profile: Profile) -> str:
-    whole = sum(profile.phases.values())
-    if not whole:
+    if not sum(profile.phases.values()):
         return ""
+    return "<h2>Phases of all calls</h2>" + _bar(profile.phases.items())
+
+
+def _bar(named: Iterable[tuple[str, float]], calls: int = 1) -> str:
+    """Seconds by name beside each other, and what they are below; of each of so many calls."""
+    named = list(named)
+    whole = sum(seconds for _, seconds in named)
     bars, legend = [], []
-    for colour, (name, seconds) in zip(_COLOURS, profile.phases.items(), strict=False):
+    for place, (name, seconds) in enumerate(named):
         if seconds < 0.001 * whole:
             continue
-        bars.append(
-            f'<div style="width:{100 * seconds / whole:.2f}%;background:{colour}" title="{escape(name)}"></div>'
-        )
-        legend.append(f'<span><i style="background:{colour}"></i>{escape(name)} {readable_seconds(seconds)}</span>')
-    return (
-        "<h2>Phases of all calls</h2>"
-        f'<div class="phases">{"".join(bars)}</div><div class="legend">{"".join(legend)}</div>'
+        colour, said = _COLOURS[place % len(_COLOURS)], _text(name)
+        bars.append(f'<div style="width:{100 * seconds / whole:.2f}%;background:{colour}" title="{said}"></div>')
+        legend.append(f'<span><i style="background:{colour}"></i>{said} {readable_seconds(seconds / calls)}</span>')
+    return f'<div class="phases">{"".join(bars)}</div><div class="legend">{"".join(legend)}</div>'
+
+
+def _steps(profile: Profile) -> str:
+    """Calls that have parts, such as those of a training step."""
+    shown = [each for each in profile.functions if each.parts][:_MOST_STEPS]
+    return "".join(
+        f"<h2>Steps of {_text(each.function)} on {_text(each.device)}</h2><p>{_text(_about_steps(each))}</p>"
+        + _bar(breakdown(each.phases, each.parts), each.calls)
+        for each in shown
     )
+
+
+def _about_steps(each: FunctionProfile) -> str:
+    said = (
+        f"{_times(each.calls, 'step')} of {readable_seconds(each.seconds / each.calls)} on average, divided as below."
+    )
+    if each.peak_bytes is not None:
+        predicted = f" ({readable_bytes(each.predicted_bytes)} predicted)" if each.predicted_bytes is not None else ""
+        said += f" At most {readable_bytes(each.peak_bytes)} of memory at once{predicted}."
+    if each.repeats:
+        said += f" {_times(each.repeats, 'attempt')} failed and {'was' if each.repeats == 1 else 'were'} made again."
+    return said + (f" {_times(each.errors, 'step')} raised." if each.errors else "")
+
+
+def _times(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _functions(profile: Profile) -> str:
@@ -177,7 +207,7 @@ def _functions(profile: Profile) -> str:
     rows = []
     for each in profile.functions[:100]:
         longest = sorted(each.phases.items(), key=lambda item: -item[1])[:3]
-        counts = (each.errors, "raised"), (each.fallbacks, "fallbacks")
+        counts = (each.errors, "raised"), (each.fallbacks, "fallbacks"), (each.repeats, "repeated")
         remarks = ", ".join(f"{count:,} {what}" for count, what in counts if count)
         rows.append(
             [

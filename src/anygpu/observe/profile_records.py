@@ -57,6 +57,13 @@ class FunctionProfile(msgspec.Struct, frozen=True, kw_only=True):
     bytes_skipped: int
     recompilations: int
     fallbacks: int
+    #: Seconds of named parts of `run`, of calls that have some: a training step's are forward, backward and optimizer.
+    parts: dict[str, float] = {}
+    #: Attempts that failed and were made again on the same device, as a step is that was out of memory.
+    repeats: int = 0
+    #: The highest of the calls for which it was measured, and what had been predicted for that call.
+    peak_bytes: int | None = None
+    predicted_bytes: int | None = None
 
 
 class OperationProfile(msgspec.Struct, frozen=True, kw_only=True):

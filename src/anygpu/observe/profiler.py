@@ -12,6 +12,7 @@ from typing import Self
 
 from anygpu.observe.line_sampling import Line, LineSampler, UsersFiles, seconds_by_line
 from anygpu.observe.operations import Operations
+from anygpu.observe.parts import StepTally
 from anygpu.observe.profile_records import FunctionProfile, LineProfile, Profile
 from anygpu.placement import recorded_programs
 from anygpu.receipts import PHASES, Failure, Origin, Phases, Receipt, Seen, observers
@@ -40,6 +41,7 @@ class _Tally:
         "fallbacks",
         "phases",
         "seconds",
+        "step",
     )
 
     def __init__(self) -> None:
@@ -48,6 +50,7 @@ class _Tally:
         self.seconds = 0.0
         self.device_seconds: float | None = None
         self.phases = [0.0] * len(_PHASES)
+        self.step = StepTally()
 
     def add(self, phases: Phases, seconds: float, inner: float) -> None:
         """`inner` are the seconds of calls that were made inside."""
@@ -65,6 +68,8 @@ class _Tally:
             self.device_seconds = (self.device_seconds or 0.0) + receipt.device_seconds
         self.compiled += _has_compiled(receipt)
         self.fallbacks += any(attempt.device != receipt.device for attempt in receipt.attempts)
+        self.errors += bool(receipt.attempts) and not receipt.attempts[-1].succeeded
+        self.step.add(receipt)
 
 
 class Profiler:
@@ -124,8 +129,10 @@ class Profiler:
         if depth > 1:
             self._inner[thread, depth] = self._inner.get((thread, depth), 0.0) + seconds
         elif outermost is not None and thread == self._main:
-            self._waited[outermost] = self._waited.get(outermost, 0.0) + seconds
-            self._waited_in_all += seconds
+            # A training step's data was waited for before the step was called, on the line of the loop.
+            here = seconds - seen.phases.queue if isinstance(seen, Receipt) and seen.parts else seconds
+            self._waited[outermost] = self._waited.get(outermost, 0.0) + here
+            self._waited_in_all += here
         key = (line, task, device)
         tally = self._tallies.get(key)
         if tally is None:
@@ -205,6 +212,9 @@ class Profiler:
         functions = []
         for (function, device), each in found.items():
             tallies = [tally for _, tally in each]
+            step = StepTally()
+            for tally in tallies:
+                step.merge(tally.step)
             clocks = [tally.device_seconds for tally in tallies if tally.device_seconds is not None]
             functions.append(
                 FunctionProfile(
@@ -222,6 +232,10 @@ class Profiler:
                     bytes_skipped=sum(tally.bytes_skipped for tally in tallies),
                     recompilations=sum(self._again.get(key, 0) for key, _ in each),
                     fallbacks=sum(tally.fallbacks for tally in tallies),
+                    parts=step.parts,
+                    repeats=step.repeats,
+                    peak_bytes=step.peak_bytes,
+                    predicted_bytes=step.predicted_bytes,
                 )
             )
         return tuple(sorted(functions, key=lambda each: -each.seconds))

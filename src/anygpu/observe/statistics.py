@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from anygpu.observe.batch import Batch
+from anygpu.observe.parts import StepTally
 from anygpu.observe.sketch import Sketch
 from anygpu.receipts import PHASES, Receipt
 from anygpu.units import readable_bytes, readable_seconds
@@ -66,6 +67,13 @@ class CallStatistics(msgspec.Struct, frozen=True, kw_only=True):
     #: Since the beginning, and in the last five minutes.
     seconds: Quantiles
     lately: Quantiles
+    #: Seconds of named parts of `run`, of calls that have some: a training step's are forward, backward and optimizer.
+    parts: dict[str, float] = {}
+    #: Attempts that failed and were made again on the same device, as a step is that was out of memory.
+    repeats: int = 0
+    #: The highest of the calls for which it was measured, and what had been predicted for that call.
+    peak_bytes: int | None = None
+    predicted_bytes: int | None = None
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +118,7 @@ class _Series:
         self.predicted_seconds = 0.0
         self.seconds_of_predicted = 0.0
         self.sketch = Sketch()
+        self.step = StepTally()
         #: The newest last, each with the number of its part of time.
         self.parts: deque[tuple[int, Sketch]] = deque(maxlen=PARTS + 1)
 
@@ -140,6 +149,7 @@ class _Series:
             # What is done once for a shape is not predicted, nor what others are waited for.
             once = receipt.phases.trace + receipt.phases.plan + receipt.phases.compile + receipt.phases.queue
             self.seconds_of_predicted += receipt.seconds - once
+        self.step.add(receipt)
 
     def add_error(self, name: str) -> None:
         known = name if name in self.errors or len(self.errors) < MOST_ERRORS else OTHER
@@ -166,6 +176,10 @@ class _Series:
             seconds_of_predicted=self.seconds_of_predicted,
             seconds=_quantiles(self.sketch),
             lately=_quantiles(lately),
+            parts=dict(self.step.parts),
+            repeats=self.step.repeats,
+            peak_bytes=self.step.peak_bytes,
+            predicted_bytes=self.step.predicted_bytes,
         )
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from anygpu.observe.parts import add_parts
 from anygpu.observe.trace_file import (
     CALLERS,
     DEVICES,
@@ -210,6 +211,8 @@ class CallWriter:
             for each in slices
             if each.end - each.begin > least
         ]
+        if receipt.parts and inner is None:
+            events += self._part_events(receipt, slices, track, calls)
         for failed in receipt.failures:
             said = f'"message":{text(failed.message or "")}'
             events.append(instant_event(CALLERS, track, text(f"{failed.device}: {failed.error}"), begin, said))
@@ -217,6 +220,18 @@ class CallWriter:
             events += self._task_events(task, receipt, track, begin)
         events += self._device_events(receipt, slices, calls, name, thread)
         self._put(events, calls, seconds)
+
+    def _part_events(self, receipt: Receipt, slices: list[Slice], track: int, calls: int) -> list[str]:
+        """The parts of its run, one after the other, inside of it: a receipt has their sums, not their times."""
+        sums: dict[str, float] = {}
+        add_parts(sums, receipt.parts)
+        lengths = [(name, round(seconds * calls * 1e9)) for name, seconds in sums.items()]
+        return [
+            slice_event(CALLERS, track, self._file.text(part.name), part.begin, part.end)
+            for run in slices
+            if run.name == "run"
+            for part in phase_slices(lengths, run.begin, run.end, None)
+        ]
 
     def _task_events(self, task: _Task, receipt: Receipt, track: int, begin: int) -> list[str]:
         """Where it was submitted, the arrow from there, and how long it waited."""
@@ -272,6 +287,8 @@ class CallWriter:
                 said.append(f'"{name}":{size * calls}')
         if receipt.peak_bytes is not None:
             said.append(f'"peak_bytes":{receipt.peak_bytes}')
+        if receipt.predicted_bytes is not None:
+            said.append(f'"predicted_bytes":{receipt.predicted_bytes}')
         if receipt.predicted_seconds is not None:
             said.append(f'"predicted_seconds":{receipt.predicted_seconds * calls:.9f}')
         if receipt.driver is not None:

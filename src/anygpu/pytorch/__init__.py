@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from anygpu.pytorch.records import StepPlan
     from anygpu.pytorch.side_by_side import ParallelResult, parallel
     from anygpu.pytorch.step import Step, StepResult
+    from anygpu.pytorch.torch_doctor import TorchDiagnosis, doctor
     from anygpu.pytorch.torch_settings import settings
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "Step",
     "StepPlan",
     "StepResult",
+    "TorchDiagnosis",
+    "doctor",
     "parallel",
     "prefetch",
     "settings",
@@ -37,6 +40,8 @@ _HOMES = {
     "Step": "step",
     "StepPlan": "records",
     "StepResult": "step",
+    "TorchDiagnosis": "torch_doctor",
+    "doctor": "torch_doctor",
     "parallel": "side_by_side",
     "prefetch": "prefetching",
     "settings": "torch_settings",

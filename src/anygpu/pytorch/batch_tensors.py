@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -23,22 +23,27 @@ def map_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
     return _mapped(batch, change, {})
 
 
-def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
+def tensors_of(batch: Any) -> list[torch.Tensor]:
     """Every tensor in the batch, in order; one that occurs twice comes twice."""
+    found: list[torch.Tensor] = []
+    _collect(batch, found)
+    return found
+
+
+def _collect(batch: Any, found: list[torch.Tensor]) -> None:
     if isinstance(batch, torch.Tensor):
-        yield batch
-        return
-    for part in _parts(batch):
-        yield from tensors_of(part)
-
-
-def _parts(batch: Any) -> Iterator[Any]:
-    if isinstance(batch, Mapping):
-        yield from batch.values()
+        found.append(batch)
     elif isinstance(batch, list | tuple):
-        yield from batch
+        for part in batch:
+            _collect(part, found)
+    elif batch is None or isinstance(batch, str | int | float):
+        pass  # the usual others, before questions that take longer
+    elif isinstance(batch, Mapping):
+        for part in batch.values():
+            _collect(part, found)
     elif _is_dataclass(batch):
-        yield from (getattr(batch, name) for name in _fields(batch))
+        for name in _fields(batch):
+            _collect(getattr(batch, name), found)
 
 
 def _mapped(batch: Any, change: Callable[[Any], Any], done: dict[int, tuple[Any, Any]]) -> Any:

@@ -1,8 +1,8 @@
 """Layers that are computed again in the backward pass instead of keeping what they made: which, and how.
 
-`checkpointed` puts torch's own checkpointing around submodules of a module for a while. It computes the same values: random
-numbers and autocast are repeated by torch; buffers and plain attributes that a layer changes in its forward pass are what
-they were when it is computed again, and change once.
+`checkpointed` puts torch's own checkpointing around submodules of a module for a while. It computes the same values:
+random numbers and autocast are repeated by torch; buffers and plain attributes that a layer changes in its forward pass
+are what they were when it is computed again, and change once.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def _has_layers(module: torch.nn.Module) -> bool:
 def select(layers: Iterable[LayerCost], excess_bytes: int) -> tuple[str, ...] | None:
     """The layers whose checkpointing lowers the peak by `excess_bytes` for the least time; `None` if none do.
 
-    `layers` stand in the order of their forward passes. While the backward pass of one runs, what it computed again is
-    there, and so is what earlier layers have kept; what later ones had kept is gone. Bytes are rounded to 1/4096 of all,
-    to the safe side.
+    `layers` stand in the order of their forward passes. While the backward pass of one runs, what it computed again
+    is there, and so is what earlier layers have kept; what later ones had kept is gone. Bytes are rounded to 1/4096 of
+    all, to the safe side.
     """
     layers = tuple(layers)
     if excess_bytes <= 0:
@@ -197,14 +197,14 @@ class _State:
                     raise Unsupported(
                         "checkpointing of layers that change large buffers",
                         "torch",
-                        message=f"{layer!r} cannot be checkpointed: its forward pass changes the buffer {name!r}, which is "
-                        "too large to be kept twice.",
+                        message=f"{layer!r} cannot be checkpointed: its forward pass changes the buffer {name!r}, "
+                        "which is too large to be kept twice.",
                         instead='Leave it out of `checkpoint`, or pass `checkpoint="never"`.',
                     )
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        """Within the block, what the forward pass changed is as it was before that; afterwards, as it was before the block."""
+        """Within the block, what the forward pass changed is as it was before it; afterwards, as it was after it."""
         with torch.no_grad():
             after = [(dict(module._buffers), dict(vars(module))) for module in self._modules]
         try:

@@ -1,8 +1,8 @@
 """How much memory a step of training will take, found out with tensors that have shapes and no data.
 
-The module runs forward and backward on copies that are fakes, while living storages are counted; so does the optimiser. What
-torch's kernels take beside their results is added where it is known (`scratch`). Nothing is allocated on the device, and the
-module is not touched.
+The module runs forward and backward on copies that are fakes, while living storages are counted; so does the optimiser.
+What torch's kernels take beside their results is added where it is known (`scratch`). Nothing is allocated on the
+device, and the module is not touched.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CAUTIOUS_STATE = 2
 
 
 class CannotPredict(AnyGPUError):
-    """A module's memory cannot be predicted, as it does not run without data. Whoever plans steps measures it instead."""
+    """A module's memory cannot be predicted, as it does not run without data. It is found out by running it."""
 
     reason: str
 
@@ -56,9 +56,10 @@ def predict(
 ) -> Footprint:
     """The memory of a forward and backward pass over `rows` rows of `batch`, and of the optimiser's step.
 
-    `loss_of(model, batch)` is the forward pass and the loss. With `accumulate` the gradients of an earlier micro-batch are
-    there already, as from the second on; without, the pass is the only one of its step. The batch itself is not counted: it
-    is there before the step. Raises `CannotPredict` for modules that need data to run, such as those that branch on values.
+    `loss_of(model, batch)` is the forward pass and the loss. With `accumulate` the gradients of an earlier micro-batch
+    are there already, as from the second on; without, the pass is the only one of its step. The batch itself is not
+    counted: it is there before the step. Raises `CannotPredict` for modules that need data to run, such as those that
+    branch on values.
     """
     if rows < 1:
         raise InvalidOption(f"a prediction needs at least one row, not {rows}")
@@ -71,7 +72,7 @@ def predict(
             return _predicted(model, loss_of, batch, rows, tuple(checkpoint), precision, optimizer, accumulate)
         except InvalidOption:
             raise
-        except Exception as error:  # noqa: BLE001 - the user's code, and torch's own on fakes, raise what they like
+        except Exception as error:  # the user's code, and torch's own on fakes, raise what they like
             first = (text_of(error).strip().splitlines() or [""])[0]
             raise CannotPredict(f"{name_of(error)} without data ({first})") from error
         finally:
@@ -118,7 +119,9 @@ def _predicted(
                 loss = loss_of(copied, inputs)
             layers.finished()
             forward_flops = live.flops
+            live.is_backward = True
             loss.backward()
+            live.is_backward = False
             del loss
         untouched = 0
         for parameter, version in zip(trained, versions, strict=False):
@@ -186,7 +189,7 @@ class _Layer(NamedTuple):
 
 
 class _Layers:
-    """What each layer leaves behind in the forward pass: storages that it made, that live on, and that are not its results."""
+    """What each layer leaves behind in the forward pass: living storages that it made, without its results."""
 
     def __init__(self, live: LiveBytes) -> None:
         self._live = live

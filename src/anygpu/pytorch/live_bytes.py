@@ -15,7 +15,7 @@ from anygpu.pytorch.scratch import hidden_bytes, scratch_bytes
 #: What allocators round up to.
 _GRAIN = {"cpu": 64, "cuda": 512}
 
-_prim = torch.ops.prim
+_aten, _prim = torch.ops.aten, torch.ops.prim
 
 
 class _Storage(NamedTuple):
@@ -40,6 +40,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unu
         #: Floating-point operations and bytes that were made, by owner.
         self.work: dict[str | None, tuple[int, int]] = {}
         self.owner: str | None = None
+        #: Whether a backward pass runs.
+        self.is_backward = False
 
     def add(self, tensor: torch.Tensor, size: int | None = None) -> None:
         """Count the storage of `tensor`, unless it is known; `size` if it is not the storage's own."""
@@ -79,7 +81,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unu
         for position, one in enumerate(results):
             if isinstance(one, torch.Tensor):
                 self.add(one, hidden.get(position))
-        self.peak = max(self.peak, self.now + scratch_bytes(operation, args, result))
+        if not (self.is_backward and _adds_gradients(operation, args)):
+            self.peak = max(self.peak, self.now + scratch_bytes(operation, args, result))
         count = flop_registry.get(operation._overloadpacket)
         if count is not None:
             flops = int(count(*args, **(kwargs or {}), out_val=result))
@@ -87,6 +90,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc, no-any-unimported, unu
             before, made = self.work.get(self.owner, (0, 0))
             self.work[self.owner] = before + flops, made
         return result
+
+
+def _adds_gradients(operation: Any, arguments: tuple[Any, ...]) -> bool:
+    """Autograd adds gradients from several places into the first of them; with fakes it makes a third."""
+    return (
+        operation is _aten.add.Tensor
+        and isinstance(arguments[1], torch.Tensor)
+        and arguments[0].shape == arguments[1].shape
+        and arguments[0].is_contiguous()
+    )
 
 
 class _Death:

@@ -17,8 +17,6 @@ import torch
 _PROCESS = Path("/proc/self")
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
-#: Of glibc's functions: `mallopt` with it sets from which size on memory is mapped, and goes back when it is freed.
-_M_MMAP_THRESHOLD = -3
 
 
 class Meter(Protocol):
@@ -94,8 +92,8 @@ class CudaMeter:
 class HostMeter:
     """The resident memory of this process, whose high-water mark Linux lets a process reset.
 
-    Resident memory is more than what is allocated: glibc keeps what is freed, unless it was mapped for itself. What it kept
-    before `begin` and hands out again afterwards does not raise the mark, so `begin` gives it back first.
+    Resident memory is more than what is allocated: glibc keeps what is freed, unless it was mapped for itself. What it
+    kept before `begin` and hands out again afterwards does not raise the mark, so `begin` gives it back first.
     """
 
     def __init__(self, process: Path = _PROCESS) -> None:
@@ -134,9 +132,10 @@ def _malloc_trim() -> Any:
 def available(
     *, process: Path = _PROCESS, cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO, limits: Iterable[int] | None = None
 ) -> int | None:
-    """Bytes that this process may still allocate: the least that the machine, its control groups and its own limits leave.
+    """Bytes that this process may still allocate: the least that the machine, control groups and its limits leave.
 
-    `limits` are those of its address space and of its data; without, they are asked for.
+    `limits` are those of its address space and of its data, -1 where there is none; without, they are asked for. It
+    takes a third of a millisecond, as groups are in files: ask it once for a plan, not in every step.
     """
     found = [
         *_left_by_limits(process, _own_limits() if limits is None else tuple(limits)),

@@ -24,6 +24,8 @@ _WORTH_PRECISION, _WORTH_SIZE = 0.9, 0.97
 _MOST_CHECKPOINTED = 2
 #: Bounds of what predictions are multiplied by, and how many steps it is taken from.
 _LEAST, _MOST, _RECENT = 0.8, 8.0, 5
+#: Bytes by which a measured peak may be off: a host knows what is resident, and not what is allocated.
+_NOISE = 16 << 20
 #: A budget that changed by less leaves what was measured under the other one valid.
 _LESS, _MORE = 0.95, 1.25
 
@@ -210,15 +212,17 @@ class Planner:
         through = found.peak_bytes - found.fixed_bytes
         if through <= 0:
             return False
-        if not self._is_warm and peak_bytes <= self._fitting.budget:
+        if not self._is_warm and peak_bytes <= self._fitting.budget + _NOISE:
             # The first step also has libraries load what they keep for good.
             self._is_warm = True
             return False
-        self._ratios.append(min(max((peak_bytes - found.fixed_bytes) / through, _LEAST), _MOST))
+        beyond = peak_bytes - found.peak_bytes
+        ratio = 1.0 if abs(beyond) <= _NOISE else 1.0 + beyond / through
+        self._ratios.append(min(max(ratio, _LEAST), _MOST))
         highest = max(self._ratios)
         if highest > self._fitting.correction or len(self._ratios) == _RECENT:
             self._fitting.correction = highest
-        return peak_bytes > self._fitting.budget and way not in self._failed and way == self._way
+        return peak_bytes > self._fitting.budget + _NOISE and way not in self._failed and way == self._way
 
     # -- what is fastest
 

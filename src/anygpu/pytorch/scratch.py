@@ -1,9 +1,9 @@
 """What torch's kernels allocate beside their results, where that is much.
 
-Operations on fake tensors show results only. On a processor, torch's convolutions are oneDNN's, which copies tensors into
-layouts of its own and back. The formulas here were read off a counting allocator, for torch 2.13 with AVX-512;
-`python -m benchmarks.pytorch_memory` compares them with whole modules. Libraries of cards (cuDNN, cuBLAS) take workspaces
-too; they are not modelled, and no figure here was ever measured on a card.
+Operations on fake tensors show results only. On a processor, torch's convolutions are oneDNN's, which copies tensors
+into layouts of its own and back. The formulas here were read off a counting allocator, for torch 2.13 with AVX-512;
+`python -m benchmarks.pytorch_memory` compares them with whole modules. Libraries of cards (cuDNN, cuBLAS) take
+workspaces too; they are not modelled, and no figure here was ever measured on a card.
 """
 
 from __future__ import annotations
@@ -29,13 +29,26 @@ def scratch_bytes(operation: Any, arguments: Arguments, result: Any) -> int:
 
 
 def hidden_bytes(operation: Any, arguments: Arguments, result: Any) -> Mapping[int, int]:
-    """Real sizes of results, by position, that are without size as fakes."""
+    """Real sizes of results, by position, where fakes have smaller ones."""
+    if operation in _FULL_LOSSES and result.dim() == 0:
+        return {0: _bytes(arguments[0])}
     if operation is not _aten.mkldnn_rnn_layer.default:
         return {}
     # Gates and states of every step of time, and room for their gradients.
     return {
         3: _recurrent_units(arguments) * (6 * max(_features(arguments), _hidden(arguments)) + 10 * _hidden(arguments))
     }
+
+
+#: Losses whose mean lies in memory for the losses of all elements.
+_FULL_LOSSES = frozenset(
+    {
+        _aten.mse_loss.default,
+        _aten.smooth_l1_loss.default,
+        _aten.binary_cross_entropy.default,
+        _aten.soft_margin_loss.default,
+    }
+)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
@@ -85,6 +98,8 @@ def _convolution_backward(arguments: Arguments, result: Any) -> int:
         return 3 * w
     of_x = _bytes(x) if mask[0] else 0
     y_copy, x_copy = _blocked(gradient, gradient.shape[1]), _blocked(x, x.shape[1])
+    if transposed and gradient.shape[1] < _FEW_CHANNELS:
+        y_copy = 0
     kept = of_x + w
     of_input = y_copy + x_copy + w if mask[0] and not transposed else 0
     x_taken = 0 if x.shape[1] < _FEW_CHANNELS else x_copy
@@ -95,6 +110,11 @@ def _convolution_backward(arguments: Arguments, result: Any) -> int:
 
 def _batch_norm_backward(arguments: Arguments, result: Any) -> int:
     return _bytes(arguments[1]) if _on_processor(arguments[1]) else 0
+
+
+def _elementwise_loss(arguments: Arguments, result: Any) -> int:
+    """The losses of all elements, before their mean."""
+    return 0 if result.dim() else _bytes(arguments[0])
 
 
 def _flash_attention(arguments: Arguments, result: Any) -> int:
@@ -133,6 +153,10 @@ _TRANSIENT: dict[Any, Callable[[Arguments, Any], int]] = {
     _aten.convolution.default: _convolution,
     _aten.convolution_backward.default: _convolution_backward,
     _aten.native_batch_norm_backward.default: _batch_norm_backward,
+    _aten.mse_loss.default: _elementwise_loss,
+    _aten.smooth_l1_loss.default: _elementwise_loss,
+    _aten.huber_loss.default: _elementwise_loss,
+    _aten.logsumexp.default: lambda arguments, result: _bytes(arguments[0]),
     _aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _flash_attention_backward,
     _aten.mkldnn_rnn_layer.default: _recurrent,

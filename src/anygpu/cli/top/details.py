@@ -17,7 +17,8 @@ def details(page: Page, row: Row, looks: Sequence[Look]) -> Text:
     found = Text()
     found.append(f"{page.title}\n\n", style="bold")
     # What is said below in more detail is not said here.
-    most = 5 if page.title == "Functions" else len(page.columns)
+    of_function = page.title in ("Functions", "Steps")
+    most = 5 if of_function else len(page.columns)
     for column, cell in list(zip(page.columns, row.cells, strict=True))[:most]:
         _line(found, column.name.lower(), cell.text)
     for look in looks:
@@ -27,7 +28,7 @@ def details(page: Page, row: Row, looks: Sequence[Look]) -> Text:
         _line(found, "anygpu", look.snapshot.process.version)
         if look.trouble:
             _line(found, "trouble", look.trouble)
-        if page.title == "Functions":
+        if of_function:
             for each in look.snapshot.statistics.calls:
                 if (each.function, each.device) == row.name[1:]:
                     _function(found, each)
@@ -46,19 +47,35 @@ def _function(found: Text, calls: CallStatistics) -> None:
     found.append("\nPhases\n", style="bold")
     for phase, seconds in sorted(calls.phases.items(), key=lambda item: -item[1]):
         if seconds > 0:
-            _line(found, phase, f"{seconds_(seconds):>9}  {percent(seconds / total):>6}")
+            _line(found, phase, _share(seconds, total))
+        if phase == "run":
+            for part, of_it in sorted(calls.parts.items(), key=lambda item: -item[1]):
+                _line(found, f"  {part}", _share(of_it, total))
     found.append("\nCounted\n", style="bold")
+    if calls.peak_bytes is not None or calls.predicted_bytes is not None:
+        _line(found, "memory", _memory(calls))
     _line(found, "bytes", f"{bytes_(calls.bytes_to_device)} to the device, {bytes_(calls.bytes_to_host)} back, "
           f"{bytes_(calls.bytes_skipped)} were there already")  # fmt: skip
     _line(found, "compilations", compact(calls.compilations))
     _line(
         found, "fallbacks", f"{compact(calls.fallbacks)} calls, {compact(calls.host_operations)} operations on the host"
     )
+    if calls.repeats:
+        _line(found, "repeats", f"{compact(calls.repeats)} attempts failed and were made again on the same device")
     if calls.seconds_of_predicted:
         of_them = f"{seconds_(calls.predicted_seconds)} predicted, {seconds_(calls.seconds_of_predicted)} taken"
         _line(found, "prediction", of_them)
     for error, times in sorted(calls.errors.items(), key=lambda item: -item[1]):
         _line(found, "error", f"{compact(times)} × {error}")
+
+
+def _share(seconds: float, total: float) -> str:
+    return f"{seconds_(seconds):>9}  {percent(seconds / total if total else 0.0):>6}"
+
+
+def _memory(calls: CallStatistics) -> str:
+    peak = "the peak is not known" if calls.peak_bytes is None else f"{bytes_(calls.peak_bytes)} at most at once"
+    return peak if calls.predicted_bytes is None else f"{peak}, {bytes_(calls.predicted_bytes)} predicted"
 
 
 def _quantiles(seconds: Quantiles) -> str:
@@ -69,4 +86,5 @@ def _quantiles(seconds: Quantiles) -> str:
 
 
 def _line(found: Text, name: str, value: str) -> None:
-    found.append(f"  {name:<16}", style="bold").append(f"{printable(value)}\n")
+    # The names of a step's parts are the user's.
+    found.append(f"  {printable(name):<16} ", style="bold").append(f"{printable(value)}\n")

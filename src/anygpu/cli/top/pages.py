@@ -24,7 +24,7 @@ class Column(NamedTuple):
     name: str
     #: What it is, for the help.
     meaning: str
-    #: In characters; of the one column that takes what is left, the least.
+    #: In characters; of a column that takes what is left, or a part of it, the least.
     width: int
     right: bool = True
     takes_rest: bool = False
@@ -320,7 +320,7 @@ def _tenants(looks: Sequence[Look]) -> list[Row]:
 # -- losses: what went wrong with devices, and calls that ran elsewhere because of it
 
 _LOSSES = (
-    Column("KIND", "a lost device, a wrong result, or a fallback", 8, right=False),
+    Column("KIND", "a lost device, a wrong result, a fallback, or a repeat on the same device", 8, right=False),
     Column("PID", "the process", 7),
     Column("DEVICE", "which; for a fallback, where the call ran at last", 10, right=False),
     Column("AGO", "how long ago, where that is known", 7),
@@ -346,8 +346,9 @@ def _losses(looks: Sequence[Look]) -> list[Row]:
         for each in latest.values():
             since = number(snapshot.time - each.end, ago)
             said = text(f"{each.function}: {each.reason}")
-            cells = (text("fallback", "warn"), _pid(look), text(each.device), since, said)
-            rows.append(Row((pid, "fallback", each.function, each.reason), cells))
+            kind = "repeat" if each.repeated else "fallback"
+            cells = (text(kind, "warn"), _pid(look), text(each.device), since, said)
+            rows.append(Row((pid, kind, each.function, each.reason), cells))
     return rows
 
 
@@ -377,6 +378,58 @@ def _anomalies(looks: Sequence[Look]) -> list[Row]:
     return rows
 
 
+# -- steps: calls that have parts
+
+_STEPS = (
+    Column("FUNCTION", "what is called", 12, right=False, takes_rest=True),
+    Column("PID", "its process", 7, optional=2),
+    Column("DEVICE", "where it ran", 10, right=False, optional=3),
+    Column("STEPS/S", "steps in each second, since the last look", 7, optional=4),
+    Column("P50", "half of the steps of the last five minutes took no longer", 7),
+    Column("WAIT", "share of the time in which a step waited for its data", 5),
+    Column("MOVE", "share of the time in which data was moved to the device and back", 5),
+    Column("PARTS", "the parts of a step with their shares of the time, the longest first", 27, False, takes_rest=True),
+    Column("AGAIN", "attempts that failed and were repeated, as after running out of memory", 5),
+    Column("ERR", "steps that raised", 4),
+    Column("PEAK", "the most memory that a step had at once", 8),
+    Column("PREDICTED", "the memory that was predicted for that step", 9, optional=1),
+)
+
+
+def _steps(looks: Sequence[Look]) -> list[Row]:
+    rows = []
+    for look, snapshot in _answers(looks):
+        known = rates(look)
+        for each in snapshot.statistics.calls:
+            if not each.parts:
+                continue
+            rate, whole = known.get((each.function, each.device)), sum(each.phases.values())
+            moving = each.phases.get("write", 0.0) + each.phases.get("read", 0.0)
+            cells = (
+                text(each.function, "dim" if look.trouble else ""),
+                _pid(look),
+                text(each.device, "good"),
+                count(None if rate is None else rate.calls),
+                number(each.lately.p50, seconds_),
+                number(each.phases.get("queue", 0.0) / whole if whole else None, percent),
+                number(moving / whole if whole else None, percent),
+                text(parts_of(each)),
+                count(each.repeats, "warn"),
+                count(errors_of(each), "bad"),
+                number(each.peak_bytes, bytes_),
+                number(each.predicted_bytes, bytes_),
+            )
+            rows.append(Row((str(look.process.pid), each.function, each.device), cells))
+    return rows
+
+
+def parts_of(calls: CallStatistics) -> str:
+    """Each part with its share of the calls' time, the longest first."""
+    whole = sum(calls.phases.values()) or 1.0
+    longest = sorted(calls.parts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in longest)
+
+
 PAGES = (
     Page("Functions", _FUNCTIONS, 4, True, _functions, "No call has ended yet."),
     Page("Processes", _PROCESSES, 3, True, _processes, ""),
@@ -384,6 +437,7 @@ PAGES = (
     Page("Tenants", _TENANTS, 4, True, _tenants, "No process has called submit() or map()."),
     Page("Losses", _LOSSES, 3, False, _losses, "No device was lost, and no call ran elsewhere than it was meant to."),
     Page("Anomalies", _ANOMALIES, 0, False, _anomalies, "Nothing is unusual."),
+    Page("Steps", _STEPS, 0, False, _steps, "No training step has ended: anygpu.pytorch.Step makes them."),
 )
 NOBODY = "No process of yours is observed. Start one: anygpu run script.py"
 
@@ -423,7 +477,12 @@ def widths(columns: Sequence[Column], available: int) -> list[int]:
             break
         taken = [0 if column.optional == least_needed else width for column, width in zip(columns, taken, strict=True)]
     spare = max(0, available - needed())
-    return [width + spare if column.takes_rest else width for column, width in zip(columns, taken, strict=True)]
+    taking = sum(column.takes_rest for column in columns)
+    for number, column in enumerate(columns):
+        if column.takes_rest:
+            more = spare // taking
+            taken[number], spare, taking = taken[number] + more, spare - more, taking - 1
+    return taken
 
 
 def headline(looks: Sequence[Look]) -> str:

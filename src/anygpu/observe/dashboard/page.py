@@ -24,7 +24,7 @@ TABLES: dict[str, dict[str, Panel]] = {
     "overview": {"functions": tables.functions, "problems": tables.problems},
     "devices": {"devices": tables.devices},
     "queue": {"lanes": tables.lanes, "tenants": tables.tenants},
-    "predictions": {"functions": tables.functions},
+    "predictions": {"functions": tables.functions, "steps": tables.steps},
     "problems": {"problems": tables.problems, "advice": tables.advice},
 }
 

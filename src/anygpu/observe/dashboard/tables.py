@@ -8,6 +8,7 @@ from anygpu.hardware.usage.usage import Usage
 from anygpu.observe.dashboard.history import History, ProcessHistory
 from anygpu.observe.dashboard.names import shown
 from anygpu.observe.dashboard.panels import Columns, View, colour, process_colour, rate
+from anygpu.observe.parts import breakdown
 from anygpu.observe.statistics import CallStatistics
 from anygpu.units import readable_bytes, readable_seconds
 
@@ -74,6 +75,31 @@ def functions(history: History, view: View) -> Columns:
             )
             for (function, device), all_of_it in ordered
         ],
+    )
+
+
+def steps(history: History, view: View) -> Columns:
+    """Training steps, and other calls that have parts: where their time goes, and their memory."""
+    found = [(pid, one) for pid, each in view.processes(history) for one in each.latest.statistics.calls if one.parts]
+    found.sort(key=lambda item: -item[1].seconds.total)
+    names = ("step", "device", "steps", "parts", "peak", "predicted", "again", "failed", "process", "level")
+    return table(names, [_step(pid, one) for pid, one in found])
+
+
+def _step(pid: int, one: CallStatistics) -> tuple[str, ...]:
+    shares = breakdown(one.phases, one.parts)
+    whole = sum(seconds for _, seconds in shares) or 1.0
+    return (
+        shown(one.function),
+        shown(one.device, 24),
+        _count(one.calls),
+        _sentence(", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in shares)),
+        _bytes(one.peak_bytes) or UNKNOWN,
+        _bytes(one.predicted_bytes) or UNKNOWN,
+        _count(one.repeats),
+        _errors([one]),
+        str(pid),
+        "bad" if one.errors else "warn" if one.repeats else "",
     )
 
 
@@ -186,18 +212,20 @@ def problems(history: History, view: View) -> Columns:
             why = _sentence(odd.sentence)
             timed.append((odd.time, (_ago(view.now - odd.time), shown(odd.kind, 24), about, why, str(pid), level)))
     # The same thing happens again and again, and in several processes: it is told once, with how often.
-    again: dict[tuple[str, str, str], list[tuple[float, int]]] = {}
+    again: dict[tuple[str, str, str, bool], list[tuple[float, int]]] = {}
     for pid, each in here:
         for fallback in each.latest.fallbacks:
-            key = fallback.function, fallback.device, fallback.reason
+            key = fallback.function, fallback.device, fallback.reason, fallback.repeated
             again.setdefault(key, []).append((fallback.end, pid))
-    for (function, device, reason), times in again.items():
+    for (function, device, reason, repeated), times in again.items():
         newest = max(end for end, _ in times)
         pids = sorted({pid for _, pid in times})
         often = f"{len(times)} × " if len(times) > 1 else ""
         where = str(pids[0]) if len(pids) == 1 else f"{len(pids)} processes"
         about, why = shown(f"{function} on {device}"), often + _sentence(reason)
-        timed.append((newest, (_ago(view.now - newest), "fallback", about, why, where, "warn")))
+        timed.append(
+            (newest, (_ago(view.now - newest), "repeat" if repeated else "fallback", about, why, where, "warn"))
+        )
     timed.sort(key=lambda item: -item[0])
     return table(("when", "what", "about", "why", "process", "level"), [*rows, *(row for _, row in timed)])
 
@@ -239,6 +267,8 @@ def notes(history: History, view: View) -> Columns:
         said["lanes"] = said["tenants"] = "No task was submitted."
     if not any(len(each.pairs) for each in here):
         said["predictions"] = "No call had a prediction: the first calls of a function have none."
+    if not steps(history, view)["step"]:
+        said["steps"] = "No training step has ended: anygpu.pytorch.Step makes them."
     if not any(each.latest.advice for each in here):
         said["advice"] = "No advice. anygpu advise script.py looks more closely."
     if not problems(history, view)["what"]:

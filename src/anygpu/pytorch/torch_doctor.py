@@ -1,0 +1,362 @@
+"""Which of torch's settings cost speed here, and the line to write. Pure, but for `doctor` itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from anygpu.hardware.diagnosis_context import Finding
+from anygpu.pytorch.doctor_facts import Measurements, TorchFacts
+from anygpu.units import readable_seconds
+
+SCHEMA = "anygpu.torch-doctor/1"
+
+#: A measured difference below this is none: short measurements differ by as much.
+_WORTH_SAYING = 1.15
+_MEASURED_ON = "a float32 product of 384 × 384"
+
+
+class TorchDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What `anygpu.pytorch.doctor` returns, and `anygpu doctor --torch` prints."""
+
+    schema: str = SCHEMA
+    #: The answer in one sentence.
+    verdict: str
+    findings: tuple[Finding, ...]
+    facts: TorchFacts
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """What costs speed for sure."""
+        return tuple(finding for finding in self.findings if finding.severity == "problem")
+
+    def to_json(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+
+    def __str__(self) -> str:
+        lines = [self.verdict]
+        for finding in self.findings:
+            lines += [f"{finding.severity}: {finding.title}", f"  {finding.cause}"]
+            lines += [f"  → {step}" for step in finding.fix]
+        return "\n".join(lines)
+
+
+def doctor(*, measured: bool = True) -> TorchDiagnosis:
+    """Look at torch as it is set up in this process: call it where your script has made its settings.
+
+    It computes for three seconds at most; `measured=False` leaves that out.
+    """
+    from anygpu.pytorch.doctor_facts import facts_here
+
+    if not measured:
+        return diagnose(facts_here(Measurements()))
+    from anygpu.pytorch.doctor_measurements import measure
+
+    now = facts_here(Measurements())
+    return diagnose(msgspec.structs.replace(now, measured=measure(_counts_to_try(now))))
+
+
+def _counts_to_try(facts: TorchFacts) -> list[int]:
+    """One thread, those there are, and those that could be."""
+    return sorted({1, facts.threads, facts.processors, min(facts.cores or facts.processors, facts.processors)})
+
+
+def diagnose(facts: TorchFacts) -> TorchDiagnosis:
+    findings = [finding for rule in _RULES for finding in rule(facts)]
+    findings.sort(key=lambda finding: ("problem", "advice", "note").index(finding.severity))
+    return TorchDiagnosis(verdict=_verdict(facts, findings), findings=tuple(findings), facts=facts)
+
+
+def _verdict(facts: TorchFacts, findings: list[Finding]) -> str:
+    where = facts.cards[0].name if facts.cards else facts.processor
+    more = f" and {len(facts.cards) - 1} more" if len(facts.cards) > 1 else ""
+    told = f"torch {facts.version} on {where}{more}, {_threads_of(facts.threads)} on {facts.processors} processors"
+    costs = sum(finding.severity == "problem" for finding in findings)
+    if costs == 0:
+        return f"{told}: no setting was found that costs speed."
+    return f"{told}: {'one setting costs' if costs == 1 else f'{costs} settings cost'} speed."
+
+
+def _threads(facts: TorchFacts) -> Iterator[Finding]:
+    times = facts.measured.product_by_threads
+    now = times.get(facts.threads)
+    best = min(times, key=lambda count: (times[count], count)) if times else None
+    gain = now / times[best] if now is not None and best is not None else None
+    variable = next((name for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in facts.environment), None)
+    why = f" {variable}={facts.environment[variable]} is set." if variable is not None else ""
+    if facts.threads > facts.processors:
+        with_all = times.get(facts.processors)
+        costs = now is None or with_all is None or now > _WORTH_SAYING * with_all
+        yield Finding(
+            code="torch_too_many_threads",
+            severity="problem" if costs else "note",
+            title=f"torch uses {facts.threads} threads on {facts.processors} processors",
+            cause="Threads that have no processor make the others wait at the end of every operation. torch counts the "
+            f"machine's cores, and not what a container or its affinity leaves.{why}{_took(facts, facts.processors)}",
+            fix=(f"torch.set_num_threads({facts.processors})", f"export OMP_NUM_THREADS={facts.processors}"),
+        )
+    elif best is not None and gain is not None and best > facts.threads and gain > _WORTH_SAYING:
+        yield Finding(
+            code="torch_too_few_threads",
+            severity="problem",
+            title=f"torch uses {facts.threads} of {facts.processors} processors",
+            cause=f"With {best} threads operations on the CPU are faster here.{why}{_took(facts, best)}",
+            fix=(f"torch.set_num_threads({best})", *((f"unset {variable}",) if variable is not None else ())),
+        )
+    elif (
+        best is not None and gain is not None and best < facts.threads and gain > _WORTH_SAYING and not _is_busy(facts)
+    ):
+        yield Finding(
+            code="torch_fewer_threads_are_faster",
+            severity="advice",
+            title=f"torch is faster with {_threads_of(best)} than with {facts.threads}",
+            cause="That is so where two processors are one core, or where the container may use less than it seems."
+            f"{_took(facts, best)} Measure it with your own model before you keep it.",
+            fix=(f"torch.set_num_threads({best})",),
+        )
+
+
+def _took(facts: TorchFacts, other: int) -> str:
+    times = facts.measured.product_by_threads
+    if facts.threads not in times or other not in times:
+        return ""
+    now, then = readable_seconds(times[facts.threads]), readable_seconds(times[other])
+    return f" Measured here: {_MEASURED_ON} takes {now} with {_threads_of(facts.threads)} and {then} with {other}."
+
+
+def _threads_of(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def _is_busy(facts: TorchFacts) -> bool:
+    return facts.load is not None and facts.load > facts.processors * 0.75
+
+
+def _busy(facts: TorchFacts) -> Iterator[Finding]:
+    if _is_busy(facts) and facts.measured.seconds:
+        yield Finding(
+            code="torch_busy_machine",
+            severity="note",
+            title="other programs use the processors, so what was measured here is doubtful",
+            cause=f"On average {facts.load or 0:.1f} processes wanted to run in the last minute, on {facts.processors} "
+            "processors. Ask again on a calm machine.",
+        )
+
+
+def _precision(facts: TorchFacts) -> Iterator[Finding]:
+    tensor_cores = [card for card in facts.cards if card.capability >= (8, 0)]
+    in_full = facts.matmul_precision == "highest" or (facts.matmul_precision is None and facts.cuda_matmul != "tf32")
+    if tensor_cores and in_full:
+        yield Finding(
+            code="torch_no_tf32",
+            severity="advice",
+            title=f"{tensor_cores[0].name} has tensor cores that float32 products do not use",
+            cause="torch computes float32 products in full unless it is told otherwise. With TF32 they keep 10 bits of "
+            "the mantissa instead of 23 and are several times as fast (torch's documentation: about 7 times on an "
+            "A100); most networks train equally well.",
+            fix=('torch.set_float32_matmul_precision("high")', "with anygpu.pytorch.settings(tf32=True): ..."),
+        )
+    if facts.environment.get("NVIDIA_TF32_OVERRIDE") == "0" and facts.cards:
+        yield Finding(
+            code="torch_tf32_forbidden",
+            severity="problem",
+            title="NVIDIA_TF32_OVERRIDE=0 forbids TF32, whatever torch is told",
+            cause="NVIDIA's libraries obey it before torch's settings.",
+            fix=("unset NVIDIA_TF32_OVERRIDE",),
+        )
+
+
+def _host_bfloat16(facts: TorchFacts) -> Iterator[Finding]:
+    ratio, medium = facts.measured.bfloat16, facts.measured.medium
+    if facts.cards or ratio is None or ratio < 1.5:
+        return
+    in_place = ""
+    fix = ['with torch.autocast("cpu", dtype=torch.bfloat16): ...']
+    if medium is not None and medium > _WORTH_SAYING and facts.matmul_precision != "medium":
+        in_place = f" Products of float32 tensors become {medium:.1f} times as fast when torch may round them so."
+        fix.append('torch.set_float32_matmul_precision("medium")')
+    yield Finding(
+        code="torch_host_has_bfloat16",
+        severity="advice",
+        title=f"this processor multiplies bfloat16 {ratio:.1f} times as fast as float32",
+        cause=f"Measured here on products of 384 × 384. bfloat16 keeps 7 bits of the mantissa instead of 23: enough "
+        f"for most networks, with the loss in float32.{in_place}",
+        fix=tuple(fix),
+    )
+
+
+def _convolutions(facts: TorchFacts) -> Iterator[Finding]:
+    if facts.cards and not facts.cudnn_benchmark:
+        yield Finding(
+            code="torch_no_cudnn_benchmark",
+            severity="note",
+            title="cuDNN chooses convolution algorithms by rule and does not measure them",
+            cause="Where the shapes of images stay the same, measuring once at each shape finds faster ones.",
+            fix=("torch.backends.cudnn.benchmark = True", "with anygpu.pytorch.settings(cudnn_benchmark=True): ..."),
+        )
+    ratio = facts.measured.channels_last
+    if ratio is not None and ratio > _WORTH_SAYING:
+        yield Finding(
+            code="torch_channels_last",
+            severity="note",
+            title=f"convolutions are {ratio:.1f} times as fast here with channels last",
+            cause="Measured here on one convolution, 32 channels of 56 × 56, 3 × 3, forward. The layout changes "
+            "values in their last bits at most; every layer of the network has to keep it.",
+            fix=(
+                "model = model.to(memory_format=torch.channels_last)",
+                "images = images.to(memory_format=torch.channels_last)",
+            ),
+        )
+
+
+def _debugging(facts: TorchFacts) -> Iterator[Finding]:
+    if facts.anomaly:
+        yield Finding(
+            code="torch_anomaly_mode",
+            severity="problem",
+            title="anomaly detection is on",
+            cause="Every operation records a traceback, and every gradient is searched for NaN.",
+            fix=("torch.autograd.set_detect_anomaly(False)",),
+        )
+    if facts.profiler:
+        yield Finding(
+            code="torch_profiler",
+            severity="problem",
+            title="torch's profiler is running",
+            cause="It writes down every operation. Leave its block for the steps that are not looked at.",
+        )
+    if facts.deterministic:
+        yield Finding(
+            code="torch_deterministic",
+            severity="advice",
+            title="only deterministic algorithms are allowed",
+            cause="Some operations have a faster version whose last bits differ from run to run, and new memory is "
+            "filled before it is used. Keep it if you need the same bits.",
+            fix=("torch.use_deterministic_algorithms(False)",),
+        )
+    if facts.default_dtype == "float64":
+        yield Finding(
+            code="torch_float64",
+            severity="advice",
+            title="new tensors are float64",
+            cause="They take twice the memory of float32 and at least twice the time; on most cards much more.",
+            fix=("torch.set_default_dtype(torch.float32)",),
+        )
+
+
+#: Variable, values that cost, who is concerned by it, and why.
+_COSTLY: tuple[tuple[str, tuple[str, ...] | None, bool, str], ...] = (
+    ("CUDA_LAUNCH_BLOCKING", ("1",), True, "the host waits for every kernel, so nothing overlaps: for debugging only"),
+    ("PYTORCH_NO_CUDA_MEMORY_CACHING", None, True, "every tensor is allocated by the driver, which waits for the card"),
+    ("TORCH_DISTRIBUTED_DEBUG", ("INFO", "DETAIL"), False, "collectives are checked before they run"),
+    ("TORCH_COMPILE_DISABLE", ("1",), False, "torch.compile does nothing"),
+    ("TORCHDYNAMO_DISABLE", ("1",), False, "torch.compile does nothing"),
+    ("PYTORCH_JIT", ("0",), False, "scripted modules run as Python"),
+    ("ONEDNN_VERBOSE", ("1", "2", "all"), False, "oneDNN prints every operation"),
+    ("DNNL_VERBOSE", ("1", "2", "all"), False, "oneDNN prints every operation"),
+    ("MKL_VERBOSE", ("1", "2"), False, "MKL prints every product, and waits for it"),
+)
+
+
+def _variables(facts: TorchFacts) -> Iterator[Finding]:
+    for name, values, cards_only, why in _COSTLY:
+        value = facts.environment.get(name)
+        if value is None or (values is not None and value not in values) or (cards_only and not facts.cards):
+            continue
+        yield Finding(
+            code=f"torch_variable_{name.lower()}",
+            severity="problem",
+            title=f"{name}={value} is set",
+            cause=f"With it {why}.",
+            fix=(f"unset {name}",),
+        )
+    if facts.environment.get("OMP_WAIT_POLICY", "").upper() == "ACTIVE":
+        yield Finding(
+            code="torch_variable_omp_wait_policy",
+            severity="advice",
+            title="OMP_WAIT_POLICY=ACTIVE is set",
+            cause="torch's threads turn in circles while they wait, and take the processors from loaders of data and "
+            "from other programs.",
+            fix=("unset OMP_WAIT_POLICY",),
+        )
+
+
+def _allocator(facts: TorchFacts) -> Iterator[Finding]:
+    if not facts.cards:
+        return
+    config = facts.environment.get("PYTORCH_ALLOC_CONF", facts.environment.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+    if "expandable_segments" not in config and "backend:cudaMallocAsync" not in config:
+        yield Finding(
+            code="torch_allocator",
+            severity="note",
+            title="torch's allocator cannot grow its segments",
+            cause="When sizes of tensors change from step to step, memory is left in pieces that fit nothing, and "
+            "allocations then wait for the card. Segments that grow avoid most of that.",
+            fix=("export PYTORCH_ALLOC_CONF=expandable_segments:True",),
+        )
+
+
+def _loading(facts: TorchFacts) -> Iterator[Finding]:
+    if not facts.cards:
+        return
+    workers = max(1, facts.processors - 1)
+    yield Finding(
+        code="torch_loading",
+        severity="note",
+        title="let loading overlap with computing",
+        cause=f"By default a DataLoader loads in the loop, and copies wait. With {facts.processors} processors, up to "
+        f"{workers} workers help; from pinned memory copies go on while the card computes.",
+        fix=(
+            f"DataLoader(dataset, num_workers={workers}, pin_memory=True)",
+            'for batch in anygpu.pytorch.prefetch(loader, "cuda"): ...',
+        ),
+    )
+
+
+def _libraries(facts: TorchFacts) -> Iterator[Finding]:
+    if not facts.mkldnn:
+        yield Finding(
+            code="torch_no_onednn",
+            severity="problem",
+            title="oneDNN is switched off, or not in this build",
+            cause="torch's own convolutions on the CPU are several times as slow.",
+            fix=("torch.backends.mkldnn.set_flags(True)",),
+        )
+    limited = facts.environment.get("ATEN_CPU_CAPABILITY")
+    if limited is not None:
+        yield Finding(
+            code="torch_capability",
+            severity="advice",
+            title=f"ATEN_CPU_CAPABILITY={limited} chooses torch's kernels ({facts.capability})",
+            cause="Without it torch takes the widest instructions that this processor has.",
+            fix=("unset ATEN_CPU_CAPABILITY",),
+        )
+
+
+def _denormals(facts: TorchFacts) -> Iterator[Finding]:
+    ratio = facts.measured.denormals
+    if ratio is not None and ratio > 2.0:
+        yield Finding(
+            code="torch_denormals",
+            severity="note",
+            title=f"numbers below 1e-38 are {ratio:.0f} times as slow here",
+            cause="Measured here on products. Activations and gradients that fade out become such numbers; flushed to "
+            "zero they cost nothing, and lose nothing that float32 networks can use.",
+            fix=("torch.set_flush_denormal(True)",),
+        )
+
+
+_RULES: tuple[Callable[[TorchFacts], Iterator[Finding]], ...] = (
+    _busy,
+    _threads,
+    _debugging,
+    _variables,
+    _libraries,
+    _precision,
+    _host_bfloat16,
+    _convolutions,
+    _denormals,
+    _allocator,
+    _loading,
+)

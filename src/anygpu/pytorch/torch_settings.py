@@ -1,0 +1,356 @@
+"""torch's settings for a block, and back to what they were.
+
+torch has one value of each setting for the whole process (of the number of threads: one for each thread, and one for
+new threads). So blocks are entries in one list for each slot, and a block that ends before one that began after it
+hands the value that it found to that one. However blocks overlap, the last one puts back what the first one found.
+Blocks of two threads that want different values at the same time are refused, because one of them would silently not
+get its own."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, get_args
+
+from anygpu.errors import InvalidOption
+from anygpu.pytorch import torch_slots
+from anygpu.pytorch.setting_costs import costs_of
+from anygpu.pytorch.torch_slots import OF_A_THREAD, Slot
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MatmulPrecision = Literal["highest", "high", "medium"]
+
+
+class Options(NamedTuple):
+    """What a block wants; `None` leaves a setting as it is."""
+
+    tf32: bool | None = None
+    cudnn_benchmark: bool | None = None
+    deterministic: bool | Literal["warn"] | None = None
+    threads: int | None = None
+    matmul_precision: MatmulPrecision | None = None
+
+    def given(self) -> dict[str, Any]:
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+
+def settings(
+    *,
+    tf32: bool | None = None,
+    cudnn_benchmark: bool | None = None,
+    deterministic: bool | Literal["warn"] | None = None,
+    threads: int | None = None,
+    matmul_precision: MatmulPrecision | None = None,
+) -> TorchSettings:
+    """torch's settings for a `with` block, or for the calls of a function that it decorates.
+
+    At the end of the block everything is as before, also after an error. `str()` of it says what each costs or gives.
+    """
+    return TorchSettings(checked(Options(tf32, cudnn_benchmark, deterministic, threads, matmul_precision)))
+
+
+def checked(options: Options) -> Options:
+    """The same, or InvalidOption for values that mean nothing."""
+    for name in ("tf32", "cudnn_benchmark"):
+        value = getattr(options, name)
+        if value is not None and not isinstance(value, bool):
+            raise InvalidOption(f"settings({name}={value!r}) is not possible: {name} is True or False.")
+    deterministic: Any = options.deterministic
+    if deterministic is not None and deterministic != "warn" and not isinstance(deterministic, bool):
+        raise InvalidOption(
+            f"settings(deterministic={deterministic!r}) is not possible: it is True, False, or 'warn' to be warned of "
+            "operations that have no deterministic version."
+        )
+    threads: Any = options.threads
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise InvalidOption(f"settings(threads={threads!r}) is not possible: it is a number of threads, at least 1.")
+    precision = options.matmul_precision
+    if precision is not None and precision not in get_args(MatmulPrecision):
+        raise InvalidOption(
+            f"settings(matmul_precision={precision!r}) is not possible: it is 'highest', 'high' or 'medium'."
+        )
+    if options.tf32 is not None and precision is not None and options.tf32 != (precision != "highest"):
+        raise InvalidOption(
+            f"settings(tf32={options.tf32}, matmul_precision={precision!r}) contradicts itself: torch uses TF32 for "
+            "products when the precision is 'high' or 'medium', and not when it is 'highest'. Leave out one of them."
+        )
+    return options
+
+
+def changes(options: Options, now: Mapping[Slot, Any]) -> dict[Slot, Any]:
+    """The slots that the options change, with their values, given what is in `now`."""
+    found: dict[Slot, Any] = {}
+    if options.matmul_precision is not None:
+        found.update(_precision_changes(options.matmul_precision, now))
+    if options.tf32 is not None:
+        if options.matmul_precision is None:
+            found.update(_tf32_product_changes(options.tf32, now))
+        found.update(_tf32_cudnn_changes(options.tf32, now))
+    if options.cudnn_benchmark is not None:
+        found["cudnn_benchmark"] = options.cudnn_benchmark
+    if options.deterministic is not None:
+        found["deterministic"] = (bool(options.deterministic), options.deterministic == "warn")
+    if options.threads is not None:
+        found["threads"] = found["new_threads"] = options.threads
+    return found
+
+
+def _precision_changes(precision: MatmulPrecision, now: Mapping[Slot, Any]) -> dict[Slot, Any]:
+    if now["matmul_precision"] is None:
+        raise InvalidOption(
+            f"settings(matmul_precision={precision!r}) could not be restored: "
+            "torch.backends.cuda.matmul.fp32_precision or torch.backends.mkldnn.matmul.fp32_precision has been set to "
+            "something else than torch.set_float32_matmul_precision, which torch then refuses to read. Use one "
+            "of the two ways."
+        )
+    if now["cuda_matmul"] is None:  # a torch that has only the older way
+        return {"matmul_precision": precision}
+    product, host = {"highest": ("ieee", "ieee"), "high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}[precision]
+    return {"matmul_precision": precision, "cuda_matmul": product, "mkldnn_matmul": host}
+
+
+def _tf32_product_changes(tf32: bool, now: Mapping[Slot, Any]) -> dict[Slot, Any]:
+    older, newer = now["matmul_precision"], now["cuda_matmul"]
+    if newer is None:
+        return {"matmul_precision": _with_tf32(older) if tf32 else "highest"}
+    if older is None or (older != "highest") != (newer == "tf32"):
+        return {"cuda_matmul": "tf32" if tf32 else "ieee"}
+    if tf32:
+        return {"matmul_precision": _with_tf32(older), "cuda_matmul": "tf32"}
+    found: dict[Slot, Any] = {"matmul_precision": "highest", "cuda_matmul": "ieee"}
+    if now["mkldnn_matmul"] not in ("none", "ieee"):
+        found["mkldnn_matmul"] = "ieee"  # beside "highest", torch would refuse to read anything else
+    return found
+
+
+def _with_tf32(precision: str | None) -> str:
+    return precision if precision in ("high", "medium") else "high"
+
+
+def _tf32_cudnn_changes(tf32: bool, now: Mapping[Slot, Any]) -> dict[Slot, Any]:
+    if now["cudnn_conv"] is None:
+        return {"cudnn_tf32": tf32}
+    if now["cudnn_tf32"] is None:
+        own = "tf32" if tf32 else "ieee"
+        return {"cudnn_conv": own, "cudnn_rnn": own}
+    own = "tf32" if tf32 else "none"  # as torch's own setter of the older way has it
+    return {"cudnn_tf32": tf32, "cudnn_conv": own, "cudnn_rnn": own}
+
+
+# -- blocks
+
+
+class _Entry:
+    """One block's hold on one slot."""
+
+    def __init__(self, block: _Block, slot: Slot, found: Any, value: Any) -> None:
+        self.block = block
+        self.slot = slot
+        #: What has to be put back when it ends.
+        self.found = found
+        self.value = value
+
+
+class _Block:
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.thread = threading.get_ident()
+        self.thread_name = threading.current_thread().name
+
+
+#: Of this process, as torch's settings are. In the order in which blocks began.
+_entries: list[_Entry] = []
+
+
+def _enter(block: _Block) -> None:
+    options = block.options
+    with torch_slots.changing:
+        _refuse_conflicts(block)
+        if options.tf32 is not None or options.matmul_precision is not None:
+            _refuse_inheritance(options)
+        # Only what is asked for: reading what new threads get takes a thread.
+        now = {slot: torch_slots.read(slot) for slot in _concerned(options)}
+        wanted = changes(options, now)
+        _entries.extend(_Entry(block, slot, now[slot], value) for slot, value in wanted.items())
+        torch_slots.write(wanted)
+
+
+def _leave(block: _Block) -> None:
+    """Put back what it found. A second call does nothing."""
+    with torch_slots.changing:
+        back: dict[Slot, Any] = {}
+        mine = [entry for entry in _entries if entry.block is block]
+        for entry in mine:
+            later = _next_entry(entry)
+            if later is None:
+                if entry.slot not in OF_A_THREAD or threading.get_ident() == block.thread:
+                    back[entry.slot] = entry.found
+            else:
+                later.found = entry.found
+        torch_slots.write(back)
+        _entries[:] = [entry for entry in _entries if entry.block is not block]
+
+
+def _next_entry(entry: _Entry) -> _Entry | None:
+    """The first later one that holds the same slot, of the same thread where each has its own."""
+    after = _entries[_entries.index(entry) + 1 :]
+    for other in after:
+        same_thread = other.block.thread == entry.block.thread
+        if other.slot == entry.slot and (same_thread or entry.slot not in OF_A_THREAD):
+            return other
+    return None
+
+
+def _concerned(options: Options) -> list[Slot]:
+    found: list[Slot] = []
+    if options.matmul_precision is not None or options.tf32 is not None:
+        found += ["matmul_precision", "cuda_matmul", "mkldnn_matmul"]
+    if options.tf32 is not None:
+        found += ["cudnn_tf32", "cudnn_conv", "cudnn_rnn"]
+    if options.cudnn_benchmark is not None:
+        found.append("cudnn_benchmark")
+    if options.deterministic is not None:
+        found.append("deterministic")
+    if options.threads is not None:
+        found += ["threads", "new_threads"]
+    return found
+
+
+def _refuse_conflicts(block: _Block) -> None:
+    mine = block.options.given()
+    for entry in _entries:
+        if entry.block.thread == block.thread:
+            continue
+        theirs = entry.block.options.given()
+        for name in mine.keys() & theirs.keys():
+            if mine[name] != theirs[name]:
+                raise InvalidOption(
+                    f"settings({name}={mine[name]!r}) cannot begin: the thread {entry.block.thread_name!r} is in a "
+                    f"block with {name}={theirs[name]!r}, and torch has one value for the whole process. Give both "
+                    "blocks the same value, or begin one after the other has ended."
+                )
+        if {"tf32", "matmul_precision"} <= {*mine, *theirs} and not (
+            {"tf32", "matmul_precision"} & {*mine} & {*theirs}
+        ):
+            raise InvalidOption(
+                f"settings() cannot begin: the thread {entry.block.thread_name!r} is in a block that sets tf32 or "
+                "matmul_precision, and torch has one value of both for the whole process. Use the same one in both, or "
+                "begin one block after the other has ended."
+            )
+
+
+def _refuse_inheritance(options: Options) -> None:
+    line = torch_slots.inherits()
+    if line is not None:
+        given = ", ".join(f"{name}={value!r}" for name, value in options.given().items())
+        raise InvalidOption(
+            f"settings({given}) could not be restored: with `{line}`, torch does not tell what is inherited from it "
+            "and what is set on its own. Change that line instead, or set it to 'none' first."
+        )
+
+
+class TorchSettings:
+    """What `settings` returns: a context manager that can be entered again, also inside itself, and a decorator."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._blocks: list[_Block] = []
+
+    @property
+    def costs(self) -> dict[str, str]:
+        """For each setting that it changes: what it costs or gives."""
+        return costs_of(self._options.given())
+
+    def __str__(self) -> str:
+        if not self.costs:
+            return "settings() changes nothing"
+        return "\n".join(f"{name}={self._options.given()[name]!r}: {sentence}" for name, sentence in self.costs.items())
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self._options.given().items())
+        return f"settings({given})"
+
+    def __enter__(self) -> TorchSettings:
+        block = _Block(self._options)
+        self._blocks.append(block)
+        try:
+            _enter(block)
+        except BaseException:  # also an interrupt
+            self._blocks.remove(block)
+            _leave(block)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        block = self._last_of_this_thread()
+        try:
+            _leave(block)
+        except BaseException:  # an interrupt: what has been put back can be put back again
+            _leave(block)
+            raise
+        finally:
+            self._blocks.remove(block)
+        if block.thread != threading.get_ident() and self._options.threads is not None:
+            raise InvalidOption(
+                f"a block with {self!r} was begun by the thread {block.thread_name!r} and left by another, which "
+                "cannot put back that thread's number of threads. Leave the block in the thread that began it."
+            )
+
+    def _last_of_this_thread(self) -> _Block:
+        here = threading.get_ident()
+        own = [block for block in self._blocks if block.thread == here]
+        return (own or self._blocks)[-1]
+
+    def __del__(self) -> None:
+        # An interrupt may come after `__enter__` has ended and before the block has begun, which then never ends.
+        while self._blocks:
+            _leave(self._blocks.pop())
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """The function, with these settings while it runs. A generator has them while its own code runs."""
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            name = getattr(function, "__qualname__", repr(function))
+            raise InvalidOption(
+                f"{self!r} cannot decorate {name}, which is asynchronous: other tasks would run with its settings "
+                "while it waits. Use a `with` block around the code of it that computes."
+            )
+        options = self._options
+        if inspect.isgeneratorfunction(function):
+            return functools.wraps(function)(_generator_with(options, function))  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            with TorchSettings(options):
+                return function(*args, **kwargs)
+
+        return run
+
+
+def _generator_with(options: Options, function: Callable[..., Any]) -> Callable[..., Generator[Any, Any, Any]]:
+    def run(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        generator = function(*args, **kwargs)
+        step: Callable[[], Any] = functools.partial(next, generator)
+        try:
+            while True:
+                try:
+                    with TorchSettings(options):
+                        item = step()
+                except StopIteration as end:
+                    return end.value
+                try:
+                    sent = yield item
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - thrown into the generator, where it belongs
+                    step = functools.partial(generator.throw, error)
+                else:
+                    step = functools.partial(generator.send, sent)
+        finally:
+            with TorchSettings(options):
+                generator.close()
+
+    return run
