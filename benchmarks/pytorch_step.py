@@ -125,7 +125,7 @@ def difference(found: Gradients, expected: Gradients) -> float:
 def overhead(rounds: int) -> list[Figure]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    best = {layers: (math.inf, math.inf) for layers in (1, 6, 24)}
+    best = dict.fromkeys((1, 6, 24), (math.inf, math.inf))
     try:
         # Several times round: what disturbs the machine often lasts for as long as one of these.
         for _ in range(5):
@@ -180,9 +180,7 @@ def bfloat16() -> list[Figure]:
     ours, plain = _curve(True), _curve(False)
     apart = max(abs(a - b) / b for a, b in zip(_means(ours), _means(plain), strict=True))
     each = max(abs(a - b) / b for a, b in zip(ours, plain, strict=True))
-    say(
-        f"losses from {plain[0]:.3f} to {plain[-1]:.3f} (plain) and {ours[-1]:.3f} (ours); single ones differ by {each:.3f}"
-    )
+    say(f"losses from {plain[0]:.3f} to {plain[-1]:.3f} (plain) and {ours[-1]:.3f} (ours)")
     return [
         Figure(
             name=f"bfloat16: {STEPS} losses apart, means of {WINDOW}", value=apart, unit="of them", bound=MOST_APART

@@ -124,7 +124,7 @@ def test_a_loss_of_many_values_is_refused() -> None:
 # -- gradients
 
 
-@pytest.mark.parametrize("micro_batch", [1, 7, 16, 32, 33, 50])
+@pytest.mark.parametrize("micro_batch", [1, 16, 32, 50])
 @pytest.mark.parametrize(
     "loss",
     [
@@ -136,7 +136,7 @@ def test_a_loss_of_many_values_is_refused() -> None:
         contrastive,
     ],
 )
-@pytest.mark.parametrize("checkpoint", [(), ("2",), ("0", "2")])
+@pytest.mark.parametrize("checkpoint", [(), ("0", "2")])
 def test_gradients_are_those_of_the_whole_batch(loss: Any, micro_batch: int, checkpoint: Any) -> None:
     model = mlp()
     expected, value = plain(model, loss, X, VALUES)

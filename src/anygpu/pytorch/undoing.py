@@ -90,7 +90,10 @@ class Gradients:
 
     def set_aside(self, dropped: set[torch.nn.Parameter]) -> None:
         """Gradients of those in `dropped` are no longer wanted, and their memory is free for the step."""
-        self._aside = [None if each in dropped else each.grad for each in self.parameters]
+        self._aside = []
+        if len(dropped) < len(self.parameters):
+            aside = [None if each in dropped else each.grad for each in self.parameters]
+            self._aside = aside if any(each is not None for each in aside) else []
         self.drop()
 
     def drop(self) -> None:
@@ -100,13 +103,14 @@ class Gradients:
 
     def give_back(self) -> None:
         """As they were before, whatever a broken step has left."""
+        self.drop()
         for parameter, before in zip(self.parameters, self._aside, strict=False):
             parameter.grad = before
         self._aside = []
 
     def add_back(self) -> None:
         """Those of the batch are complete; those from before are added to them."""
-        for parameter, before in zip(self.parameters, self._aside, strict=True):
+        for parameter, before in zip(self.parameters, self._aside, strict=False):
             if before is None:
                 continue
             if parameter.grad is None:
