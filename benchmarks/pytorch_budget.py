@@ -170,7 +170,7 @@ def run_case(name: str, factor: float, limit: str, is_second: bool, needed: int)
 
 
 def warm_up(name: str) -> None:
-    """Load what torch, its libraries and anygpu keep from their first steps on, so that the budget is one of tensors."""
+    """Load what torch, its libraries and anygpu keep from their first steps on: the budget is one of tensors."""
     import torch
 
     from anygpu.pytorch import Step
@@ -263,8 +263,8 @@ def ask(*given: object, cache: str) -> dict[str, Any]:
 
 def main() -> None:
     if sys.argv[1:2] == ["--case"]:
-        name, factor, limit, second, needed = sys.argv[2:]
-        sys.stdout.write(json.dumps(run_case(name, float(factor), limit, second == "True", int(needed))))
+        model, share, limit, is_second, bytes_needed = sys.argv[2:]
+        sys.stdout.write(json.dumps(run_case(model, float(share), limit, is_second == "True", int(bytes_needed))))
         return
     parser = options_parser(__doc__)
     parser.add_argument("--models", default=",".join(MODELS))

@@ -82,7 +82,7 @@ def _exported(weights: Mapping[str, np.ndarray]) -> bytes:
 
     function = torch_function(weights)
 
-    class Module(torch.nn.Module):  # type: ignore[misc]
+    class Module(torch.nn.Module):
         def forward(self, ids: Any, there: Any) -> Any:
             return function(ids, there)
 

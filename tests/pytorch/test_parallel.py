@@ -78,7 +78,7 @@ def test_gradients_flow_through_both_ways() -> None:
     assert torch.equal(found[0], found[1])
 
 
-class Reports(nn.Module):  # type: ignore[misc]
+class Reports(nn.Module):
     """What a module sees of the thread that it runs on."""
 
     def forward(self, x: torch.Tensor, y: Any = None, *, scale: float = 1.0) -> Any:
@@ -151,7 +151,7 @@ def set_elsewhere(count: int) -> None:
     elsewhere(lambda: torch.set_num_threads(count))
 
 
-class Fails(nn.Module):  # type: ignore[misc]
+class Fails(nn.Module):
     def __init__(self, error: BaseException | None, others: list[str]) -> None:
         super().__init__()
         self.error, self.others = error, others
@@ -192,7 +192,7 @@ def test_the_first_error_is_raised_when_all_have_ended() -> None:
 # -- what is never run side by side
 
 
-class Busy(nn.Module):  # type: ignore[misc]
+class Busy(nn.Module):
     """Notices when it runs twice at once."""
 
     def __init__(self) -> None:
@@ -432,7 +432,7 @@ class StandInCuda:
         self.said.append("waits for the card")
 
 
-class OnCard(torch.Tensor):  # type: ignore[misc]
+class OnCard(torch.Tensor):
     is_cuda = True
     cuda_said: list[str]
 

@@ -16,7 +16,6 @@ from anygpu.pytorch.fitting import Fitting, Way, balanced
 from anygpu.pytorch.planning import Kept, Planner
 from anygpu.pytorch.records import Footprint, LayerCost, Precision
 
-
 MB = 1 << 20
 
 

@@ -285,7 +285,7 @@ def test_random_numbers_of_a_shuffling_loader_are_the_same_as_without() -> None:
     assert epochs(prefetch) == epochs(lambda loader: loader)
 
 
-class Squares(Dataset[torch.Tensor]):  # type: ignore[misc]
+class Squares(Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 12
 
@@ -430,7 +430,7 @@ def test_what_cannot_be_prefetched_is_refused_at_once() -> None:
 # -- CUDA, played by a stand-in: never run on a card
 
 
-class StandInTensor(torch.Tensor):  # type: ignore[misc]
+class StandInTensor(torch.Tensor):
     """A tensor that writes down what is done with it."""
 
     said: list[str]
