@@ -357,7 +357,9 @@ def test_the_faster_way_is_chosen_with_its_reason() -> None:
 
 def test_a_disturbed_measurement_does_not_choose_side_by_side() -> None:
     timings = Timings(serial=(1.0, 9.0, 9.0, 9.0, 9.0, 9.0), together=(1.1,) * 6, calls=18)
-    assert choose(timings).way == SERIAL
+    choice = choose(timings)
+    assert choice.way == SERIAL
+    assert choice.reason == "one after the other: at best 1 s against 1.1 s side by side, 6 calls each"
 
 
 def test_a_hopeless_way_is_given_up_early_and_seldom_tried_again() -> None:

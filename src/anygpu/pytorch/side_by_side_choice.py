@@ -73,9 +73,13 @@ def choose(timings: Timings, before: Choice | None = None) -> Choice:
     gains = together <= enough * serial and min(timings.together) <= enough * min(timings.serial)
     way = TOGETHER if gains else SERIAL
     calls = min(len(timings.serial), len(timings.together))
-    times = {SERIAL: readable_seconds(serial), TOGETHER: readable_seconds(together)}
+    times = {SERIAL: serial, TOGETHER: together}
     other = SERIAL if way == TOGETHER else TOGETHER
-    reason = f"{way}: {times[way]} against {times[other]} {other}, {calls} calls each"
+    at_best = ""
+    if way == SERIAL and together < serial:  # the best ones decided
+        times, at_best = {SERIAL: min(timings.serial), TOGETHER: min(timings.together)}, "at best "
+    spent = {each: readable_seconds(seconds) for each, seconds in times.items()}
+    reason = f"{way}: {at_best}{spent[way]} against {spent[other]} {other}, {calls} calls each"
     if way == SERIAL:
         ratio = max(1.0, together / serial if serial > 0 else 1.0)
         return Choice(way, reason, math.ceil((TRIALS // (_ROW - 1) * _ROW) * ratio / _TRYING))
