@@ -49,7 +49,7 @@ def _labels(rows: int, classes: int = 10) -> Tensor:
     return torch.randint(classes, (rows,))
 
 
-class Around(nn.Module):  # type: ignore[misc]
+class Around(nn.Module):
     """x + inner(x)"""
 
     def __init__(self, *inner: nn.Module) -> None:
@@ -60,7 +60,7 @@ class Around(nn.Module):  # type: ignore[misc]
         return x + self.inner(x)
 
 
-class Transposed(nn.Module):  # type: ignore[misc]
+class Transposed(nn.Module):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
@@ -69,7 +69,7 @@ class Transposed(nn.Module):  # type: ignore[misc]
         return self.inner(x.transpose(1, 2)).transpose(1, 2)
 
 
-class Mean(nn.Module):  # type: ignore[misc]
+class Mean(nn.Module):
     def __init__(self, *axes: int) -> None:
         super().__init__()
         self.axes = axes
@@ -78,7 +78,7 @@ class Mean(nn.Module):  # type: ignore[misc]
         return x.mean(self.axes)
 
 
-class Attention(nn.Module):  # type: ignore[misc]
+class Attention(nn.Module):
     def __init__(self, width: int, heads: int, causal: bool = False) -> None:
         super().__init__()
         self.heads, self.causal = heads, causal
@@ -145,7 +145,7 @@ def residual() -> Training:
     return Training(model, (torch.randn(24, 3, 96, 96), _labels(24)), _classified)
 
 
-class UNet(nn.Module):  # type: ignore[misc]
+class UNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.down = nn.ModuleList(self._two(before, after) for before, after in ((3, 24), (24, 48), (48, 96)))
@@ -172,7 +172,7 @@ def unet() -> Training:
     return Training(UNet(), (torch.randn(8, 3, 96, 96), torch.randn(8, 1, 96, 96)), _near)
 
 
-class Patches(nn.Module):  # type: ignore[misc]
+class Patches(nn.Module):
     def __init__(self, width: int, side: int) -> None:
         super().__init__()
         self.cut = nn.Conv2d(3, width, side, stride=side)
@@ -193,7 +193,7 @@ def encoder() -> Training:
     return Training(model, (torch.randn(16, 128, 256), _labels(16)), _classified)
 
 
-class Decoder(nn.Module):  # type: ignore[misc]
+class Decoder(nn.Module):
     def __init__(self, words: int, width: int, depth: int) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(words, width), nn.Embedding(256, width)
@@ -218,7 +218,7 @@ def decoder() -> Training:
     return Training(Decoder(2000, 192, 6), (words, words), _next_word)
 
 
-class Recurrent(nn.Module):  # type: ignore[misc]
+class Recurrent(nn.Module):
     def __init__(self, inner: nn.Module, width: int) -> None:
         super().__init__()
         self.inner, self.head = inner, nn.Linear(width, 10)
@@ -237,7 +237,7 @@ def gru() -> Training:
     return Training(model, (torch.randn(128, 32, 128), _labels(128)), _classified)
 
 
-class Bags(nn.Module):  # type: ignore[misc]
+class Bags(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(40_000, 32) for _ in range(4))
@@ -261,7 +261,7 @@ def mixer() -> Training:
     return Training(model, (torch.randn(32, 100, 192), _labels(32)), _classified)
 
 
-class Pooling(nn.Module):  # type: ignore[misc]
+class Pooling(nn.Module):
     """A few learned queries look at many vectors."""
 
     def __init__(self, width: int) -> None:
@@ -342,7 +342,7 @@ def generator() -> Training:
     return Training(model, (torch.randn(32, 128), torch.randn(32, 3, 96, 96)), _near)
 
 
-class Graph(nn.Module):  # type: ignore[misc]
+class Graph(nn.Module):
     """Nodes of each graph send messages along edges, which are the same for all."""
 
     def __init__(self, width: int, nodes: int, edges: int) -> None:
@@ -376,7 +376,7 @@ def large_vocabulary() -> Training:
     return Training(Decoder(30_000, 128, 2), (words, words), _next_word)
 
 
-class Experts(nn.Module):  # type: ignore[misc]
+class Experts(nn.Module):
     def __init__(self, width: int, experts: int) -> None:
         super().__init__()
         self.route = nn.Linear(width, experts)

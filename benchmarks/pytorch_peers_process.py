@@ -159,7 +159,7 @@ def by_lightning(work: Workload, budget: int, mode: str) -> Run:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     made, _ = work.model()
 
-    class Module(lightning.LightningModule):  # type: ignore[misc]
+    class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.model, self.batch_size = made, 2

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.serving_process import score
 
 
-class Score(litserve.LitAPI):  # type: ignore[misc]
+class Score(litserve.LitAPI):
     def setup(self, device: object) -> None:
         """Nothing."""
 
