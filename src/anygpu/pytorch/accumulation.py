@@ -62,7 +62,7 @@ class Passes:
         self.laps.lap("forward")
         self.backward(loss)
         self.laps.lap("backward")
-        return loss.detach()
+        return _number(loss)
 
     def weighted(self, batch: Any, rows: int, size: int, combining: Combining, precision: str) -> torch.Tensor:
         """Of a loss that is a mean or a sum. Raises `Disagreement` where the batch shows that it is not."""
@@ -89,7 +89,7 @@ class Passes:
             del outputs
             self.laps.lap("forward")
             self.backward(loss)
-            losses.append(loss.detach())
+            losses.append(_number(loss))
             del loss
             self.laps.lap("backward")
         found = torch.stack(losses).sum()
@@ -126,7 +126,7 @@ class Passes:
         self.laps.lap("backward")
         after = random_state(self.device)
         gradients = [leaf.grad for leaf in leaves(leaf_outputs)]
-        found = loss.detach()
+        found = _number(loss)
         del loss, leaf_outputs
         for (begin, end), state in zip(cuts, states, strict=True):
             self._same_buffers(1)
@@ -180,3 +180,8 @@ def _small(kept: list[Any], rows: int) -> list[Any] | None:
     if not all_have_rows(kept[-1], rows) or sum(leaf.nbytes for each in kept for leaf in leaves(each)) > _MOST_COMPARED:
         return None
     return kept
+
+
+def _number(loss: torch.Tensor) -> torch.Tensor:
+    """The value alone. Some of torch's means are views of memory for all their elements, which would be kept with it."""
+    return loss.detach().clone()
