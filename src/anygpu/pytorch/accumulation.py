@@ -183,5 +183,5 @@ def _small(kept: list[Any], rows: int) -> list[Any] | None:
 
 
 def _number(loss: torch.Tensor) -> torch.Tensor:
-    """The value alone. Some of torch's means are views of memory for all their elements, which would be kept with it."""
+    """The value alone. Some of torch's means are views of memory for all their elements, which it would keep."""
     return loss.detach().clone()
