@@ -77,20 +77,22 @@ def main() -> None:
     unseen = stripes(256, CLASSES, generator)
     print(f"Right before: {accuracy(model, *unseen):.0%} of images it has not seen.")
     step = Step(model, torch.optim.AdamW(model.parameters(), lr=1e-3), nn.CrossEntropyLoss(), memory=budget)
-    peaks = []
+    peaks: list[int] = []
     for number in range(1, options.steps + 1):
         result = step(stripes(options.batch, CLASSES, generator))
         receipt = result.receipt
-        peaks.append(receipt.peak_bytes or 0)
+        if receipt.peak_bytes is not None and number > 1:  # the first step also loads libraries
+            peaks.append(receipt.peak_bytes)
         if number == 1:
             assert step.plan is not None, "it has run"
             print(f"The plan: {step.plan.reason}")
         if number in (1, options.steps):
             print(f"Step {number}: {receipt}")
         if number % 5 == 1 or number == options.steps:
-            print(f"step {number:3d}: loss {result.loss.item():.3f}, peak {readable_bytes(peaks[-1])}")
+            print(f"step {number:3d}: loss {result.loss.item():.3f}")
     print(f"Right after: {accuracy(model, *unseen):.0%}.")
-    print(f"Highest peak: {readable_bytes(max(peaks))} of {readable_bytes(budget)}.")
+    if peaks:
+        print(f"Highest peak: {readable_bytes(max(peaks))} of {readable_bytes(budget)} (resident).")
 
 
 if __name__ == "__main__":
