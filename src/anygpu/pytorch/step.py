@@ -176,7 +176,8 @@ class Step:
                     continue
                 _release(self._device)
                 spent = Phases(run=time.perf_counter() - attempted)
-                attempts.append(self._attempt(spent, failure, f"there was not enough memory ({_how(plan, rows)})"))
+                message = f"there was not enough memory ({_how(plan, rows)}; torch raised {failure})"
+                attempts.append(self._attempt(spent, OutOfMemory.__name__, message))
                 with timer.phase("plan"):
                     tried, plan = plan, form.failed(plan, batch, rows)
                     plan = None if plan is None else self._held(plan)
