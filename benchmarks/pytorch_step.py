@@ -177,7 +177,11 @@ def quickest(layers: int, rounds: int) -> tuple[float, float]:
 
 
 def bfloat16() -> list[Figure]:
+    threads = torch.get_num_threads()
+    # Threads that wait for each other take minutes for this where others want the processors too.
+    torch.set_num_threads(1)
     ours, plain = _curve(True), _curve(False)
+    torch.set_num_threads(threads)
     apart = max(abs(a - b) / b for a, b in zip(_means(ours), _means(plain), strict=True))
     each = max(abs(a - b) / b for a, b in zip(ours, plain, strict=True))
     say(f"losses from {plain[0]:.3f} to {plain[-1]:.3f} (plain) and {ours[-1]:.3f} (ours)")
