@@ -302,18 +302,32 @@ class Broken(Squares):
         return super().__getitem__(index)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_workers_of_a_data_loader() -> None:
-    loader = DataLoader(Squares(), batch_size=4, num_workers=2)
-    expected = [[0, 1, 4, 9], [16, 25, 36, 49], [64, 81, 100, 121]]
-    assert [batch.tolist() for batch in prefetch(loader)] == expected
-    for _ in prefetch(loader):
-        break
-    assert torch.multiprocessing.active_children() == []
-    with pytest.raises(ValueError, match="row 6 is broken"):
-        list(prefetch(DataLoader(Broken(), batch_size=4, num_workers=1)))
-    gc.collect()  # the loader's own frames keep its error, and that keeps them
-    assert torch.multiprocessing.active_children() == []
+    # In a process of its own: workers are forked, and libraries of other tests have threads.
+    done = run_script(
+        """
+        import gc
+        import torch
+        from torch.utils.data import DataLoader
+        from anygpu.pytorch import prefetch
+        from tests.pytorch.test_prefetch import Broken, Squares
+
+        loader = DataLoader(Squares(), batch_size=4, num_workers=2)
+        print([batch.tolist() for batch in prefetch(loader)])
+        for _ in prefetch(loader):
+            break
+        print(torch.multiprocessing.active_children())
+        try:
+            list(prefetch(DataLoader(Broken(), batch_size=4, num_workers=1)))
+        except ValueError as error:
+            print("row 6 is broken" in str(error))
+            del error
+        gc.collect()  # the loader's own frames keep its error, and that keeps them
+        print(torch.multiprocessing.active_children())
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "[[0, 1, 4, 9], [16, 25, 36, 49], [64, 81, 100, 121]]\n[]\nTrue\n[]\n"
 
 
 def test_what_the_loop_waited_is_the_steps_data_wait() -> None:

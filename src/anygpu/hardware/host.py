@@ -33,6 +33,13 @@ def memory_free() -> int:
     return min(_host_memory()[1], _container_limit())
 
 
+def cores() -> int | None:
+    """Without what one core pretends to be; `None` where the system does not say."""
+    import psutil
+
+    return psutil.cpu_count(logical=False)
+
+
 def resident_bytes(*, children: bool = False) -> int:
     """The resident memory of this process and, on request, of its children, which takes some milliseconds."""
     import psutil

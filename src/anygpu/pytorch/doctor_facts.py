@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 import msgspec
-import psutil
 import torch
 
 from anygpu.hardware import host
@@ -80,7 +79,7 @@ def facts_here(measured: Measurements) -> TorchFacts:
         cards=tuple(_card(index) for index in range(torch.cuda.device_count())) if torch.cuda.is_available() else (),
         processor=host.processor_name(),
         processors=usable_processors(),
-        cores=psutil.cpu_count(logical=False),
+        cores=host.cores(),
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         threads=torch.get_num_threads(),
         capability=str(torch.backends.cpu.get_cpu_capability()),

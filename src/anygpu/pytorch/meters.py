@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
+from anygpu.hardware import host
+
 _PROCESS = Path("/proc/self")
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
@@ -201,9 +203,7 @@ def _left_by_machine(meminfo: Path) -> list[int]:
     try:
         text = meminfo.read_text()
     except OSError:
-        import psutil
-
-        return [int(psutil.virtual_memory().available)]
+        return [host.memory_free()]
     for line in text.splitlines():
         if line.startswith("MemAvailable:"):
             return [int(line.split()[1]) * 1024]
