@@ -115,7 +115,7 @@ def test_layers_are_checkpointed_when_single_rows_do_not_fit() -> None:
     model = Greedy(0, MemoryError(), Blocks())
     model.is_checkpointed_enough = lambda: "forward" in vars(model.inner.blocks[0])
     result = stepping(model)((X[:2], X[:2]))
-    assert result.receipt.how == "in 2 micro-batches of at most 1 rows, 2 layers recomputed, float32"
+    assert result.receipt.how == "in 2 micro-batches of at most 1 row, 2 layers recomputed, float32"
     assert len(result.receipt.failures) == 2
 
 

@@ -65,7 +65,7 @@ def halving_for(work: Work, why: str = "nothing is predicted") -> StepPlanner:
         micro_batch=work.micro_batch,
         checkpoint=work.checkpoint,
         layers=candidates(work.model),
-        why=why,
+        why=f"its memory cannot be predicted, so a step that does not fit is halved ({why})",
     )
 
 

@@ -317,7 +317,7 @@ class Planner:
             )
         else:
             self._reason = sentence(fit, self._rows, whole, budget)
-        if self._whole:
+        if self._whole and self._micro_batch is None:
             self._reason += f"; the batch is not cut: {self._whole}"
 
     def _keep_it(self) -> None:

@@ -28,6 +28,7 @@ from anygpu.pytorch.step_meter import StepMeter
 from anygpu.pytorch.step_planner import bytes_of, planner_for
 from anygpu.pytorch.undoing import Buffers, Gradients, RandomState, random_state, set_random_state
 from anygpu.receipts import Attempt, Failure, Phases, PhaseTimer, Receipt, observe, observers, publish
+from anygpu.units import bytes_from
 
 _VERSION = 1
 
@@ -66,7 +67,7 @@ class Step:
       activations are computed again; both are found out by themselves ("auto").
     - `clip_norm` is the largest norm of all gradients together.
     - `accumulate` batches make one step of the optimiser, with the mean of their gradients.
-    - `memory` is a budget in bytes; without one, it is what the device has left.
+    - `memory` is a budget in bytes, or a text such as "4GB"; without one, it is what the device has left.
 
     It neither wraps the module nor keeps a thread: it may be used in any loop.
     """
@@ -83,7 +84,7 @@ class Step:
         checkpoint: Sequence[str] | Literal["auto"] = "auto",
         clip_norm: float | None = None,
         accumulate: int = 1,
-        memory: int | None = None,
+        memory: int | str | None = None,
         name: str | None = None,
         make_planner: MakePlanner | None = None,
     ) -> None:
@@ -101,17 +102,20 @@ class Step:
         self._precisions = precisions_for(precision, model, self._device)
         self._micro_batch = _positive("micro_batch", micro_batch)
         self._checkpoint = _names("checkpoint", checkpoint, model)
+        if clip_norm is not None and not clip_norm > 0:
+            raise InvalidOption(
+                f"clip_norm={clip_norm!r} has to be a positive number: the largest norm of all gradients."
+            )
         self._clip_norm = clip_norm
         self._accumulate = _positive("accumulate", accumulate) or 1
-        self._memory = memory
+        self._memory = _budget(memory)
         self._make_planner = make_planner or planner_for
         self._casting = Casting(model, self._device)
-        self._buffers = Buffers(model)
-        self._modules = list(model.modules())
-        self._gradients = Gradients(_all_parameters(model, optimizer, loss))
         self._meter = StepMeter(self._device, lambda: bytes_of(model, optimizer))
-        self._optimized = {each for group in optimizer.param_groups for each in group["params"]}
-        self._forms: dict[tuple[Any, ...], Form] = {}
+        self._loss = loss
+        self._modules: list[torch.nn.Module] = []
+        self._made_of: tuple[Any, ...] = ()
+        self._notice_changes()
         #: Batches whose gradients wait for the optimiser's step, and their precision.
         self._pending = 0
         self._pending_precision: Precision | None = None
@@ -140,6 +144,7 @@ class Step:
         if waited:
             timer.waited(waited)
         self._calling.check(batch)
+        self._notice_changes()
         with timer.phase("write"):
             batch, sent = moved(batch, self._device)
         tensors = leaves(batch)
@@ -298,8 +303,27 @@ class Step:
 
     def _set_aside(self) -> RandomState:
         self._buffers.keep()
-        self._gradients.set_aside(set() if self._pending else self._optimized)
+        self._gradients.set_aside(set() if self._pending else self._optimized.keys())
         return random_state(self._device)
+
+    def _notice_changes(self) -> None:
+        """A layer that was replaced, a group that the optimiser got, another reduction: what was found out is void."""
+        if self._made_of == self._parts():
+            return
+        self._modules = list(self.model.modules())
+        self._made_of = self._parts()
+        optimized = [each for group in self.optimizer.param_groups for each in group["params"]]
+        #: In the optimiser's order, so that a norm is the same in every run.
+        self._optimized = dict.fromkeys(optimized)
+        self._buffers = Buffers(self.model)
+        self._gradients = Gradients(_all_parameters(self.model, self.optimizer, self._loss))
+        self._forms: dict[tuple[Any, ...], Form] = {}
+
+    def _parts(self) -> tuple[Any, ...]:
+        """The children of every module that is known, as `modules()` takes as long as the rest of a step's overhead."""
+        children = [id(child) for module in self._modules for child in module._modules.values()]
+        optimized = [id(each) for group in self.optimizer.param_groups for each in group["params"]]
+        return children, optimized, _settings_of(self._loss)
 
     def _undo(self, before: RandomState) -> None:
         self._gradients.drop()
@@ -466,6 +490,21 @@ def _positive(name: str, value: int | str) -> int | None:
     return value
 
 
+def _budget(memory: int | str | None) -> int | None:
+    found = bytes_from(memory) if isinstance(memory, str) else memory
+    if memory is not None and (isinstance(found, bool) or not isinstance(found, int) or found < 1):
+        raise InvalidOption(f'memory={memory!r} has to be a positive number of bytes, or a text such as "4GB".')
+    return found
+
+
+def _settings_of(loss: Any) -> tuple[Any, ...]:
+    """What decides how the losses of parts combine, of a loss that is a module: its reduction, its weights."""
+    if not isinstance(loss, torch.nn.Module):
+        return ()
+    plain = [(name, value) for name, value in vars(loss).items() if isinstance(value, bool | int | float | str | None)]
+    return (*plain, *map(id, loss.buffers()))
+
+
 def _names(name: str, value: Sequence[str] | str, model: torch.nn.Module) -> tuple[str, ...] | None:
     if isinstance(value, str):
         if value == "auto":
@@ -532,7 +571,8 @@ def _nothing_smaller(device: str, plan: StepPlan, rows: int, whole: str) -> OutO
 def _how(plan: StepPlan, rows: int) -> str:
     parts = [f"{rows} rows at once"]
     if plan.micro_batch < rows:
-        parts = [f"in {len(bounds(rows, plan.micro_batch))} micro-batches of at most {plan.micro_batch} rows"]
+        size = f"{plan.micro_batch} row{'s' if plan.micro_batch > 1 else ''}"
+        parts = [f"in {len(bounds(rows, plan.micro_batch))} micro-batches of at most {size}"]
     if plan.checkpoint:
         parts.append(f"{len(plan.checkpoint)} layer{'s' if len(plan.checkpoint) > 1 else ''} recomputed")
     return ", ".join([*parts, plan.precision])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,7 +88,7 @@ class Gradients:
         self.parameters: Sequence[torch.nn.Parameter] = list(dict.fromkeys(parameters))
         self._aside: list[torch.Tensor | None] = []
 
-    def set_aside(self, dropped: set[torch.nn.Parameter]) -> None:
+    def set_aside(self, dropped: Set[torch.nn.Parameter]) -> None:
         """Gradients of those in `dropped` are no longer wanted, and their memory is free for the step."""
         self._aside = []
         if len(dropped) < len(self.parameters):
