@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from anygpu.display import Listed, drawn
 from anygpu.units import readable_seconds
 
 Phase = Literal["trace", "plan", "compile", "queue", "write", "run", "read"]
@@ -201,6 +202,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
             text += f"; {host.operation}{where} ran on the host: {host.reason}"
         return text
 
+    def _repr_html_(self) -> str | None:
+        return drawn(self)
+
 
 def require_reasons(record: msgspec.Struct, fields: tuple[str, ...]) -> None:
     """Unknown is `None` *with a reason*: a record that forgets the reason is not made at all."""
@@ -325,7 +329,7 @@ def last_receipt() -> Receipt | None:
 @contextmanager
 def collect_receipts() -> Iterator[list[Receipt]]:
     """Collects the receipt of every call inside the block, in order."""
-    collected: list[Receipt] = []
+    collected: list[Receipt] = Listed()
     token = listeners.set((*listeners.get(), collected))
     try:
         yield collected

@@ -400,6 +400,7 @@ def test_a_process_that_is_stopped_costs_the_deadline_and_no_more(place: Path) -
         (found,) = observed_processes()
         found.ask(deadline=30.0)
         child.send_signal(signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)  # until all its threads have stopped
         with pytest.raises(NoAnswer, match="busy or stopped") as caught:
             found.ask(deadline=0.05)
         assert not caught.value.ended

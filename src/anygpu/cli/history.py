@@ -30,6 +30,7 @@ from anygpu.history.wording import (
     habit_text,
     latest_by_device,
     measured_text,
+    memory_text,
 )
 from anygpu.units import readable_bytes, readable_seconds
 
@@ -207,11 +208,15 @@ def _show_table(console: Console, functions: Sequence[FunctionHistory], now: flo
     table.add_column("a call", justify="right", no_wrap=True)
     table.add_column("calls", justify="right", no_wrap=True)
     table.add_column("last", no_wrap=True)
+    has_memory = any(timing.peaks for each in functions for timing in each.timings)
+    if has_memory:
+        table.add_column("memory", overflow="fold")
     for each in functions:
         label = _label(each.habit)
         for timing in latest_by_device(each.timings):
             seconds = "not measured" if timing.seconds is None else readable_seconds(timing.seconds)
-            table.add_row(label, timing.device, seconds, f"{timing.calls:,}", age_text(timing.when, now))
+            memory = [memory_text(timing, all_rows=False)] if has_memory else []
+            table.add_row(label, timing.device, seconds, f"{timing.calls:,}", age_text(timing.when, now), *memory)
             label = ""
         if not each.timings:
             habit = each.habit
@@ -231,6 +236,8 @@ def _explain(console: Console, function: FunctionHistory, now: float) -> None:
     table.add_column(overflow="fold")
     for each in latest:
         facts = [measured_text(each, now), agreement_text(each, now)]
+        if each.peaks:
+            facts.append(f"took {memory_text(each)}")
         if each.compile is not None:
             facts.append(f"compiling took {readable_seconds(each.compile)}")
         seconds = "" if each.seconds is None else readable_seconds(each.seconds)

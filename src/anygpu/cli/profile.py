@@ -19,7 +19,7 @@ from anygpu.observe.parts import breakdown
 from anygpu.observe.profile_html import summary, to_html
 from anygpu.observe.profile_records import Profile, ScaleneLine, by_device
 from anygpu.observe.scalene import joined, run_scalene, version
-from anygpu.program.text import printable
+from anygpu.printable import printable
 from anygpu.units import readable_bytes, readable_seconds
 
 #: Rows of a table on the screen, and the part of the whole below which a row is left out.

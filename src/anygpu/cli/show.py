@@ -10,11 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from anygpu.hardware.cards import Card
-from anygpu.hardware.device import Device, State, Unavailable
+from anygpu.hardware.device import Device, State
 from anygpu.hardware.diagnosis import Diagnosis
 from anygpu.hardware.diagnosis_context import Finding
 from anygpu.hardware.inventory import Inventory
-from anygpu.units import readable_bytes, readable_seconds
+from anygpu.hardware.wording import all_facts, explained, in_a_few_words, memory_of, more_words
+from anygpu.units import readable_seconds
 
 _MARKS: dict[State, tuple[str, str]] = {
     "verified": ("✓", "green"),
@@ -33,7 +34,7 @@ def show_inventory(console: Console, inventory: Inventory, *, deep: bool = False
         console.print("[bold]Not available[/bold]")
         table = _grid()
         for item in inventory.unavailable:
-            table.add_row(_mark(item.state), item.id, Text(_explained(item)))
+            table.add_row(_mark(item.state), item.id, Text(explained(item)))
         console.print(Padding(table, (0, 0, 1, 2)))
     console.print(Text(_how_we_know(inventory), style="dim"))
 
@@ -44,7 +45,7 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     console.print("[bold]What can compute here[/bold]")
     table = _grid()
     for device in diagnosis.inventory.devices:
-        table.add_row(_mark(device.state), device.id, Text(_in_a_few_words(device)))
+        table.add_row(_mark(device.state), device.id, Text(in_a_few_words(device)))
     console.print(Padding(table, (0, 0, 1, 2)))
     for finding in diagnosis.findings:
         show_finding(console, finding)
@@ -63,14 +64,14 @@ def show_torch_diagnosis(console: Console, verdict: str, findings: Sequence[Find
 
 def _show_card(console: Console, card: Card, ways: list[Device], *, deep: bool) -> None:
     heading = Text(card.name, style="bold")
-    heading.append(f"  {_memory(card)}", style="default")
+    heading.append(f"  {memory_of(card)}", style="default")
     console.print(heading)
     table = _grid()
     for device in ways:
-        table.add_row(_mark(device.state), device.id, Text(_in_a_few_words(device)))
-        table.add_row("", "", Text(_more_words(device), style="dim"))
+        table.add_row(_mark(device.state), device.id, Text(in_a_few_words(device)))
+        table.add_row("", "", Text(more_words(device), style="dim"))
         if deep:
-            for name, value in _all_facts(device):
+            for name, value in all_facts(device):
                 table.add_row("", "", Text(f"{name}: {value}", style="dim"))
     if not ways:
         table.add_row(_mark("present"), "", Text("no engine can use this card; run `anygpu doctor` to see why"))
@@ -101,48 +102,6 @@ def _grid() -> Table:
 
 def _mark(state: State) -> Text:
     return Text(*_MARKS[state])
-
-
-def _in_a_few_words(device: Device) -> str:
-    if device.software:
-        what = f"{device.name}, software on the CPU"
-    elif device.kind == "cpu":
-        what = "the CPU"
-    else:
-        what = f"{device.name}, {device.form} {device.kind.upper()}"
-    through = " and ".join((device.api, *device.also_through))
-    doubt = "" if device.verified else f"; only {device.state}: not verified by a computation"
-    return f"{what}, through {through}{doubt}"
-
-
-def _more_words(device: Device) -> str:
-    parts = [f"driver {device.driver}"] if device.driver is not None else []
-    if device.kind != "cpu" or device.software:
-        parts.append(_memory(device))
-    return " · ".join([*parts, " ".join(device.features)])
-
-
-def _memory(facts: Device | Card) -> str:
-    if facts.memory_total is None:
-        return f"memory unknown ({facts.unknown['memory_total']})"
-    total = readable_bytes(facts.memory_total)
-    return total if facts.memory_free is None else f"{total}, {readable_bytes(facts.memory_free)} free"
-
-
-def _all_facts(device: Device) -> list[tuple[str, str]]:
-    facts = [
-        (name, str(value))
-        for name in ("uuid", "pci", "model", "compute_capability")
-        if (value := getattr(device, name))
-    ]
-    if device.load is not None:
-        facts.append(("load", f"{device.load:.0%}"))
-    facts += [(name, f"{value:,}") for name, value in device.limits.items()]
-    return facts + [(name, f"unknown: {why}") for name, why in device.unknown.items()]
-
-
-def _explained(item: Unavailable) -> str:
-    return item.reason if item.fix is None else f"{item.reason} {item.fix}"
 
 
 def _how_we_know(inventory: Inventory) -> str:

@@ -7,8 +7,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from anygpu.cli.printable import printable
 from anygpu.hardware.usage.usage import Usage, UsageDocument
+from anygpu.printable import printable
 from anygpu.units import readable_bytes
 
 _UNKNOWN = Text("–", style="dim")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from anygpu.display import drawn
 from anygpu.hardware.device_names import node_of
 from anygpu.receipts import require_reasons
 
@@ -118,6 +119,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
 
     def __str__(self) -> str:
         return f"{self.id} ({self.name})"
+
+    def _repr_html_(self) -> str | None:
+        return drawn(self)
 
 
 class Unavailable(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):

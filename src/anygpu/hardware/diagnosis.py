@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from anygpu.display import drawn
 from anygpu.hardware.device import Unavailable
 from anygpu.hardware.diagnosis_context import DiagnosisContext, Finding, Gpu, together
 from anygpu.hardware.diagnosis_rules import RULES, as_reported
@@ -32,6 +33,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
+
+    def _repr_html_(self) -> str | None:
+        return drawn(self)
 
 
 def diagnose(inventory: Inventory, evidence: Evidence) -> Diagnosis:

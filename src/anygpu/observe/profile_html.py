@@ -8,6 +8,7 @@ from pathlib import Path
 
 from anygpu.observe.parts import breakdown
 from anygpu.observe.profile_records import FunctionProfile, LineProfile, Profile, by_device
+from anygpu.printable import printable
 from anygpu.units import readable_bytes, readable_seconds
 
 #: Lines of a file around those that took time, and files that are shown.
@@ -59,8 +60,7 @@ def to_html(profile: Profile) -> str:
 
 def _text(text: str) -> str:
     """Escaped, and without what is no character: half of a pair of surrogates, or a control character."""
-    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-    return escape(shown.encode("utf-8", "replace").decode())
+    return escape(printable(text, most=10_000))
 
 
 def _head(profile: Profile) -> str:

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from anygpu.display import drawn
 from anygpu.observe.batch import Batch
 from anygpu.observe.parts import StepTally
 from anygpu.observe.sketch import Sketch
+from anygpu.printable import printable
 from anygpu.receipts import PHASES, Receipt
 from anygpu.units import readable_bytes, readable_seconds
 
@@ -100,6 +102,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         rows += [_row(each) for each in self.calls]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         return "\n".join("  ".join(_cells(row, widths)).rstrip() for row in rows)
+
+    def _repr_html_(self) -> str | None:
+        return drawn(self)
 
 
 class _Series:
@@ -244,11 +249,10 @@ class Statistics:
 
 
 def _row(each: CallStatistics) -> tuple[str, ...]:
-    from anygpu.program.text import printable  # which loads much that statistics do without
 
     times = (each.seconds.total, each.seconds.p50, each.seconds.p90, each.seconds.p99)
     return (
-        printable(each.function)[:_LONGEST],
+        printable(each.function, most=_LONGEST),
         each.device,
         str(each.calls),
         str(sum(each.errors.values())),

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from anygpu.display import drawn
 from anygpu.receipts import Phases
 from anygpu.units import readable_bytes, readable_seconds
 
@@ -92,3 +93,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"  {'':<{width}}  {each.sentence}")
         lines.extend(f"✗ {each.device:<{width}}  {each.sentence}" for each in self.refused)
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str | None:
+        return drawn(self)

@@ -1,17 +1,24 @@
-"""A program as a drawing: a self-contained SVG, from the inputs at the top to the results at the bottom."""
+"""A program as a drawing: a self-contained SVG, from the inputs at the top to the results at the bottom.
+
+On paper of its own it follows the reader's system, light or dark; inside of a notebook it follows the notebook's theme.
+"""
 
 from __future__ import annotations
 
 from html import escape
 from typing import NamedTuple
 
+from anygpu.printable import printable
 from anygpu.program.graph import Program
 from anygpu.program.layering import Arrangement, Curve, Item, Place, arrange
 from anygpu.program.primitives import Broadcast, Constant, Input, OperationClass
-from anygpu.program.text import constant_text, line_of, printable, value_names
+from anygpu.program.text import constant_text, line_of, value_names
 
 #: A drawing of more nodes cannot be read, and the text can.
 MOST_NODES = 300
+
+#: The class of a drawing inside of another page, which does not get the looks of one with paper.
+_INSIDE = "anygpu-graph"
 
 _MARGIN = 28
 _WIDEST_TEXT = 34
@@ -42,6 +49,16 @@ _LOOKS: tuple[tuple[str, str, str], ...] = (
     ("soft", "fill:#5d6873", "fill:#97a3af"),
     ("edge", "stroke:#8d99a6", "stroke:#6b7886"),
     ("tip", "fill:#8d99a6", "fill:#6b7886"),
+)
+#: Inside of another page: whatever the paper is, its ink is seen on it. The class, and its looks.
+_INSIDE_LOOKS: tuple[tuple[str, str], ...] = (
+    ("box", "fill:currentColor;fill-opacity:.05;stroke:currentColor;stroke-opacity:.45"),
+    ("input", "fill:#2f74c0;fill-opacity:.16;stroke:#3b82c4"),
+    ("result", "fill:#23894a;fill-opacity:.18;stroke:#2f9457"),
+    ("ink", "fill:currentColor"),
+    ("soft", "fill:currentColor;fill-opacity:.75"),
+    ("edge", "stroke:currentColor;stroke-opacity:.55"),
+    ("tip", "fill:currentColor;fill-opacity:.55"),
 )
 _FONTS = (
     ".anygpu text{font-family:ui-sans-serif,system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;"
@@ -80,8 +97,11 @@ class _Label(NamedTuple):
         return 26.0 + 15 * bool(self.attributes) + 15 * bool(self.spec)
 
 
-def to_svg(program: Program, name: str | None = None) -> str:
-    """The drawing. Of more than `MOST_NODES` nodes the first are drawn, with a note that says so."""
+def to_svg(program: Program, name: str | None = None, *, inside: bool = False) -> str:
+    """The drawing. Of more than `MOST_NODES` nodes the first are drawn, with a note that says so.
+
+    With `inside` it is for a page that has a theme: it has no paper of its own, and its ink is the text's.
+    """
     labels = _labels(program)
     plan = arrange([Item(label.width, label.height, label.sources, label.floating) for label in labels])
     kinds = _kinds(program)
@@ -93,10 +113,11 @@ def to_svg(program: Program, name: str | None = None) -> str:
     height = top + plan.height + _LEGEND_HEIGHT + (22 if note else 0) + _MARGIN
     shift = (width - plan.width) / 2
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="anygpu" role="img" width="{width:.0f}" height="{height:.0f}"'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="{_INSIDE if inside else "anygpu"}" role="img"'
+        f' width="{width:.0f}" height="{height:.0f}"'
         f' viewBox="0 0 {width:.0f} {height:.0f}" aria-label="{spoken}">',
-        f"<style>{_style()}</style>",
-        f'<rect class="paper" width="{width:.0f}" height="{height:.0f}"/>',
+        f"<style>{_style_inside() if inside else _style()}</style>",
+        "" if inside else f'<rect class="paper" width="{width:.0f}" height="{height:.0f}"/>',
         _text(_MARGIN, _MARGIN + 14, heading, "heading ink"),
         _text(_MARGIN, _MARGIN + 33, facts, "soft"),
         f'<g transform="translate({shift:.1f} {top})">',
@@ -256,6 +277,11 @@ def _style() -> str:
     light = "".join(f".anygpu .{name}{{{look}}}" for name, look, _ in _LOOKS)
     dark = "".join(f".anygpu .{name}{{{look}}}" for name, _, look in _LOOKS)
     return f"{_FONTS}{light}@media (prefers-color-scheme:dark){{{dark}}}"
+
+
+def _style_inside() -> str:
+    looks = "".join(f".anygpu .{name}{{{look}}}" for name, look in _INSIDE_LOOKS)
+    return (_FONTS + looks).replace(".anygpu ", f".{_INSIDE} ")
 
 
 def _text(x: float, y: float, text: str, look: str, anchor: str = "start") -> str:

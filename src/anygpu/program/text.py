@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Sequence
 
+from anygpu.printable import printable
 from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType
 from anygpu.program.graph import Line, Program
 from anygpu.program.ops.source import Constant
@@ -56,11 +57,6 @@ def line_of(program: Program, position: int) -> str:
         return ""
     file = line[0].replace("\\", "/").rpartition("/")[2]
     return f"{printable(file)}:{line[1]}"
-
-
-def printable(text: str) -> str:
-    """The text without anything that would break a line or a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def constant_text(op: Constant) -> str:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from anygpu.display import drawn
 from anygpu.units import readable_bytes
 
 #: The kinds of copies. Bytes on disk are read into the host or the device as they are needed.
@@ -74,6 +75,9 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
             )
         )
         return f"{self.tensors} tensors in {self.contents} contents: {tiers}; {readable_bytes(self.bytes_saved)} shared"
+
+    def _repr_html_(self) -> str | None:
+        return drawn(self)
 
 
 class Moved(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from anygpu.display import drawn
 from anygpu.receipts import Receipt
 from anygpu.streams.source import Source, shortened
 from anygpu.units import readable_bytes, readable_seconds
@@ -76,6 +77,9 @@ class Streamed(NamedTuple):
             f"{readable_seconds(self.seconds.total)} ({stages}); {self.slowest} was the slowest stage, and the total "
             f"is {self.overlap:.2f} times that; at most {readable_bytes(self.peak_bytes)} at once."
         )
+
+    def _repr_html_(self) -> str | None:
+        return drawn(self)
 
 
 class Clock:

@@ -126,6 +126,7 @@ async def refused(request: HTTPRequest, protocols: list[str]) -> bool:
     stream = connection.protocol.stream if connection.protocol is not None else None
     if stream is not None:
         stream.close()
+    connection.close()
     return True
 
 

@@ -34,6 +34,7 @@ from anygpu.array.core.overrides import (
 from anygpu.array.core.recording import Operand, binary, dtype_name, is_array_dtype
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import SharedState, View, write
+from anygpu.display import drawn
 from anygpu.errors import InvalidOption
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import BinaryFunction, UnaryFunction
@@ -188,6 +189,10 @@ class Array(NumpyMethods, Operators):
             return f"Array({about})"
         values = np.array2string(np.asarray(self), prefix="Array(", separator=", ")
         return f"Array({values}, dtype={self.dtype.name}, device={self.device})"
+
+    @_OursOnly
+    def _repr_html_(self) -> str | None:
+        return drawn(self)
 
     # Values
 

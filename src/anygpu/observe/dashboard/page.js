@@ -4,9 +4,9 @@
 
 const NUMBERS = new Set(["calls", "p50", "p90", "p99", "of_predicted", "busy", "memory", "temperature", "power", "clock",
   "backlog", "done", "tasks_a_launch", "waiting", "bytes", "device_time", "share", "cost", "process", "calls_a_second",
-  "processor"]);
-const PROSE = new Set(["why", "finding", "instead", "command"]);
-const MARKED = new Set(["what", "failed", "throttled", "is"]);
+  "processor", "steps", "peak", "predicted", "again", "failed"]);
+const PROSE = new Set(["why", "finding", "instead", "command", "parts"]);
+const MARKED = new Set(["what", "failed", "again", "throttled", "is"]);
 
 const all = (selector) => [...document.querySelectorAll(selector)];
 const one = (id) => document.getElementById(id);
@@ -36,7 +36,8 @@ function showTable(table, data) {
   const rows = values[0].map((_, row) => {
     const line = made("tr", undefined, levels[row]);
     columns.forEach((name, index) => {
-      const cell = made("td", undefined, kind(name));
+      // A row is marked for what has happened in it, not for what has not.
+      const cell = made("td", undefined, values[index][row] === "0" ? kind(name).replace("mark", "") : kind(name));
       if (index === 0 && colours.length) cell.append(swatch(colours[row]));
       cell.append(values[index][row]);
       cell.title = values[index][row] === "–" ? column(data, "not known")[row] ?? "" : values[index][row];

@@ -219,7 +219,7 @@ def _thinned(samples: Iterable[Timed], view: View, least: float = 0.0) -> list[T
 
 
 def owners(history: History, view: View) -> Columns:
-    """Areas of time and bytes, the largest lowest."""
+    """Areas of time and bytes, the largest lowest; of equal ones the one that was seen first."""
     step = view.window / _MOST_POINTS
     taken: list[tuple[float, dict[str, int]]] = []
     part = -1
@@ -234,7 +234,7 @@ def owners(history: History, view: View) -> Columns:
                 sums[name] = sums.get(name, 0) + count
         taken.append((time - view.now, sums))
     times = np.asarray([time for time, _ in taken])
-    names = {name for _, sums in taken for name in sums}
+    names = dict.fromkeys(name for _, sums in taken for name in sums)
     ordered = sorted(names, key=lambda name: -max(sums.get(name, 0) for _, sums in taken))
     most = len(PALETTE) - 1
     columns: Columns = {"xs": [], "ys": [], "colour": [], "name": []}

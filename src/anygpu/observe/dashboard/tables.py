@@ -93,7 +93,7 @@ def _step(pid: int, one: CallStatistics) -> tuple[str, ...]:
         shown(one.function),
         shown(one.device, 24),
         _count(one.calls),
-        _sentence(", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in shares)),
+        _sentence(", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in shares if seconds >= 0.005 * whole)),
         _bytes(one.peak_bytes) or UNKNOWN,
         _bytes(one.predicted_bytes) or UNKNOWN,
         _count(one.repeats),

@@ -1,0 +1,140 @@
+"""What calls, tasks, streams and training steps gave, as HTML: the value, and the receipt. Nothing is waited for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anygpu.notebook.arrays import values_html
+from anygpu.notebook.markup import (
+    BLUE,
+    GREY,
+    OLIVE,
+    TEAL,
+    Html,
+    Share,
+    bar,
+    clipped,
+    framed,
+    join,
+    legend,
+    pairs,
+    paragraph,
+    table,
+    tag,
+)
+from anygpu.notebook.receipts import receipt_body
+from anygpu.units import readable_bytes, readable_seconds
+
+if TYPE_CHECKING:
+    from anygpu.placement.offload import Result
+    from anygpu.pytorch.step import StepResult
+    from anygpu.runtime.future import Future
+    from anygpu.runtime.mapping import Outcome
+    from anygpu.streams.report import Streamed
+
+#: Rows of a table of outcomes; errors come first.
+MOST_ROWS = 50
+_LONGEST_VALUE = 400
+
+
+def result_html(result: Result) -> str:
+    return framed(f"Result of {result.receipt.task}", _value(result.value), receipt_body(result.receipt))
+
+
+def outcome_html(outcome: Outcome) -> str:
+    if outcome.error is not None:
+        return framed("Outcome: an error", paragraph(_error(outcome.error)))
+    receipt = "" if outcome.receipt is None else receipt_body(outcome.receipt)
+    return framed("Outcome: a value", _value(outcome.value), receipt)
+
+
+def outcomes_html(outcomes: Sequence[Outcome]) -> str:
+    devices = Counter(each.receipt.device for each in outcomes if each.receipt is not None)
+    failed = [(number, each) for number, each in enumerate(outcomes) if each.error is not None]
+    done = [(number, each) for number, each in enumerate(outcomes) if each.error is None]
+    where = ", ".join(f"{count:,} on {device}" for device, count in devices.most_common())
+    shown = sorted([*failed, *done][:MOST_ROWS], key=lambda each: each[0])
+    rows = [
+        (
+            f"{number:,}",
+            _error(each.error) if each.error is not None else _in_short(each.value),
+            each.receipt.device if each.receipt is not None else "",
+            readable_seconds(each.receipt.seconds) if each.receipt is not None else "",
+        )
+        for number, each in shown
+    ]
+    cut = f" {len(shown):,} of them are below, errors first." if len(shown) < len(outcomes) else ""
+    return framed(
+        "Outcomes",
+        paragraph(f"{len(done):,} of {len(outcomes):,} done" + (f": {where}." if where else ".") + cut),
+        table(("item", "value or error", "device", "time"), rows, "Outcomes", (0, 3)),
+    )
+
+
+def future_html(future: Future) -> str:
+    if not future.done():
+        return framed("Future", paragraph(tag("b", "Future"), ": running." if future.running() else ": waiting."))
+    if future.cancelled():
+        return framed("Future", paragraph(tag("b", "Future"), ": cancelled."))
+    error = future.exception()
+    if error is not None:
+        return framed("Future", paragraph(tag("b", "Future"), ": ", _error(error)))
+    receipt = future.receipt
+    return framed(
+        "Future",
+        paragraph(tag("b", "Future"), ": done."),
+        _value(future.result()),
+        "" if receipt is None else receipt_body(receipt),
+    )
+
+
+def streamed_html(streamed: Streamed) -> str:
+    seconds = streamed.seconds
+    stages = (
+        ("read", seconds.read, OLIVE),
+        ("transfer", seconds.transfer, TEAL),
+        ("compute", seconds.compute, BLUE),
+        ("write", seconds.write, GREY),
+    )
+    shares = [Share(name, value, readable_seconds(value), colour) for name, value, colour in stages if value >= 5e-7]
+    return framed(
+        f"Stream of {streamed.receipt.task}",
+        paragraph(str(streamed)),
+        bar(shares),
+        legend(shares),
+        _value(streamed.value),
+    )
+
+
+def step_html(step: StepResult) -> str:
+    facts: list[tuple[str, object]] = [("loss", f"{float(step.loss):.6g}")]
+    if step.grad_norm is not None:
+        facts.append(("norm of the gradients", f"{float(step.grad_norm):.6g}"))
+    facts.append(("the optimiser made its step", "yes" if step.stepped else "no"))
+    return framed("Training step", pairs(facts, "Facts of the step"), receipt_body(step.receipt))
+
+
+def _value(value: Any) -> Html:
+    """A value of the user's. What would have to be computed or read from a device is only described."""
+    if type(value) is np.ndarray:
+        about = paragraph(tag("b", f"{value.dtype}{list(value.shape)}"), f", {readable_bytes(value.nbytes)}")
+        return join((about, values_html(value)))
+    return paragraph(_in_short(value))
+
+
+def _in_short(value: Any) -> str:
+    if type(value) is np.ndarray:
+        if value.size > 6:
+            return f"{value.dtype}{list(value.shape)}"
+        return clipped(np.array2string(value, separator=", ").replace("\n", " "), _LONGEST_VALUE)
+    if hasattr(value, "__dlpack__"):
+        return f"{type(value).__name__}, {value.dtype}{list(value.shape)}"
+    return clipped(repr(value), _LONGEST_VALUE)
+
+
+def _error(error: BaseException) -> Html:
+    return join((tag("span", type(error).__name__, class_="bad"), f": {error}"))
