@@ -26,10 +26,10 @@ from anygpu.program.independence import independent_cuts
 from anygpu.program.primitives import Linear, Primitive
 from anygpu.program.transforms import simplified
 from anygpu.residency import registry
+from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
+from anygpu.testing.random_programs.agreement import disagreement
 from benchmarks.report import this_machine
-from tests.support.agreement import disagreement
 from tests.support.laws import broken_by_cutting, broken_by_simplifying, broken_by_vmap
-from tests.support.random_programs import WEIGHTS, random_inputs, random_program
 
 What = Literal["vmap", "cut", "fold", "engines"]
 

@@ -14,7 +14,7 @@ from anygpu.array.trace.tracing import record
 from anygpu.engines.numpy import lowering
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry
-from tests.support.random_programs import random_program
+from anygpu.testing.random_programs import random_program
 from tests.support.wrong_results import real_values, spoil
 
 

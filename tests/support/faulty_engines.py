@@ -27,7 +27,7 @@ from tests.support.fault_schedule import Ended, Kind, Schedule
 
 if TYPE_CHECKING:
     from anygpu._typing import HostArray
-    from anygpu.engines.compiling_engine import CompiledProgram, DeviceArray, Session
+    from anygpu.engines.compiling_session import CompiledProgram, DeviceArray, Session
     from anygpu.engines.driver import Block, Driver
     from anygpu.engines.protocol import Memory
     from anygpu.hardware.device import Device

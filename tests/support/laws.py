@@ -17,8 +17,8 @@ from anygpu.program.batching import vmap
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.transforms import Evaluate, simplified
-from tests.support.agreement import disagreement
-from tests.support.random_programs import random_inputs
+from anygpu.testing.random_programs import random_inputs
+from anygpu.testing.random_programs.agreement import disagreement
 
 Run = Callable[[Program, Sequence[HostArray]], list[HostArray]]
 

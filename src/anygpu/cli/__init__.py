@@ -23,6 +23,7 @@ from anygpu.cli.run import run
 from anygpu.cli.serve import serve
 from anygpu.cli.show import show_diagnosis, show_inventory, show_torch_diagnosis
 from anygpu.cli.top import top
+from anygpu.cli.verify import verify
 from anygpu.workers.discovery import discover
 
 app = typer.Typer(
@@ -115,6 +116,7 @@ app.command()(dashboard)
 app.command()(report)
 app.command()(serve)
 app.command()(top)
+app.command()(verify)
 # What stands after the script is the script's.
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run)
 app.add_typer(history, name="history")

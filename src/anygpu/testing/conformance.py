@@ -103,7 +103,7 @@ def _check_suite(engine: ProgramEngine, device: Device, suite: ConformanceProgra
     results, reasons = _run(engine, device, program, buffers)
     _expect(len(results) == len(wanted), f"{suite.name}: {len(wanted)} results were wanted, {len(results)} came")
     for result, reference, buffer in zip(suite.results, wanted, results, strict=True):
-        wrong = _difference(reference, engine.download(buffer), result)
+        wrong = conformance_difference(reference, engine.download(buffer), result)
         _expect(wrong is None, f"{suite.name} on {device.id}: {result.label} {wrong}")
     for before, buffer in zip(suite.inputs, buffers, strict=True):
         _expect(_same_bits(engine.download(buffer), before), f"{suite.name}: {device.id} has written to an input")
@@ -111,7 +111,8 @@ def _check_suite(engine: ProgramEngine, device: Device, suite: ConformanceProgra
 
 
 @float_errors_ignored
-def _difference(wanted: HostArray, got: HostArray, result: ConformanceResult) -> str | None:
+def conformance_difference(wanted: HostArray, got: HostArray, result: ConformanceResult) -> str | None:
+    """`None` when a result is as near as it must be, or the end of a sentence about its first wrong value."""
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
         return f"is {got.dtype}{list(got.shape)}, not {wanted.dtype}{list(wanted.shape)}"
     allowed = np.zeros(wanted.shape)

@@ -11,12 +11,12 @@ from anygpu._typing import HostArray
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import BINARY, UNARY, BinaryFunction, UnaryFunction, is_defined
 from anygpu.program.primitives import Argsort, Binary, Cast, Primitive, Reduce, Scan, Select, Sort, Unary
-from tests.support.special_values import programs
-from tests.support.special_values.comparison import Rule
-from tests.support.special_values.expressions import expressions
-from tests.support.special_values.programs import Case, Function, Writer
-from tests.support.special_values.references import binary_reference, cast_reference, scan_reference, unary_reference
-from tests.support.special_values.values import TYPES, few_values, pair_values, pairs, special_values, summands
+from anygpu.testing.special_values import programs
+from anygpu.testing.special_values.comparison import Rule
+from anygpu.testing.special_values.expressions import expressions
+from anygpu.testing.special_values.programs import Case, Function, Writer
+from anygpu.testing.special_values.references import binary_reference, cast_reference, scan_reference, unary_reference
+from anygpu.testing.special_values.values import TYPES, few_values, pair_values, pairs, special_values, summands
 
 #: all: the whole table; some: what fits into every run of the tests.
 Amount = Literal["all", "some"]

@@ -10,9 +10,9 @@ import numpy as np
 from anygpu.array.trace.tracing import record
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.primitives import Spec
-from tests.support.special_values.comparison import Check
-from tests.support.special_values.programs import Case
-from tests.support.special_values.values import pair_values, pairs
+from anygpu.testing.special_values.comparison import Check
+from anygpu.testing.special_values.programs import Case
+from anygpu.testing.special_values.values import pair_values, pairs
 
 Expressions = dict[str, Callable[[Any, Any], Any]]
 

@@ -12,9 +12,9 @@ from anygpu.program.dtypes import DTYPES, KIND, REAL_PART, DType, is_inexact, is
 from anygpu.program.functions import BINARY, COMPARISONS, UNARY, binary_dtype, unary_dtype
 from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Primitive, Shape, Spec, product
-from tests.support.domains import POWER, POWER_COMPLEX, SMOOTH, SMOOTH_COMPLEX
-from tests.support.intervals import WHOLE_LIMIT, whole_range
-from tests.support.program_generator import LENGTHS, Impossible, ProgramGenerator
+from anygpu.testing.random_programs.domains import POWER, POWER_COMPLEX, SMOOTH, SMOOTH_COMPLEX
+from anygpu.testing.random_programs.intervals import WHOLE_LIMIT, whole_range
+from anygpu.testing.random_programs.program_generator import LENGTHS, Impossible, ProgramGenerator
 
 
 def _takes(fn: str, dtype: DType, *, binary: bool) -> bool:

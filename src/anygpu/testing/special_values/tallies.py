@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -13,8 +13,8 @@ from anygpu._typing import HostArray
 from anygpu.engines.protocol import Lack
 from anygpu.program.graph import Program
 from anygpu.program.transforms import without_dead_code
-from tests.support.special_values.comparison import Check, wrong
-from tests.support.special_values.programs import Case
+from anygpu.testing.special_values.comparison import Check, wrong
+from anygpu.testing.special_values.programs import Case
 
 #: Elements of one output that are named.
 _NAMED = 3
@@ -82,6 +82,11 @@ def _compare(case: Case, computer: Callable[[], Computer], found: Tally) -> None
         sentence = f"raised {type(error).__name__}: {str(error)[:200]}"
         _note(found, case, case.checks[0], 1, case.program.results[0].size, (sentence,))
         return
+    count(case, lacking, results, found)
+
+
+def count(case: Case, lacking: set[int], results: Sequence[HostArray], found: Tally) -> None:
+    """Add the results of one case. What the device lacks, and what takes a value from there, is not compared."""
     lacking = _depending(case.program, lacking)
     for output, check, got in zip(case.program.outputs, case.checks, results, strict=True):
         if output in lacking:

@@ -11,7 +11,7 @@ from anygpu._typing import HostArray
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Broadcast, Constant, Primitive, Spec
-from tests.support.special_values.comparison import Check, Rule
+from anygpu.testing.special_values.comparison import Check, Rule
 
 #: Outputs of one program; more would be one kernel of more buffers than some devices bind.
 OUTPUTS = 12

@@ -1,7 +1,7 @@
 """What the values of a program can be, and how far two right answers may lie apart: intervals, carried node by node
-(`tests.support.error_bounds`).
+(`anygpu.testing.random_programs.error_bounds`).
 
-Inputs are taken to be as `tests.support.random_programs.random_inputs` makes them: small whole numbers, and fractions
+Inputs are taken to be as `anygpu.testing.random_programs.random_inputs` makes them: small whole numbers, and fractions
 that are multiples of a power of two. So much of the arithmetic is exact in any order, which a `Bounds` knows; and a
 step function, such as `floor` or `argmax`, has one right answer only where its input is exact.
 """

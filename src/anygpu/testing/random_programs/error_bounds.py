@@ -16,8 +16,8 @@ from anygpu.program.functions import COMPARISONS
 from anygpu.program.graph import Program
 from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Primitive, Spec, product
-from tests.support.domains import POWER, POWER_COMPLEX, SMOOTH, SMOOTH_COMPLEX
-from tests.support.intervals import (
+from anygpu.testing.random_programs.domains import POWER, POWER_COMPLEX, SMOOTH, SMOOTH_COMPLEX
+from anygpu.testing.random_programs.intervals import (
     UNKNOWN,
     Bounds,
     boxed,

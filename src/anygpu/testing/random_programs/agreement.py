@@ -11,7 +11,7 @@ from anygpu._typing import HostArray
 from anygpu.agreement.tolerances import tolerance_of
 from anygpu.program.dtypes import REAL_PART, is_inexact
 from anygpu.program.graph import Program
-from tests.support.error_bounds import bounds_of
+from anygpu.testing.random_programs.error_bounds import bounds_of
 
 
 def tolerance(program: Program, output: int) -> tuple[float, float]:
