@@ -169,8 +169,8 @@ class TestLanes:
 
     def test_extremes_of_floating_point_go_by_pairs(self) -> None:
         lines = WGSLPrinter(WGSL).fold(self.fold("maximum", "f32", 8))
-        assert lines[0] == "for (var half = 4u; half > 0u; half /= 2u) {"
-        assert lines[1].strip() == "let other = subgroupShuffleXor(mine, half);"
+        assert lines[0] == "for (var reach = 4u; reach > 0u; reach /= 2u) {"
+        assert lines[1].strip() == "let other = subgroupShuffleXor(mine, reach);"
 
     def test_more_than_a_subgroup_shares_memory(self) -> None:
         lines = WGSLPrinter(WGSL).fold(self.fold("add", "f32", 16))

@@ -136,6 +136,7 @@ FORMS: dict[str, list[Tiling]] = {
 )
 @pytest.mark.parametrize("device", ["wgsl", "opencl"])
 @pytest.mark.parametrize("sizes", [Sizes(2, 52, 44, 36), Sizes(1, 33, 35, 37)], ids=str)
+@pytest.mark.sampled(2)
 def test_every_layout(device: str, sizes: Sizes, layout: Layout) -> None:
     for tiling in FORMS[device]:
         found, wanted = product(device, sizes, tiling, layout)

@@ -142,7 +142,7 @@ def body_of(function: Function) -> list[Statement]:
 
 _RESERVED = (
     *("group", "lane", "i", "row", "column", "part", "block", "turn", "step", "each", "chain", "strips"),
-    *("status", "half", "numbers", "stop", "first"),
+    *("status", "reach", "numbers", "stop", "first"),
 )
 
 

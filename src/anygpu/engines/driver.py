@@ -1,6 +1,6 @@
 """What the engines that compile need of a library: one open device that holds memory and runs kernels.
 
-Everything above this seam (`anygpu.engines.compiling_engine`) is the same for WebGPU and OpenCL; everything that knows
+Everything above this seam (`anygpu.engines.compiling_session`) is the same for WebGPU and OpenCL; everything that knows
 the library is below it, in one folder for each.
 """
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from anygpu.display import drawn
 from anygpu.errors import InvalidProgram
 from anygpu.program.ops.source import Input
 from anygpu.program.primitive import Primitive, Spec
@@ -101,6 +102,9 @@ class Program:
         from anygpu.program.text import to_text
 
         return to_text(self)
+
+    def _repr_html_(self) -> str | None:
+        return drawn(self)
 
 
 class Recorder:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Union
 import msgspec
 
 from anygpu.errors import InvalidProgram
+from anygpu.printable import printable
 from anygpu.program.graph import Line, Node, Program
 from anygpu.program.primitives import PRIMITIVES, Primitive
 
@@ -162,5 +163,4 @@ def _too_long(count: int) -> str:
 
 def _brief(error: Exception) -> str:
     """The message of msgspec, which may quote the bytes that it has read."""
-    message = "".join(letter if letter.isprintable() else "?" for letter in str(error)[:200])
-    return message.rstrip(".")
+    return printable(str(error), most=200).rstrip(".")

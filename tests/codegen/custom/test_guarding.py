@@ -347,7 +347,7 @@ __kernel void f(__global int* a) {
     found = prepared_opencl(source, "f", checked=True)
     text = " ".join(found.source.split())
     assert "table [ 8 ]" in text
-    assert "q [ 8 ] [ 8 ] = {} , r [ 3 ] = {" in text
+    assert "q [ 8 ] [ 8 ] = {0} , r [ 3 ] = {" in text
     assert "s [ 9 ]" in text
     assert found.private == 4 * (64 + 3 + 9)
 
@@ -394,9 +394,9 @@ __kernel void f(__global float* a) {
 }
 """
     text = " ".join(prepared_opencl(source, "f", checked=True).source.split())
-    assert "float q [ 2 ] = {} ; float s = 0 ;" in text
-    assert "int i = 0 , j = 2 , k __attribute__ ( ( unused ) ) = 0 , m [ 2 ] = {} ;" in text
-    assert "{ int x ; float4 v ; } p = {} , r = { 1 } ; float4 v [ 2 ] = {} , w = 0 ;" in text
+    assert "float q [ 2 ] = {0} ; float s = 0 ;" in text
+    assert "int i = 0 , j = 2 , k __attribute__ ( ( unused ) ) = 0 , m [ 2 ] = {0} ;" in text
+    assert "{ int x ; float4 v ; } p = {0} , r = { 1 } ; float4 v [ 2 ] = {0} , w = 0 ;" in text
     begin = text.index("{ volatile __local float t [ 4 ] , u ; __local uchar3 c ; const size_t anygpu_lane")
     assert begin < text.index("barrier(CLK_LOCAL_MEM_FENCE);") < text.index("int i = 0")
     assert text.count("__local float t") == 1

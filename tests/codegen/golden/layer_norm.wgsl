@@ -35,9 +35,9 @@ fn add_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_i
     }
     folded_sum_1[lane] = sum_1;
     workgroupBarrier();
-    for (var half = 32; half > 0; half /= 2) {
-        if (lane < half) {
-            let other_sum_1 = folded_sum_1[lane + half];
+    for (var reach = 32; reach > 0; reach /= 2) {
+        if (lane < reach) {
+            let other_sum_1 = folded_sum_1[lane + reach];
             sum_1 = sum_1 + other_sum_1;
             folded_sum_1[lane] = sum_1;
         }
@@ -56,9 +56,9 @@ fn add_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_i
     }
     folded_sum_2[lane] = sum_2;
     workgroupBarrier();
-    for (var half = 32; half > 0; half /= 2) {
-        if (lane < half) {
-            let other_sum_2 = folded_sum_2[lane + half];
+    for (var reach = 32; reach > 0; reach /= 2) {
+        if (lane < reach) {
+            let other_sum_2 = folded_sum_2[lane + reach];
             sum_2 = sum_2 + other_sum_2;
             folded_sum_2[lane] = sum_2;
         }

@@ -52,9 +52,9 @@ fn divide_1_parts(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_inv
     }
     folded_sum_0[lane] = sum_0;
     workgroupBarrier();
-    for (var half = 64; half > 0; half /= 2) {
-        if (lane < half) {
-            let other_sum_0 = folded_sum_0[lane + half];
+    for (var reach = 64; reach > 0; reach /= 2) {
+        if (lane < reach) {
+            let other_sum_0 = folded_sum_0[lane + reach];
             sum_0 = sum_0 + other_sum_0;
             folded_sum_0[lane] = sum_0;
         }
@@ -91,9 +91,9 @@ fn divide_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocatio
     }
     folded_sum_1[lane] = sum_1;
     workgroupBarrier();
-    for (var half = 16; half > 0; half /= 2) {
-        if (lane < half) {
-            let other_sum_1 = folded_sum_1[lane + half];
+    for (var reach = 16; reach > 0; reach /= 2) {
+        if (lane < reach) {
+            let other_sum_1 = folded_sum_1[lane + reach];
             sum_1 = sum_1 + other_sum_1;
             folded_sum_1[lane] = sum_1;
         }

@@ -61,9 +61,9 @@ fn divide_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocatio
     }
     folded_max_1[lane] = max_1;
     workgroupBarrier();
-    for (var half = 16; half > 0; half /= 2) {
-        if (lane < half) {
-            let other_max_1 = folded_max_1[lane + half];
+    for (var reach = 16; reach > 0; reach /= 2) {
+        if (lane < reach) {
+            let other_max_1 = folded_max_1[lane + reach];
             max_1 = maximum_f32(max_1, other_max_1);
             folded_max_1[lane] = max_1;
         }
@@ -81,9 +81,9 @@ fn divide_0(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocatio
     }
     folded_sum_2[lane] = sum_2;
     workgroupBarrier();
-    for (var half = 16; half > 0; half /= 2) {
-        if (lane < half) {
-            let other_sum_2 = folded_sum_2[lane + half];
+    for (var reach = 16; reach > 0; reach /= 2) {
+        if (lane < reach) {
+            let other_sum_2 = folded_sum_2[lane + reach];
             sum_2 = sum_2 + other_sum_2;
             folded_sum_2[lane] = sum_2;
         }

@@ -36,12 +36,18 @@ def fix(x: Any) -> Array:
     return ew.trunc(x)
 
 
+#: Before NumPy 2.3, the sinc of a zero of 16 bits is no number.
+with np.errstate(invalid="ignore"):
+    _SINC_KNOWS_HALVES = bool(np.sinc(np.float16(0)) == 1)
+
+
 @implements(np.sinc)
 def sinc(x: Any) -> Array:
     """sin(πx) / (πx), and 1 at zero."""
     scaled: Array = math.pi * as_array(x)
     # NumPy's own way: small enough that the quotient is 1, and large enough to be a number of the type.
-    small = float(np.finfo(scaled.dtype).eps) if scaled.dtype.kind == "f" else 1e-20
+    knows = scaled.dtype.kind == "f" and (scaled.dtype.itemsize > 2 or _SINC_KNOWS_HALVES)
+    small = float(np.finfo(scaled.dtype).eps) if knows else 1e-20
     scaled = selection.where(scaled != 0, scaled, small)
     return ew.sin(scaled) / scaled
 

@@ -111,7 +111,7 @@ class Guards:
         place = text.past_attributes(after)
         if text.tokens[place].text in (",", ";"):
             is_number = variable.element is not None and not variable.is_array
-            self.before[place] = f"= {'0' if is_number else '{}'} {self.before.get(place, '')}"
+            self.before[place] = f"= {'0' if is_number else '{0}'} {self.before.get(place, '')}"
 
     def hoist(self, text: Text, start: int, end: int) -> None:
         """Move the declaration from `start` to before `end` to the beginning of the kernel."""

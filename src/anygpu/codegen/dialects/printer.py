@@ -306,10 +306,10 @@ class Printer(ABC):
         lines = [f"{array}[lane] = {self.as_shared(name)};" for array, name in zip(arrays, fold.names, strict=True)]
         lines.append(self.syntax.barrier)
         column = "lane" if fold.rows == 1 else f"lane % {fold.lanes}"
-        lines.append(self.syntax.loop("half", str(fold.lanes // 2), "> 0", " /= 2"))
-        inner = [f"if ({column} < half) {{"]
+        lines.append(self.syntax.loop("reach", str(fold.lanes // 2), "> 0", " /= 2"))
+        inner = [f"if ({column} < reach) {{"]
         body = [
-            self.let(other.name, other.type, self.from_shared(f"{array}[lane + half]", other.type))
+            self.let(other.name, other.type, self.from_shared(f"{array}[lane + reach]", other.type))
             for array, other in zip(arrays, fold.others, strict=True)
         ]
         body += self.lines(fold.combine)

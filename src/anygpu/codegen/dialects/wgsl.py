@@ -130,9 +130,9 @@ class WGSLPrinter(VectorPrinter):
             return [f"{name.name} = {function}({name.name});"]
         shuffled = []
         for mine, other in zip(fold.names, fold.others, strict=True):
-            moved = f"subgroupShuffleXor({self.as_shared(mine)}, half)"
+            moved = f"subgroupShuffleXor({self.as_shared(mine)}, reach)"
             shuffled.append(self.let(other.name, other.type, self.from_shared(moved, other.type)))
-        head = f"for (var half = {fold.lanes // 2}u; half > 0u; half /= 2u) {{"
+        head = f"for (var reach = {fold.lanes // 2}u; reach > 0u; reach /= 2u) {{"
         return [head, *indented([*shuffled, *self.lines(fold.combine)]), "}"]
 
     # -- buffers

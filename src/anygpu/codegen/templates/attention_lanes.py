@@ -257,4 +257,6 @@ class InLanes(AttentionKernel):
 
     def seen(self, j: int, share: str) -> str:
         """Drivers may divide by zero as they like."""
-        return self.syntax.plain.choice(f"sum_{j} == 0.0", "${nan}()", share) if self.may_see_nothing else share
+        if not self.may_see_nothing:
+            return share
+        return self.syntax.plain.choice(f"sum_{j} == {self.number(0)}", "${nan}()", share)

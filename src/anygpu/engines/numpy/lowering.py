@@ -181,7 +181,8 @@ def _contract(op: p.Contract, x: HostArray, y: HostArray) -> HostArray:
 def _gather(op: p.Gather, x: HostArray, indices: HostArray) -> HostArray:
     _check_indices(indices, x.shape[op.axis])
     if op.batch == 0:
-        return np.asarray(np.take(x, indices, axis=op.axis))
+        # Before NumPy 2.1, `take` refuses unsigned indices of 64 bits.
+        return np.asarray(np.take(x, indices.astype(np.intp, copy=False), axis=op.axis))
     shape = (*x.shape[: op.axis], *indices.shape[op.batch :], *x.shape[op.axis + 1 :])
     blocks, rows, positions = _blocks(op, x, indices)
     # NumPy puts the axes of the two arrays of positions first; between them and the end lie the axes before `axis`.

@@ -10,6 +10,7 @@ from anygpu.codegen.custom.compiler_messages import of_naga
 from anygpu.codegen.kernel import Kernel, Own
 from anygpu.codegen.target import Target
 from anygpu.engines.lru import LRUCache
+from anygpu.engines.webgpu.directives import SUBGROUPS, with_subgroups_enabled, without_subgroups_enabled
 from anygpu.engines.webgpu.errors import classify, innermost
 from anygpu.engines.webgpu.pace import careful_seconds
 from anygpu.errors import InvalidKernel, InvalidProgram, Unsupported
@@ -75,6 +76,7 @@ class Pipelines:
         self._target = target
         self._layouts: dict[tuple[tuple[str, ...], int], BindingLayout] = {}
         self._pipelines: LRUCache[Any] = LRUCache(KEPT_PIPELINES)
+        self._enables_subgroups: bool | None = None
         self.compilations = 0
 
     @property
@@ -102,7 +104,7 @@ class Pipelines:
         if kernel.own is not None:
             self._look_at(kernel.own)
         try:
-            module = self._device.create_shader_module(label=kernel.name, code=kernel.source)
+            module = self._module(kernel.name, kernel.source)
             pipeline = self._device.create_compute_pipeline(
                 label=kernel.name,
                 layout=layout.pipeline_layout,
@@ -120,10 +122,29 @@ class Pipelines:
         self.compilations += 1
         return pipeline
 
+    def _module(self, label: str, source: str) -> Any:
+        standard, naga = with_subgroups_enabled(source), without_subgroups_enabled(source)
+        if standard != naga:
+            if self._enables_subgroups is None:
+                self._enables_subgroups = self._takes(f"{SUBGROUPS}\n")
+            source = standard if self._enables_subgroups else naga
+        return self._device.create_shader_module(label=label, code=source)
+
+    def _takes(self, source: str) -> bool:
+        try:
+            self._device.create_shader_module(code=source)
+        except wgpu.GPUError as error:
+            if classify(error, self._device_id) is not None:
+                raise
+            # wgpu's frames keep the error, which would keep them, and all frames above with their buffers.
+            error.__traceback__ = None
+            return False
+        return True
+
     def _look_at(self, own: Own) -> None:
         """Compile a user's text as it is, so that a complaint about it has its place in it."""
         try:
-            self._device.create_shader_module(label=own.title, code=own.source)
+            self._module(own.title, own.source)
         except wgpu.GPUError as error:
             if classify(error, self._device_id) is not None:
                 raise

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from anygpu.errors import InvalidProgram
+from anygpu.printable import printable
 from anygpu.program.costs import program_cost
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
@@ -29,7 +30,6 @@ from anygpu.program.primitive import (
     product,
     same_bits,
 )
-from anygpu.program.text import printable
 
 if TYPE_CHECKING:
     from anygpu.program.batching import Batched, Stack
