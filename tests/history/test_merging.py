@@ -43,6 +43,7 @@ def timing_rows(draw: st.DrawFn) -> TimingRow:
         draw(MOMENTS),
         draw(MOMENTS | st.just(0.0)),
         tuple(draw(st.lists(MEASURED, max_size=RECENT))),
+        tuple(draw(st.lists(st.tuples(MOMENTS, st.integers(0, 12), COUNTS), max_size=RECENT))),
     )
     return merged_timing(row, TimingRow())
 
@@ -82,6 +83,15 @@ def test_a_row_of_an_earlier_version_is_read() -> None:
     assert not timing_of(TimingKey("0" * 32, "gpu", "1" * 32), row).doubtful
 
 
+def test_the_latest_peak_of_each_number_of_rows_is_kept() -> None:
+    one, other = TimingRow(peaks=((1.0, 8, 100), (2.0, 16, 200))), TimingRow(peaks=((3.0, 8, 90),))
+    row = merged_timing(one, other)
+    assert row.peaks == ((2.0, 16, 200), (3.0, 8, 90))
+    assert row.when == 3.0
+    found = timing_of(TimingKey("0" * 32, "torch:cpu", "1" * 32), row)
+    assert [(peak.rows, peak.bytes) for peak in found.peaks] == [(8, 90), (16, 200)]
+
+
 @given(habit_rows(), habit_rows(), habit_rows())
 def test_it_does_not_matter_in_which_order_habits_are_merged(a: HabitRow, b: HabitRow, c: HabitRow) -> None:
     assert merged_habit(a, b) == merged_habit(b, a)
@@ -113,6 +123,7 @@ def test_numbers_that_are_no_times_are_not_plausible(value: float) -> None:
         TimingRow(compile=(1.0, value)),
         TimingRow(agreed=value),
         TimingRow(disagreed=value),
+        TimingRow(peaks=((value, 1, 1),)),
         HabitRow(name=(value, None)),
         HabitRow(program=(value, "0" * 32)),
         HabitRow(recent=((1, value, 1, 1.0),)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from anygpu.history.records import Habit, Timing
+from anygpu.history.records import Habit, Peak, Timing
 from anygpu.history.wording import (
     age_text,
     agreement_text,
@@ -14,6 +14,7 @@ from anygpu.history.wording import (
     habit_text,
     latest_by_device,
     measured_text,
+    memory_text,
 )
 
 NOW = 1_800_000_000.0
@@ -62,6 +63,16 @@ def test_whether_results_can_be_relied_on() -> None:
     assert agreement_text(GPU, NOW) == "agreed with NumPy"
     assert agreement_text(wrong, NOW) == "disagreed with NumPy 1 day ago"
     assert agreement_text(msgspec.structs.replace(GPU, agreed=False), NOW) == "was not compared with NumPy"
+
+
+def test_memory_of_an_opaque_task() -> None:
+    opaque = msgspec.structs.replace(GPU, peaks=(Peak(0, 1 << 20), Peak(1, 2 << 20), Peak(1000, 38 << 20)))
+    assert memory_text(opaque) == "1.0 MiB, 2.0 MiB for 1 row, 38.0 MiB for 1,000 rows"
+    assert memory_text(opaque, all_rows=False) == "38.0 MiB for 1,000 rows"
+    assert agreement_text(opaque, NOW) == "is an opaque task, which is not compared with NumPy"
+    wrong = msgspec.structs.replace(opaque, disagreed=NOW)
+    assert agreement_text(wrong, NOW) == "had other results in one launch than in separate calls just now"
+    assert consequence(opaque, [opaque], HABIT) == "Calls with other rows are predicted from that."
 
 
 def test_of_each_device_the_latest_counts_and_the_fastest_is_first() -> None:

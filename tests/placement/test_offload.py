@@ -418,3 +418,15 @@ def test_of_several_names_the_first_that_there_is_counts() -> None:
     assert ag.run(score, X, W, on=["cuda", "numpy"], fallback="raise").receipt.device == "numpy"
     plan = ag.explain(score, X, W, on=["opencl", "numpy"])
     assert "numpy would be the second choice." in {each.sentence for each in plan.refused}
+
+
+def test_a_decorated_function_is_recorded_as_the_function_itself() -> None:
+    def double(x: Any) -> Any:
+        return x + x
+
+    def nested(x: Any) -> Any:
+        return ag.offload(double)(x)
+
+    plain = ag.record(double, np.ones(5))
+    assert ag.record(ag.offload(double), np.ones(5)) == plain
+    assert ag.record(nested, np.ones(5)) == plain

@@ -14,9 +14,10 @@ from anygpu.engines.numpy.lowering import run
 from anygpu.plan.chunking import Chunks, Refused, chunks_for, corrected, memory_needed
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut
+from anygpu.testing.random_programs import random_inputs
+from anygpu.testing.random_programs.agreement import disagreement
 from tests.plan.sampling import recorded
-from tests.support.agreement import disagreement
-from tests.support.random_programs import programs, random_inputs
+from tests.support.random_programs import programs
 
 
 def in_pieces(program: Program, chunks: Chunks, inputs: list[HostArray]) -> list[HostArray]:

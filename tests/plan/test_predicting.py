@@ -20,8 +20,9 @@ from anygpu.plan.predicting import predict
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Constant, Input, Linear, Primitive, Reshape
+from anygpu.testing.random_programs import WEIGHTS
 from tests.plan.sampling import ALL, GPU, NUMPY, OPENCL, calibrations, recorded
-from tests.support.random_programs import WEIGHTS, programs
+from tests.support.random_programs import programs
 
 WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, Linear: 3.0}
 

@@ -20,9 +20,10 @@ from anygpu.plan.predicting import predict
 from anygpu.plan.splitting import GAIN, MOST_PARTS, Part, Side, Split, operations_of, part_of, parts_of, split
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Contract, Linear, Primitive
+from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
+from anygpu.testing.random_programs.agreement import disagreement
 from tests.plan.sampling import NUMPY, OPENCL, calibrations, faster, recorded
-from tests.support.agreement import disagreement
-from tests.support.random_programs import WEIGHTS, programs, random_inputs, random_program
+from tests.support.random_programs import programs
 
 WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, Linear: 3.0}
 FREE = Transfer(0.0, 1e15)

@@ -304,3 +304,85 @@ class TestLayerSeconds:
         with pytest.raises(ZeroDivisionError), layer_seconds(model, candidates(model)):
             1 / 0  # noqa: B018
         assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def plain_sequential(width: int = 8) -> nn.Sequential:
+    torch.manual_seed(3)
+    parts: list[nn.Module] = []
+    for _ in range(3):
+        parts += [nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(inplace=True), nn.Dropout(0.3)]
+    return nn.Sequential(*parts, nn.Linear(width, 1))
+
+
+class TestSegments:
+    def test_operations_in_a_row_are_divided(self) -> None:
+        # None begins with a ReLU that works in place.
+        model = plain_sequential()
+        assert len(model) == 13
+        assert candidates(model) == ("0:4", "4:8", "8:12", "12:13")
+        assert candidates(nn.Sequential(*(nn.Linear(4, 4) for _ in range(9)))) == ("0:3", "3:6", "6:9")
+        assert candidates(nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4), nn.Tanh())) == (
+            "0:2",
+            "2:4",
+        )
+
+    def test_what_is_short_or_has_a_forward_pass_of_its_own_is_not(self) -> None:
+        class Own(nn.Sequential):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x + super().forward(x)
+
+        assert candidates(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))) == ()
+        assert candidates(Own(*(nn.Linear(4, 4) for _ in range(9)))) == ()
+
+    def test_a_long_one_inside_another_module_is_divided_and_a_short_one_is_not(self) -> None:
+        class Both(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.body = nn.Sequential(*(nn.Linear(4, 4) for _ in range(9)))
+                self.head = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+        assert candidates(Both()) == ("body.0:3", "body.3:6", "body.6:9", "head")
+
+    def test_one_operation_that_comes_twice_is_in_no_segment(self) -> None:
+        shared = nn.Tanh()
+        assert candidates(nn.Sequential(nn.Linear(4, 4), shared, nn.Linear(4, 4), shared)) == ()
+
+    @pytest.mark.parametrize("names", [("0:4", "4:8", "8:12", "12:13"), ("4:8",), ("0:4", "5", "8:12")])
+    def test_values_gradients_buffers_and_random_numbers_are_the_same(self, names: tuple[str, ...]) -> None:
+        inputs = torch.randn(6, 8)
+        found: list[list[torch.Tensor]] = []
+        for checkpoint in ((), names):
+            model = plain_sequential()
+            called: list[int] = []
+            for place, module in enumerate(model):
+                module.register_forward_hook(lambda *_, place=place, called=called: called.append(place))
+            torch.manual_seed(4)
+            with checkpointed(model, checkpoint):
+                loss = model(inputs).square().sum()
+                assert called == list(range(13))
+                loss.backward()
+            assert "forward" not in vars(model)
+            gradients = [each.grad for each in model.parameters() if each.grad is not None]
+            assert len(gradients) == len(list(model.parameters()))
+            found.append([loss.detach(), *gradients, *model.buffers(), torch.rand(3)])
+        for ours, theirs in zip(*found, strict=True):
+            assert torch.equal(ours, theirs)
+
+    def test_a_layer_that_changes_its_input_in_place_is_refused(self) -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 1)))
+        with (
+            checkpointed(model, ("1",)),
+            pytest.raises(Unsupported, match="'1' cannot be checkpointed: its forward pass"),
+        ):
+            model(torch.randn(2, 4))
+
+    @pytest.mark.parametrize("name", ["0:99", "3:3", "a:b", "0.0:1", "nothing.0:2", "5:2", ":"])
+    def test_a_segment_that_is_not_there_is_refused(self, name: str) -> None:
+        with pytest.raises(InvalidOption, match="has no submodule"), checkpointed(plain_sequential(), (name,)):
+            pass
+
+    def test_seconds_are_of_the_whole_segment(self) -> None:
+        model = plain_sequential()
+        with layer_seconds(model, ("0:4", "5"), clock=iter(range(10)).__next__) as seconds:
+            model(torch.randn(6, 8))
+        assert seconds == {"0:4": 1, "5": 1}

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from anygpu.pytorch.meters import CudaMeter, HostMeter, NoMeter, available, meter_for
+from anygpu.engines.torch.meters import CudaMeter, NoMeter, meter_for
+from anygpu.hardware.resident_memory import HostMeter, available
 from tests.support.counting_allocator import environment
 
 MIB = 1 << 20

@@ -150,7 +150,9 @@ def test_it_ends_near_the_best_that_an_exhaustive_search_finds(
     failures, way = train(machine, planner, 60, tells_peak=tells_peak)
     assert failures <= (0 if tells_peak else 1)
     assert planner.settled
-    # Where nobody says what steps took, predictions that are too high leave memory unused.
+    if not tells_peak:
+        # Where nobody says what steps took, predictions that are too high leave memory unused.
+        machine = dataclasses.replace(machine, off=max(1.0, off))
     assert machine.seconds(way, rows) <= machine.best_seconds() / (0.8 if tells_peak else 0.7)
 
 
@@ -252,3 +254,19 @@ def test_it_never_fails_twice_in_the_same_way() -> None:
         failures, way = train(machine, planner_for(machine), tells_peak=False)
         assert failures <= 1
         assert machine.true_peak(way) <= machine.budget
+
+
+def test_noise_is_not_taken_for_what_a_few_rows_need() -> None:
+    """One row needs 2 MB here, and the host reports 20 too many for every step."""
+    machine = Machine(layers=2, fixed=10 * MB, layer_bytes=MB, budget=60 * MB, each=0.0)
+    fitting = Fitting(machine.predict, select, machine.budget)
+    planner = Planner(fitting, machine.rows)
+    sizes, corrections = set(), []
+    for _ in range(60):
+        plan = planner.next(machine.rows)
+        way = Way(plan.precision, plan.micro_batch, plan.checkpoint)
+        sizes.add(way.micro_batch)
+        planner.ran(plan, machine.rows, machine.seconds(way, machine.rows), machine.true_peak(way) + 20 * MB)
+        corrections.append(fitting.correction)
+    assert 1 in sizes
+    assert max(corrections) <= 1 + 20 / 16

@@ -453,6 +453,10 @@ def test_a_state_of_another_module_is_refused() -> None:
         ({"accumulate": 0}, "accumulate=0"),
         ({"checkpoint": "2"}, "sequence of names"),
         ({"checkpoint": ["7"]}, "names '7', which the module does not have"),
+        ({"checkpoint": [0, "1"]}, "takes names, not objects of type int. Names are those of model.named_modules"),
+        ({"checkpoint": [nn.ReLU()]}, "takes names, not objects of type ReLU"),
+        ({"checkpoint": ["1:3", "0:2"]}, "names '0:2' and '1:3', which have layers in common"),
+        ({"checkpoint": ["", "1:3"]}, "names '' and '1:3', which have layers in common"),
         ({"precision": "float8"}, "none of 'auto'"),
     ],
 )
@@ -476,3 +480,20 @@ def test_several_optimizers_and_devices_are_refused() -> None:
 def test_torch_is_not_loaded_by_anygpu() -> None:
     code = "import anygpu, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_plain_sequential_is_checkpointed_by_segments() -> None:
+    """With rows that depend on each other nothing else can save memory."""
+    torch.manual_seed(0)
+    widths = [nn.Linear(64, 64) if place % 2 else nn.Tanh() for place in range(16)]
+    model = nn.Sequential(nn.Linear(8, 64), nn.BatchNorm1d(64), *widths, nn.Linear(64, 3))
+    inputs, targets = torch.randn(2048, 8), torch.randn(2048, 3)
+    expected, _ = plain(model, F.mse_loss, inputs, targets)
+    step = Step(model, torch.optim.SGD(model.parameters(), 0.0), F.mse_loss, precision="float32", memory=4 << 20)
+    step((inputs, targets))
+    assert step.plan is not None
+    assert step.plan.checkpoint
+    assert all(":" in name for name in step.plan.checkpoint)
+    assert step.plan.predicted_bytes is not None
+    assert step.plan.predicted_bytes <= 4 << 20
+    assert_same_gradients(model, expected)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -8,10 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 import anygpu as ag
 from anygpu import receipts
-from anygpu.engines.torch.engine import is_out_of_memory
+from anygpu.engines.torch.out_of_memory import is_out_of_memory
 from anygpu.pytorch import Step
 from anygpu.pytorch.forms import halving_for
 from anygpu.pytorch.step_planner import planner_for
@@ -25,6 +27,9 @@ ERRORS = [
     MemoryError(),
     RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
     RuntimeError("std::bad_alloc"),
+    RuntimeError("could not create a primitive"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:80] data. DefaultCPUAllocator: not enough memory: you tried to allo"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
 ]
 
 
@@ -61,7 +66,7 @@ def stepping(model: nn.Module, loss: Any = F.mse_loss, **options: Any) -> Step:
     return Step(model, torch.optim.SGD(model.parameters(), 0.1), loss, precision="float32", **options)
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__ + str(error)[:12])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__ + str(error)[-12:])
 @pytest.mark.parametrize("loss", [F.mse_loss, contrastive])
 def test_out_of_memory_repeats_the_step_smaller(error: Exception, loss: Any) -> None:
     assert is_out_of_memory(error)
@@ -196,16 +201,136 @@ def test_gradients_that_wait_survive_a_failed_attempt() -> None:
         assert torch.allclose(parameter.grad, before + other.grad, atol=1e-6)
 
 
-def test_an_optimizer_without_memory_is_not_repeated() -> None:
-    model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
+    for error in (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), ValueError("std::bad_alloc"), OSError(12)):
+        assert not is_out_of_memory(error)
 
-    def step_of_optimizer(closure: Any = None) -> None:
+
+class Looking(nn.Module):
+    """Some calls without a gradient have no memory for more than `most` rows, and none with one for more than 10."""
+
+    def __init__(self, most: int, times: int) -> None:
+        super().__init__()
+        self.inner, self.most, self.times = mlp(), most, times
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if torch.is_grad_enabled():
+            if len(x) > 10:
+                raise MemoryError
+        elif len(x) > self.most and self.times:
+            self.times -= 1
+            raise RuntimeError("could not create a primitive")
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, contrastive])
+def test_where_memory_runs_out_while_rows_are_looked_at_fewer_are(loss: Any) -> None:
+    model = Looking(2, times=1)
+    expected, _ = plain(model.inner, loss, X, VALUES)
+    result = stepping(model, loss)((X, VALUES))
+    assert result.receipt.how == "in 4 micro-batches of at most 9 rows, float32"
+    assert_same_gradients(model.inner, expected)
+
+
+def test_where_no_rows_can_be_looked_at_a_later_step_looks_again() -> None:
+    model = Looking(0, times=2)
+    step = stepping(model)
+    before = [each.clone() for each in model.parameters()]
+    with pytest.raises(ag.OutOfMemory, match=r"for two rows of the batch, even without gradients.*Nothing was changed"):
+        step((X, VALUES))
+    assert all(map(torch.equal, before, model.parameters()))
+    assert step((X, VALUES)).receipt.how == "in 4 micro-batches of at most 9 rows, float32"
+
+
+class ForeignSGD(torch.optim.SGD):
+    """Of somebody else, who may write where nobody counts."""
+
+    def step(self, closure: Any = None) -> Any:
+        self.param_groups[0]["params"][0].data.add_(1.0)
         raise MemoryError
 
-    optimizer.step = step_of_optimizer
-    with pytest.raises(ag.OutOfMemory, match="step of SGD, and parameters may have changed in part"):
-        Step(model, optimizer, F.mse_loss, precision="float32")((X, VALUES))
+
+def test_the_step_of_a_foreign_optimizer_is_not_repeated() -> None:
+    model = mlp()
+    with pytest.raises(
+        ag.OutOfMemory, match=r"the step of ForeignSGD .*; parameters may have changed in part: load them"
+    ):
+        Step(model, ForeignSGD(model.parameters(), 0.1), F.mse_loss, precision="float32")((X, VALUES))
+
+
+def failing_adam(monkeypatch: pytest.MonkeyPatch, times: int, *, changes: bool = False) -> list[Any]:
+    """torch's Adam, whose state exists by then, runs out of memory before it changes parameters; what it was given."""
+    module = sys.modules["torch.optim.adam"]
+    real = module.adam
+    seen: list[Any] = []
+
+    def adam(params: Any, grads: Any, exp_avgs: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(params[0], FakeTensor):  # a prediction
+            return real(params, grads, exp_avgs, *args, **options)
+        seen.append(options["foreach"])
+        exp_avgs[0].add_(1.0)
+        if changes:
+            params[0].add_(1.0)
+        if len(seen) <= times:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        exp_avgs[0].sub_(1.0)
+        return real(params, grads, exp_avgs, *args, **options)
+
+    monkeypatch.setattr(module, "adam", adam)
+    return seen
+
+
+def test_the_first_step_of_adam_is_repeated_because_its_state_was_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, other = mlp(), mlp()
+    other.load_state_dict(model.state_dict())
+    expected = torch.optim.Adam(other.parameters(), 0.1)
+    F.mse_loss(other(X), VALUES).backward()
+    torch.nn.utils.clip_grad_norm_(other.parameters(), 0.1)
+    expected.step()
+    seen = failing_adam(monkeypatch, 1)
+    optimizer = torch.optim.Adam(model.parameters(), 0.1, foreach=True)
+    result = Step(model, optimizer, F.mse_loss, precision="float32", clip_norm=0.1)((X, VALUES))
+    assert seen == [True, False]
+    assert optimizer.param_groups[0]["foreach"] is True
+    assert "made its step parameter by parameter" in result.receipt.reason
+    for parameter, wanted in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(parameter, wanted, atol=1e-6)
+
+
+def test_a_first_step_that_does_not_fit_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_adam(monkeypatch, 2)
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    before = [each.clone() for each in model.parameters()]
+    step = Step(model, optimizer, F.mse_loss, precision="float32")
+    with pytest.raises(
+        ag.OutOfMemory, match=r"the step of Adam .*; parameters and the optimizer's state are as before"
+    ):
+        step((X, VALUES))
+    assert not optimizer.state
+    assert all(each.grad is None for each in model.parameters())
+    assert all(map(torch.equal, before, model.parameters()))
+    assert step((X, VALUES)).stepped
+
+
+def test_a_step_that_has_changed_parameters_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    step = Step(model, optimizer, F.mse_loss, precision="float32")
+    step((X, VALUES))
+    failing_adam(monkeypatch, 1, changes=True)
+    count = len(list(model.parameters()))
+    with pytest.raises(ag.OutOfMemory, match=rf"; 1 of {count} parameters and the state of 1 have changed: load the"):
+        step((X, VALUES))
+
+
+def test_with_float16_the_scaler_can_go_on_after_a_step_that_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_adam(monkeypatch, 2)
+    model = mlp()
+    step = Step(model, torch.optim.Adam(model.parameters(), 0.1), F.mse_loss, precision="float16")
+    with pytest.raises(ag.OutOfMemory, match="are as before"):
+        step((X, VALUES))
+    step((X, VALUES))
 
 
 @pytest.fixture

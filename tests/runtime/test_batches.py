@@ -27,8 +27,8 @@ from anygpu.plan.batching import SIZES, WINDOW
 from anygpu.program.graph import Program
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.batches import MOST_VARIANTS, Batch, Batched, Batches
+from anygpu.testing.random_programs.agreement import disagreement
 from anygpu.workers.worker import Worker
-from tests.support.agreement import disagreement
 
 DEVICES = ("numpy", "opencl:0", "webgpu:0")
 

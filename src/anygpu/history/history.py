@@ -56,6 +56,8 @@ class CallHistory(Protocol):
 
     def compiled(self, program: str, device: str, stamp: str, seconds: float) -> None: ...
 
+    def peaked(self, program: str, device: str, stamp: str, rows: int, nbytes: int) -> None: ...
+
     def agreed(self, program: str, device: str, stamp: str) -> None: ...
 
     def disagreed(self, program: str, device: str, stamp: str) -> None: ...
@@ -171,6 +173,17 @@ class History:
         with self._lock:
             self._collected(program, device, stamp).compile = self._clock(), float(seconds)
 
+    def peaked(self, program: str, device: str, stamp: str, rows: int, nbytes: int) -> None:
+        """A call of an opaque task with so many rows took so much memory there."""
+        if self._storage is None or rows < 0 or nbytes < 0:
+            return
+        with self._lock:
+            peaks = self._collected(program, device, stamp).peaks
+            peaks.pop(rows, None)
+            peaks[rows] = self._clock(), min(nbytes, MOST_CALLS)
+            if len(peaks) > RECENT:
+                del peaks[next(iter(peaks))]
+
     def agreed(self, program: str, device: str, stamp: str) -> None:
         """Its results there were compared with NumPy's, and agreed."""
         if self._storage is None:
@@ -279,7 +292,7 @@ class History:
 class _Collected:
     """What a program did on a device and was not written yet."""
 
-    __slots__ = ("agreed", "calls", "compile", "disagreed", "disturbed", "recent")
+    __slots__ = ("agreed", "calls", "compile", "disagreed", "disturbed", "peaks", "recent")
 
     def __init__(self, row: TimingRow | None = None) -> None:
         row = row if row is not None else TimingRow()
@@ -289,10 +302,18 @@ class _Collected:
         self.compile = row.compile
         self.agreed = row.agreed
         self.disagreed = row.disagreed
+        #: By rows, when it was measured and bytes.
+        self.peaks = {rows: (when, peak) for when, rows, peak in row.peaks}
 
     def row(self) -> TimingRow:
         return TimingRow(
-            tuple(self.recent), self.calls, self.compile, self.agreed, self.disagreed, tuple(self.disturbed)
+            tuple(self.recent),
+            self.calls,
+            self.compile,
+            self.agreed,
+            self.disagreed,
+            tuple(self.disturbed),
+            tuple((when, rows, peak) for rows, (when, peak) in self.peaks.items()),
         )
 
 

@@ -20,6 +20,7 @@ from anygpu.history.records import (
     Hash,
     Moment,
     Name,
+    Peak,
     Seconds,
     Timing,
     is_duration,
@@ -34,6 +35,8 @@ AHEAD = 86_400.0
 
 #: The time of something, and what it took.
 Measured = tuple[Moment, Seconds]
+#: When it was measured, the rows of the arguments, and bytes.
+MeasuredPeak = tuple[Moment, Count, Count]
 #: A process is known by a random number, up to this.
 MOST_PROCESS = (1 << 62) - 1
 #: A process by its number, when it last called, how often in all, and what that took.
@@ -63,19 +66,21 @@ class TimingRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     disagreed: Moment = 0.0
     #: As `recent`, of calls while something else had the processors. Rows of earlier versions end before this.
     disturbed: Annotated[tuple[Measured, ...], Meta(max_length=RECENT)] = ()
+    #: The peaks of an opaque task's memory: the latest for each number of rows, the latest last.
+    peaks: Annotated[tuple[MeasuredPeak, ...], Meta(max_length=RECENT)] = ()
 
     @property
     def when(self) -> float:
         """When any of this was last measured; or else compared."""
         compiled = [self.compile] if self.compile else []
-        measured = [when for when, _ in (*self.recent, *self.disturbed, *compiled)]
+        measured = [each[0] for each in (*self.recent, *self.disturbed, *compiled, *self.peaks)]
         return max(measured, default=max(self.agreed, self.disagreed))
 
     @property
     def is_plausible(self) -> bool:
         pairs = [*self.recent, *self.disturbed, *([self.compile] if self.compile else [])]
         return all(is_moment(when) and is_duration(seconds) for when, seconds in pairs) and all(
-            map(is_moment, (self.agreed, self.disagreed))
+            map(is_moment, (self.agreed, self.disagreed, *(when for when, _, _ in self.peaks)))
         )
 
 
@@ -117,7 +122,16 @@ def merged_timing(one: TimingRow, other: TimingRow, now: float = LATEST) -> Timi
         agreed=agreed if agreed > disagreed else 0.0,
         disagreed=disagreed,
         disturbed=tuple(disturbed[-RECENT:]),
+        peaks=_merged_peaks((*one.peaks, *other.peaks), now),
     )
+
+
+def _merged_peaks(both: Sequence[MeasuredPeak], now: float) -> tuple[MeasuredPeak, ...]:
+    latest: dict[int, MeasuredPeak] = {}
+    for each in both:
+        if each[0] <= now + AHEAD:
+            latest[each[1]] = max(each, latest.get(each[1], each))
+    return tuple(sorted(latest.values())[-RECENT:])
 
 
 def merged_habit(one: HabitRow, other: HabitRow, now: float = LATEST) -> HabitRow:
@@ -153,6 +167,7 @@ def timing_of(key: TimingKey, row: TimingRow) -> Timing:
         agreed=row.agreed > 0.0,
         disagreed=row.disagreed or None,
         when=row.when,
+        peaks=tuple(Peak(rows, peak) for rows, peak in sorted((rows, peak) for _, rows, peak in row.peaks)),
     )
 
 

@@ -26,6 +26,14 @@ Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 Moment = Annotated[float, Meta(ge=0, le=LATEST)]
 
 
+class Peak(msgspec.Struct, frozen=True):
+    """The most memory that a call of an opaque task took at once, beyond what was taken before."""
+
+    #: The length of the first axis of its arguments; 0 if they do not have one in common.
+    rows: Count
+    bytes: Count
+
+
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """What one program took on one device, as it was set up then."""
 
@@ -49,6 +57,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     when: Moment
     #: Whether every call was measured while something else had the processors.
     doubtful: bool = False
+    #: What opaque tasks took of memory, by rows; nothing for programs, whose memory is computed.
+    peaks: tuple[Peak, ...] = ()
 
 
 class Habit(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from anygpu.history.records import Habit, Timing
-from anygpu.units import readable_seconds
+from anygpu.units import readable_bytes, readable_seconds
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 
@@ -36,6 +36,10 @@ def measured_text(timing: Timing, now: float) -> str:
 
 def agreement_text(timing: Timing, now: float) -> str:
     """Whether its results can be relied on."""
+    if timing.peaks:
+        if timing.disagreed is None:
+            return "is an opaque task, which is not compared with NumPy"
+        return f"had other results in one launch than in separate calls {age_text(timing.disagreed, now)}"
     if timing.device == "numpy":
         return "is what other devices are compared with"
     if timing.agreed:
@@ -43,6 +47,14 @@ def agreement_text(timing: Timing, now: float) -> str:
     if timing.disagreed is not None:
         return f"disagreed with NumPy {age_text(timing.disagreed, now)}"
     return "was not compared with NumPy"
+
+
+def memory_text(timing: Timing, *, all_rows: bool = True) -> str:
+    """What an opaque task takes of memory: "38.0 MiB for 1,000 rows, 76.0 MiB for 2,000 rows"; or of most rows only."""
+    return ", ".join(
+        readable_bytes(peak.bytes) + (f" for {counted(peak.rows, 'row')}" if peak.rows else "")
+        for peak in (timing.peaks if all_rows else timing.peaks[-1:])
+    )
 
 
 def habit_text(habit: Habit, now: float) -> str:
@@ -71,6 +83,8 @@ def by_speed(timing: Timing) -> tuple[float, str, str]:
 def consequence(timing: Timing, timings: Sequence[Timing], habit: Habit) -> str:
     """What follows from all that for one of the devices, as a sentence."""
     numpy = next((each.seconds for each in timings if each.device == "numpy" and each.seconds is not None), None)
+    if timing.peaks:
+        return "Calls with other rows are predicted from that."
     if timing.seconds is None:
         return "Its speed is not known, so it has to be measured."
     if timing.device == "numpy":

@@ -11,6 +11,7 @@ from anygpu.hardware.selection import matches_name
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.executing import Executing
 from anygpu.placement.known import Known, name_of
+from anygpu.placement.opaque_form import RowsOfForm, form_of
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, allows_numpy
 from anygpu.placement.signature import signature
@@ -46,12 +47,25 @@ class Call:
         #: The signature of the call.
         self.key = key
         self._given: tuple[Traced, CallInputs] | None = None
+        self._form: RowsOfForm | None = None
         #: Seconds after which a worker that can be killed is.
         self.timeout = site.options.timeout
         #: Called between pieces; what it raises ends the call there.
         self.between: Callable[[], None] | None = None
         #: Called once, when it begins to run somewhere; what it raises ends the call there.
         self.starting: Callable[[], None] | None = None
+
+    @property
+    def form(self) -> RowsOfForm:
+        """Of an opaque task: what it has in common with calls that have other rows, and its rows."""
+        if self._form is None:
+            self._form = form_of(self, self._known.forms)
+        return self._form
+
+    def with_arguments(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
+        """A call of the same function with other arguments."""
+        key = signature(arguments, keywords, self._known.lifted)
+        return call_of(self.function, self._known, self.planner, key, arguments, keywords)
 
     def start(self) -> None:
         """It begins to run now, or has begun before."""

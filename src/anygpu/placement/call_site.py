@@ -71,12 +71,16 @@ class EarlyTrial:
         self.ended = threading.Event()
 
 
-#: Calls that may run without planning when there is nothing to find out.
-MOST_SKIPPED = 64
+#: Calls that may run without planning when there is nothing to find out. There are more of short ones, so that planning
+#: takes no more than this share of their time.
+MOST_SKIPPED, MOST_SHORT, PLANNING_SHARE = 64, 1024, 0.025
+#: What planning a call takes: at least, and at most as far as that is believed. Between short calls its code is no
+#: longer in the processor's caches, so that it takes several times as long as it would in a row.
+_LEAST_PLANNING, _MOST_PLANNING = 6e-5, 2e-3
 #: Calls between two looks whether a calibration that was disturbed can be repeated.
 CALLS_BETWEEN_DOUBTS = 16
-#: While something is going on in the background, a look for its end costs about this, and may cost a twentieth.
-LOOK = 6e-5 * 20
+#: When calls without planning have taken so many times as long as they should, and so many seconds, one is planned.
+_PATIENCE, _PATIENCE_SECONDS = 10, 0.1
 
 
 class CallSite:
@@ -103,6 +107,8 @@ class CallSite:
         #: Seconds of such calls that the chooser has not been told of yet.
         self.unreported_seconds = 0.0
         self._granted = 0
+        self._most_unreported = float("inf")
+        self._planning = _LEAST_PLANNING
         self.traced: Traced | None = None
         self.not_recorded: str | None = None
         #: All programs that are known, the newest first, and how often the function has been recorded.
@@ -183,6 +189,8 @@ class CallSite:
         self.note = HostNote(self.task, why, predicted)
         self.looks_first = self.has_anygpu_arrays and (self.traced is None or self.traced.has_deciding_captures)
         self.skip_planning = self._granted = max(0, calls)
+        expected = float("inf") if predicted is None else predicted * calls
+        self._most_unreported = max(_PATIENCE_SECONDS, _PATIENCE * expected)
 
     def pin(self, why: str) -> None:
         """A device was wrong: calls stay on NumPy."""
@@ -198,6 +206,9 @@ class CallSite:
         """A call was run without planning, and took so long."""
         self.skip_planning -= 1
         self.unreported_seconds += seconds
+        if self.unreported_seconds > self._most_unreported:
+            self._granted -= self.skip_planning
+            self.skip_planning = 0
 
     def flush_timings(self, planner: Planner) -> float:
         """Report the calls that ran without planning to the chooser; what they took together."""
@@ -448,9 +459,9 @@ class CallSite:
         name = chooser.to_try()
         if name is None and chooser.baseline == "numpy" and chooser.current == "numpy":
             look = chooser.next_look
-            if self._has_doubtful_calibration:
+            if self._has_doubtful_calibration and self.calibrated:
                 look = min(look, max(self._doubting_from, chooser.calls + 1))
-            self.rest(self.calls_in(LOOK) if chooser.trying else look - chooser.calls)
+            self.rest(0 if chooser.trying else look - chooser.calls)
         return name
 
     def has_something_to_explore(self) -> bool:
@@ -462,16 +473,29 @@ class CallSite:
         )
 
     def rest(self, calls: int) -> None:
-        """There is nothing to find out for so many calls: they skip planning, if they run on the host anyway."""
+        """There is nothing to find out for so many calls: they skip planning, if they run on the host anyway.
+
+        Short ones also skip it if there is: they pay for one look first.
+        """
         choice = self.chooser.choose()
         if self.chooser.baseline == "numpy" and choice.candidate == "numpy" and choice.checks is None:
-            self.skip_planning_for(min(calls, MOST_SKIPPED), choice.sentence)
+            self.skip_planning_for(max(min(calls, MOST_SKIPPED), self.calls_for_planning), choice.sentence)
+
+    def planned(self, seconds: float) -> None:
+        """Planning a call that ran on NumPy has taken so long."""
+        believed = min(max(seconds, _LEAST_PLANNING), 4 * self._planning, _MOST_PLANNING)
+        self._planning += (believed - self._planning) / 4
+
+    @property
+    def calls_for_planning(self) -> int:
+        """How many calls on the baseline pay for planning one."""
+        return self.calls_in(self._planning / PLANNING_SHARE)
 
     def calls_in(self, seconds: float) -> int:
         """How many calls on the baseline fit into so many seconds."""
         baseline = self.chooser.baseline
         each = self.chooser.estimate(baseline) if baseline is not None else None
-        return min(MOST_SKIPPED, int(seconds / each)) if each else 0
+        return min(MOST_SHORT, int(seconds / each)) if each else 0
 
     def waiting(self, busy: Mapping[str, float]) -> dict[str, float]:
         """For each candidate, how long its devices are busy. NumPy runs in the caller's own thread, so it never is."""

@@ -12,7 +12,14 @@ from anygpu.engines.tuning_limit import tuning_limited_to
 from anygpu.errors import AnyGPUError, name_of, text_of
 from anygpu.hardware.device import Device
 from anygpu.placement.call import Call
-from anygpu.placement.call_site import COPIED_PER_SECOND, LOOK, MOST_SKIPPED, CallSite, EarlyTrial, Prediction
+from anygpu.placement.call_site import (
+    COPIED_PER_SECOND,
+    MOST_SHORT,
+    MOST_SKIPPED,
+    CallSite,
+    EarlyTrial,
+    Prediction,
+)
 from anygpu.placement.check import compared, learn_flags, pin
 from anygpu.placement.planner import CALIBRATION_SECONDS, Planner, lacking
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
@@ -30,8 +37,6 @@ _RUNS = 3
 _LONG = 0.5
 #: Seconds of calls after which the history is asked for the first time.
 _WORTH_ASKING = 0.05
-#: Calls without planning of a function that is shorter than any device answers.
-_MANY = 1024
 #: Calibrating keeps so much on the device. Under a smaller budget it would take the room of the calls that go on.
 _CALIBRATION_BYTES = 256 << 20
 
@@ -82,7 +87,7 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
 
 def _skip_while_calibrating(site: CallSite) -> None:
     if site.chooser.baseline == "numpy":
-        site.skip_planning_for(site.calls_in(LOOK), "other devices are being evaluated in the background.")
+        site.skip_planning_for(site.calls_for_planning, "other devices are being evaluated in the background.")
 
 
 def _foreseen(call: Call) -> bool:
@@ -199,13 +204,14 @@ def _skip_planning(call: Call) -> None:
         or site.not_recorded is not None
         or (chooser.estimate("numpy") or 0.0) <= planner.floor
     ):
-        site.skip_planning_for(_MANY, why)
+        site.skip_planning_for(MOST_SHORT, why)
     elif not planner.awake and (site.traced is not None or not planner.ready_to_record):
-        site.skip_planning_for(site.calls_in(max(LOOK, planner.until_worth_looking)), why)
+        site.skip_planning_for(max(site.calls_for_planning, site.calls_in(planner.until_worth_looking)), why)
     else:
         seconds = site.recording if site.traced is None else site.considering
         if not chooser.affords(seconds):
-            site.skip_planning_for(min(MOST_SKIPPED, chooser.calls_until_affordable(seconds)), why)
+            calls = min(MOST_SKIPPED, chooser.calls_until_affordable(seconds))
+            site.skip_planning_for(max(calls, site.calls_for_planning), why)
 
 
 def why_not_elsewhere(planner: Planner, site: CallSite) -> str:

@@ -19,6 +19,7 @@ from anygpu.receipts import HostNote
 
 if TYPE_CHECKING:
     from anygpu.placement.call_site import CallSite
+    from anygpu.placement.opaque_form import OpaqueForm
     from anygpu.plan.choosing import DeviceChooser
 
 #: A first call with arguments this large is recorded before it runs: then it need not run on NumPy if that is hopeless.
@@ -42,7 +43,7 @@ _MOST_FUNCTIONS = 256
 class Known:
     """The call sites of one function with some options."""
 
-    __slots__ = ("lifted", "new", "options", "sites")
+    __slots__ = ("forms", "lifted", "new", "options", "sites")
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -52,6 +53,8 @@ class Known:
         #: with every call do not drive out what was learnt of others.
         self.sites: OrderedDict[Hashable, CallSite] = OrderedDict()
         self.new: dict[Hashable, NewCallSite] = {}
+        #: Of an opaque task, by what arguments have in common beside their rows.
+        self.forms: dict[Hashable, OpaqueForm] = {}
 
     def on_value_dependence(self, types: frozenset[type]) -> None:
         """What the function computes depends on the values of such numbers: they are part of a key from now on."""

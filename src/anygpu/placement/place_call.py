@@ -104,6 +104,8 @@ def place(
                     if choice.checks is not None:
                         call.site.begin_sample(choice.checks)
                 outcome = run_with_retries(call, choice, timer)
+                if outcome[1].device == "numpy":
+                    call.site.planned(outcome[1].phases.plan + outcome[1].phases.other)
             finally:
                 planner.pace.end_call(begun)
     except BaseException as error:

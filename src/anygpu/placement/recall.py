@@ -81,6 +81,8 @@ class Recall:
         self._clock = clock
         self._stamps: dict[str, str] = {}
         self._sites: weakref.WeakKeyDictionary[RecallingSite, _Site] = weakref.WeakKeyDictionary()
+        #: The names of forms of opaque tasks, which stand for programs.
+        self._opaque: weakref.WeakKeyDictionary[RecallingSite, str] = weakref.WeakKeyDictionary()
         #: Those that have been told what is remembered.
         self._begun: weakref.WeakSet[RecallingSite] = weakref.WeakSet()
         #: Seconds of calls in earlier processes, of call sites of which no device is known: what exploring may cost.
@@ -117,6 +119,35 @@ class Recall:
         site.recall({name: memory for name, (_, memory) in current.items()})
         if found.habit is not None and not any(name != "numpy" for name in current):
             self.earlier_seconds += found.earlier
+
+    def opaque(
+        self, site: RecallingSite, function: Callable[..., Any], program: str
+    ) -> tuple[dict[str, dict[int, int]], bool]:
+        """The peaks of an opaque task by device and rows, as earlier processes have seen them on the same devices.
+
+        And whether they have found that rows must not be stacked.
+        """
+        self.keep_opaque(site, function, program)
+        known = [each for each in self._history.timings(program) if self._stamp(each.device) == each.stamp]
+        peaks = {each.device: {peak.rows: peak.bytes for peak in each.peaks} for each in known}
+        return peaks, any(each.disagreed is not None for each in known)
+
+    def keep_opaque(self, site: RecallingSite, function: Callable[..., Any], program: str) -> None:
+        """Keep what calls of an opaque task take, under the name of its form: rows are no part of the signature."""
+        if site not in self._opaque and self._find(site, function, ("opaque", program)) is not None:
+            self._opaque[site] = program
+
+    def peaked(self, program: str, device: str, rows: int, nbytes: int) -> None:
+        """A call of an opaque task took so much memory."""
+        stamp = self._stamp(device)
+        if stamp is not None:
+            self._history.peaked(program, device, stamp, rows, nbytes)
+
+    def rows_disagreed(self, program: str, device: str) -> None:
+        """Stacked rows of an opaque task gave other results than separate ones."""
+        stamp = self._stamp(device)
+        if stamp is not None:
+            self._history.disagreed(program, device, stamp)
 
     def pays(self, site: RecallingSite, function: Callable[..., Any], key: Hashable) -> bool:
         """Whether such calls will pay for a look at the machine, which few calls alone would not be worth.
@@ -175,7 +206,7 @@ class Recall:
             pay = {
                 each.mark: pays
                 for site, each in sites
-                if (pays := _pays_at_once(site, each.earlier)) is not None and each.mark
+                if site not in self._opaque and (pays := _pays_at_once(site, each.earlier)) is not None and each.mark
             }
             marked = [mark for mark, pays in pay.items() if pays and mark]
             change_marks(self._hints, marked, [mark for mark, pays in pay.items() if not pays and mark])
@@ -191,7 +222,7 @@ class Recall:
         if calls <= told_calls:
             return
         self._told[site] = calls, seconds
-        program = traced.program.key if traced is not None else None
+        program = traced.program.key if traced is not None else self._opaque.get(site)
         self._history.called(
             found.function,
             found.signature,

@@ -3,16 +3,20 @@
 `checkpointed` puts torch's own checkpointing around submodules of a module for a while. It computes the same values:
 random numbers and autocast are repeated by torch; buffers and plain attributes that a layer changes in its forward pass
 are what they were when it is computed again, and change once.
+
+A layer is a submodule, by its name. In an `nn.Sequential` of single operations it is a *segment* of them: `body.2:5`
+are the children 2, 3 and 4 of `body`, and `2:5` those of the module itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +30,8 @@ from anygpu.pytorch.records import LayerCost
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 #: A buffer up to this size is copied before a layer runs, in case that the layer changes it. A larger one is watched.
 _SMALL = 1 << 20
+#: Operations in a row in an `nn.Sequential` from which on they are divided into segments.
+_SHORTEST_RUN = 4
 #: How finely `select` divides bytes.
 _UNITS = 4096
 
@@ -36,11 +42,15 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def candidates(model: torch.nn.Module) -> tuple[str, ...]:
-    """Names of submodules that are worth checkpointing, as in `named_modules`. None of them contains another."""
-    if isinstance(model, torch.jit.ScriptModule):
+    """Names of submodules and segments that are worth checkpointing. None of them contains another."""
+    if isinstance(model, torch.jit.ScriptModule) or is_compiled(model):
         return ()
-    prefix = "_orig_mod." if hasattr(model, "_orig_mod") else ""
-    return tuple(_candidates(getattr(model, "_orig_mod", model), prefix, is_root=True))
+    return tuple(_candidates(model, "", is_root=True))
+
+
+def is_compiled(model: torch.nn.Module) -> bool:
+    """Whether torch.compile made it: which activations such a module keeps is its compiler's business."""
+    return hasattr(model, "_orig_mod")
 
 
 def _candidates(module: torch.nn.Module, prefix: str, *, is_root: bool = False) -> Iterator[str]:
@@ -48,13 +58,49 @@ def _candidates(module: torch.nn.Module, prefix: str, *, is_root: bool = False) 
     if isinstance(module, torch.nn.RNNBase):
         if not is_root:
             yield name
-    elif isinstance(module, torch.jit.ScriptModule):
+    elif isinstance(module, torch.jit.ScriptModule) or is_compiled(module):
         return
-    elif is_root or isinstance(module, _LISTS) or _has_layers(module):
-        for child_name, child in module.named_children():
-            yield from _candidates(child, f"{prefix}{child_name}.")
+    elif is_root or isinstance(module, _LISTS) or _has_layers(module) or _is_long(module):
+        alone: list[int] = []  # neighbours that are one operation each
+        for place, (child_name, child) in enumerate(module._modules.items()):
+            if child is None:
+                continue
+            found = list(_candidates(child, f"{prefix}{child_name}."))
+            if _is_plain_sequential(module) and not found and next(child.children(), None) is None:
+                alone.append(place)
+                continue
+            yield from _segments(module, prefix, alone)
+            yield from found
+            alone = []
+        yield from _segments(module, prefix, alone)
     elif any(True for _ in module.children()):
         yield name
+
+
+def _is_plain_sequential(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.Sequential) and type(module).forward is torch.nn.Sequential.forward
+
+
+def _is_long(module: torch.nn.Module) -> bool:
+    """Whether it is better divided than recomputed as one."""
+    return _is_plain_sequential(module) and sum(1 for _ in module.children()) > 2 * _SHORTEST_RUN
+
+
+def _segments(module: torch.nn.Module, prefix: str, places: Sequence[int]) -> Iterator[str]:
+    """Of so many operations in a row, segments of about as many operations as there are segments.
+
+    No segment begins with an operation that changes its input in place: that could not be computed again.
+    """
+    if len(places) < _SHORTEST_RUN:
+        return
+    children = list(module._modules.values())
+    if len({id(children[place]) for place in places}) < len(places):
+        return  # one that comes twice belongs to two segments
+    length = round(math.sqrt(len(places)))
+    begin, end = places[0], places[-1] + 1
+    cuts = [place for place in range(begin, end, length) if not getattr(children[place], "inplace", False)]
+    for first, after in itertools.pairwise([*cuts, end]):
+        yield f"{prefix}{first}:{after}"
 
 
 def _has_layers(module: torch.nn.Module) -> bool:
@@ -116,22 +162,92 @@ def checkpointed(model: torch.nn.Module, names: Sequence[str], *, preserve_rando
 
     The module is the same as before when the block ends, however it ends.
     """
-    modules = [(name, _submodule(model, name)) for name in names]
+    layers = [(name, layer_of(model, name)) for name in names]
+    segments: dict[torch.nn.Sequential, dict[int, tuple[int, _Repeated]]] = {}
     with contextlib.ExitStack() as undo:
-        for name, module in modules:
-            before = vars(module).get("forward")
-            undo.callback(_put_back, module, before)
-            vars(module)["forward"] = _Repeated(name, module, module.forward, preserve_random_state)
+        for name, layer in layers:
+            if layer.owner is None:
+                module = layer.modules[0]
+                forward = _Repeated(name, tuple(module.modules()), module.forward, preserve_random_state)
+                _replace_forward(undo, module, forward)
+            else:
+                inner = tuple(part for module in layer.modules for part in module.modules())
+                repeated = _Repeated(name, inner, functools.partial(_in_order, layer.modules), preserve_random_state)
+                segments.setdefault(layer.owner, {})[layer.begin] = (layer.begin + len(layer.modules), repeated)
+        for owner, of_owner in segments.items():
+            _replace_forward(undo, owner, functools.partial(_in_segments, list(owner), of_owner))
         yield
 
 
-def _submodule(model: torch.nn.Module, name: str) -> torch.nn.Module:
-    try:
-        return model.get_submodule(name)
-    except AttributeError:
-        raise InvalidOption(
-            f"the module has no submodule {name!r} to checkpoint. Take a name from `model.named_modules()`."
-        ) from None
+class Layer(NamedTuple):
+    """A submodule, or those of a segment in their order."""
+
+    modules: tuple[torch.nn.Module, ...]
+    #: The `nn.Sequential` that a segment is of, and the place of its first child there.
+    owner: torch.nn.Sequential | None = None
+    begin: int = 0
+
+
+def layer_of(model: torch.nn.Module, name: str) -> Layer:
+    """The layer of that name. Raises `InvalidOption` where there is none."""
+    path, _, last = name.rpartition(".")
+    with contextlib.suppress(AttributeError):
+        if ":" not in last:
+            return Layer((model.get_submodule(name),))
+        begin, _, end = last.partition(":")
+        owner = model.get_submodule(path)
+        if begin.isdecimal() and end.isdecimal() and isinstance(owner, torch.nn.Sequential):
+            children = tuple(owner)[int(begin) : int(end)] if _is_plain_sequential(owner) else ()
+            if len(children) == int(end) - int(begin) > 0:
+                return Layer(children, owner, int(begin))
+    raise InvalidOption(
+        f"the module has no submodule {name!r} to checkpoint. Take a name from `model.named_modules()`, or such as "
+        "'body.2:5' for the children 2, 3 and 4 of an nn.Sequential 'body'."
+    )
+
+
+def first_overlap(names: Iterable[str]) -> tuple[str, str] | None:
+    """Two of the names that cannot both be checkpointed: segments of one `nn.Sequential` that have children in common,
+    or a segment and its whole `nn.Sequential`.
+    """
+    whole, segments = set[str](), list[tuple[str, int, int, str]]()
+    for name in dict.fromkeys(names):
+        path, _, last = name.rpartition(".")
+        first, divided, after = last.partition(":")
+        if divided:
+            segments.append((path, int(first), int(after), name))
+        else:
+            whole.add(name)
+    segments.sort()
+    for path, _, _, name in segments:
+        if path in whole:
+            return path, name
+    for (path, _, end, name), (next_path, begin, _, next_name) in itertools.pairwise(segments):
+        if path == next_path and begin < end:
+            return name, next_name
+    return None
+
+
+def _in_order(modules: Sequence[torch.nn.Module], value: Any) -> Any:
+    for module in modules:
+        value = module(value)
+    return value
+
+
+def _in_segments(
+    children: Sequence[torch.nn.Module], segments: Mapping[int, tuple[int, Callable[[Any], Any]]], input: Any
+) -> Any:
+    """The forward pass of an `nn.Sequential`, whose argument has that name."""
+    place = 0
+    while place < len(children):
+        end, call = segments.get(place, (place + 1, children[place]))
+        input, place = call(input), end
+    return input
+
+
+def _replace_forward(undo: contextlib.ExitStack, module: torch.nn.Module, forward: Callable[..., Any]) -> None:
+    undo.callback(_put_back, module, vars(module).get("forward"))
+    vars(module)["forward"] = forward
 
 
 def _put_back(module: torch.nn.Module, forward: Callable[..., Any] | None) -> None:
@@ -145,10 +261,14 @@ class _Repeated:
     """A forward pass that is computed again in the backward pass."""
 
     def __init__(
-        self, name: str, module: torch.nn.Module, forward: Callable[..., Any], preserve_random_state: bool
+        self,
+        name: str,
+        modules: tuple[torch.nn.Module, ...],
+        forward: Callable[..., Any],
+        preserve_random_state: bool,
     ) -> None:
         self._name = name
-        self._modules = tuple(module.modules())
+        self._modules = modules
         self._forward = forward
         self._preserve_random_state = preserve_random_state
 
@@ -156,6 +276,8 @@ class _Repeated:
         if not torch.is_grad_enabled():
             return self._forward(*arguments, **options)
         before = _State(self._modules)
+        given = [each for each in (*arguments, *options.values()) if isinstance(each, torch.Tensor)]
+        versions = [each._version for each in given]
         result = checkpoint(
             # Options are bound, as some of their names are torch's own.
             functools.partial(self._forward, **options),
@@ -165,6 +287,14 @@ class _Repeated:
             context_fn=lambda: (contextlib.nullcontext(), before.again()),
         )
         before.forget_unchanged(self._name)
+        if [each._version for each in given] != versions:
+            raise Unsupported(
+                "checkpointing of layers that change their inputs",
+                "torch",
+                message=f"{self._name!r} cannot be checkpointed: its forward pass changes its input in place, and "
+                "would compute something else the second time.",
+                instead="Leave it out of `checkpoint`, or make its first operation one that is not in place.",
+            )
         return result
 
 
@@ -260,9 +390,9 @@ def layer_seconds(
     def after(name: str, module: torch.nn.Module, *_: Any) -> None:
         seconds[name] = seconds.get(name, 0.0) + now(module) - began[name].pop()
 
-    modules = [(name, _submodule(model, name)) for name in names]
+    layers = [(name, layer_of(model, name)) for name in names]
     with contextlib.ExitStack() as undo:
-        for name, module in modules:
-            undo.callback(module.register_forward_pre_hook(functools.partial(before, name)).remove)
-            undo.callback(module.register_forward_hook(functools.partial(after, name)).remove)
+        for name, layer in layers:
+            undo.callback(layer.modules[0].register_forward_pre_hook(functools.partial(before, name)).remove)
+            undo.callback(layer.modules[-1].register_forward_hook(functools.partial(after, name)).remove)
         yield seconds

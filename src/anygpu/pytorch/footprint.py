@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from anygpu.errors import AnyGPUError, InvalidOption, name_of, text_of
 from anygpu.pytorch.batches import leaves
-from anygpu.pytorch.checkpointing import candidates, checkpointed
+from anygpu.pytorch.checkpointing import candidates, checkpointed, is_compiled, layer_of
 from anygpu.pytorch.fakes import fake_batch, fake_module, fake_optimizer
 from anygpu.pytorch.live_bytes import LiveBytes
 from anygpu.pytorch.records import PRECISIONS, Footprint, LayerCost, Precision
@@ -111,7 +111,7 @@ def _predicted(
         live.peak = live.now
         with (
             live,
-            layers.watched(copied, candidates(copied)),
+            layers.watched(copied, () if is_compiled(model) else candidates(copied)),
             checkpointed(copied, checkpoint, preserve_random_state=False),
         ):
             with _autocast(device, precision):
@@ -199,9 +199,9 @@ class _Layers:
     def watched(self, model: torch.nn.Module, names: Sequence[str]) -> Iterator[None]:
         """The hooks stay on `model`, which is a copy of our own."""
         for name in names:
-            module = model.get_submodule(name)
-            module.register_forward_pre_hook(lambda *_, name=name: self._begins(name))
-            module.register_forward_hook(lambda _module, _inputs, result, name=name: self._ends(name, result))
+            modules = layer_of(model, name).modules
+            modules[0].register_forward_pre_hook(lambda *_, name=name: self._begins(name))
+            modules[-1].register_forward_hook(lambda _module, _inputs, result, name=name: self._ends(name, result))
         yield
         self._live.owner = None
 

@@ -8,14 +8,16 @@ from typing import Any, Protocol
 
 import torch
 
-from anygpu.errors import InvalidOption
+from anygpu.engines.torch.out_of_memory import is_out_of_memory
+from anygpu.errors import InvalidOption, OutOfMemory
 from anygpu.pytorch.batches import all_have_rows, bounds, count_rows, joined, leaves, moved, part_of
 from anygpu.pytorch.checkpointing import candidates
 from anygpu.pytorch.footprint import CannotPredict
 from anygpu.pytorch.halving import Halving
 from anygpu.pytorch.losses import Combining, found_by_values, known
 from anygpu.pytorch.records import Precision, StepPlan
-from anygpu.pytorch.rows import Shown, look_at_rows, same, undisturbed
+from anygpu.pytorch.rows import ROWS, Shown, look_at_rows, same, undisturbed
+from anygpu.pytorch.undoing import forget, release
 
 
 class StepPlanner(Protocol):
@@ -186,11 +188,35 @@ class Form:
         return plan
 
     def _look(self, batch: Any, rows: int) -> tuple[str, Combining]:
+        """Where there is no memory for some rows, fewer are looked at; where there is none for two, a later step looks.
+
+        That memory has run out says nothing of whether a batch may be cut, so nothing is concluded from it.
+        """
+        for most in (ROWS, 2):
+            try:
+                return self._look_at(batch, rows, most)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                forget(error)
+            # Here the error is gone, and with it what its frames have kept alive.
+            release(self._work.device)
+        device = self._work.device
+        raise OutOfMemory(
+            str(device),
+            message=f"{device} has not enough memory for two rows of the batch, even without gradients, so it is not "
+            "known whether the batch may be cut. Nothing was changed. Free memory and give the batch again, or use "
+            "smaller inputs or a smaller model.",
+        )
+
+    def _look_at(self, batch: Any, rows: int, most: int) -> tuple[str, Combining]:
         calling, work = self._calling, self._work
-        shown = look_at_rows(work.model, calling.forward, batch, rows, work.device)
+        shown = look_at_rows(work.model, calling.forward, batch, rows, work.device, most=most)
         try:
             combining = self._combining(shown)
-        except Exception as error:  # noqa: BLE001 - the user's module or loss, which says so again when the step runs
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
             combining = Combining("unknown", f"the loss of a few rows cannot be computed ({type(error).__name__})")
         if shown.whole:
             return shown.whole, combining

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
+from anygpu.engines.torch.out_of_memory import is_out_of_memory
 from anygpu.pytorch.batches import leaves, mapped, part_of
 
 Kind = Literal["mean", "sum", "unknown"]
@@ -165,7 +166,9 @@ def found_by_values(loss_of: Callable[[Any], torch.Tensor], tree: Any, rows: int
                 bounds = ((0, cut), (cut, rows))
                 parts = [(end - begin, float(loss_of(part_of(case, rows, begin, end)))) for begin, end in bounds]
                 fitting &= fits(whole, parts)
-        except Exception as error:  # noqa: BLE001 - the user's loss, which says so again when the step runs
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
             if place == 0:
                 return Combining("unknown", f"it cannot be computed for a few rows ({type(error).__name__})")
             continue  # it does not take such targets, so none will come

@@ -7,27 +7,50 @@ stay outside: a planner is told what steps took, and says how to run the next on
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from typing import Protocol
 
 import msgspec
 
+from anygpu.disturbance import Reading
+from anygpu.pytorch.exploring import (
+    MOST_TRIALS,
+    RUNS,
+    SLOW,
+    SLOW_CHECKPOINTED,
+    Drift,
+    cost_of_each,
+    fastest,
+    next_of,
+    next_on,
+    took,
+)
 from anygpu.pytorch.fitting import Fit, Fitting, Way, balanced, sentence
 from anygpu.pytorch.records import Precision, StepPlan
 from anygpu.units import readable_bytes
 
-#: Steps of one way until it counts as measured. The first is left out: it allocates, and warms caches up.
-RUNS = 3
-#: Another precision changes what is computed, so it has to gain this much; another size of micro-batches only this.
-_WORTH_PRECISION, _WORTH_SIZE = 0.9, 0.97
-#: Ways with layers checkpointed that are measured.
-_MOST_CHECKPOINTED = 2
+#: Another precision changes what is computed, so it has to gain this much.
+_WORTH_PRECISION = 0.9
 #: Bounds of what predictions are multiplied by, and how many steps it is taken from.
 _LEAST, _MOST, _RECENT = 0.8, 8.0, 5
 #: Bytes by which a measured peak may be off: a host knows what is resident, and not what is allocated.
 _NOISE = 16 << 20
+#: Steps of a search that do not count because something else had the processors; after so many, that is usual.
+_MOST_PASSED_OVER = 20
+#: Layers are checkpointed on trial if that is predicted to take less than this, of the present time.
+_SURPRISE = 1.15
 #: A budget that changed by less leaves what was measured under the other one valid.
 _LESS, _MORE = 0.95, 1.25
+
+
+class Watch(Protocol):
+    """As `anygpu.disturbance.DisturbanceWatch`."""
+
+    def begin(self, now: float) -> Reading: ...
+
+    def end(self, begun: Reading, now: float) -> bool: ...
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +72,8 @@ class Planner:
 
     `precisions` are those to choose from, the first the one to prefer. `whole` says why batches may not be cut, and is
     empty if they may. `micro_batch` and `checkpoint` are the user's, if the user has named some. `keep` is called with
-    what was found out, whenever that has changed.
+    what was found out, whenever that has changed. `watch` says which steps something else has disturbed: while ways
+    are compared, those do not count.
     """
 
     def __init__(
@@ -63,6 +87,7 @@ class Planner:
         checkpoint: tuple[str, ...] | None = None,
         kept: Kept | None = None,
         keep: Callable[[Kept], None] = lambda kept: None,
+        watch: Watch | None = None,
     ) -> None:
         self._fitting = fitting
         self._rows = rows
@@ -71,10 +96,15 @@ class Planner:
         self._micro_batch = micro_batch
         self._checkpoint = checkpoint
         self._keep = keep
+        self._watch = watch
+        self._begun: Reading | None = None
         self._seconds: dict[Way, list[float]] = {}
         self._failed: set[Way] = set()
         self._ratios: deque[float] = deque(maxlen=_RECENT)
         self._exploring: Generator[Way, None, Way] | None = None
+        #: Steps of the present search, those of it that did not count, and what has been seen since it ended.
+        self._trials = self._passed_over = 0
+        self._drift = Drift()
         #: Whether a step has run.
         self._is_warm = False
         #: Whether nothing more is to be found out.
@@ -86,6 +116,7 @@ class Planner:
             self._predicted = kept.predicted_bytes
             self._is_kept = True
             self._reason = "it was the fastest that fitted in an earlier run"
+            self._drift.settled(0, kept.seconds_per_row)
         else:
             if kept is not None:
                 fitting.correction = kept.correction
@@ -100,6 +131,8 @@ class Planner:
 
     def next(self, rows: int) -> StepPlan:
         """How to run a batch of that many rows."""
+        if self._watch is not None and self._exploring is not None:
+            self._begun = self._watch.begin(time.perf_counter())
         micro_batch = min(self._way.micro_batch, rows)
         if self._whole and self._micro_batch is None:
             micro_batch = rows
@@ -117,20 +150,27 @@ class Planner:
         """A step has run so."""
         way = Way(plan.precision, plan.micro_batch, plan.checkpoint)
         if peak_bytes is not None and self._correct(way, peak_bytes):
-            self._failed.add(way)
+            self._did_not_fit(way)
             self._begin()
             return
-        if self._is_kept or rows != self._rows or way != self._way:
+        if rows != self._rows or way != self._way:
             return
-        taken = self._seconds.setdefault(way, [])
-        taken.append(seconds / rows)
-        if len(taken) >= RUNS:
-            self._advance()
+        if self._exploring is None:
+            if self._is_kept and self._drift.seen(seconds / rows):
+                self._seconds = {}
+                self._begin()
+            return
+        if self._was_disturbed() and self._passed_over < _MOST_PASSED_OVER:
+            self._passed_over += 1
+            return
+        self._trials += 1
+        self._seconds.setdefault(way, []).append(seconds / rows)
+        self._advance()
 
     def failed(self, plan: StepPlan, rows: int) -> StepPlan | None:
         """There was not enough memory for it: how to try again, or `None` when nothing smaller is left."""
         way = Way(plan.precision, plan.micro_batch, plan.checkpoint)
-        self._failed.add(way)
+        self._did_not_fit(way)
         peak = self._fitting.peak(way)
         fixed = self._fitting.footprint(way).fixed_bytes
         if peak < self._fitting.budget:
@@ -143,6 +183,14 @@ class Planner:
         if Way(smaller.precision, smaller.micro_batch, smaller.checkpoint) in self._failed:
             return self._half(way, rows)
         return smaller
+
+    def _was_disturbed(self) -> bool:
+        begun, self._begun = self._begun, None
+        return self._watch is not None and begun is not None and self._watch.end(begun, time.perf_counter())
+
+    def _did_not_fit(self, way: Way) -> None:
+        self._failed.add(way)
+        self._seconds[way] = [math.inf]
 
     # -- what fits
 
@@ -217,67 +265,98 @@ class Planner:
             self._is_warm = True
             return False
         beyond = peak_bytes - found.peak_bytes
-        ratio = 1.0 if abs(beyond) <= _NOISE else 1.0 + beyond / through
-        self._ratios.append(min(max(ratio, _LEAST), _MOST))
-        highest = max(self._ratios)
-        if highest > self._fitting.correction or len(self._ratios) == _RECENT:
-            self._fitting.correction = highest
+        off = 0 if abs(beyond) <= _NOISE else beyond
+        # A step of a few rows says nothing of larger ones: what it is off by is noise, and many times what it needs.
+        if not off or through >= _NOISE:
+            self._ratios.append(min(max(1.0 + off / through, _LEAST), _MOST))
+            highest = max(self._ratios)
+            if highest > self._fitting.correction or len(self._ratios) == _RECENT:
+                self._fitting.correction = highest
         return peak_bytes > self._fitting.budget + _NOISE and way not in self._failed and way == self._way
 
     # -- what is fastest
 
     def _explore(self, fit: Fit) -> Generator[Way, None, Way]:
-        """Yields ways to measure, and returns the best."""
+        """Yields the way of the next step, as long as one is to be measured, and returns the best."""
         best = fit.way
-        yield from self._measure(best)
+        if len(self._precisions) > 1:
+            yield from self._measure(best)
         for precision in self._precisions[1:]:
             other = self._best_fit(precision).way
             yield from self._measure(other)
             if self._took(other) < _WORTH_PRECISION * self._took(best):
                 best = other
         if self._whole or self._micro_batch is not None or best.micro_batch >= self._rows:
+            yield from self._measure(best)
             return best
-        # More rows at once may fit than were thought to, now that steps were measured.
-        larger = self._best_fit(best.precision).way
-        if larger.micro_batch > best.micro_batch:
-            yield from self._measure(larger)
-            best = self._faster(best, larger)
-        count = math.ceil(self._rows / best.micro_batch)
-        first, smaller = best, best
-        while smaller.micro_batch > 1:
-            count *= 2
-            smaller = best._replace(micro_batch=balanced(self._rows, max(1, self._rows // count)))
-            yield from self._measure(smaller)
-            if self._faster(best, smaller) == best:
+        smaller = [best, *self._smaller(best)]
+        yield from self._walk(smaller[:1])
+        for _ in range(_RECENT):
+            # Until it is known how far predictions are off, where somebody measures that.
+            if not 0 < len(self._ratios) < _RECENT:
                 break
-            best = smaller
-        if self._checkpoint is None:
-            for way in self._checkpointed_ways(first, smaller):
-                yield from self._measure(way)
-                best = self._faster(best, way)
-        return best
+            yield best
+        # More rows at once may fit than were thought to, now that steps were measured.
+        first = best
+        while (larger := self._best_fit(best.precision).way).micro_batch > first.micro_batch:
+            first = larger
+            smaller.insert(0, first)
+            yield from self._walk(smaller[:1])
+        yield from self._walk(smaller)
+        larger_ones = self._checkpointed(first, smaller) if self._checkpoint is None else []
+        yield from self._walk(larger_ones, SLOW_CHECKPOINTED)
+        ladder = [*reversed(larger_ones), *smaller]
+        between = self._beside(fastest(ladder, self._seconds), ladder)
+        yield from self._walk(between)
+        # Where it makes no difference, as many rows at once as possible, and nothing computed twice.
+        ways = [*smaller, *between, *larger_ones]
+        while (way := next_of(ways, self._seconds)) is not None and self._trials < MOST_TRIALS:
+            yield way
+        return fastest(ways, self._seconds)
 
-    def _checkpointed_ways(self, way: Way, smaller: Way) -> list[Way]:
-        """More rows at once and layers checkpointed, where that should be faster by what sizes were seen to cost."""
-        counts = [math.ceil(self._rows / each.micro_batch) for each in (way, smaller)]
-        times = [self._took(each) * self._rows for each in (way, smaller)]
-        # What one more micro-batch costs; with single rows nothing smaller was measured, and it may be everything.
-        each_costs = (times[1] - times[0]) / (counts[1] - counts[0]) if counts[1] > counts[0] else times[0] / counts[0]
-        ways: list[tuple[float, Way]] = []
-        # Half as many as long as they fit, and then between the least that fits and the most that does not.
-        fits, too_few = counts[0], 0
+    def _smaller(self, way: Way) -> list[Way]:
+        """A half of the batch, a quarter, and so on to single rows: what is below its size."""
+        halves = [math.ceil(self._rows / 2**power) for power in range(1, self._rows.bit_length() + 1)]
+        return [way._replace(micro_batch=size) for size in dict.fromkeys(halves) if size < way.micro_batch]
+
+    def _checkpointed(self, way: Way, measured: list[Way]) -> list[Way]:
+        """More rows at once, with as few layers checkpointed as that takes, where that fits and may be faster."""
+        count = math.ceil(self._rows / way.micro_batch)
+        now = self._took(way) * self._rows
+        each_costs = cost_of_each([(math.ceil(self._rows / one.micro_batch), self._took(one)) for one in measured])
+        # Caches may make up for some of it. But nothing is risked for that where nobody measures how much fits.
+        most = now * (_SURPRISE if self._ratios else 1.0)
+        ways: list[Way] = []
+        # Halves as well, as long as they fit; then between the least that fits and the most that does not.
+        fits, too_few = count, 0
         while fits - too_few > 1:
-            count = math.ceil(fits / 2) if too_few == 0 else (fits + too_few) // 2
-            fit = self._fitting.checkpointed(math.ceil(self._rows / count), way.precision)
+            fewer = 2 ** ((fits - 1).bit_length() - 1) if too_few == 0 else (fits + too_few) // 2
+            fit = self._fitting.checkpointed(math.ceil(self._rows / fewer), way.precision)
             if fit is None:
-                too_few = count
+                too_few = fewer
                 continue
-            fits = count
+            fits = fewer
             # A forward pass is a third of a step.
-            predicted = times[0] - (counts[0] - count) * each_costs + fit.repeated * times[0] / 3
-            if predicted < times[0] and fit.way not in self._failed:
-                ways.append((predicted, fit.way))
-        return [each for _, each in sorted(ways)[:_MOST_CHECKPOINTED]]
+            predicted = now - (count - fewer) * each_costs * self._rows + fit.repeated * now / 3
+            if predicted < most:
+                ways.append(fit.way)
+        return [each for each in ways if each not in self._failed]
+
+    def _beside(self, way: Way, ladder: list[Way]) -> list[Way]:
+        """Sizes between that of the fastest way and its neighbours on the ladder, the largest first."""
+        place = ladder.index(way)
+        count = math.ceil(self._rows / way.micro_batch)
+        found: list[Way] = []
+        for other in (*ladder[max(0, place - 1) : place], *ladder[place + 1 : place + 2]):
+            middle = (count + math.ceil(self._rows / other.micro_batch)) // 2
+            fit = self._at(math.ceil(self._rows / max(1, middle)), way.precision)
+            if fit is not None:
+                found.append(fit.way._replace(micro_batch=balanced(self._rows, fit.way.micro_batch)))
+        return [each for each in dict.fromkeys(found) if each not in ladder and each not in self._failed]
+
+    def _walk(self, ladder: list[Way], slow: float = SLOW) -> Generator[Way, None, None]:
+        while (way := next_on(ladder, self._seconds, slow)) is not None and self._trials < MOST_TRIALS:
+            yield way
 
     def _measure(self, way: Way) -> Generator[Way, None, None]:
         while way not in self._failed and len(self._seconds.get(way, ())) < RUNS:
@@ -285,10 +364,7 @@ class Planner:
 
     def _took(self, way: Way) -> float:
         """Seconds a row; without end for what did not fit."""
-        return math.inf if way in self._failed else min(self._seconds[way][1:])
-
-    def _faster(self, way: Way, other: Way) -> Way:
-        return other if self._took(other) < _WORTH_SIZE * self._took(way) else way
+        return math.inf if way in self._failed else took(way, self._seconds)
 
     def _advance(self) -> None:
         if self._exploring is None:
@@ -298,7 +374,7 @@ class Planner:
         except StopIteration as end:
             self._exploring = None
             self._take(self._fit_of(end.value))
-            tried = len(self._seconds)
+            tried = sum(math.isfinite(min(each)) for each in self._seconds.values())
             if tried > 1:
                 self._reason += f"; the fastest of {tried} ways that were measured"
             if end.value not in self._failed:
@@ -323,6 +399,8 @@ class Planner:
     def _keep_it(self) -> None:
         way = self._way
         self._is_kept = True
+        self._drift.settled(self._trials)
+        self._trials = self._passed_over = 0
         self._keep(
             Kept(
                 rows=self._rows,

@@ -15,6 +15,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from anygpu.engines.torch.out_of_memory import is_out_of_memory
 from anygpu.errors import text_of
 from anygpu.pytorch.batches import all_have_rows, leaves, mapped, part_of, rows_at
 from anygpu.pytorch.undoing import Buffers, random_state, set_random_state
@@ -90,12 +91,21 @@ class Shown(NamedTuple):
 
 
 def look_at_rows(
-    model: torch.nn.Module, forward: Callable[[Any], Any], batch: Any, rows: int, device: torch.device
+    model: torch.nn.Module,
+    forward: Callable[[Any], Any],
+    batch: Any,
+    rows: int,
+    device: torch.device,
+    *,
+    most: int = ROWS,
 ) -> Shown:
-    """Look at a few rows of `batch`, which has `rows`. `forward` gives the module's outputs for a batch."""
+    """Look at `most` rows of `batch`, which has `rows`. `forward` gives the module's outputs for a batch.
+
+    Where memory runs out, that error is raised.
+    """
     if rows < 2:
         return Shown("a batch of one row cannot be cut")
-    count = min(rows, ROWS)
+    count = min(rows, most)
     few = distinct(rows_at(batch, rows, [place * (rows - 1) // (count - 1) for place in range(count)]), count)
     if few is None:
         return Shown("the rows of the first batch are alike, and nothing can be seen by them")
@@ -107,13 +117,17 @@ def look_at_rows(
 
         try:
             together, changed = outputs_of(few)
-        except Exception as error:  # noqa: BLE001 - the user's module, which says so again when the step runs
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise  # that says nothing of the module
             return Shown(f"a few rows of the batch cannot be computed alone ({_brief(error)})")
         parts = PARTS if count == ROWS else (1,) * count
         begins = [sum(parts[:place]) for place in range(len(parts))]
         try:
             apart = [outputs_of(part_of(few, count, begin, begin + n)) for begin, n in zip(begins, parts, strict=True)]
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise  # that says nothing of the module
             return Shown(_norm(model) or f"the module does not take fewer rows ({_brief(error)})", few, together)
         if not all(len(after) == len(changed) and _same_all(after, changed) for _, after in apart):
             name = _first_difference(buffers, changed, [after for _, after in apart])

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 #: By name and value; `...` stands for any value. From torch's notes "CUDA semantics" and "Reproducibility", and from
-#: the documentation of the functions themselves.
+#: the documentation of the functions themselves. TF32 on an A100 is in the first, under "TensorFloat-32 (TF32)":
+#: two matrices of 10240 × 10240 take 0.016 s instead of 0.11 s, with a relative error of 0.0022 instead of 0.000039.
 _SENTENCES: dict[tuple[str, Any], str] = {
     ("tf32", True): (
         "float32 products and convolutions on NVIDIA cards since Ampere use TF32, which keeps 10 bits of the mantissa "
-        "instead of 23: about 7 times as fast on an A100, with relative errors about 100 times as large. No effect "
-        "elsewhere"
+        "instead of 23. Torch's documentation has a product on an A100 that is 7 times as fast, with errors 56 times "
+        "as large; other cards gain less or more, and none was measured here. No effect elsewhere"
     ),
     ("tf32", False): (
-        "float32 products and convolutions on NVIDIA cards keep all 23 bits of the mantissa; on an A100 products take "
-        "about 7 times as long as with TF32. No effect elsewhere"
+        "float32 products and convolutions on NVIDIA cards keep all 23 bits of the mantissa. Torch's documentation has "
+        "a product on an A100 that takes 7 times as long as with TF32; none was measured here. No effect elsewhere"
     ),
     ("cudnn_benchmark", True): (
         "cuDNN tries its convolution algorithms at each new shape and keeps the fastest. Pays where shapes stay the "

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,19 +12,31 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import torch
 
+from anygpu.display import drawn
+from anygpu.engines.torch.out_of_memory import is_out_of_memory
 from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of
 from anygpu.pytorch import data_wait
 from anygpu.pytorch.accumulation import Disagreement, Passes
 from anygpu.pytorch.batches import bounds, count_rows, form_of, leaves, moved
-from anygpu.pytorch.checkpointing import checkpointed
+from anygpu.pytorch.checkpointing import checkpointed, first_overlap, is_compiled, layer_of
 from anygpu.pytorch.forms import Calling, Form, MakePlanner, Work
 from anygpu.pytorch.laps import Laps, laps_on
 from anygpu.pytorch.losses import Combining
+from anygpu.pytorch.optimizer_step import OptimizerBefore
 from anygpu.pytorch.precision import Casting, precisions_for
 from anygpu.pytorch.records import Precision, StepPlan
 from anygpu.pytorch.step_meter import StepMeter
 from anygpu.pytorch.step_planner import bytes_of, planner_for
-from anygpu.pytorch.undoing import Buffers, Gradients, RandomState, random_state, set_random_state
+from anygpu.pytorch.undoing import (
+    Buffers,
+    Gradients,
+    RandomState,
+    brief,
+    forget,
+    random_state,
+    release,
+    set_random_state,
+)
 from anygpu.receipts import Attempt, Failure, Phases, PhaseTimer, Receipt, observe, observers, publish
 from anygpu.units import bytes_from
 
@@ -44,6 +54,9 @@ class StepResult:
     stepped: bool = True
     #: The norm of all gradients before they were clipped, if they were.
     grad_norm: torch.Tensor | None = None
+
+    def _repr_html_(self) -> str | None:
+        return drawn(self)
 
 
 class _Applied(NamedTuple):
@@ -97,7 +110,7 @@ class Step:
         self.optimizer = optimizer
         self.plan: StepPlan | None = None
         self._device = _only_device(model)
-        self._task = name or f"train {type(model).__name__}"
+        self._task = name or f"train {type(getattr(model, '_orig_mod', model)).__name__}"
         self._calling = Calling(model, loss, forward)
         self._precisions = precisions_for(precision, model, self._device)
         self._micro_batch = _positive("micro_batch", micro_batch)
@@ -171,15 +184,15 @@ class Step:
                         reason = "its values differed from those of parts on a batch"
                         form.combining = Combining("unknown", reason, by_values=True)
                     except Exception as error:
-                        if not _is_out_of_memory(error):
+                        if not is_out_of_memory(error):
                             raise
-                        failure = name_of(error)
-                        _forget(error)
+                        failure = brief(error)
+                        forget(error)
                     # Here the error is gone, and with it what its frames have kept alive.
                     self._undo(before)
                 if failure is None:
                     continue
-                _release(self._device)
+                release(self._device)
                 spent = Phases(run=time.perf_counter() - attempted)
                 message = f"there was not enough memory ({_how(plan, rows)}; torch raised {failure})"
                 attempts.append(self._attempt(spent, OutOfMemory.__name__, message))
@@ -187,7 +200,7 @@ class Step:
                     tried, plan = plan, form.failed(plan, batch, rows)
                     plan = None if plan is None else self._held(plan)
                 if plan is None:
-                    raise _nothing_smaller(self._name_of_device(), tried, rows, form.whole)
+                    raise _nothing_smaller(self._name_of_device(), tried, rows, form.whole, failure)
         except BaseException:
             # Nothing of the step is left, whatever has ended it.
             self._undo(before)
@@ -196,7 +209,7 @@ class Step:
         with timer.phase("run"):
             laps.lap("")
             self._gradients.add_back()
-            applied = self._apply(plan, passes, loss, lambda: self._again(passes, plan, form, batch, rows, before))
+            applied = self._apply(plan, loss, before, lambda: self._again(passes, plan, form, batch, rows, before))
             laps.lap("optimizer")
             parts = laps.seconds()
         peak = meter.peak_bytes()
@@ -236,7 +249,9 @@ class Step:
             buffers=None if form.whole else self._buffers,
         )
 
-    def _apply(self, plan: StepPlan, passes: Passes, loss: torch.Tensor, again: Callable[[], torch.Tensor]) -> _Applied:
+    def _apply(
+        self, plan: StepPlan, loss: torch.Tensor, before: RandomState, again: Callable[[], torch.Tensor]
+    ) -> _Applied:
         """Clip, and make the optimiser's step, unless more batches are to come before."""
         self._pending += 1
         if self._pending < self._accumulate:
@@ -244,6 +259,7 @@ class Step:
             return _Applied(False, note=f"batch {self._pending} of {self._accumulate} that accumulate")
         self._pending, self._pending_precision = 0, None
         scaler = self._casting.scaler(plan.precision)
+        optimizer = OptimizerBefore(self.optimizer)
         try:
             if self._needs_closure:
                 return self._apply_with_closure(loss, again)
@@ -251,24 +267,35 @@ class Step:
                 scaler.unscale_(self.optimizer)
             norm = self._clip()
             if scaler is None:
-                self.optimizer.step()
-                return _Applied(True, norm)
+                return _Applied(True, norm, optimizer.step(self.optimizer.step, self._device))
+            note = optimizer.step(lambda: scaler.step(self.optimizer), self._device)
             scale = scaler.get_scale()
-            scaler.step(self.optimizer)
             scaler.update()
             if scaler.get_scale() < scale:
                 return _Applied(False, norm, "float16 gradients overflowed, and the optimizer made no step")
-            return _Applied(True, norm)
+            return _Applied(True, norm, note)
         except Exception as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
-            name = self._name_of_device()
-            raise OutOfMemory(
-                name,
-                message=f"{name} has not enough memory for the step of {type(self.optimizer).__name__}, and parameters "
-                "may have changed in part: load them from a checkpoint. Use foreach=False, an optimizer with less "
-                "state, or a smaller model.",
-            ) from error
+            failure = brief(error)
+            forget(error)
+        if scaler is not None:
+            scaler.update(scaler.get_scale())  # else it takes the next gradients for those that it has unscaled
+        raise self._no_memory_for_optimizer(optimizer, before, failure)
+
+    def _no_memory_for_optimizer(self, optimizer: OptimizerBefore, before: RandomState, failure: str) -> OutOfMemory:
+        optimizer.undo()
+        # The gradients are of no more use: the batch is given again, or everything is loaded.
+        self._undo(before)
+        count = self._accumulate
+        lost = f" The {count} batches that had accumulated have to be given again." if count > 1 else ""
+        name = self._name_of_device()
+        return OutOfMemory(
+            name,
+            message=f"{name} has not enough memory for the step of {type(self.optimizer).__name__} (torch raised "
+            f"{failure}); {optimizer.sentence()}.{lost} Use an optimizer with less state or a smaller model, or free "
+            "memory.",
+        )
 
     def _apply_with_closure(self, loss: torch.Tensor, again: Callable[[], torch.Tensor]) -> _Applied:
         """For optimisers that ask for gradients several times; the first are there."""
@@ -510,13 +537,38 @@ def _names(name: str, value: Sequence[str] | str, model: torch.nn.Module) -> tup
         if value == "auto":
             return None
         raise InvalidOption(f"{name}={value!r} has to be 'auto' or a sequence of names, such as [{value!r}].")
-    missing = sorted(set(value) - {path for path, _ in model.named_modules()})
+    if value and is_compiled(model):
+        raise InvalidOption(
+            f"{name}= names layers of a module that torch.compile made, whose compiler decides what is kept. Leave it "
+            "out, or give the Step the module as it was before it was compiled."
+        )
+    given: Sequence[object] = value
+    strange = next((each for each in given if not isinstance(each, str)), None)
+    if strange is not None:
+        kind = type(strange).__name__
+        raise InvalidOption(
+            f"{name}= takes names, not objects of type {kind}. Names are those of model.named_modules()."
+        )
+    missing = [each for each in sorted(set(value)) if not _is_layer(model, each)]
     if missing:
         raise InvalidOption(
             f"{name}= names {', '.join(map(repr, missing))}, which the module does not have. Names are those of "
-            "model.named_modules()."
+            "model.named_modules(), or such as 'body.2:5' for the children 2, 3 and 4 of an nn.Sequential 'body'."
         )
-    return tuple(value)
+    names = tuple(dict.fromkeys(value))
+    overlap = first_overlap(names)
+    if overlap is not None:
+        first, second = overlap
+        raise InvalidOption(f"{name}= names {first!r} and {second!r}, which have layers in common. Leave one out.")
+    return names
+
+
+def _is_layer(model: torch.nn.Module, name: str) -> bool:
+    try:
+        layer_of(model, name)
+    except InvalidOption:
+        return False
+    return True
 
 
 def _all_parameters(model: torch.nn.Module, optimizer: Any, loss: Any) -> list[torch.nn.Parameter]:
@@ -529,42 +581,16 @@ def _needs_closure(optimizer: Any) -> bool:
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
-# -- memory
+# -- what is said
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    # Where nothing fails, nothing of the engine is loaded.
-    from anygpu.engines.torch.engine import is_out_of_memory
-
-    return is_out_of_memory(error)
-
-
-def _forget(error: BaseException | None) -> None:
-    """Drop what the frames of an error keep alive: the activations of the attempt that failed."""
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        each = waiting.pop()
-        if each is None or id(each) in seen:
-            continue
-        seen.add(id(each))
-        traceback.clear_frames(each.__traceback__)
-        each.__traceback__ = None
-        waiting += [each.__cause__, each.__context__]
-
-
-def _release(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def _nothing_smaller(device: str, plan: StepPlan, rows: int, whole: str) -> OutOfMemory:
+def _nothing_smaller(device: str, plan: StepPlan, rows: int, whole: str, failure: str) -> OutOfMemory:
     uncut = f" The batch cannot be cut: {whole}." if whole else ""
     return OutOfMemory(
         device,
-        message=f"{device} has not enough memory for this step ({_how(plan, rows)}), and nothing smaller is left."
-        f"{uncut} Use smaller inputs or a smaller model, an optimizer with less state, or free memory.",
+        message=f"{device} has not enough memory for this step ({_how(plan, rows)}; torch raised {failure}), and "
+        f"nothing smaller is left.{uncut} Use smaller inputs or a smaller model, an optimizer with less state, or free "
+        "memory.",
     )
 
 

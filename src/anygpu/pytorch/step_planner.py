@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from anygpu.disturbance import DisturbanceWatch
+from anygpu.engines.torch.meters import meter_for
 from anygpu.pytorch.batch_tensors import tensors_of
 from anygpu.pytorch.checkpointing import candidates, select
 from anygpu.pytorch.fitting import Fitting
 from anygpu.pytorch.footprint import CannotPredict, predict
 from anygpu.pytorch.forms import StepPlanner, Work, halving_for
-from anygpu.pytorch.meters import meter_for
 from anygpu.pytorch.planning import Kept, Planner
 from anygpu.pytorch.records import Footprint, Precision
 from anygpu.pytorch.remembered import recall, remember, step_key
@@ -52,6 +53,7 @@ def planner_for(work: Work) -> StepPlanner:
             checkpoint=work.checkpoint,
             kept=recall(key, layers),
             keep=keep,
+            watch=DisturbanceWatch(),
         )
     except CannotPredict as error:
         return halving_for(work, error.reason)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import traceback
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from anygpu.errors import name_of, text_of
 
 #: Buffers that are larger, and that no step has changed so far, are tables and masks: they are not copied each time.
 _LARGE = 1 << 16
@@ -131,3 +135,32 @@ def without_gradients(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None
     finally:
         for each, gradient in zip(parameters, before, strict=True):
             each.grad = gradient
+
+
+def forget(error: BaseException | None) -> None:
+    """Drop what the frames of an error keep alive: the activations of the attempt that failed."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        traceback.clear_frames(each.__traceback__)
+        each.__traceback__ = None
+        waiting += [each.__cause__, each.__context__]
+
+
+def brief(error: BaseException) -> str:
+    """The name of an error, and the beginning of its first line where the name does not say it."""
+    lines = text_of(error).strip().splitlines()
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or not lines:
+        return name_of(error)
+    return f"{name_of(error)}: {lines[0][:100]}"
+
+
+def release(device: torch.device) -> None:
+    """Give back what nothing refers to any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

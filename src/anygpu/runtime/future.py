@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from anygpu.display import drawn
 from anygpu.receipts import Receipt
 from anygpu.runtime.future_lock import FutureLock
 from anygpu.runtime.giving_way import PAUSE, STRETCH
@@ -64,6 +65,9 @@ class Future(concurrent.futures.Future[Any]):
             # Creating a receipt takes longer than a small task, so it is created on demand.
             made = self._receipt = made()
         return made
+
+    def _repr_html_(self) -> str | None:
+        return drawn(self)
 
     def result(self, timeout: float | None = None) -> Any:
         self._wait(timeout)

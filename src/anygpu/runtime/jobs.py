@@ -79,7 +79,7 @@ class Job:
         self.life = life
         #: Jobs of one kind can become one launch. A job that must run alone has a kind of its own, which is
         #: not the job itself: that would keep its arguments until the garbage collector comes.
-        self.kind: Hashable = call.site if call.cacheable and modes is None else object()
+        self.kind: Hashable = _kind(call) if call.cacheable and modes is None else object()
         self.priority = priority
         self.tenant = tenant
         self.submitted = submitted
@@ -149,3 +149,8 @@ class Job:
                 if found.any():
                     position = np.unravel_index(int(np.argmax(found)), found.shape)
                     raise NotANumber(self.name, tuple(int(each) for each in position))
+
+
+def _kind(call: Call) -> Hashable:
+    """Calls of opaque tasks may differ in their rows."""
+    return call.site if call.site.options.engine is None else call.form.form

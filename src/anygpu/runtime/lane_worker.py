@@ -19,7 +19,6 @@ from anygpu.fallback_warnings import attribute_to_line
 from anygpu.hardware.device import DeviceKind
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.check import hear_numpy, learn_from
-from anygpu.placement.opaque import place_opaque
 from anygpu.placement.place_call import choose, receipt_of, run_at, run_untraced, trace_and_predict
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
@@ -42,8 +41,8 @@ from anygpu.runtime.batches import Batch, Batched, CheckStatus
 from anygpu.runtime.giving_way import GivingWay
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, Lane
+from anygpu.runtime.opaque_runner import OpaqueRunner
 from anygpu.runtime.routing import KindOfBatches, Routing, lane_of
-from anygpu.tasks.faults import fault_of
 from anygpu.tasks.machine import FINAL, Deliver, Fail, Failed, Finished, Requeue, Started
 from anygpu.workers.worker import Ran
 
@@ -94,6 +93,7 @@ class LaneWorker:
         self._routing = routing
         self._host = host
         self._clock = clock
+        self._opaque = OpaqueRunner(planner, routing, host, self, clock)
 
     def can_stop(self, job: Job) -> bool:
         """Whether the task runs in pieces, between which it can be stopped."""
@@ -123,8 +123,10 @@ class LaneWorker:
                 with self._host.lock:
                     wanted, job.taken = job.taken, False
                 if wanted:
-                    self._run_alone(lane, job)
+                    self.run_alone(lane, job)
             del job
+        elif jobs[0].call.site.options.engine is not None:
+            self._opaque.run_together(lane, jobs)
         else:
             self._run_batches(lane, jobs)
 
@@ -143,7 +145,7 @@ class LaneWorker:
         for job in jobs:
             try:
                 if not job.future.done():
-                    self._fail(job, error)
+                    self.fail(job, error)
             except BaseException:  # noqa: BLE001
                 _log.exception("a task could not be told that it failed")
             try:
@@ -162,7 +164,7 @@ class LaneWorker:
             trace_and_predict(job.call, PhaseTimer(self._planner.clock))
             job.planning += self._planner.clock() - begin
         except BaseException as error:  # noqa: BLE001 - the user's own errors, or an unavailable device
-            self._fail(job, error)
+            self.fail(job, error)
             del job
         else:
             self._requeue(job)
@@ -200,7 +202,7 @@ class LaneWorker:
                     job.future.set_running_or_notify_cancel()
         return True
 
-    def _run_alone(self, lane: Lane, job: Job) -> None:
+    def run_alone(self, lane: Lane, job: Job) -> None:
         call, site, planner = job.call, job.call.site, self._planner
         if lane.name == "numpy" and site.skip_planning > 0 and job.forced is None:
             if self.begin(job, _AT_HOME, _STARTED_AT_HOME):
@@ -215,7 +217,7 @@ class LaneWorker:
         waiting = False
         try:
             if site.options.engine is not None:
-                self._run_opaque(job)
+                self._opaque.run(job)
                 return
             with timer.phase("plan"):
                 planner.add_seconds(site.flush_timings(planner))
@@ -252,19 +254,19 @@ class LaneWorker:
             if waiting and self._has_not_begun(job, choice, error):
                 return
             if choice is None or choice.candidate == "numpy" or job.life.task.status == "queued":
-                self._fail(job, error)
+                self.fail(job, error)
             else:
                 spent = Phases(other=planner.clock() - begin)
                 self.handle_failure(job, choice.candidate, error.with_traceback(None), spent)
         except Stopped:
-            self._fail(job, concurrent.futures.CancelledError())
+            self.fail(job, concurrent.futures.CancelledError())
         except BaseException as error:  # noqa: BLE001 - the user's own error is raised where the result is awaited
             call.starting = None
-            self._fail(job, error)
+            self.fail(job, error)
             # The error's traceback holds this frame, and the task holds the error: only the collector would free them.
             del job, call
         else:
-            self._deliver(job, value, receipt, planner.clock() - begin)
+            self.deliver(job, value, receipt, planner.clock() - begin)
 
     def _has_not_begun(self, job: Job, choice: Choice | None, error: AnyGPUError) -> bool:
         """Whether a failed attempt is none of the task's: it waited, and has ended, or has to wait anew."""
@@ -277,26 +279,6 @@ class LaneWorker:
         # It failed on its way to the device, as when that could not be opened.
         return not self.begin(job, choice, self._start(job.call.site, choice.candidate))
 
-    def _run_opaque(self, job: Job) -> None:
-        """Call the function here, with that library's own arrays."""
-        engine = job.call.site.options.engine
-        assert engine is not None
-        waited = max(0.0, self._clock() - job.submitted)
-        if not self.begin(job, Choice(engine, "only", ""), Started(engine, 0)):
-            return
-        begin = self._planner.clock()
-        try:
-            value, receipt = place_opaque(job.call)
-        except AnyGPUError as error:
-            if fault_of(error) == "user":
-                raise
-            self.handle_failure(job, engine, error.with_traceback(None), Phases(other=self._planner.clock() - begin))
-            return
-        phases = msgspec.structs.replace(receipt.phases, queue=waited)
-        attempts = (*job.attempts, Attempt(device=receipt.device, phases=phases))
-        receipt = msgspec.structs.replace(receipt, phases=phases, attempts=attempts)
-        self._deliver(job, value, receipt, self._planner.clock() - begin)
-
     def _run_settled(self, job: Job) -> None:
         """Run a settled call on NumPy without planning, as `Offloaded` does."""
         site, call, clock = job.call.site, job.call, self._planner.clock
@@ -305,7 +287,7 @@ class LaneWorker:
             with job.modes.hold() if job.modes is not None else _NOTHING:
                 value = site.run_on_host(call.function, call.arguments, call.keywords)
         except BaseException as error:  # noqa: BLE001
-            self._fail(job, error)
+            self.fail(job, error)
             del job, call
             return
         end = clock()
@@ -316,7 +298,7 @@ class LaneWorker:
         def receipt() -> Receipt:
             return numpy_receipt(name, reason, Phases(queue=waited, run=end - begin), predicted)
 
-        self._deliver(job, value, receipt, end - begin)
+        self.deliver(job, value, receipt, end - begin)
 
     def _limit(self, job: Job) -> None:
         call = job.call
@@ -381,7 +363,7 @@ class LaneWorker:
                 self._routing.not_together(batches, len(rest))
                 for job in rest:  # another lane may take them
                     self._host.put_back(job)
-                self._run_alone(lane, alone)
+                self.run_alone(lane, alone)
                 return
             taken, rest = rest[: planned.taken], rest[planned.taken :]
             self._run_batch(lane, taken, planned, choice, batches)
@@ -523,16 +505,16 @@ class LaneWorker:
         try:
             value, receipt = run_untraced(job.call, Choice("numpy", "baseline", why), timer, job.attempts)
         except BaseException as error:  # noqa: BLE001 - the user's own
-            self._fail(job, error)
+            self.fail(job, error)
             del job
         else:
             if job.call.site.traced is not None:
                 learn_from(job.call, value)
-            self._deliver(job, value, receipt, self._planner.clock() - begin)
+            self.deliver(job, value, receipt, self._planner.clock() - begin)
 
     # -- ends
 
-    def _deliver(self, job: Job, value: Any, receipt: Any, seconds: float) -> None:
+    def deliver(self, job: Job, value: Any, receipt: Any, seconds: float) -> None:
         if self.finish(job, value, seconds):
             self.resolve(job, value, receipt)
 
@@ -544,7 +526,7 @@ class LaneWorker:
         try:
             job.check(value)
         except AnyGPUError as error:
-            self._fail(job, error, seconds)
+            self.fail(job, error, seconds)
             return False
         with self._host.lock:
             actions = job.life.tell(_FINISHED)
@@ -571,7 +553,7 @@ class LaneWorker:
         job.future.set_result(value)
         self._host.forget(job)
 
-    def _fail(self, job: Job, error: BaseException, seconds: float | None = None) -> None:
+    def fail(self, job: Job, error: BaseException, seconds: float | None = None) -> None:
         """Fail the job with an error that is raised unchanged where the result is awaited.
 
         `seconds` is the device time used, by default the time since the job was taken.

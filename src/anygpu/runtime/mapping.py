@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
+from anygpu.display import Listed, drawn
 from anygpu.errors import Overloaded, QueueFull
 from anygpu.interrupts import is_of_a_handler
 from anygpu.progress import Progress, showing
@@ -34,6 +35,9 @@ class Outcome(NamedTuple):
             return f"Outcome(error={self.error!r})"
         device = f", ran on {self.receipt.device}" if self.receipt is not None else ""
         return f"Outcome({self.value!r}{device})"
+
+    def _repr_html_(self) -> str | None:
+        return drawn(self)
 
     @property
     def ok(self) -> bool:
@@ -86,7 +90,7 @@ def map_over(
     hints = [length_hint(each, -1) for each in iterables]
     total = min((hint for hint in hints if hint >= 0), default=None)
     window = max(1, int(runtime.limit * _SHARE))
-    outcomes: list[Outcome] = []
+    outcomes: list[Outcome] = Listed()
     waiting = stop.waiting
     with showing(progress, getattr(function, "__name__", "map"), total) as tell:
 

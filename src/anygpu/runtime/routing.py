@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from anygpu.disturbance import DisturbanceWatch
 from anygpu.errors import AnyGPUError
 from anygpu.placement.call_site import CallSite, Prediction
+from anygpu.placement.opaque_form import OpaqueForm
 from anygpu.placement.place_call import choose
 from anygpu.placement.planner import Planner, usable_bytes
 from anygpu.placement.strategies import Chunked, SingleDevice
@@ -18,6 +19,7 @@ from anygpu.plan.choosing import LOOKED_AT, Choice, Kind, WaitingTimes
 from anygpu.runtime.batches import Batch, Batches
 from anygpu.runtime.jobs import Job
 from anygpu.runtime.lanes import PLANNING, LaneLoad
+from anygpu.runtime.opaque_batches import OpaqueBatches
 from anygpu.workers.overlap import WORTH_OVERLAPPING
 
 #: Assumed seconds of a task that was never measured.
@@ -75,6 +77,7 @@ class Routing:
         self._batching = batching
         self._routes: WeakKeyDictionary[CallSite, Route] = WeakKeyDictionary()
         self._batches: WeakKeyDictionary[CallSite, KindOfBatches] = WeakKeyDictionary()
+        self._opaque: WeakKeyDictionary[OpaqueForm, OpaqueBatches] = WeakKeyDictionary()
         #: The predictions whose devices are known to be candidates.
         self._seen: WeakKeyDictionary[CallSite, Mapping[str, Prediction]] = WeakKeyDictionary()
 
@@ -224,6 +227,9 @@ class Routing:
         if there <= 1 or lane.name == PLANNING or job.forced is not None:
             return 1
         site = job.call.site
+        if site.options.engine is not None:
+            is_batched = self._batching and job.kind is job.call.form.form
+            return self.opaque_batches_of(job).how_many(job.call, there, self.max_latency) if is_batched else 1
         if lane.name == "numpy":
             # One is left for each other thread: even short tasks may wait for each other.
             spare = there - lane.width + 1
@@ -264,6 +270,13 @@ class Routing:
         found = self._batches.get(site)
         if found is None:
             found = self._batches[site] = KindOfBatches(site, self._planner.watch)
+        return found
+
+    def opaque_batches_of(self, job: Job) -> OpaqueBatches:
+        form = job.call.form.form
+        found = self._opaque.get(form)
+        if found is None:
+            found = self._opaque[form] = OpaqueBatches()
         return found
 
     def forget(self, site: CallSite) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from anygpu.engines.program_cache import ProgramCache, refused
 from anygpu.engines.protocol import Lack, Memory, failed, verified
 from anygpu.engines.torch import lowering
 from anygpu.engines.torch.lowering import Executable
+from anygpu.engines.torch.meters import Meter, meter_for
+from anygpu.engines.torch.out_of_memory import is_out_of_memory
 from anygpu.errors import AnyGPUError, CannotCompile, DevicePoisoned, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.cards import normal_pci, normal_uuid
@@ -23,12 +25,11 @@ from anygpu.hardware.verification import VerifiedType
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Program
 
+if TYPE_CHECKING:
+    from anygpu.engines.torch.row_independence import Independence
+
 # A ROCm build of torch answers under the name "cuda".
 _IS_ROCM = torch.version.hip is not None
-
-#: On the CPU torch leaves only words when memory runs out: those of its allocator, which stand before the number of
-#: bytes, and those of C++.
-_WORDS_OUT_OF_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "std::bad_alloc")
 
 #: How torch says that it cannot do something. What NumPy would raise because of values, our own code raises likewise.
 _REFUSALS = (RuntimeError, NotImplementedError, TypeError)
@@ -37,13 +38,6 @@ _REFUSALS = (RuntimeError, NotImplementedError, TypeError)
 _DLPACK_CPU = 1
 
 _NAMES: dict[torch.dtype, DType] = {getattr(torch, name): name for name in DTYPES}
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch, or Python, has found no memory."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS_OUT_OF_MEMORY)
 
 
 class TorchEngine:
@@ -148,6 +142,30 @@ class TorchEngine:
             total = torch.xpu.get_device_properties(place).total_memory
             return Memory(total=total, unknown={"free": "torch does not tell the free memory of an xpu device"})
         return Memory(total=host.memory_total(), free=host.memory_free())
+
+    # -- opaque tasks
+
+    def meter(self, device: Device) -> Meter:
+        """Measures the memory of what runs there."""
+        return meter_for(torch.device(_place(device)))
+
+    def structure(self, function: Callable[..., Any]) -> Hashable:
+        """What decides the memory of a function beside its arguments: the same in every process."""
+        from anygpu.engines.torch.captures import structure_of
+
+        return structure_of(function)
+
+    def independence(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> Independence:
+        """Whether rows of such arguments, which are tensors of this engine, are computed independently."""
+        from anygpu.engines.torch.row_independence import prove
+
+        return prove(function, arguments, keywords)
+
+    def still_holds(self, found: Independence, function: Callable[..., Any]) -> bool:
+        """Whether nothing has changed that the proof rests on."""
+        from anygpu.engines.torch.row_independence import fingerprint_of
+
+        return found.fingerprint is not None and found.fingerprint == fingerprint_of(function)
 
     def classify(self, error: BaseException, device: Device) -> AnyGPUError | None:
         if is_out_of_memory(error):

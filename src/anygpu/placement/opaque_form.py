@@ -1,0 +1,157 @@
+"""Forms of opaque tasks: calls of one function whose arguments differ in the number of rows only.
+
+What such calls take of memory is learnt for the form, in this process and in earlier ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from anygpu.array.core.structure import flatten
+from anygpu.history.keys import function_hash, signature_hash
+from anygpu.placement.learnt_memory import predicted_peak
+
+if TYPE_CHECKING:
+    from anygpu.placement.call import Call
+
+#: Forms that are kept for one function.
+_MOST_FORMS = 64
+#: Measuring takes up to some milliseconds on a host: the first calls with a number of rows are measured, and then one
+#: of so many.
+FIRST, EVERY = 3, 128
+#: Numbers of rows that are measured for one form.
+_MOST_ROWS = 32
+
+
+class RowsOfForm(NamedTuple):
+    """The form of a call, and its rows."""
+
+    form: OpaqueForm
+    #: `None` if its arrays do not have a first axis of the same length.
+    rows: int | None
+
+
+class OpaqueForm:
+    """What is known of calls of one form. Any thread may use it."""
+
+    def __init__(self, key: Hashable) -> None:
+        #: What the arguments have in common, without their rows.
+        self.key = key
+        #: The name by which other processes know it; `None` if there is none, or as long as it was not asked for.
+        self.program: str | None = None
+        self._recalled = False
+        self._lock = threading.Lock()
+        #: By device and rows: what earlier processes have seen, or the median of the last calls of this one.
+        self._peaks: dict[str, dict[int, int]] = {}
+        #: What was measured last. Other threads take and free memory meanwhile, so that one measurement may be too much
+        #: or too little.
+        self._last: dict[tuple[str, int], deque[int]] = {}
+        self._calls: dict[tuple[str, int], int] = {}
+        #: Whether an earlier process has found that rows must not be stacked.
+        self.disagreed = False
+
+    def recall(self, call: Call, engine: Any) -> None:
+        """What earlier processes have seen, asked once."""
+        with self._lock:
+            if self._recalled:
+                return
+            self._recalled = True
+        hashed = function_hash(call.function)
+        if hashed is None:
+            return
+        structure = getattr(engine, "structure", None)
+        inside = structure(call.function) if structure is not None else None
+        program = signature_hash(("opaque", hashed, inside, self.key))
+        recall = call.planner.recall
+        known, disagreed = recall.opaque(call.site, call.function, program)
+        with self._lock:
+            self.program, self.disagreed = program, disagreed
+            for device, peaks in known.items():
+                self._peaks[device] = {**peaks, **self._peaks.get(device, {})}
+
+    def seen(self, device: str) -> dict[int, int]:
+        """Peaks by rows."""
+        with self._lock:
+            return dict(self._peaks.get(device, {}))
+
+    def predicted(self, device: str, rows: int | None) -> int | None:
+        """The bytes that a call is expected to take beyond what is taken before it."""
+        with self._lock:
+            return predicted_peak(self._peaks.get(device, {}), rows or 0)
+
+    def is_to_be_measured(self, device: str, rows: int | None) -> bool:
+        """Whether the next call with so many rows is one of those that are measured."""
+        key = device, rows or 0
+        with self._lock:
+            calls = self._calls.get(key, 0)
+            if not calls and len(self._calls) >= _MOST_ROWS:
+                return False
+            self._calls[key] = calls + 1
+        return calls < FIRST or calls % EVERY == 0
+
+    def measured(self, call: Call, device: str, rows: int | None, peak: int) -> None:
+        number = rows or 0
+        with self._lock:
+            calls, peaks = self._calls.get((device, number), 1), self._peaks.setdefault(device, {})
+            if calls == 1 and number in peaks:
+                return  # the first call of a process takes more, and an earlier process has seen more than one
+            earlier = [peaks[number]] if number in peaks else []
+            last = self._last.setdefault((device, number), deque(earlier, FIRST))
+            last.append(peak)
+            # Of two the lower one: the first call of a process takes more.
+            peaks[number] = peak = statistics.median_low(last)
+            program = self.program
+        if program is not None:
+            call.planner.recall.peaked(program, device, number, peak)
+
+
+def form_of(call: Call, forms: dict[Hashable, OpaqueForm]) -> RowsOfForm:
+    """The form of a call, among those of its function."""
+    leaves, structure = flatten((call.arguments, call.keywords))
+    shapes = [tuple(leaf.shape) if _is_array(leaf) else None for leaf in leaves]
+    lengths = {shape[0] if shape else 0 for shape in shapes if shape is not None}
+    rows = lengths.pop() if len(lengths) == 1 and 0 not in lengths else None
+    begin = 0 if rows is None else 1
+    parts = tuple(
+        (shape[begin:], str(leaf.dtype)) if shape is not None else _named(leaf)
+        for leaf, shape in zip(leaves, shapes, strict=True)
+    )
+    key = (rows is None, tuple(_captured(call.function)), structure, parts)
+    form = forms.get(key)
+    if form is None:
+        form = forms.setdefault(key, OpaqueForm((str(structure), parts)))
+        if len(forms) > _MOST_FORMS:
+            forms.pop(next(iter(forms)), None)
+    return RowsOfForm(form, rows)
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _named(leaf: Any) -> tuple[str, str]:
+    plain = leaf if isinstance(leaf, bool | int | float | str | type(None)) else None
+    return type(leaf).__qualname__, repr(plain)[:64]
+
+
+def _captured(function: Callable[..., Any]) -> Iterable[int]:
+    """Which objects the function captures: two closures of one code may hold modules of different sizes."""
+    if isinstance(function, functools.partial):
+        yield from _captured(function.func)
+        yield from map(id, (*function.args, *function.keywords.values()))
+    elif isinstance(function, MethodType):
+        yield id(function.__self__)
+    elif isinstance(function, FunctionType):
+        for cell in function.__closure__ or ():
+            try:
+                yield id(cell.cell_contents)
+            except ValueError:  # it is not bound yet
+                yield 0
+    else:
+        yield id(function)
