@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,8 @@ from tests.support.ray_processes import RayProcesses
 
 #: The other engines take seconds to load, in every process.
 ENGINES = "numpy,opencl"
+#: What joining may take on a busy machine.
+PATIENCE = 120.0
 
 
 @pytest.fixture(scope="session")
@@ -37,4 +40,10 @@ def few_engines() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def fleet(cluster: RayProcesses) -> Iterator[Fleet]:
     with ag.fleet.connect(cluster.address, devices="opencl", insecure=True) as connected:
+        # A machine that was too busy to be probed is probed again.
+        wanted = {"opencl:0@node-1", "opencl:0@node-2"}
+        end = time.monotonic() + PATIENCE
+        while wanted - {device.id for device in connected.devices()}:
+            assert time.monotonic() < end, connected.unavailable()
+            time.sleep(0.1)
         yield connected

@@ -86,6 +86,8 @@ def executed_once(fleet: Fleet) -> bool:
 def pair(fleet: Fleet) -> Iterator[Fleet]:
     """One connection for all of these tests, with both devices open."""
     opened(fleet, *PAIR)
+    # A calibration that holds a device would meet the fault in place of the task.
+    assert fleet._planner.settle(PATIENCE)
     yield fleet
     assert executed_once(fleet)
 

@@ -11,7 +11,7 @@ from anygpu.errors import AnyGPUError, DeviceUnavailable, text_of
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.driver_messages import Node, NodeProbed
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.device_names import FLEET, at_node, parse_device
+from anygpu.hardware.device_names import FLEET, at_node, node_of, parse_device
 from anygpu.hardware.selection import matches_name
 from anygpu.plan.calibration import Calibration, assumed, through
 
@@ -19,6 +19,10 @@ from anygpu.plan.calibration import Calibration, assumed, through
 PROBE_SECONDS = 20.0
 #: How long a device that could not be opened is left alone.
 ASIDE_SECONDS = 10.0
+#: When a machine that was too busy to answer is probed again: so long after each failure.
+AGAIN_SECONDS = (5.0, 20.0, 80.0)
+#: What may be otherwise the next time.
+_PASSING = frozenset({"hung", "crashed", "garbage"})
 #: Every device of the cluster.
 ALL = "all"
 
@@ -43,6 +47,8 @@ class Machines:
         self._own = None if with_own else cluster.own
         self._lock = threading.Lock()
         self._probing: set[str] = set()
+        #: How often a machine was probed again.
+        self._again: dict[str, int] = {}
         self._devices: dict[str, RemoteDevice] = {}
         self._unavailable: dict[str, tuple[Unavailable, ...]] = {}
         #: Devices that could not be opened, or whose machine is out of reach: they may come back.
@@ -62,6 +68,8 @@ class Machines:
         for node in nodes:
             if self._may_have_wanted(node):
                 hosts.setdefault(node.address, []).append(node)
+        with self._lock:
+            self._probing.update(node.id for nodes in hosts.values() for node in nodes)
         threads = [threading.Thread(target=self._probe, args=(nodes,), daemon=True) for nodes in hosts.values()]
         for thread in threads:
             thread.start()
@@ -143,6 +151,23 @@ class Machines:
             finally:
                 with self._lock:
                     self._probing.discard(node.id)
+            self._probe_again_later(node)
+
+    def _probe_again_later(self, node: Node) -> None:
+        """If a part of it did not answer, which a busy machine does not: its devices would be missing for good."""
+        with self._lock:
+            attempt = self._again.get(node.id, 0)
+            refused = any(each.cause in _PASSING or each.engine == FLEET for each in self._unavailable[node.id])
+            if not refused or attempt == len(AGAIN_SECONDS):
+                return
+            self._again[node.id] = attempt + 1
+        timer = threading.Timer(AGAIN_SECONDS[attempt], self._probe_again, [node])
+        timer.daemon, timer.name = True, "anygpu-fleet-probe-again"
+        timer.start()
+
+    def _probe_again(self, node: Node) -> None:
+        if self._cluster.ended is None and node.id in self._cluster.nodes:
+            self._arrived([node])
 
     def _refused(self, node: Node, why: str) -> None:
         reason = f"the devices of {node.name} are not known: {why}"
@@ -166,8 +191,9 @@ class Machines:
             with self._lock:
                 self._gone.pop(name, None)
                 self._aside.pop(name, None)
-                self._devices[name] = RemoteDevice(
-                    device, node, through(probed.network, known, name), int(share * 1e4) / 1e4
+                # One that was found before is in use, as it was measured then.
+                self._devices.setdefault(
+                    name, RemoteDevice(device, node, through(probed.network, known, name), int(share * 1e4) / 1e4)
                 )
         with self._lock:
             self._unavailable[node.id] = tuple(
@@ -196,8 +222,17 @@ class Machines:
             found = self._devices.get(name)
             if found is not None:
                 return found
-            why = self._gone.get(name, f"there is no {name} in the fleet")
-        raise DeviceUnavailable(f'on="{name}"', [f"{name} is not there: {why}."], device=name)
+            why = self._gone.get(name)
+            missing = [each for found in self._unavailable.values() for each in found]
+        reasons = [f"{name} is not there: {why or f'there is no {name} in the fleet'}."]
+        if why is None:
+            wanted = parse_device(name)
+            reasons += [
+                str(each)
+                for each in missing
+                if node_of(each.id) == wanted.node and each.engine in (wanted.engine, FLEET)
+            ]
+        raise DeviceUnavailable(f'on="{name}"', reasons, device=name)
 
 
 def _lost(name: str, why: str) -> Unavailable:
