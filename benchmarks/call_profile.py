@@ -48,7 +48,7 @@ STEPS: dict[str, tuple[str, ...]] = {
         "anygpu.engines.compiling_engine:CompilingEngine.peak_bytes",
     ),
     "prepared launch": ("anygpu.workers.thread:ThreadWorker.launch",),
-    "lay out the commands": ("anygpu.engines.compiling_engine:Session.run",),
+    "lay out the commands": ("anygpu.engines.compiling_session:Session.run",),
     "memory": ("anygpu.memory.stats:Stats.allocate", "anygpu.memory.stats:Stats.release"),
     "encode and submit": (
         "anygpu.engines.opencl.driver:OpenCLDriver.submit",
@@ -56,7 +56,7 @@ STEPS: dict[str, tuple[str, ...]] = {
         "anygpu.engines.opencl.driver:OpenCLDriver.submit_prepared",
         "anygpu.engines.webgpu.driver:WebGPUDriver.submit_prepared",
     ),
-    "synchronize": ("anygpu.engines.compiling_engine:Session.synchronize",),
+    "synchronize": ("anygpu.engines.compiling_session:Session.synchronize",),
 }
 
 Clock = Callable[[], float]

@@ -1,0 +1,1 @@
+"""Ten workloads in anygpu and in what users might pick instead: `python -m benchmarks.peers`."""
