@@ -17,9 +17,11 @@ from PyInstaller.utils.hooks import (  # type: ignore[import-untyped]
 _NOT_COLLECTED = (
     "anygpu.cli",
     "anygpu.__main__",
+    "anygpu.notebook",
     "anygpu.observe.dashboard",
     "anygpu.observe.scalene",
     "anygpu.testing",
+    "anygpu.verify",
     "anygpu._pyinstaller",
 )
 
@@ -42,6 +44,7 @@ for _distribution in ("anygpu", "numpy", "wgpu"):
 # torch, jax and ray are large. They go in if the application imports them, not because they are installed beside it. So
 # do libraries for metrics.
 excludedimports = ["torch", "jax", "jaxlib", "ray", "grpc", "bokeh", "scalene", "prometheus_client", "opentelemetry"]
+excludedimports += ["IPython"]
 
 # Engines of other packages, with their metadata.
 _engines, _of_engines = collect_entry_point("anygpu.engines")
