@@ -1,6 +1,9 @@
 """How Sphinx builds these pages: sphinx-build -W --keep-going -b html docs docs/_build/html"""
 
 import inspect
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,15 +11,18 @@ from sphinx.application import Sphinx
 
 from anygpu import __version__
 
+sys.path.insert(0, str(Path(__file__).parent))
+from gallery_settings import sphinx_gallery_conf  # noqa: F401
+
 project = "anygpu"
 author = "The anygpu developers"
 project_copyright = "The anygpu developers"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_design", "sphinx_gallery.gen_gallery"]
 exclude_patterns = ["_build"]
 
-myst_enable_extensions = ["deflist", "substitution"]
+myst_enable_extensions = ["colon_fence", "deflist", "substitution"]
 myst_heading_anchors = 3
 myst_substitutions = {"version": version}
 
@@ -34,23 +40,26 @@ html_static_path = ["_static"]
 html_css_files = ["anygpu.css"]
 html_copy_source = False
 html_show_sourcelink = False
-# Pages without neighbours: a list of them beside the text would be empty.
-html_sidebars = {
-    "index": [],
-    "tutorial/first-look": [],
-    "tutorial/offload": [],
-    "tutorial/many-tasks": [],
-    "tutorial/share-one-encoder": [],
-    "tutorial/arrays": [],
-    "tutorial/programs": [],
-    "benchmarks": [],
-    "requirements": [],
-    "how-we-release": [],
+# The start page and pages of one leaf have nothing to list beside the text.
+html_sidebars = {"index": [], "404": []}
+templates_path = ["_templates"]
+# Where the site is served, as in "https://example.org/anygpu/". Only links from elsewhere need it.
+html_baseurl = os.environ.get("ANYGPU_DOCS_URL", "")
+html_favicon = "_static/favicon.ico"
+html_context = {
+    "default_mode": "auto",
+    "html_baseurl": html_baseurl,
+    "description": "Runs NumPy functions on whichever device of a machine is fastest, any GPU or none, and says why.",
 }
 html_theme_options = {
+    "logo": {"text": "anygpu", "image_light": "_static/mark.svg", "image_dark": "_static/mark.svg"},
+    "navbar_align": "left",
+    "header_links_before_dropdown": 6,
     "show_prev_next": False,
     "show_toc_level": 2,
     "secondary_sidebar_items": ["page-toc"],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
     "footer_start": ["copyright"],
     "footer_end": [],
 }
