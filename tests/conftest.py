@@ -4,13 +4,14 @@ import gc
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests.support import repeating
+from tests.support import repeating, turns
+from tests.support.failures_at_once import FailuresAtOnce
 
 # SciPy's own switch for arrays that are not NumPy's; it is read once, when SciPy is first imported by anyone.
 os.environ["SCIPY_ARRAY_API"] = "1"
@@ -21,9 +22,6 @@ os.environ.setdefault("ANYGPU_CACHE_DIR", tempfile.mkdtemp(prefix="anygpu-tests-
 os.environ.setdefault("ANYGPU_TUNING_SECONDS", "0")
 os.environ.setdefault("ANYGPU_HISTORY", "off")
 
-#: Workers of pytest-xdist have it from the process that started them; a test may set another one for itself.
-_SHARED_FOLDER = Path(os.environ["ANYGPU_CACHE_DIR"])
-
 # In CI the same examples every time: a gate that fails by chance teaches nobody anything. On a developer's machine new
 # ones each time, which is where surprises belong.
 settings.register_profile("ci", derandomize=True, deadline=None)
@@ -33,6 +31,17 @@ settings.load_profile("ci" if os.environ.get("CI") else "developer")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(repeating)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    worker = getattr(session.config, "workerinput", None)
+    if worker is not None:
+        turns.ours = turns.Turns(worker["testrunuid"])
+        return
+    # Workers of pytest-xdist hand their reports to the process that started them, which shows them.
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        session.config.pluginmanager.register(FailuresAtOnce(reporter))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,55 +74,41 @@ LONGEST = (
     "tests/engines/test_sizes.py",
 )
 
-#: Folders of which many tests wait for processes that have to answer in time: each runs as if it were marked `serial`
-#: until it has been shown to pass beside others, again and again.
-ALONE = (
-    "tests/benchmarks/",
-    "tests/cli/",
-    "tests/docs/",
-    "tests/examples/",
-    "tests/faults/",
-    "tests/fleet/",
-    "tests/hardware/",
-    "tests/integration/",
-    "tests/placement/",
-    "tests/residency/",
-    "tests/runtime/",
-    "tests/serving/",
-    "tests/streams/",
+#: Folders of tests that need the whole machine: clusters and servers of many processes.
+WHOLE_MACHINE = ("tests/fleet/", "tests/serving/")
+#: Of those, what only computes.
+ONLY_COMPUTES = (
+    "tests/fleet/simulation/",
+    "tests/fleet/test_machines.py",
+    "tests/fleet/test_scaling.py",
+    "tests/fleet/test_templates.py",
 )
 
 
-#: Folders of tests that need the whole machine: clusters and servers of many processes.
-WHOLE_MACHINE = ("tests/fleet/", "tests/serving/")
-
-
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes, files that take longest come first, and what runs alone comes last."""
+    """With several processes, files that take longest come first, and those with tests that run alone come last."""
     for item in items:
-        if item.nodeid.startswith(WHOLE_MACHINE):
+        sampled = item.get_closest_marker("sampled")
+        # By the name, so that neither a case more nor the order changes which are run; first, because `-m` comes next.
+        if sampled is not None and zlib.crc32(item.nodeid.encode()) % sampled.args[0]:
+            item.add_marker("slow")
+        if item.nodeid.startswith(WHOLE_MACHINE) and not item.nodeid.startswith(ONLY_COMPUTES):
             item.add_marker("serial")
     if "PYTEST_XDIST_WORKER" in os.environ:
         first = {name: number for number, name in enumerate(LONGEST)}
         names = {item: item.nodeid.partition("::")[0] for item in items}
-        items.sort(key=lambda item: (names[item].startswith(ALONE), first.get(names[item], len(LONGEST))))
+        last = {names[item] for item in items if item.get_closest_marker("serial") is not None}
+        items.sort(key=lambda item: (names[item] in last, first.get(names[item], len(LONGEST))))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """A test that is marked `serial` has the machine for itself: no other worker of pytest-xdist runs one beside it."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+    if turns.ours is None:
         return (yield)
-    import fcntl
-
-    alone = item.get_closest_marker("serial") is not None or item.nodeid.startswith(ALONE)
-    with (_SHARED_FOLDER / "tests-turn").open("w") as turn, (_SHARED_FOLDER / "tests-running").open("w") as running:
-        # A test that waits to be alone has the turn, so that others do not go on past it.
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        fcntl.flock(running, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        fcntl.flock(turn, fcntl.LOCK_UN)
-        try:
-            return (yield)
-        finally:
-            # Not only by closing: a process that was forked off meanwhile has it open, too.
-            fcntl.flock(running, fcntl.LOCK_UN)
+    turns.ours.take(alone=item.get_closest_marker("serial") is not None)
+    try:
+        return (yield)
+    finally:
+        turns.ours.give_back()

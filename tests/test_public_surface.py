@@ -30,6 +30,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "uvicorn": "serving/http.py",
     "httptools": "serving/http.py",
     "uvloop": "serving/http.py",
+    "IPython": "notebook/magics.py",
     "textual": "cli/top/",
     "bokeh": "observe/dashboard/",
     "tornado": "observe/dashboard/",
@@ -190,6 +191,7 @@ import numpy  # what numpy itself does is not ours to judge
 sys.addaudithook(watch)
 import anygpu
 optional = {"wgpu", "torch", "jax", "pyopencl", "ray", "pynvml", "typer", "rich", "sqlite3", "uvicorn", "httptools"}
+optional |= {"IPython", "html", "anygpu.notebook"}
 loaded = optional & set(sys.modules)
 assert not loaded, loaded
 assert not opened, opened

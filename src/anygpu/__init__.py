@@ -29,6 +29,7 @@ from anygpu.api import (
     stream,
     submit,
 )
+from anygpu.display import painters
 from anygpu.errors import (
     AllocationError,
     AnyGPUError,
@@ -233,6 +234,24 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *importlib.import_module("anygpu.namespace").__all__})
+
+
+def _draw(value: Any) -> str | None:
+    html: str | None = importlib.import_module("anygpu.notebook.drawing").html_of(value)
+    return html
+
+
+painters.append(_draw)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext anygpu`: the magics `%anygpu` and `%%offload`."""
+    importlib.import_module("anygpu.notebook.magics").load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """`%unload_ext anygpu`."""
+    importlib.import_module("anygpu.notebook.magics").unload(shell)
 
 
 if os.environ.get("ANYGPU_OBSERVE"):

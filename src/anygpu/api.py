@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
+from anygpu.display import Listed
 from anygpu.hardware.device import Device, usage_readers
 from anygpu.hardware.selection import Power, prefer, require
 
@@ -63,7 +64,7 @@ def devices(
 
     preference = prefer(on, min_memory=min_memory, max_load=max_load, power=power)
     inventory = discover(refresh=refresh, timeout=timeout)
-    return list(require(inventory.devices, preference, inventory.unavailable))
+    return Listed(require(inventory.devices, preference, inventory.unavailable))
 
 
 def doctor(*, deep: bool = False, timeout: float = PROBE_SECONDS) -> Diagnosis:

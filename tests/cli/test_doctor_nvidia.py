@@ -263,7 +263,9 @@ def test_a_driver_without_a_card(anygpu: Anygpu) -> None:
 @pytest.mark.serial
 def test_a_call_that_hangs(anygpu: Anygpu) -> None:
     screen = anygpu("doctor", "--timeout", "4", scenario="hang")
-    assert screen.seconds < 4 + 1.5
+    # The limit is the doctor's; a busy machine may take seconds to start any process.
+    to_start = anygpu("--version", scenario="hang").seconds
+    assert screen.seconds < 4 + 1.5 + to_start
     assert (screen.exit_code, screen.verdict) == (1, SEEMS)
     (title,) = screen.titles
     assert re.match(r"Problem: nvidia did not respond within 2\.4\d* s", title)

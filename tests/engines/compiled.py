@@ -12,7 +12,7 @@ import numpy as np
 from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
 from anygpu.codegen.target import Target
-from anygpu.engines.compiling_engine import DeviceArray, Session
+from anygpu.engines.compiling_session import DeviceArray, Session
 from anygpu.engines.driver import Counters
 from anygpu.engines.opencl.engine import OpenCLEngine
 from anygpu.engines.webgpu.engine import WebGPUEngine

@@ -13,7 +13,7 @@ from anygpu import nn
 from anygpu._typing import HostArray
 from anygpu.array.trace.tracing import record
 from anygpu.codegen.schedule import schedule
-from anygpu.engines.compiling_engine import CompiledProgram
+from anygpu.engines.compiling_session import CompiledProgram
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.ops.attention import Attend
 from anygpu.program.primitives import Broadcast, Spec

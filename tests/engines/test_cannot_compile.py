@@ -10,7 +10,7 @@ import pytest
 
 from anygpu.array.trace.tracing import record
 from anygpu.codegen.kernel import Kernel
-from anygpu.engines import compiling_engine
+from anygpu.engines import compiling_session
 from anygpu.errors import CannotCompile, InvalidProgram, OutOfMemory
 from anygpu.program.primitives import Spec
 from anygpu.tasks.faults import fault_of
@@ -69,7 +69,7 @@ def test_what_code_generation_trips_over_is_a_refusal(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(compiling_engine, "schedule", fail)
+    monkeypatch.setattr(compiling_session, "schedule", fail)
     with pytest.raises(CannotCompile):
         running.engine.compile(PROGRAM, running.device)
 
@@ -79,7 +79,7 @@ def test_a_lack_of_memory_is_no_refusal(running: Running, monkeypatch: pytest.Mo
         raise OutOfMemory(running.device.id, 4096)
 
     with monkeypatch.context() as patch:
-        patch.setattr(compiling_engine, "schedule", fail)
+        patch.setattr(compiling_session, "schedule", fail)
         with pytest.raises(OutOfMemory):
             running.engine.compile(PROGRAM, running.device)
     running.engine.compile(PROGRAM, running.device)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anygpu._typing import HostArray
-from anygpu.engines.compiling_engine import DeviceArray
+from anygpu.engines.compiling_session import DeviceArray
 from anygpu.errors import InvalidKernel, KernelOutOfBounds
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.ops.custom import Custom

@@ -11,7 +11,7 @@ import pytest
 
 from anygpu.array.trace.tracing import record
 from anygpu.codegen.kernel import Schedule
-from anygpu.engines import compiling_engine
+from anygpu.engines import compiling_session
 from anygpu.program.graph import Program
 from anygpu.testing import FakeProcessors
 from tests.engines.compiled import Running, running
@@ -75,7 +75,7 @@ def test_within_fifty_runs_of_a_calm_machine(doubtful: Doubtful) -> None:
 
 
 def test_sizes_that_give_other_values_are_not_used(doubtful: Doubtful, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling_engine, "_is_same", lambda one, other: False)
+    monkeypatch.setattr(compiling_session, "_is_same", lambda one, other: False)
     first = doubtful.kernels()
     doubtful.run(48)
     assert doubtful.kernels() == first
@@ -90,7 +90,7 @@ def test_nothing_changes_while_the_machine_is_busy(doubtful: Doubtful) -> None:
 
 
 def test_results_are_the_same_but_for_rounding() -> None:
-    same = compiling_engine._is_same
+    same = compiling_session._is_same
     one = np.array([1.0, -1e-9, np.nan, np.inf], np.float32)
     assert same(one, one.copy())
     assert same(one, one + np.float32(1e-7))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anygpu.engines.block_ref import ARRAYS, CONSTANTS, TEMPORARIES
-from anygpu.engines.compiling_engine import DeviceArray
+from anygpu.engines.compiling_session import DeviceArray
 from anygpu.memory.resource import reclaim
 from anygpu.testing import check_no_leaks
 from tests.engines.compiled import NAMES, Running, running

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anygpu.array.trace.tracing import record
-from anygpu.engines.compiling_engine import CompiledProgram, DeviceArray
+from anygpu.engines.compiling_session import CompiledProgram, DeviceArray
 from anygpu.engines.driver import Clear, Dispatch, Extent, Move
 from anygpu.engines.prepared_launches import MOST_OF_A_PROGRAM, PreparedLaunches, ProgramLaunches
 from anygpu.errors import DeviceLost

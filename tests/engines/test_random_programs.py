@@ -12,8 +12,8 @@ from anygpu.fallback_warnings import host_operations
 from anygpu.program.graph import Program
 from anygpu.program.ops.attention import Attend
 from anygpu.residency.registry import DeviceRegistry
-from tests.support.agreement import disagreement
-from tests.support.random_programs import WEIGHTS, random_inputs, random_program
+from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
+from anygpu.testing.random_programs.agreement import disagreement
 
 #: All but torch compile every program, so they get fewer.
 COUNTS = {"torch": 400, "jax": 60, "webgpu": 10, "opencl": 2}

@@ -486,3 +486,15 @@ def test_where_no_device_speaks_the_language_it_says_so_once(
     monkeypatch.setenv("ANYGPU_FALLBACK", "raise")
     with pytest.raises(ag.DeviceUnavailable):
         kernel(A, 2.0)
+
+
+def test_subgroups_are_enabled_as_the_standard_asks() -> None:
+    kernel = ag.Kernel("""
+    enable subgroups;
+    @group(0) @binding(0) var<storage, read> x: array<f32>;
+    @group(0) @binding(1) var<storage, read_write> y: array<f32>;
+    @compute @workgroup_size(64)
+    fn total(@builtin(global_invocation_id) id: vec3<u32>) { y[id.x] = subgroupAdd(x[id.x]); }
+    """)
+    totals = np.asarray(kernel(ag.asarray(np.ones(64, np.float32), device="webgpu:0")))
+    assert set(totals) <= {4.0, 8.0, 16.0, 32.0, 64.0}

@@ -68,6 +68,7 @@ def test_what_was_quantised_once_stays(seed: int, bits: int) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("bits", "axis", "symmetric"), FEW_WAYS)
+@pytest.mark.sampled(2)
 def test_on_engines(engine: str, bits: int, axis: int | None, symmetric: bool) -> None:
     """Made there and multiplied with there: the numbers are NumPy's, the products those of the array it stands for."""
     x, weight = numbers(2, 3, 13), numbers(6, 13, seed=1)

@@ -18,14 +18,14 @@ from anygpu.program import primitives as p
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Node, Program, Recorder
 from anygpu.program.primitives import PRIMITIVES, Primitive, Spec
-from tests.support.agreement import disagreement, tolerance, tolerances
-from tests.support.node_generators import NODE_GENERATORS
-from tests.support.random_programs import (
+from anygpu.testing.random_programs import (
     WEIGHTS,
-    programs,
     random_inputs,
     random_program,
 )
+from anygpu.testing.random_programs.agreement import disagreement, tolerance, tolerances
+from anygpu.testing.random_programs.node_generators import NODE_GENERATORS
+from tests.support.random_programs import programs
 
 EVERY_PRIMITIVE = set(PRIMITIVES) - {p.Input, p.Custom}
 WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, p.Linear: 3}

@@ -10,8 +10,9 @@ from tests.semantics.all_cases import CASES
 from tests.semantics.known_failures import KNOWN_FAILURES
 from tests.semantics.moving import ENGINES, Placement, complaint, moving, run
 
-#: Calls of all cases on each engine.
+#: Calls on each engine of the cases that have run.
 calls: dict[str, int] = dict.fromkeys(ENGINES, 0)
+have_run: set[str] = set()
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +21,12 @@ def placement() -> Iterator[Placement]:
         yield found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_function_does_what_it_does_on_numpy(placement: Placement, name: str) -> None:
     case = CASES[name]
     found = run(case, placement)
+    have_run.add(name)
     for engine, count in found.calls.items():
         calls[engine] = calls.get(engine, 0) + count
     wrong = complaint(case, found)
@@ -35,7 +38,7 @@ def test_a_function_does_what_it_does_on_numpy(placement: Placement, name: str) 
 
 def test_the_corpus_is_large_and_has_left_numpy() -> None:
     assert len(CASES) >= 400
-    if sum(calls.values()) < 40 * len(CASES):
-        return  # only a part of it has run
+    if len(have_run) < 100:
+        return  # somebody has chosen a few
     for engine in ENGINES:
-        assert calls[engine] >= 3000, calls
+        assert calls[engine] >= 3000 * len(have_run) / len(CASES), calls

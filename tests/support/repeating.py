@@ -1,9 +1,9 @@
 """Tests that depend on the clock, or on other processes, are tried again when they fail, and pytest's summary says so.
 
 Those marked `serial` measure times. Those of `WITH_PROCESSES` start processes, threads and sockets, which the machine
-may be slow to start or end. Tests of values are never repeated: a wrong value that comes and goes is a wrong value.
-None is repeated that took long before it failed: what hangs does so again, and the time limit of a test counts once for
-all its attempts.
+may be slow to start or end. No other test runs beside a further attempt. Tests of values are never repeated: a wrong
+value that comes and goes is a wrong value. None is repeated that took long before it failed: what hangs does so again,
+and the time limit of a test counts once for all its attempts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import time
 
 import pytest
 from _pytest.runner import runtestprotocol
+
+from tests.support import turns
 
 #: A machine that others use too may take a processor away in the middle of a measurement.
 ATTEMPTS = 3
@@ -32,6 +34,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     global _repeated
     failures: list[str] = []
     for attempt in range(1, attempts + 1):
+        if attempt > 1 and turns.ours is not None:
+            turns.ours.take(alone=True)
         begin = time.monotonic()
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         failed = [report for report in reports if report.failed]
