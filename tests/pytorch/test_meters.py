@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,23 @@ class TestHost:
         after = meter.peak()
         assert after is not None
         assert after - before < 32 * MIB
+
+    @pytest.mark.serial
+    def test_pages_of_files_that_the_system_drops_hide_nothing(self, tmp_path: Path) -> None:
+        file = tmp_path / "library"
+        file.write_bytes(bytes(64 * MIB))
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as pages:
+            assert sum(pages[:: mmap.PAGESIZE]) == 0
+            meter = HostMeter()
+            meter.begin()
+            before = meter.now()
+            assert before is not None
+            pages.madvise(mmap.MADV_DONTNEED)
+            tensor = torch.ones(32 * MIB, dtype=torch.uint8)
+            del tensor
+            peak = meter.peak()
+        assert peak is not None
+        assert 30 * MIB <= peak - before < 128 * MIB
 
     def test_without_the_right_to_reset_nothing_is_known(self, tmp_path: Path) -> None:
         (tmp_path / "status").write_text("VmHWM: 5 kB\n")

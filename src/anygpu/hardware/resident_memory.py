@@ -19,12 +19,15 @@ class HostMeter:
     """The resident memory of this process, whose high-water mark Linux lets a process reset.
 
     Resident memory is more than what is allocated: glibc keeps what is freed, unless it was mapped for itself. What it
-    kept before `begin` and hands out again afterwards does not raise the mark, so `begin` gives it back first.
+    kept before `begin` and hands out again afterwards does not raise the mark, so `begin` gives it back first. And it
+    includes pages of files, such as libraries, which the system drops when it likes: with those the mark stays below
+    what was allocated, so that what was dropped since `begin` is added.
     """
 
     def __init__(self, process: Path = _PROCESS) -> None:
         self._process = process
         self._resets = False
+        self._of_files = 0
         self._trim = _malloc_trim()
 
     def begin(self) -> None:
@@ -36,12 +39,17 @@ class HostMeter:
             self._resets = True
         except OSError:  # a container may deny it; the mark is then that of the whole life of the process
             self._resets = False
+        self._of_files = _status(self._process, "RssFile") or 0
 
     def now(self) -> int | None:
         return _status(self._process, "VmRSS")
 
     def peak(self) -> int | None:
-        return _status(self._process, "VmHWM") if self._resets else None
+        mark = _status(self._process, "VmHWM") if self._resets else None
+        if mark is None:
+            return None
+        of_files = _status(self._process, "RssFile")
+        return mark if of_files is None else mark + max(0, self._of_files - of_files)
 
     def free(self) -> int | None:
         return available(process=self._process)
