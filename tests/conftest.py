@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 import tempfile
 import zlib
@@ -42,6 +43,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         session.config.pluginmanager.register(FailuresAtOnce(reporter))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    started = session.config.pluginmanager.get_plugin("dsession")
+    if started is not None:
+        shutil.rmtree(turns.folder_of(started.nodemanager.testrunuid), ignore_errors=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,13 +92,18 @@ ONLY_COMPUTES = (
 )
 
 
+def is_in_sample(name: str, one_of: int) -> bool:
+    """Whether the gate runs this case of a long table. By the name, so that no other case changes which are run."""
+    return zlib.crc32(name.encode()) % one_of == 0
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several processes, files that take longest come first, and those with tests that run alone come last."""
     for item in items:
         sampled = item.get_closest_marker("sampled")
-        # By the name, so that neither a case more nor the order changes which are run; first, because `-m` comes next.
-        if sampled is not None and zlib.crc32(item.nodeid.encode()) % sampled.args[0]:
+        # First, because `-m` comes next.
+        if sampled is not None and not is_in_sample(item.nodeid, sampled.args[0]):
             item.add_marker("slow")
         if item.nodeid.startswith(WHOLE_MACHINE) and not item.nodeid.startswith(ONLY_COMPUTES):
             item.add_marker("serial")

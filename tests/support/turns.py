@@ -6,11 +6,16 @@ import tempfile
 from pathlib import Path
 
 
+def folder_of(run: str) -> Path:
+    """Where the locks of a run are; `run` is its identifier."""
+    return Path(tempfile.gettempdir(), f"anygpu-tests-turns-{run}")
+
+
 class Turns:
-    """Locks that processes of one run share; `run` is the run's identifier."""
+    """Locks that processes of one run share. A process gives back what it has when it ends."""
 
     def __init__(self, run: str) -> None:
-        folder = Path(tempfile.gettempdir(), f"anygpu-tests-turns-{run}")
+        folder = folder_of(run)
         folder.mkdir(exist_ok=True)
         self._queue = (folder / "queue").open("w")
         self._running = (folder / "running").open("w")
