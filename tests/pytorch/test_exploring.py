@@ -208,6 +208,17 @@ def test_a_ladder_is_left_after_two_ways_in_a_row_that_are_slow() -> None:
     assert order == [ladder[0], ladder[1], ladder[3], ladder[2], ladder[3]]
 
 
+def test_a_ladder_on_which_each_way_is_faster_is_walked_to_its_end() -> None:
+    ladder = ways(1, 2, 3, 4, 5)
+    times: dict[Way, list[float]] = {}
+    for seconds in (1.0, 0.8, 0.6, 0.45, 0.3):
+        way = next_on(ladder, times, 1.1)
+        assert way is not None
+        times[way] = [seconds, seconds]
+    assert list(times) == ladder
+    assert next_on(ladder, times, 1.1) is None
+
+
 def test_what_did_not_fit_or_is_hopeless_is_not_measured_again() -> None:
     ladder = ways(8, 4)
     times: Times = {ladder[0]: [math.inf], ladder[1]: [1.0, 1.1]}

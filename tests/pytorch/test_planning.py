@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anygpu.pytorch.fitting import Fitting, Way, balanced
@@ -138,6 +138,7 @@ def test_what_does_not_fit_is_cut_into_equal_parts(off: float, tells_peak: bool)
     each=st.sampled_from([0.0, 1e-4, 1e-3, 1e-2, 1e-1]),
     tells_peak=st.booleans(),
 )
+@example(layers=6, budget=2_600, rows=67, off=1.03125, each=0.1, tells_peak=True)
 @settings(max_examples=150, deadline=None)
 def test_it_ends_near_the_best_that_an_exhaustive_search_finds(
     layers: int, budget: int, rows: int, off: float, each: float, tells_peak: bool

@@ -46,15 +46,18 @@ def least(times: Times) -> float:
 def next_on(ladder: Sequence[Way], times: Times, slow: float = SLOW) -> Way | None:
     """The way on it to be measured next; `None` once all of them are that may be the fastest."""
     best = least(times)
+    elsewhere = least({way: taken for way, taken in times.items() if way not in ladder})
     for glances in range(1, GLANCES + 1):
-        slow_ones = 0
+        slow_ones, so_far = 0, elsewhere
         for way in ladder:
             taken = times.get(way, ())
             if not taken:
                 return way
             if len(taken) < glances and min(taken) <= _HOPELESS * best:
                 return way
-            slow_ones = slow_ones + 1 if min(taken) > slow * best else 0
+            # Of those before it: what is faster and comes later shows that the ladder leads somewhere.
+            so_far = min(so_far, min(taken))
+            slow_ones = slow_ones + 1 if min(taken) > slow * so_far else 0
             if slow_ones == 2:
                 break
     return None
