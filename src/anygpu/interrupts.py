@@ -108,6 +108,24 @@ class Taken:
             self._lock.release()
 
 
+def take(lock: threading.Lock, taken: list[bool], seconds: float | None = 0.0) -> bool:
+    """Take a lock that is free, or becomes so in that time (`None`: in any), and note that in `taken`.
+
+    Between `if lock.acquire(False):` and the `try` behind it, an interrupt leaves the lock taken for good. Here nothing
+    comes between the two steps, as both are done by functions of C:
+
+        taken: list[bool] = []
+        try:
+            if take(lock, taken):
+                ...
+        finally:
+            if taken:
+                lock.release()
+    """
+    taken += filter(None, map(lock.acquire, (seconds != 0,), (seconds or -1,)))
+    return bool(taken)
+
+
 def _run(call: Callable[[], object]) -> None:
     try:
         call()

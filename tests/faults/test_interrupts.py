@@ -12,13 +12,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from anygpu.interrupts import completed, is_of_a_handler, uninterrupted
+from anygpu.interrupts import completed, is_of_a_handler, take, uninterrupted
+from anygpu.memory import DeviceMemory, Fenced, Pool, Resource, Timeline
 from anygpu.residency.registry import DeviceRegistry
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
@@ -112,6 +113,62 @@ def test_nothing_is_raised_behind_a_lock_that_c_takes() -> None:
     for place in places_of(call):
         AtMoment(place).run(call)
         assert not lock.locked()
+
+
+# -- locks that are not waited for
+
+
+def test_a_lock_that_was_taken_is_noted_at_every_moment() -> None:
+    lock, taken = threading.Lock(), list[bool]()
+
+    def call() -> None:
+        take(lock, taken)
+
+    for place in places_of(call):
+        if lock.locked():
+            lock.release()
+        taken.clear()
+        AtMoment(place).run(call)
+        assert lock.locked() == bool(taken)
+
+
+def test_a_lock_is_waited_for_as_long_as_was_said() -> None:
+    lock, taken = threading.Lock(), list[bool]()
+    assert take(lock, taken)
+    assert not take(lock, [])
+    assert not take(lock, [], 0.01)
+    threading.Timer(0.05, lock.release).start()
+    assert take(lock, [], None)
+
+
+def pool_of(memory: Resource) -> Resource:
+    return Pool(memory, keep_bytes=1 << 20)
+
+
+def fenced_of(memory: Resource) -> Resource:
+    return Fenced(memory, Timeline(lambda: None), batch_blocks=2)
+
+
+@pytest.mark.parametrize("made", [pool_of, fenced_of, lambda memory: memory], ids=["pool", "fence", "device"])
+def test_memory_is_usable_after_an_interrupt_at_every_moment(made: Callable[[Resource], Resource]) -> None:
+    """It was not: a lock stayed taken, and later calls waited for it without end."""
+    memory = DeviceMemory(lambda nbytes: object(), lambda handle: None)
+    resource = made(memory)
+
+    def call() -> None:
+        blocks = [resource.allocate(nbytes) for nbytes in (8, 8, 64)]
+        for block in blocks:
+            resource.release(block)
+
+    call()
+    moments = places_of(call)
+    assert len(moments) > 20
+    for place in moments:
+        AtMoment(place).run(call)
+        used = threading.Thread(target=call, daemon=True)
+        used.start()
+        used.join(PATIENCE)
+        assert not used.is_alive(), "a lock is taken"
 
 
 # -- what makes calls whole

@@ -32,6 +32,7 @@ from anygpu.history.merging import (
 from anygpu.history.records import MOST_CALLS, MOST_SECONDS, Habit, Timing, is_duration, is_hash, plain_name
 from anygpu.history.storage import Batch, Storage
 from anygpu.history.wording import by_speed
+from anygpu.interrupts import take
 
 #: Nobody waits longer than this for the database.
 PATIENCE = 0.05
@@ -240,19 +241,25 @@ class History:
         if self._storage is None:
             return True
         flushing = self._flushing
-        if not flushing.acquire(blocking=False):
-            return False
+        taken: list[bool] = []
+        try:
+            return take(flushing, taken) and self._write(self._storage, seconds)
+        finally:
+            if taken:
+                flushing.release()
+
+    # -- inside
+
+    def _write(self, storage: Storage, seconds: float) -> bool:
+        """Whether all of what was collected is written."""
         left: Batch | None = None
         batch = self._take()
         try:
-            left = self._storage.add(batch, seconds) if batch else batch
+            left = storage.add(batch, seconds) if batch else batch
             return not left
         finally:
             # Also when it was interrupted: then it is not known what was written, and twice is worse than not at all.
             self._put_back(batch, left if left is not None else Batch())
-            flushing.release()
-
-    # -- inside
 
     def _collected(self, program: str, device: str, stamp: str) -> _Collected:
         """The caller must hold the lock."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from anygpu.memory.resource import Block, Resource, not_ours, release_all
+from anygpu.memory.resource import Block, Resource, finish, not_ours, release_all
 
 
 class Fence(Protocol):
@@ -122,16 +122,15 @@ class Fenced:
         return given
 
     def _settle(self) -> None:
-        while self._returned and self._lock.acquire(False):
-            try:
-                self._take_in()
-                if self._held_bytes >= self._batch_bytes or len(self._held) >= self._batch_blocks:
-                    self._let_go()
-            finally:
-                self._lock.release()
+        finish(self._returned, self._hold, self._lock)
         release_all(self._leaving, self._upstream)
 
     # The caller of everything below must hold the lock.
+
+    def _hold(self) -> None:
+        self._take_in()
+        if self._held_bytes >= self._batch_bytes or len(self._held) >= self._batch_blocks:
+            self._let_go()
 
     def _take_in(self) -> None:
         while self._returned:

@@ -23,7 +23,7 @@ from functools import lru_cache, partial
 import msgspec
 
 from anygpu.errors import InvalidOption
-from anygpu.memory.resource import Block, Resource, not_ours, refuse_negative, release_all
+from anygpu.memory.resource import Block, Resource, finish, not_ours, refuse_negative, release_all
 
 #: The owner of memory below a pool: the pool itself, since its blocks are reused without the resource below knowing.
 POOL = "pool"
@@ -176,11 +176,7 @@ class Pool:
 
     def _settle(self) -> None:
         """Finish deferred releases, unless another thread is doing so: then it does these too."""
-        while self._returned and self._lock.acquire(False):
-            try:
-                self._put_on_shelf()
-            finally:
-                self._lock.release()
+        finish(self._returned, self._put_on_shelf, self._lock)
         release_all(self._leaving, self._upstream)
 
     # The caller of everything below must hold the lock.

@@ -13,13 +13,15 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from anygpu.errors import InvalidOption
 from anygpu.units import readable_bytes
 
 _numbers = itertools.count(1)
+#: For `acquire` of a lock.
+_NOT_WAITING = (False,)
 
 
 class Block:
@@ -101,6 +103,22 @@ def release_all(blocks: deque[Block], upstream: Resource) -> None:
         except IndexError:  # another thread was faster
             return
         upstream.release(block)
+
+
+def finish(returned: Sized, work: Callable[[], object], lock: threading.Lock) -> None:
+    """Do the work that returned blocks are waiting for, unless another thread holds the lock: it does that, too.
+
+    Checked again after the lock is released: a block that came in between would otherwise stay.
+    """
+    while returned:
+        # From here to `try` no function of Python is called, so no interrupt leaves the lock taken.
+        for taken in map(lock.acquire, _NOT_WAITING):
+            if not taken:
+                return
+            try:
+                work()
+            finally:
+                lock.release()
 
 
 def refuse_negative(nbytes: int) -> None:
@@ -197,12 +215,7 @@ class DeviceMemory:
             raise ours from error
 
     def _settle(self) -> None:
-        # Checked again after the lock is released: a block that came in between would otherwise stay.
-        while self._returned and self._guard.acquire(False):
-            try:
-                self._give_back()
-            finally:
-                self._guard.release()
+        finish(self._returned, self._give_back, self._guard)
 
     def _give_back(self) -> int:
         given = 0

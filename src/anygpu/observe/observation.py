@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
+from anygpu.interrupts import take
 from anygpu.observe.batch import batches
 from anygpu.observe.calls import Call, Fallback, call_of, fallback_of
 from anygpu.observe.findings import Anomaly
@@ -130,9 +131,10 @@ class Observation:
     def _fold(self, *, wait: bool = True) -> None:
         # A call may end in the middle of this on the same thread, by a signal or the garbage collector: it does not
         # wait for itself, and is folded by the next.
-        if not self._folding.acquire(blocking=wait):
-            return
+        taken: list[bool] = []
         try:
+            if not take(self._folding, taken, None if wait else 0.0):
+                return
             # More may come meanwhile, and nobody else takes: what is there now is taken, one by one.
             take_note, take_other = self._notes.popleft, self._others.popleft
             notes = [take_note() for _ in range(len(self._notes))]
@@ -152,7 +154,8 @@ class Observation:
                     if found is not None:
                         self._fallbacks.append(found)
         finally:
-            self._folding.release()
+            if taken:
+                self._folding.release()
 
 
 def _end(ended: tuple[Seen, float]) -> float:

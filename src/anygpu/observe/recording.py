@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from anygpu.errors import InvalidOption
 from anygpu.hardware import host
+from anygpu.interrupts import take
 from anygpu.observe.trace_calls import CallWriter, Threads
 from anygpu.observe.trace_file import DEVICES, TraceFile, counter_event, instant_event
 from anygpu.receipts import Origin, Seen, observers
@@ -152,9 +153,10 @@ class Recording:
         if os.getpid() != self._process:  # a fork: the file is the parent's
             self._pending.clear()
             return
-        if not self._writing.acquire(blocking=wait):
-            return
+        taken: list[bool] = []
         try:
+            if not take(self._writing, taken, None if wait else 0.0):
+                return
             self._writer_thread = threading.get_ident()
             if self._calls is None or self._file is None:
                 self._pending.clear()
@@ -167,8 +169,9 @@ class Recording:
             # A full disk is no reason for a call to fail. The end of the block says so.
             self._fail(error)
         finally:
-            self._writer_thread = None
-            self._writing.release()
+            if taken:
+                self._writer_thread = None
+                self._writing.release()
 
     def _fail(self, error: OSError) -> None:
         self._error = self._error or error

@@ -16,6 +16,7 @@ from anygpu.array.core.structure import flatten, unflatten
 from anygpu.errors import DeviceUnavailable, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device
 from anygpu.hardware.selection import select
+from anygpu.interrupts import take
 from anygpu.placement.call import Call
 from anygpu.placement.executing import Executing
 from anygpu.placement.learnt_memory import Short, without_memory
@@ -156,15 +157,22 @@ class _Measuring:
     def __init__(self, worker: ThreadWorker, device: Device, wanted: bool) -> None:
         self._meter = _meter(worker, device) if wanted else None
         self._before: int | None = None
+        self._taken: list[bool] = []
         #: Why there is no peak.
         self.why = _NOW_AND_THEN if not wanted else "the memory of such a device cannot be measured"
 
     def __enter__(self) -> _Measuring:
-        if self._meter is not None and not _measuring.acquire(blocking=False):
-            self._meter, self.why = None, "another call was being measured"
-        if self._meter is not None:
-            self._meter.begin()
-            self._before = self._meter.now()
+        if self._meter is None:
+            return self
+        try:
+            if take(_measuring, self._taken):
+                self._meter.begin()
+                self._before = self._meter.now()
+            else:
+                self._meter, self.why = None, "another call was being measured"
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def peak(self) -> int | None:
@@ -172,7 +180,7 @@ class _Measuring:
         return None if found is None or self._before is None else max(0, found - self._before)
 
     def __exit__(self, *_: object) -> None:
-        if self._meter is not None:
+        if self._taken:
             _measuring.release()
 
 

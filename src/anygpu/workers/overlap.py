@@ -23,6 +23,7 @@ import numpy as np
 
 from anygpu._typing import HostArray
 from anygpu.errors import AllocationError, DeviceHung
+from anygpu.interrupts import take
 from anygpu.program.primitives import Spec
 from anygpu.workers import task_messages
 from anygpu.workers.child_connection import ChildConnection
@@ -153,8 +154,12 @@ class Overlap:
         specs: Sequence[Spec],
         until: float | None,
         number_of: Callable[[Handle], int],
+        seated: list[bool],
     ) -> Staged | None:
-        """Upload the arguments if another large call runs meanwhile; `None` to go the ordinary way."""
+        """Upload the arguments if another large call runs meanwhile; `None` to go the ordinary way.
+
+        `seated` is empty, and is not once the call has the seat: it calls `has_started` then, whatever happens.
+        """
         side, others = self._there, self._inside - 1
         if not (self.possible and self.allowed):
             return None
@@ -166,11 +171,10 @@ class Overlap:
         if not self.possible or others < 1:
             return None
         # Behind the call that is staged now, and beside its run.
-        left = seconds_left(until)
-        if not self._seat.acquire(timeout=-1 if left is None else left):
+        if not take(self._seat, seated, seconds_left(until)):
             return None
         if self._compiles or (self._too_many is not None and self._inside_bytes >= self._too_many):
-            self._seat.release()
+            self.has_started(seated)
             return None
         own: list[int] = []
         operands: list[WireOperand] = []
@@ -184,7 +188,7 @@ class Overlap:
                 operands.append(own[-1])
         except BaseException as error:
             self.drop(Staged((), tuple(own)))
-            self._seat.release()
+            self.has_started(seated)
             if isinstance(error, AllocationError):
                 self.crowded()
             if not isinstance(error, Exception):
@@ -193,9 +197,12 @@ class Overlap:
             return None
         return Staged(tuple(operands), tuple(own))
 
-    def has_started(self) -> None:
-        """The staged call has its turn, so that the next one may upload its arguments."""
-        self._seat.release()
+    def has_started(self, seated: list[bool]) -> None:
+        """The staged call has its turn, or has ended, so that the next one may upload its arguments."""
+        if seated:
+            # Nothing is called between the two, so no interrupt comes in between.
+            del seated[:]
+            self._seat.release()
 
     def drop(self, staged: Staged) -> None:
         """The arguments are not wanted any more, if they are still there."""

@@ -229,13 +229,17 @@ class ProcessWorker:
         first = program.key not in self._connection.sent
         with overlap.enter(known.nbytes, first=first):
             staged = until = None
-            if not first:
-                until = None if timeout is None else time.monotonic() + timeout
-                specs = [spec for spec, _, _ in known.inputs]
-                staged = overlap.stage(given, specs, until, self._number_of)
-            if staged is None:
-                return self._run(program, known, given, begin, timeout, starting, keep=False, wait=True, timed=False)
-            return self._run_staged(program, known, staged, begin, timeout, until, starting)
+            seated: list[bool] = []
+            try:
+                if not first:
+                    until = None if timeout is None else time.monotonic() + timeout
+                    specs = [spec for spec, _, _ in known.inputs]
+                    staged = overlap.stage(given, specs, until, self._number_of, seated)
+                if staged is not None:
+                    return self._run_staged(program, known, staged, begin, timeout, until, starting, seated)
+            finally:
+                overlap.has_started(seated)
+            return self._run(program, known, given, begin, timeout, starting, keep=False, wait=True, timed=False)
 
     def _run(
         self,
@@ -311,11 +315,11 @@ class ProcessWorker:
         timeout: float | None,
         until: float | None,
         starting: Callable[[], None] | None,
+        seated: list[bool],
     ) -> Ran:
         """With arguments that are on the device already. Large results come while the next call may run."""
         clock, overlap, connection = time.perf_counter, self._overlap, self._connection
         uploaded = clock()
-        seated = True
         blocks: list[Block] = []
         places: list[Block | None] = []
         handles = range(0)
@@ -339,8 +343,7 @@ class ProcessWorker:
                         key, text, staged.operands, wanted, handles.start, True, False, True, staged.own
                     )
 
-                seated = False
-                overlap.has_started()
+                overlap.has_started(seated)
                 outcome = connection.send_program(
                     program, task, timeout=seconds_left(until), blocks=blocks, handles=handles
                 )
@@ -359,8 +362,7 @@ class ProcessWorker:
                 connection.drop(number, 0)
             raise
         finally:
-            if seated:
-                overlap.has_started()
+            overlap.has_started(seated)
             for block in blocks:
                 connection.release(block)
         end = clock()
