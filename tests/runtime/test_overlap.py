@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,17 @@ def shifted(x: Any) -> Any:
 
 def submit(runtime: Runtime, x: Any = X, **options: Any) -> Any:
     return runtime.submit(shifted, x, on="opencl", fallback="raise", **options)
+
+
+def running_alone(runtime: Runtime) -> Any:
+    """A task that has begun before others are there to share its launch, and whose time is over soon."""
+    for deadline in (1.0, 4.0, 16.0):
+        future = submit(runtime, deadline=deadline)
+        while not future.done():
+            if future.running():
+                return future
+            time.sleep(1e-3)
+    raise TimeoutError("no task begins in time")
 
 
 @pytest.fixture
@@ -96,7 +108,7 @@ def test_the_deadline_of_the_running_task_is_no_failure_of_the_next(
 ) -> None:
     # It hangs: the first task is killed with it, while the arguments of the second are going over.
     os.kill(worker.process_id, signal.SIGSTOP)
-    running = submit(runtime, deadline=1.0)
+    running = running_alone(runtime)
     following = [submit(runtime, X + np.float32(number)) for number in range(3)]
     assert isinstance(running.exception(PATIENCE), DeadlineExceeded)
     for number, future in enumerate(following):
