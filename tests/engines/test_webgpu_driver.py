@@ -437,21 +437,23 @@ def test_a_long_kernel_is_cut_and_the_parts_cover_it_once(driver: WebGPUDriver) 
     np.testing.assert_array_equal(get(driver, y), words(count) + 9)
 
 
+@pytest.mark.serial
 def test_no_part_of_a_long_kernel_runs_much_longer_than_it_should() -> None:
     with opened() as driver:
         groups, turns = 256, 6000
         extent = room(driver, 64 * groups)
         built = driver.build(spin_kernel(groups, turns, flops=64.0 * groups * turns * 3))
         launch = Dispatch(built, (extent,), (0,))
+        totals = []
         for _ in range(3):
             driver.submit([launch], timed=True)
-            total = driver.device_seconds()
+            totals.append(driver.device_seconds() or 0.0)
         dispatches = driver.counters.dispatches
         driver.submit([launch])
         parts = driver.counters.dispatches - dispatches
         assert (get(driver, extent) == turns).all()
-        assert total is not None
-        assert total / parts < 0.3, (total, parts)
+        # The least counts: whatever else ran meanwhile made the others longer.
+        assert 0 < min(totals) / parts < 0.3, (totals, parts)
 
 
 # The end
