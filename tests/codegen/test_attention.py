@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -70,6 +72,15 @@ def test_processors_have_queries_in_vectors_and_others_in_lanes() -> None:
     assert {each.form for each in attention.tilings(CARD, sizes)} == {"lanes"}
     assert all(each.handed == 0 for each in attention.tilings(CARD, sizes))
     assert all(each.handed == 8 for each in attention.tilings(NARROW, sizes))
+
+
+@pytest.mark.parametrize(
+    "target", [PROCESSOR, msgspec.structs.replace(CARD, dialect="opencl")], ids=["processor", "card"]
+)
+def test_numbers_in_kernels_of_float32_are_no_doubles(target: Target) -> None:
+    """Compilers for devices without doubles refuse a literal that is one; those on processors do not."""
+    (kernel,) = planned(program(bias=(2, 1, 1, 128)), target).kernels
+    assert re.findall(r"(?<![\w.])\d+\.\d*(?:e[+-]?\d+)?(?![\w.])", kernel.source) == []
 
 
 def test_the_chosen_candidate_is_what_is_made() -> None:

@@ -332,6 +332,18 @@ def test_power_with_a_known_whole_exponent(exponent: int, dtype: str) -> None:
     assert errors(got, want, dtype).max() < max(2, 2 * abs(exponent))
 
 
+@pytest.mark.parametrize("exponent", [-3, -2, -1, 1, 2, 3, 4])
+def test_a_known_whole_power_of_the_four_zeros_is_numpys(exponent: int) -> None:
+    x, lets = cross((0.0, -0.0)), Lets()
+    results = complexes.binary(
+        "power", (Name("re", "f64"), Name("im", "f64")), (Literal(float(exponent), "f64"), Literal(0.0, "f64")), lets
+    )
+    got = joined(lets.evaluate(results, {"re": x.real.copy(), "im": x.imag.copy()}), x)
+    want = numpys("power", x, np.full_like(x, exponent))
+    np.testing.assert_array_equal(got, want)
+    assert (np.signbit(got.real) == np.signbit(want.real)).all()
+
+
 @pytest.mark.parametrize(("fn", "step"), [("sum", "add"), ("prod", "multiply"), ("max", "maximum"), ("min", "minimum")])
 def test_combine_is_one_step_of_a_reduction(fn: Any, step: BinaryFunction) -> None:
     x, y = operands_of("complex64", "complex64")

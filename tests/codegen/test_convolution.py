@@ -131,6 +131,7 @@ def candidates(device: str, sizes: Sizes, type: ComputeType = "f32") -> list[Til
     return tilings(TARGETS[device], sizes, type, Vectors())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["wgsl", "opencl"])
 def test_every_tiling(device: str) -> None:
     sizes = Sizes(batch=2, channels=3, out_channels=9, height=17, width=70, window=(3, 3))
@@ -138,6 +139,7 @@ def test_every_tiling(device: str) -> None:
         check(device, sizes, tiling)
 
 
+@pytest.mark.sampled(gate=4)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("channels", "out_channels", "height", "width", "window"),
@@ -157,6 +159,7 @@ def test_odd_sizes(
     check(device, sizes, candidates(device, sizes)[0])
 
 
+@pytest.mark.sampled(gate=5)
 @pytest.mark.parametrize("device", ["wgsl", "opencl"])
 @pytest.mark.parametrize(
     ("stride", "dilation"), [((2, 2), (1, 1)), ((1, 3), (2, 1)), ((1, 1), (2, 3)), ((2, 1), (2, 2))]
@@ -170,6 +173,7 @@ def test_strides_and_dilations(device: str, stride: tuple[int, int], dilation: t
         check(device, sizes, tiling)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["wgsl", "opencl"])
 def test_padded_rows_in_whole_vectors(device: str) -> None:
     sizes = Sizes(batch=1, channels=2, out_channels=8, height=10, width=24, window=(3, 3))
@@ -177,6 +181,7 @@ def test_padded_rows_in_whole_vectors(device: str) -> None:
         check(device, sizes, tiling, padding=1)
 
 
+@pytest.mark.sampled(gate=5)
 @pytest.mark.parametrize("type", ["f64", "i32", "u32", "i64", "u64"])
 @pytest.mark.parametrize("device", ["wgsl", "opencl"])
 def test_types(device: str, type: ComputeType) -> None:

@@ -237,6 +237,7 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Running]:
         yield found
 
 
+@pytest.mark.sampled(gate=16)
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_numpy(opened: Running, name: str) -> None:
     function, shapes = CASES[name]
@@ -248,6 +249,7 @@ def test_agrees_with_numpy(opened: Running, name: str) -> None:
         np.testing.assert_array_equal(got, each)
 
 
+@pytest.mark.sampled(gate=4)
 @pytest.mark.parametrize("dtype", ["float64", "int32", "uint32", "int64", "int8", "float16"])
 def test_types(opened: Running, dtype: str) -> None:
     values = arrays(((2, 3, 12, 22), (5, 3, 3, 3)), dtype)
@@ -256,6 +258,7 @@ def test_types(opened: Running, dtype: str) -> None:
     np.testing.assert_array_equal(got, convolution(*values))
 
 
+@pytest.mark.sampled(gate=6)
 @pytest.mark.parametrize("name", ["odd", "by twos", "along a line"])
 def test_either_form(opened: Running, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of each form, chosen as tuning would."""

@@ -58,11 +58,13 @@ def check(dialect: Dialect, fn: FourierFunction, rows: int, length: int, compone
     assert error <= 8 * eps * max(1.0, math.log2(length)) * np.max(np.abs(exact))
 
 
+@pytest.mark.sampled(gate=9)
 @pytest.mark.parametrize(("dialect", "rows", "length"), CASES)
 def test_lengths_of_every_kind(dialect: Dialect, rows: int, length: int) -> None:
     check(dialect, "fft", rows, length, "f32")
 
 
+@pytest.mark.sampled(gate=11)
 @pytest.mark.parametrize(
     ("dialect", "fn", "length", "component"),
     [

@@ -31,6 +31,7 @@ def _kind(case: Case) -> str:
     return "casts" if case.fn.startswith("cast_") else "floats" if case.type in FLOATS else "integers"
 
 
+@pytest.mark.sampled(gate=6)
 @pytest.mark.parametrize("kind", ["floats", "integers", "casts"])
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_function_means_what_numpy_means(dialect: Dialect, kind: str) -> None:
@@ -60,6 +61,7 @@ _FOR_VECTORS = (
 )
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize(("type", "width"), [("f32", 16), ("f64", 8), ("f32", 2)])
 def test_functions_for_vectors_give_the_same_as_single_ones(type: ComputeType, width: int) -> None:
     chosen = [

@@ -54,6 +54,7 @@ def product(
     return launch.result().sum(axis=0, dtype=a.dtype), wanted
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("device", "sizes"),
     [("wgsl", Sizes(2, 65, 67, 33)), ("opencl", Sizes(1, 132, 136, 68)), ("opencl-wide", Sizes(2, 65, 67, 33))],
@@ -70,6 +71,7 @@ def test_every_tiling(device: str, sizes: Sizes) -> None:
         np.testing.assert_array_equal(found, wanted, err_msg=str(tiling))
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("m", "n", "k"),
@@ -92,6 +94,7 @@ def test_odd_sizes(device: str, m: int, n: int, k: int) -> None:
     np.testing.assert_array_equal(found, wanted, err_msg=str(tiling))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("type", ["f32", "f64", "i32"])
 @pytest.mark.parametrize("n", [17, 40, 67])
 def test_totals_are_stored_in_vectors_whatever_the_width_of_the_result(type: ComputeType, n: int) -> None:
@@ -136,13 +139,14 @@ FORMS: dict[str, list[Tiling]] = {
 )
 @pytest.mark.parametrize("device", ["wgsl", "opencl"])
 @pytest.mark.parametrize("sizes", [Sizes(2, 52, 44, 36), Sizes(1, 33, 35, 37)], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(gate=12, full=2)
 def test_every_layout(device: str, sizes: Sizes, layout: Layout) -> None:
     for tiling in FORMS[device]:
         found, wanted = product(device, sizes, tiling, layout)
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5, err_msg=str(tiling))
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("type", ["f64", "i32", "u32", "i64", "u64"])
 @pytest.mark.parametrize("device", ["wgsl", "opencl", "opencl-wide"])
 def test_types(device: str, type: ComputeType) -> None:
@@ -161,6 +165,7 @@ def test_nothing_to_sum_gives_zeros(device: str) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("device", DEVICES)
 def test_long_sums(device: str) -> None:
     """Longer than lavapipe lets a loop run, and split over groups where there would be few."""
@@ -174,6 +179,7 @@ def test_long_sums(device: str) -> None:
         np.testing.assert_array_equal(found, wanted, err_msg=str(tiling))
 
 
+@pytest.mark.sampled(gate=6)
 @pytest.mark.parametrize("device", ["wgsl", "opencl"])
 @pytest.mark.parametrize("k", [7, 64, 129])
 def test_split_sums(device: str, k: int) -> None:

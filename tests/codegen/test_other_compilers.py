@@ -83,6 +83,7 @@ def problems(answers: list[tuple[Text, str | None]]) -> list[str]:
     return [f"{refused}\n{text.source}" for text, refused in answers if refused is not None]
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("target", CLANG_TARGETS, ids=[target.name for target in CLANG_TARGETS])
 def test_opencl_c_compiles_for_cards_that_are_not_here(target: ClangTarget) -> None:
     answers = compile_opencl(texts(OPENCL_DEVICES, OWN_OPENCL), clang_program(), target)
@@ -112,6 +113,7 @@ def test_extensions_are_those_of_the_text() -> None:
     assert extensions("float x;") == ()
 
 
+@pytest.mark.full
 def test_wgsl_compiles_with_tint_and_what_is_wrong_does_not() -> None:
     wrong = [
         Text("wgsl", "@compute @workgroup_size(1) fn k() { let x = 1.0 / 0.0; }"),
@@ -160,7 +162,9 @@ def directives() -> Iterator[tuple[str, str, str]]:
     yield plain, plain, plain
 
 
-@pytest.mark.parametrize(("source", "standard", "naga"), list(directives()))
+@pytest.mark.parametrize(
+    ("source", "standard", "naga"), list(directives()), ids=["used", "enabled already", "built-in", "not used"]
+)
 def test_subgroups_are_enabled_where_that_is_wanted(source: str, standard: str, naga: str) -> None:
     assert with_subgroups_enabled(source) == standard
     assert without_subgroups_enabled(source) == naga

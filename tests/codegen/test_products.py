@@ -15,6 +15,7 @@ every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 SIZES = (1, 2, 63, 64, 65)
 
 
+@pytest.mark.sampled(gate=2)
 @every_target
 @pytest.mark.parametrize("m", SIZES)
 @pytest.mark.parametrize("n", SIZES)

@@ -39,6 +39,7 @@ def scanned(dialect: Dialect, fn: str, x: HostArray, sizes: Sizes | None = None)
     return results[0] + 1j * results[1] if len(parts) == 2 else results[0]
 
 
+@pytest.mark.sampled(gate=6)
 @pytest.mark.parametrize(("dialect", "rows", "length"), CASES)
 def test_sums_of_rows_of_any_length(dialect: Dialect, rows: int, length: int) -> None:
     x = np.random.default_rng(length).normal(size=(rows, length)).astype(np.float32)
@@ -48,6 +49,7 @@ def test_sums_of_rows_of_any_length(dialect: Dialect, rows: int, length: int) ->
     assert np.max(np.abs(scanned(dialect, "sum", x) - wanted) / largest) < 4 * np.finfo(np.float32).eps
 
 
+@pytest.mark.sampled(gate=31)
 @pytest.mark.parametrize(("dialect", "fn", "dtype"), KINDS)
 def test_every_function_and_type(dialect: Dialect, fn: str, dtype: str) -> None:
     rng = np.random.default_rng(3)
@@ -69,6 +71,7 @@ def test_every_function_and_type(dialect: Dialect, fn: str, dtype: str) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-5 if np.finfo(dtype).bits == 32 else 1e-13, atol=1e-4)
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize(("rows", "length"), [(3, 7), (1, 100_000)])
 def test_segments_begin_where_their_flag_is_set(dialect: Dialect, rows: int, length: int) -> None:

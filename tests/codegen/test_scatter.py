@@ -83,6 +83,7 @@ CASES += [("opencl", "add", "float32"), ("opencl", "multiply", "int32"), ("openc
 CASES += [("opencl", "minimum", "uint32"), ("opencl", "set", "bool")]
 
 
+@pytest.mark.sampled(gate=21)
 @pytest.mark.parametrize(("dialect", "fn", "dtype"), CASES)
 def test_several_updates_of_one_element(dialect: Dialect, fn: str, dtype: str) -> None:
     rng = np.random.default_rng(0)
@@ -96,6 +97,7 @@ def test_several_updates_of_one_element(dialect: Dialect, fn: str, dtype: str) -
     assert said == 0
 
 
+@pytest.mark.sampled(gate=7)
 @pytest.mark.parametrize(("dialect", "fn", "dtype"), CASES)
 def test_many_updates_of_few_elements(dialect: Dialect, fn: str, dtype: str) -> None:
     rng = np.random.default_rng(1)
@@ -107,6 +109,7 @@ def test_many_updates_of_few_elements(dialect: Dialect, fn: str, dtype: str) -> 
     agree(found, wanted(fn, x, indices, updates))
 
 
+@pytest.mark.sampled(gate=4)
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("fn", ["set", "add"])
 @pytest.mark.parametrize("ordered", [False, True])
@@ -118,6 +121,7 @@ def test_distinct_indices(dialect: Dialect, fn: str, ordered: bool) -> None:
     agree(found, wanted(fn, x, indices, updates))
 
 
+@pytest.mark.sampled(gate=4)
 @pytest.mark.parametrize(
     ("dialect", "fn", "dtype", "index_type", "bad"),
     [
@@ -141,6 +145,7 @@ def test_an_index_outside_is_reported_and_left_out(
     assert said == bad
 
 
+@pytest.mark.sampled(gate=6)
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize(("axis", "positions"), [(1, 100_001), (1000, 100_000), (20_000, 100_000)])
 def test_many_updates(dialect: Dialect, axis: int, positions: int) -> None:

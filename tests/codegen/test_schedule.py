@@ -170,6 +170,7 @@ def test_f16_is_used_where_it_is() -> None:
     assert planned.kernels[0].bindings[0].slot == 0
 
 
+@pytest.mark.sampled(gate=2)
 @every_target
 def test_programs_with_more_inputs_than_a_kernel_takes(target: Target) -> None:
     def total(*arrays: Any) -> Any:
@@ -311,6 +312,7 @@ def _deep(count: int, *ops: Primitive, shape: tuple[int, ...] = (4, 6)) -> Progr
     return recorder.program([value])
 
 
+@pytest.mark.sampled(gate=9)
 @every_target
 @pytest.mark.parametrize("ops", [(Unary("sin"), Binary("add")), (Flip((0,)),), (Flip((0,)), Unary("negative"))])
 def test_a_program_may_be_very_deep(target: Target, ops: tuple[Primitive, ...]) -> None:
@@ -322,6 +324,7 @@ def test_a_program_may_be_very_deep(target: Target, ops: tuple[Primitive, ...]) 
     assert max(kernel.source.count("\n") for kernel in planned.kernels) < 1000
 
 
+@pytest.mark.sampled(gate=3)
 @every_target
 def test_moving_about_and_reshaping_in_turns_keeps_positions_short(target: Target) -> None:
     program = _deep(100, Reshape((6, 4)), Permute((1, 0)), Flip((0,)), Unary("negative"))

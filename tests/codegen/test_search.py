@@ -51,6 +51,7 @@ def found(dialect: Dialect, line: HostArray, values: HostArray, side: Literal["l
     return places.ravel()
 
 
+@pytest.mark.sampled(gate=6)
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("dtype", ["int32", "uint64", "float32", "float64", "complex64"])

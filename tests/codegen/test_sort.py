@@ -39,6 +39,7 @@ def sorted_rows(dialect: Dialect, x: HostArray, *, positions: bool = False, size
     return whole
 
 
+@pytest.mark.sampled(gate=17)
 @pytest.mark.parametrize(("dialect", "rows", "length"), CASES)
 def test_rows_of_any_length(dialect: Dialect, rows: int, length: int) -> None:
     x = np.random.default_rng(length).normal(size=(rows, length)).astype(np.float32)
@@ -61,6 +62,7 @@ def sample(dtype: str, rng: np.random.Generator) -> HostArray:
     return x
 
 
+@pytest.mark.sampled(gate=13)
 @pytest.mark.parametrize(("dialect", "dtype"), KINDS)
 def test_every_type_keeps_the_order_of_equals(dialect: Dialect, dtype: str) -> None:
     x = sample(dtype, np.random.default_rng(1))
@@ -75,6 +77,7 @@ def test_every_type_keeps_the_order_of_equals(dialect: Dialect, dtype: str) -> N
         np.testing.assert_array_equal(np.signbit(found[found == 0]), np.signbit(wanted[wanted == 0]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_positions_of_a_long_row(dialect: Dialect) -> None:
     x = np.random.default_rng(2).integers(0, 1000, (1, 100_001)).astype(np.int32)

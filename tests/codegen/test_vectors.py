@@ -84,10 +84,12 @@ def layer_norm(x: Any, scale: Any, shift: Any) -> Any:
 
 
 class TestMaps:
+    @pytest.mark.sampled(gate=5)
     @pytest.mark.parametrize("length", LENGTHS)
     def test_every_length(self, engine: Engine, length: int) -> None:
         engine.agrees(lambda x, y: (np.exp(x) * y - 1, x > y), normal(length), normal(length, seed=1))
 
+    @pytest.mark.sampled(gate=2)
     @pytest.mark.parametrize("length", [4096, 8195])
     def test_several_vectors_for_each_invocation(self, engine: Engine, length: int) -> None:
         engine.agrees(lambda x, y: (np.tanh(x) * y - 1, x > y), normal(length), normal(length, seed=1))
@@ -111,6 +113,7 @@ class TestMaps:
         (kernel,) = planned(EMULATED, long, normal(1 << 16)).kernels
         assert kernel.source.count("for (") == 1
 
+    @pytest.mark.sampled(gate=6)
     @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "float64", "float16", "int8", "uint8", "bool"])
     def test_every_type(self, engine: Engine, dtype: str) -> None:
         x, y = normal(515, dtype=dtype), normal(515, dtype=dtype, seed=1)
@@ -122,6 +125,7 @@ class TestMaps:
             normal(260), normal(260, dtype="int32"), normal(260, dtype="bool"),
         )  # fmt: skip
 
+    @pytest.mark.sampled(gate=2)
     @pytest.mark.parametrize("columns", [4, 6, 16, 64, 65])
     def test_a_row_beside_a_matrix(self, engine: Engine, columns: int) -> None:
         engine.agrees(lambda x, row, column: x * row + column, normal(37, columns), normal(columns), normal(37, 1))
@@ -147,6 +151,7 @@ class TestMaps:
 
 
 class TestGather:
+    @pytest.mark.sampled(gate=2)
     @pytest.mark.parametrize("columns", [4, 16, 64, 65])
     def test_rows(self, engine: Engine, columns: int) -> None:
         wanted = np.random.default_rng(0).integers(-50, 50, 70).astype("int32")
@@ -176,10 +181,12 @@ class TestGather:
 
 
 class TestTurned:
+    @pytest.mark.sampled(gate=3)
     @pytest.mark.parametrize("shape", [(64, 64), (128, 32), (65, 64), (66, 68), (257, 31), (16, 1024)])
     def test_a_transposed_copy(self, engine: Engine, shape: tuple[int, int]) -> None:
         engine.agrees(lambda x: np.copy(x.T), normal(*shape))
 
+    @pytest.mark.sampled(gate=2)
     @pytest.mark.parametrize("axes", [(0, 2, 1), (2, 1, 0), (1, 0, 2), (2, 0, 1)])
     def test_more_axes(self, engine: Engine, axes: tuple[int, int, int]) -> None:
         engine.agrees(lambda x: np.transpose(x, axes) * 2, normal(16, 32, 64))
@@ -187,39 +194,47 @@ class TestTurned:
     def test_beside_what_is_not_turned(self, engine: Engine) -> None:
         engine.agrees(lambda x, y, row: x.T + y * row, normal(96, 64), normal(64, 96), normal(96))
 
+    @pytest.mark.sampled(gate=2)
     @pytest.mark.parametrize("dtype", ["int64", "float64", "bool", "float16"])
     def test_other_types(self, engine: Engine, dtype: str) -> None:
         engine.agrees(lambda x: np.copy(x.T), normal(64, 96, dtype=dtype))
 
 
 class TestRows:
+    @pytest.mark.sampled(gate=5)
     @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 256, 1025])
     def test_sums(self, engine: Engine, length: int) -> None:
         engine.agrees(lambda x: (np.sum(x, axis=0), np.max(x, axis=0)), normal(length, 36), close=1e-5)
         engine.agrees(lambda x: (np.sum(x, axis=1), np.max(x, axis=1)), normal(37, length), close=1e-5)
 
+    @pytest.mark.sampled(gate=3)
     @pytest.mark.parametrize("shape", [(4100,), (70_001,), (1 << 17,), (300, 1001)])
     def test_sums_over_all(self, engine: Engine, shape: tuple[int, ...]) -> None:
         engine.agrees(lambda x: (np.sum(x), np.min(x)), normal(*shape), close=1e-5)
 
+    @pytest.mark.sampled(gate=3)
     @pytest.mark.parametrize("columns", [1, 12, 64, 130, 260])
     def test_many_rows_are_summed_in_two_stages(self, engine: Engine, columns: int) -> None:
         engine.agrees(lambda x: np.sum(x, axis=0), normal(3001, columns), close=1e-5)
 
+    @pytest.mark.sampled(gate=7)
     @pytest.mark.parametrize("dtype", ["int32", "int64", "float64", "bool", "int8", "complex64"])
     def test_other_types(self, engine: Engine, dtype: str) -> None:
         x = normal(40, 264, dtype=dtype)
         engine.agrees(lambda x: (np.sum(x, axis=1), np.sum(x, axis=0), np.prod(x[:, :4], axis=1)), x, close=1e-5)
         engine.agrees(lambda x: (np.any(x, axis=1), np.all(x, axis=0)), x)
 
+    @pytest.mark.sampled(gate=2)
     @pytest.mark.parametrize("shape", [(40, 264), (264, 40), (3, 4096)])
     def test_positions_of_extremes(self, engine: Engine, shape: tuple[int, int]) -> None:
         engine.agrees(lambda x: (np.argmax(x, axis=0), np.argmin(x, axis=1)), np.round(normal(*shape)))
 
+    @pytest.mark.sampled(gate=2)
     @pytest.mark.parametrize("length", [64, 130, 1000, 1024, 1025])
     def test_softmax(self, engine: Engine, length: int) -> None:
         engine.agrees(softmax, normal(33, length), close=5e-6)
 
+    @pytest.mark.sampled(gate=3)
     @pytest.mark.parametrize("length", [96, 130, 1024])
     def test_layer_norm(self, engine: Engine, length: int) -> None:
         for rows in (33, 4096):

@@ -121,6 +121,9 @@ class Loop(msgspec.Struct, frozen=True):
     vector: int = 1
     #: Whether elements that lie beside those that it stores are stored by the same invocation, or by none.
     alone: bool = False
+    #: Of nests (`anygpu.codegen.nests`): vectors in a round, and whether the sum is NumPy's of a contiguous axis.
+    unroll: int = 1
+    pairwise: bool = False
 
 
 class If(msgspec.Struct, frozen=True):

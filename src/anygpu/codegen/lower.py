@@ -603,6 +603,23 @@ def single_value(op: Constant) -> np.generic | None:
     return values[0] if same else None
 
 
+def is_general_power(program: Program, node: int) -> bool:
+    """Whether a power is of complex numbers, and its exponent is not a whole number of the program.
+
+    NumPy's own rules for infinities and NaN there are those of its C library, which no kernel follows.
+    """
+    base, exponent = program.nodes[node].inputs
+    if KIND[program.specs[base].dtype] != "complex":
+        return False
+    op = program.nodes[exponent].op
+    while isinstance(op, Broadcast | Reshape):
+        exponent = program.nodes[exponent].inputs[0]
+        op = program.nodes[exponent].op
+    value = single_value(op) if isinstance(op, Constant) else None
+    whole = complexes.WHOLE_LIMIT
+    return value is None or value.imag != 0 or not float(value.real).is_integer() or abs(value.real) > whole
+
+
 def literal_of(op: Constant, positions: Positions) -> Value:
     if op.dtype == "bfloat16" and len(op.data) == 2:
         return (Literal(float(np.frombuffer(b"\0\0" + op.data, np.float32)[0]), "f32", given=True),)

@@ -159,7 +159,7 @@ fn helped(i: u32) { b[i] = a[i]; }
     with pytest.raises(InvalidKernel, match=r"several @compute functions \(one, two\)") as caught:
         reflect(source)
     assert (caught.value.line, caught.value.column) == (6, 32)
-    with pytest.raises(InvalidKernel, match="there are: one, two"):
+    with pytest.raises(InvalidKernel, match="available: one, two"):
         reflect(source, entry="three")
 
 
@@ -187,7 +187,7 @@ fn main() {{ {body} }}
         ("@group(0) @binding(1) var<storage, write> x: array<f32>;", 2, 43, "no access"),
         ("@group(0) @binding(n) var<storage, read> x: array<f32>;", 2, 20, "n is not a constant"),
         ("fn anygpu_at(i: u32) {}", 2, 4, "are reserved"),
-        ("hello", 2, 1, "begins no declaration"),
+        ("hello", 2, 1, "does not start a declaration"),
         ("fn f( {", 2, 7, "is never closed"),
         ("struct S { a f32 }", 2, 14, "':' is missing"),
         ("@group(0) @binding(1) var<storage, read> x: array<f32, 0>;", 2, 56, "not a number of elements"),

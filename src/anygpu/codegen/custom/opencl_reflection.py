@@ -67,12 +67,14 @@ def entry_of(text: Text, entry: str | None) -> Function:
     if entry is not None:
         chosen = next((each for each in kernels if each.name.text == entry), None)
         if chosen is None:
-            raise Unreadable(f"there is no __kernel function {entry!r}; there are: {names}.")
+            raise Unreadable(f"there is no __kernel function {entry!r}; available: {names}.")
         return chosen
     if not kernels:
         raise Unreadable("no function is marked with __kernel. Write __kernel before void.")
     if len(kernels) > 1:
-        raise Unreadable(f"there are several __kernel functions ({names}). Say which: entry=.", kernels[1].name)
+        raise Unreadable(
+            f"the source has several __kernel functions ({names}). Choose one with entry=.", kernels[1].name
+        )
     return kernels[0]
 
 

@@ -66,9 +66,7 @@ def with_defines(source: str, given: Mapping[str, Number]) -> str:
         edits.append(Edit(start, stop, f" {_spelled(name, words[2:], given[name.text])}{lines and ' ' + lines}"))
     for name_ in given:
         if name_ not in found:
-            raise Unreadable(
-                f"there is no #define {name_!r} to give a value to; there are: {', '.join(known) or 'none'}."
-            )
+            raise Unreadable(f"there is no #define {name_!r} to set; available: {', '.join(known) or 'none'}.")
     return edited(source, edits)
 
 

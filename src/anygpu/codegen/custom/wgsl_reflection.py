@@ -89,13 +89,15 @@ def entry_of(module: Module, entry: str | None) -> Function:
         chosen = next((each for each in kernels if each.name.text == entry), None)
         if chosen is None:
             names = ", ".join(each.name.text for each in kernels) or "none"
-            raise Unreadable(f"there is no @compute function {entry!r}; there are: {names}.")
+            raise Unreadable(f"there is no @compute function {entry!r}; available: {names}.")
         return chosen
     if not kernels:
         raise Unreadable("no function is marked with @compute. Write @compute @workgroup_size(64) before fn.")
     if len(kernels) > 1:
         names = ", ".join(each.name.text for each in kernels)
-        raise Unreadable(f"there are several @compute functions ({names}). Say which: entry=.", kernels[1].name)
+        raise Unreadable(
+            f"the source has several @compute functions ({names}). Choose one with entry=.", kernels[1].name
+        )
     return kernels[0]
 
 
@@ -232,7 +234,7 @@ def with_constants(source: str, overrides: Mapping[str, Constant], given: Mappin
     for name in given:
         if name not in overrides:
             known = ", ".join(overrides) or "none"
-            raise Unreadable(f"there is no override {name!r} to give a value to; there are: {known}.")
+            raise Unreadable(f"there is no override {name!r} to set; available: {known}.")
     edits: list[Edit] = []
     for name, constant in overrides.items():
         for attribute in constant.attributes.values():

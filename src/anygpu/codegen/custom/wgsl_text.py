@@ -138,8 +138,8 @@ class Module:
                     self._function(attributes)
                 case _:
                     raise Unreadable(
-                        f"{keyword.text!r} begins no declaration. Outside of functions there are struct, alias, const, "
-                        "override, var and fn.",
+                        f"{keyword.text!r} does not start a declaration. At module scope, only struct, alias, const, "
+                        "override, var and fn are allowed.",
                         keyword,
                     )
 

@@ -39,6 +39,8 @@ _BEGINNING: dict[Dialect, re.Pattern[str]] = {
 }
 _DOUBLE = re.compile(r"\b\d+\.\d+(?:e[-+]?\d+)?(?![\w.])")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+#: What is replaced: an underscore separates words.
+_PART = re.compile(r"[A-Za-z0-9]+")
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -52,13 +54,19 @@ class Definition(msgspec.Struct, frozen=True):
 @cache
 def read(dialect: Dialect, width: int = 1) -> dict[str, Definition]:
     """Every definition of a dialect, by name: for single values, or those for vectors of `width` components."""
+    found = texts(dialect, width)
+    return {name: Definition(name, text, _uses(name, text, found)) for name, text in found.items()}
+
+
+def texts(dialect: Dialect, width: int = 1) -> dict[str, str]:
+    """The texts of the same."""
     folder = files(__package__)
     polynomials = tomllib.loads((folder / "polynomials.toml").read_text(encoding="utf-8"), parse_float=str)
-    texts = dict(_polynomial(dialect, width, name, **fields) for name, fields in polynomials.items())
+    found = dict(_polynomial(dialect, width, name, **fields) for name, fields in polynomials.items())
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if file.name.endswith(_SUFFIX[dialect]):
-            texts.update(_expanded(dialect, width, file.read_text(encoding="utf-8")))
-    return {name: Definition(name, text, _uses(name, text, texts)) for name, text in texts.items()}
+            found.update(expanded(dialect, width, file.read_text(encoding="utf-8")))
+    return found
 
 
 def _polynomial(
@@ -114,7 +122,7 @@ def _uses(name: str, text: str, texts: dict[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in _WORD.findall(code) if word in texts and word != name))
 
 
-def _expanded(dialect: Dialect, width: int, text: str) -> Iterator[tuple[str, str]]:
+def expanded(dialect: Dialect, width: int, text: str) -> Iterator[tuple[str, str]]:
     expansions: list[dict[str, str]] = [{}]
     listing = vectors = inside = False
     definition: list[str] = []
@@ -143,8 +151,7 @@ def _expand(dialect: Dialect, definition: list[str], words: dict[str, str]) -> t
     """The name and text of one definition with its words replaced."""
     text = "\n".join(definition)
     if words:
-        pattern = "|".join(re.escape(word) for word in words)
-        text = re.sub(rf"(?<![A-Za-z0-9])({pattern})(?![A-Za-z0-9])", lambda found: words[found.group(1)], text)
+        text = _PART.sub(lambda found: words.get(found.group(), found.group()), text)
     if dialect == "opencl" and words.get("T", "").startswith("float"):
         text = _DOUBLE.sub(r"\g<0>f", text)
     for line in text.splitlines():

@@ -1,0 +1,370 @@
+"""Compiles the functions of `anygpu.codegen.functions`, written in a restricted C, to LLVM IR for any number of lanes.
+
+A condition is a truth value in each lane; both sides of a ternary are computed and one is selected. An `if` is left
+out when no lane takes it. Functions whose operands decide how often a loop runs are computed lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+
+from anygpu.codegen.dialects.llvm import c_syntax as c
+from anygpu.codegen.dialects.llvm.c_numbers import (
+    ELEMENT,
+    SHORT,
+    TESTS,
+    UNSIGNED,
+    Number,
+    alike,
+    builtin,
+    converted,
+    instruction,
+    literal,
+    test,
+)
+from anygpu.codegen.dialects.llvm.native import NativeTarget
+from anygpu.codegen.dialects.llvm.values import Type, Value, Writer, constant, whole
+from anygpu.codegen.functions.source import expanded, texts
+from anygpu.errors import InvalidProgram
+
+#: Only what the module itself calls, and nothing that it could be asked about at run time.
+_ATTRIBUTES = "nounwind"
+
+
+#: A number, or a struct as its fields.
+Operand = Number | dict[str, Number]
+
+
+@cache
+def definitions() -> dict[str, str]:
+    """The texts of all definitions by name: those of OpenCL C, and here instead of its built-in functions."""
+    own = (files(__package__) / "builtins.cl").read_text(encoding="utf-8")
+    return texts("opencl") | dict(expanded("opencl", 1, own))
+
+
+@cache
+def definition(name: str) -> c.Function | c.StructType:
+    return c.parsed(definitions()[name])
+
+
+def is_defined(name: str) -> bool:
+    return name in definitions()
+
+
+def function(name: str) -> c.Function:
+    found = definition(name)
+    if isinstance(found, c.StructType):
+        raise InvalidProgram(f"{name}: is not a function.")
+    return found
+
+
+class Compiler:
+    """Compiles calls into one function that is being written."""
+
+    def __init__(self, writer: Writer, target: NativeTarget) -> None:
+        self.w = writer
+        self.target = target
+
+    # -- calls
+
+    def call(self, name: str, args: Sequence[Number]) -> Number:
+        """A call of a function from a kernel: of one that LLVM puts into its place, written once."""
+        lanes = max((each.value.type.lanes for each in args), default=1)
+        return self.outside(name, args, lanes, "alwaysinline")
+
+    def outside(self, name: str, args: Sequence[Number], lanes: int, how: str) -> Number:
+        """A call of a function that stands in the module for itself; of structs it has none."""
+        made = function(self._suited(name))
+        own_rounds = c.has_own_rounds(made)
+        full = f"@{made.name}" if lanes == 1 else f"@{made.name}x{lanes}"
+        if full not in self.w.declared:
+            self.w.declared[full] = ""  # A place before those that call it; functions of C do not call themselves.
+            text = _lane_by_lane if own_rounds and lanes > 1 else _text
+            how = "noinline" if own_rounds else how
+            self.w.declared[full] = text(full, made, lanes, how, self.w, self.target)
+        given = [converted(self.w, x, type).value for x, (type, _) in zip(args, made.parameters, strict=True)]
+        result = Type(ELEMENT[made.result], lanes)
+        operands = ", ".join(str(self.w.fit(each, lanes)) for each in given)
+        return Number(made.result, self.w.op(f"call {result} {full}({operands})", result))
+
+    def _suited(self, name: str) -> str:
+        """The function that the processor has instructions for."""
+        return f"long_{name}" if name == "fmod_f64" and not self.target.fuses else name
+
+    def inlined(self, made: c.Function, args: Sequence[Operand]) -> Operand:
+        """The value of a function, computed here."""
+        scope: dict[str, Operand] = {}
+        for value, (type, name) in zip(args, made.parameters, strict=True):
+            scope[name] = converted(self.w, value, type) if isinstance(value, Number) else value
+        result = _Body(self, made.contract).run(made.body, scope)
+        if result is None:
+            raise InvalidProgram(f"{made.name}: returns nothing.")
+        return converted(self.w, result, made.result) if isinstance(result, Number) else result
+
+    def named(self, name: str, args: Sequence[Operand], *, rare: bool = False) -> Operand:
+        """A call of a function of the C text, by its name there."""
+        numbers = [each for each in args if isinstance(each, Number)]
+        if name not in definitions() and numbers:
+            found = builtin(self.w, self.target, name, numbers)
+            if found is not None:
+                return found
+            name = self._suited(f"{name}_{SHORT[numbers[0].c]}")
+        made = function(name)
+        lanes = max((each.value.type.lanes for each in numbers), default=1)
+        simple = len(numbers) == len(args) and made.result in ELEMENT
+        if simple and (c.has_own_rounds(made) or rare):
+            return self.outside(name, numbers, lanes, "noinline")
+        return self.inlined(made, args)
+
+
+class _Body:
+    """The statements of one C function, as they are compiled into the function that is being written."""
+
+    def __init__(self, compiler: Compiler, contract: bool, rare: bool = False) -> None:
+        self.compiler = compiler
+        self.w = compiler.w
+        self.contract = contract
+        self.rare = rare
+
+    def run(self, statements: tuple[c.Statement, ...], scope: dict[str, Operand]) -> Operand | None:
+        """What the statements return; `None` when they end without."""
+        for number, each in enumerate(statements):
+            match each:
+                case c.Declare():
+                    scope[each.name] = self.declared(each, scope)
+                case c.Set():
+                    self.set(each, scope)
+                case c.Return():
+                    return self.value(each.value, scope)
+                case c.If() if isinstance(each.body[-1], c.Return):
+                    condition = self.condition(each.condition, scope)
+                    yes = self.run(each.body, dict(scope))
+                    no = self.run(statements[number + 1 :], scope)
+                    if not isinstance(yes, Number) or not isinstance(no, Number):
+                        raise InvalidProgram("a function returns numbers on one way only.")
+                    return self.select(condition, yes, no)
+                case c.If():
+                    self.conditional(each, scope)
+                case c.Loop():
+                    self.loop(each, scope)
+        return None
+
+    def declared(self, statement: c.Declare, scope: dict[str, Operand]) -> Operand:
+        value, type = statement.value, statement.type
+        if isinstance(value, c.Struct) and not value.type:
+            value = c.Struct(type, value.fields)
+        made = self.value(value, scope)
+        # Truth values stay what they are until somebody calculates with them.
+        return converted(self.w, made, type) if isinstance(made, Number) and made.c != "bool" else made
+
+    def set(self, statement: c.Set, scope: dict[str, Operand]) -> None:
+        value, old = self.number(statement.value, scope), scope[statement.name]
+        if isinstance(old, Number):
+            scope[statement.name] = converted(self.w, value, old.c)
+        else:
+            scope[statement.name] = old | {statement.field: converted(self.w, value, old[statement.field].c)}
+
+    def conditional(self, statement: c.If, scope: dict[str, Operand]) -> None:
+        """Skipped where it holds in no lane; where it holds in some, only those get new values."""
+        condition = self.condition(statement.condition, scope)
+        names = sorted(assigned) if (assigned := c.assigned_in(statement.body)) else []
+        lanes = condition.type.lanes
+        old = [each for name in names for each in _flat(scope[name])]
+        old = [Number(each.c, self.w.fit(each.value, max(lanes, each.value.type.lanes))) for each in old]
+
+        def inside() -> list[Value]:
+            inner = dict(scope)
+            _Body(self.compiler, self.contract, rare=True).run(statement.body, inner)
+            new = [each for name in names for each in _flat(inner[name])]
+            return [
+                self.w.select(condition, self.w.fit(each.value, before.value.type.lanes), before.value)
+                for each, before in zip(new, old, strict=True)
+            ]
+
+        made = self.w.when(self.w.any_lane(condition), inside, [each.value for each in old], rare=True)
+        _unflatten(names, [Number(each.c, value) for each, value in zip(old, made, strict=True)], scope)
+
+    def loop(self, statement: c.Loop, scope: dict[str, Operand]) -> None:
+        """A loop of as many rounds in all lanes."""
+        inner = dict(scope)
+        self.run(statement.start, inner)
+        names = sorted(c.assigned_in((*statement.body, *statement.step)))
+        lanes = max(each.value.type.lanes for name in scope for each in _flat(scope[name]))
+        counters = {each.name for each in statement.start if isinstance(each, c.Declare)}
+        old = [
+            Number(each.c, each.value if name in counters else self.w.fit(each.value, lanes))
+            for name in names
+            for each in _flat(inner[name])
+        ]
+
+        def round_of(now: Sequence[Value]) -> tuple[Sequence[Value], Value]:
+            here = dict(inner)
+            _unflatten(names, [Number(each.c, value) for each, value in zip(old, now, strict=True)], here)
+            self.run(statement.body, here)
+            self.run(statement.step, here)
+            after = [each for name in names for each in _flat(here[name])]
+            return [each.value for each in after], self.condition(statement.condition, here)
+
+        enter = self.condition(statement.condition, inner)
+        made = self.w.while_loop([each.value for each in old], round_of, enter)
+        _unflatten(names, [Number(each.c, value) for each, value in zip(old, made, strict=True)], inner)
+        scope.update({name: inner[name] for name in names if name in scope})
+
+    # -- expressions
+
+    def number(self, expression: c.Expression, scope: dict[str, Operand]) -> Number:
+        found = self.value(expression, scope)
+        if not isinstance(found, Number):
+            raise InvalidProgram(f"a struct stands where a number is expected: {expression}")
+        return found
+
+    def condition(self, expression: c.Expression, scope: dict[str, Operand]) -> Value:
+        return converted(self.w, self.number(expression, scope), "bool").value
+
+    def value(self, expression: c.Expression, scope: dict[str, Operand]) -> Operand:
+        match expression:
+            case c.Number():
+                return literal(expression.text)
+            case c.Name():
+                return scope[expression.name]
+            case c.Field():
+                of = self.value(expression.of, scope)
+                if isinstance(of, Number):
+                    raise InvalidProgram(f"a number has no field: {expression}")
+                return of[expression.name]
+            case c.Call():
+                args = [self.value(each, scope) for each in expression.args]
+                return self.compiler.named(expression.name, args, rare=self.rare)
+            case c.Cast():
+                return converted(self.w, self.number(expression.of, scope), expression.type)
+            case c.Struct():
+                return self.struct(expression, scope)
+            case c.Unary():
+                return self.unary(expression.op, self.number(expression.of, scope))
+            case c.Binary():
+                return self.binary(expression, scope)
+            case c.Ternary():
+                condition = self.condition(expression.condition, scope)
+                return self.select(condition, self.number(expression.yes, scope), self.number(expression.no, scope))
+
+    def struct(self, expression: c.Struct, scope: dict[str, Operand]) -> Operand:
+        made = definition(expression.type)
+        if isinstance(made, c.Function):
+            raise InvalidProgram(f"{expression.type}: is not a struct.")
+        return {
+            name: converted(self.w, self.number(each, scope), type)
+            for (name, type), each in zip(made.fields.items(), expression.fields, strict=True)
+        }
+
+    def unary(self, op: str, of: Number) -> Number:
+        if op == "!":
+            value = converted(self.w, of, "bool").value
+            return Number("bool", self.w.binary("xor", value, constant(True, value.type)))
+        (of,) = alike(self.w, of)
+        if op == "~":
+            return Number(of.c, self.w.binary("xor", of.value, constant(-1, of.value.type)))
+        if of.c in ("float", "double"):
+            if of.value.text.startswith("0x") and of.value.type.lanes == 1:
+                sign = int(of.value.text, 16) ^ (1 << 63)
+                return Number(of.c, Value(f"0x{sign:016X}", of.value.type))
+            return Number(of.c, self.w.op(f"fneg {of.value}", of.value.type))
+        return Number(of.c, self.w.binary("sub", constant(0, of.value.type), of.value))
+
+    def select(self, condition: Value, yes: Number, no: Number) -> Number:
+        yes, no = alike(self.w, yes, no)
+        lanes = max(condition.type.lanes, yes.value.type.lanes)
+        return Number(yes.c, self.w.select(condition, self.w.fit(yes.value, lanes), self.w.fit(no.value, lanes)))
+
+    def binary(self, expression: c.Binary, scope: dict[str, Operand]) -> Number:
+        op = expression.op
+        if self.contract and op in ("+", "-"):
+            fused = self.fused(expression, scope)
+            if fused is not None:
+                return fused
+        one, other = self.number(expression.one, scope), self.number(expression.other, scope)
+        if op in ("&&", "||"):
+            truths = [converted(self.w, each, "bool").value for each in (one, other)]
+            return Number("bool", self.w.binary("and" if op == "&&" else "or", *self.w.fitted(truths)))
+        if op in ("<<", ">>"):
+            return self.shift(op, one, other)
+        one, other = alike(self.w, one, other)
+        if op in TESTS:
+            return Number("bool", self.w.compare(test(op, one.c), one.value, other.value))
+        if one.c == "bool":
+            one, other = (converted(self.w, each, "int") for each in (one, other))
+        return Number(one.c, self.w.binary(instruction(op, one.c), one.value, other.value))
+
+    def shift(self, op: str, one: Number, other: Number) -> Number:
+        """By less than the width of the type, whatever is asked for: as OpenCL C defines it."""
+        (one,) = alike(self.w, one)
+        by = converted(self.w, other, one.c).value
+        if whole(by) is None:
+            by = self.w.binary("and", by, constant(8 * (4 if one.value.type.elem == "i32" else 8) - 1, by.type))
+        value, by = self.w.fitted([one.value, by])
+        name = "shl" if op == "<<" else "lshr" if one.c in UNSIGNED else "ashr"
+        return Number(one.c, self.w.binary(name, value, by))
+
+    def fused(self, expression: c.Binary, scope: dict[str, Operand]) -> Number | None:
+        """A product with a sum, rounded once where the processor can."""
+        one, other = expression.one, expression.other
+        first = isinstance(one, c.Binary) and one.op == "*"
+        product, rest = (one, other) if first else (other, one)
+        if not isinstance(product, c.Binary) or product.op != "*":
+            return None
+        a, b, d = (self.number(each, scope) for each in (product.one, product.other, rest))
+        a, b, d = alike(self.w, a, b, d)
+        if a.c not in ("float", "double"):
+            return None
+        if expression.op == "-":
+            a, d = (a, self.unary("-", d)) if first else (self.unary("-", a), d)
+            a, d = (Number(each.c, self.w.fit(each.value, b.value.type.lanes)) for each in (a, d))
+        return Number(a.c, self.w.intrinsic("fmuladd", a.value, b.value, d.value))
+
+
+def _flat(operand: Operand) -> list[Number]:
+    return [operand] if isinstance(operand, Number) else list(operand.values())
+
+
+def _unflatten(names: Sequence[str], numbers: Sequence[Number], scope: dict[str, Operand]) -> None:
+    """Puts numbers back to where `_flat` took them from."""
+    left = iter(numbers)
+    for name in names:
+        old = scope[name]
+        scope[name] = next(left) if isinstance(old, Number) else {field: next(left) for field in old}
+
+
+def _text(full: str, made: c.Function, lanes: int, how: str, writer: Writer, target: NativeTarget) -> str:
+    """A function of the module."""
+    inner = Writer(writer.declared)
+    parameters = [Number(type, Value(f"%{name}", Type(ELEMENT[type], lanes))) for type, name in made.parameters]
+    result = Compiler(inner, target).inlined(made, parameters)
+    if not isinstance(result, Number):
+        raise InvalidProgram(f"{full}: a function of a kernel returns a number.")
+    return _finished(inner, full, parameters, inner.fit(result.value, lanes), how, target)
+
+
+def _lane_by_lane(full: str, made: c.Function, lanes: int, how: str, writer: Writer, target: NativeTarget) -> str:
+    """A function of the module that calls the one for single numbers."""
+    inner = Writer(writer.declared)
+    compiler = Compiler(inner, target)
+    parameters = [Number(type, Value(f"%{name}", Type(ELEMENT[type], lanes))) for type, name in made.parameters]
+    results = []
+    for lane in range(lanes):
+        given = [Number(each.c, inner.lane(each.value, lane)) for each in parameters]
+        results.append(compiler.outside(made.name, given, 1, how).value)
+    return _finished(inner, full, parameters, inner.gathered(results), how, target)
+
+
+def _finished(
+    inner: Writer, full: str, parameters: Sequence[Number], result: Value, how: str, target: NativeTarget
+) -> str:
+    taken = ", ".join(str(each.value) for each in parameters)
+    attributes = f"{how} {_ATTRIBUTES} {attributes_of(target)}"
+    return inner.text(f"internal {result.type} {full}({taken}) {attributes}", f"ret {result}")
+
+
+def attributes_of(target: NativeTarget) -> str:
+    """Whole registers, also where LLVM thinks that half of one is better."""
+    return f'"prefer-vector-width"="{8 * target.vector_bytes}"'

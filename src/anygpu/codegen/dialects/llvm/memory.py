@@ -1,0 +1,247 @@
+"""Loads and stores of buffers: one element, neighbours, evenly spaced ones, and lane by lane what remains.
+
+What lies between two elements of a buffer is in the buffer: evenly spaced elements are loaded with all between them and
+picked apart, and what is read beyond the last one must be known to be inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from anygpu.codegen.dialects.llvm.c_numbers import Number
+from anygpu.codegen.dialects.llvm.functions import Compiler
+from anygpu.codegen.dialects.llvm.index import Place, Places
+from anygpu.codegen.dialects.llvm.values import BYTES, FLOATS, Type, Value, Writer, constant, i64
+from anygpu.codegen.index import Index
+from anygpu.program.dtypes import DType
+
+#: How elements lie in memory.
+_STORED: dict[DType, str] = {
+    **{"bool": "i8", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "int32": "i32", "uint32": "i32"},
+    **{"int64": "i64", "uint64": "i64", "float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"},
+}
+#: The longest distance of neighbours that are loaded together with all between them.
+_APART = 8
+
+
+def stored_type(dtype: DType, halves: bool) -> str:
+    """The element type in memory; without instructions for float16 it is an integer there."""
+    return "i16" if dtype == "float16" and not halves else _STORED[dtype]
+
+
+class Region(NamedTuple):
+    """Memory of a nest: where it begins, what is in it, and whether nobody writes to it."""
+
+    pointer: str
+    dtype: DType
+    size: int
+    constant: bool
+    #: Whether it is noted that a NaN or an infinity was stored there.
+    watched: bool = False
+
+
+class Memory:
+    """Reads and writes elements in the types that are computed with."""
+
+    def __init__(self, writer: Writer, compiler: Compiler, regions: dict[str, Region]) -> None:
+        self.w = writer
+        self.compiler = compiler
+        self.regions = regions
+        #: Where the bits of all that is not finite are collected, for each type that is stored.
+        self._marks: dict[Type, str] = {}
+
+    # -- one instruction each
+
+    def _at(self, region: Region, elem: str, first: Value, offset: int) -> str:
+        """The address of an element; a distance that is known beforehand becomes part of the instruction."""
+        start = self.w.address(elem, Value(region.pointer, Type("ptr")), first)
+        return self.w.address(elem, start, i64(offset)).text
+
+    def _read(self, region: Region, first: Value, offset: int, lanes: int) -> Value:
+        elem = stored_type(region.dtype, self.compiler.target.halves)
+        type = Type(elem, lanes)
+        text = f"load {type}, ptr {self._at(region, elem, first, offset)}, align {BYTES[elem]}"
+        return self.w.op(f"{text}, !invariant.load !0", type) if region.constant else self.w.new(text, type)
+
+    def _write(self, region: Region, first: Value, offset: int, value: Value) -> None:
+        elem = value.type.elem
+        self.w.add_line(f"store {value}, ptr {self._at(region, elem, first, offset)}, align {BYTES[elem]}")
+
+    # -- elements as values
+
+    def load(self, name: str, index: Index, places: Places) -> Value:
+        """Elements at a position in each lane; one value where it is the same in all."""
+        region, place = self.regions[name], places.place(index)
+        if place.more is not None:
+            raw = self._scattered(region, place, places)
+        else:
+            raw = self._known_places(region, index, place)
+        return self._computed(region.dtype, raw)
+
+    def _scattered(self, region: Region, place: Place, places: Places) -> Value:
+        at = places.lanes_of(place)
+        return self.w.gathered([self._read(region, self.w.lane(at, lane), 0, 1) for lane in range(places.lanes)])
+
+    def _known_places(self, region: Region, index: Index, place: Place) -> Value:
+        """Where it is known beforehand how far apart lanes are."""
+        offsets = place.offsets
+        low, high = min(offsets), max(offsets)
+        if low == high:
+            return self._read(region, place.first, low, 1)
+        step = place.step
+        if step is not None and 1 < abs(step) <= _APART:
+            window = self._window(region, index, place, abs(step))
+            if window is not None:
+                return window
+        span = high - low + 1
+        lanes = len(offsets)
+        if span <= lanes or (step is None and span <= 2 * lanes):
+            wide = self._read(region, place.first, low, span)
+            return self.w.shuffle(wide, [each - low for each in offsets])
+        if step is not None and abs(step) <= _APART // 2:
+            return self._exact(region, place, abs(step))
+        singles = {each: self._read(region, place.first, each, 1) for each in sorted(set(offsets))}
+        return self.w.gathered([singles[each] for each in offsets])
+
+    def _window(self, region: Region, index: Index, place: Place, step: int) -> Value | None:
+        """All elements from a multiple of the step on, so that others of a group of `step` are in the same load."""
+        lanes = len(place.offsets)
+        low = min(place.offsets)
+        before = (place.multiple.rest + low) % step if place.multiple.of % step == 0 else 0
+        if index.low - before < 0 or index.high + (step - 1 - before) >= region.size:
+            return None
+        parts = [self._read(region, place.first, low - before + number * lanes, lanes) for number in range(step)]
+        picked = self._picked(parts, before)
+        return picked if place.offsets[0] == low else self.w.shuffle(picked, range(lanes)[::-1])
+
+    def _picked(self, parts: Sequence[Value], which: int) -> Value:
+        """Of vectors after each other, as many as elements are apart, every element number `which`.
+
+        Where their number is even, the even or the odd elements of two neighbours are one instruction.
+        """
+        lanes, step = parts[0].type.lanes, len(parts)
+        if step % 2:
+            return self.w.shuffle(self.w.joined(parts), range(which, step * lanes, step))
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        halves = [self.w.shuffle(one, range(which % 2, 2 * lanes, 2), other) for one, other in pairs]
+        return self._picked(halves, which // 2)
+
+    def _exact(self, region: Region, place: Place, step: int) -> Value:
+        """The same without anything before the first or after the last: the last load begins earlier."""
+        lanes, low = len(place.offsets), min(place.offsets)
+        span = step * (lanes - 1) + 1
+        starts = [min(start, span - lanes) for start in range(0, span, lanes)]
+        wide = self.w.joined([self._read(region, place.first, low + start, lanes) for start in starts])
+        numbers = [(each - low) // lanes for each in place.offsets]
+        order = [
+            number * lanes + each - low - starts[number] for number, each in zip(numbers, place.offsets, strict=True)
+        ]
+        return self.w.shuffle(wide, order)
+
+    def store(self, name: str, index: Index, value: Value, places: Places) -> None:
+        region, place = self.regions[name], places.place(index)
+        raw = self._stored(region.dtype, value)
+        if place.is_uniform:
+            last = self.w.lane(raw, raw.type.lanes - 1)
+            self._watch(region, last)
+            self._write(region, place.first, place.offsets[0], last)
+            return
+        lanes = places.lanes
+        raw = self.w.fit(raw, lanes)
+        self._watch(region, raw)
+        if place.step == 1:
+            self._write(region, place.first, place.offsets[0], raw)
+        elif place.step == -1:
+            self._write(region, place.first, place.offsets[-1], self.w.shuffle(raw, range(lanes)[::-1]))
+        elif place.more is None:
+            for lane, offset in enumerate(place.offsets):
+                self._write(region, place.first, offset, self.w.lane(raw, lane))
+        else:
+            at = places.lanes_of(place)
+            for lane in range(lanes):
+                self._write(region, self.w.lane(at, lane), 0, self.w.lane(raw, lane))
+
+    def store_group(self, name: str, index: Index, values: Sequence[Value], places: Places) -> None:
+        """Values of neighbouring elements, as many as lanes are apart: the parts of complex numbers, or of colours."""
+        region, place, lanes = self.regions[name], places.place(index), places.lanes
+        parts = [self.w.fit(self._stored(region.dtype, each), lanes) for each in values]
+        for part in parts:
+            self._watch(region, part)
+        self._write(region, place.first, place.offsets[0], self._mixed(parts))
+
+    # -- what is not finite
+
+    def _watch(self, region: Region, raw: Value) -> None:
+        """Note whether a value that is stored is finite: then it minus itself is 0, of which no bit is set."""
+        if not region.watched:
+            return
+        bits = raw.type.of({"double": "i64", "float": "i32"}.get(raw.type.elem, "i16"))
+        if raw.type.elem in FLOATS:
+            rest = self.w.op(f"bitcast {self.w.binary('fsub', raw, raw)} to {bits}", bits)
+        else:
+            exponent = constant(0x7C00, bits)
+            largest = self.w.compare("eq", self.w.binary("and", raw, exponent), exponent)
+            rest = self.w.convert("zext", largest, bits.elem)
+        if bits not in self._marks:
+            self._marks[bits] = f"%unfinite.{bits.elem}.{bits.lanes}"
+            self.w.first.append(f"  {self._marks[bits]} = alloca {bits}")
+            self.w.first.append(f"  store {constant(0, bits)}, ptr {self._marks[bits]}")
+        before = self.w.new(f"load {bits}, ptr {self._marks[bits]}", bits)
+        self.w.add_line(f"store {self.w.binary('or', before, rest)}, ptr {self._marks[bits]}")
+
+    def noted(self) -> Value | None:
+        """At the end of a nest: whether anything was not finite; `None` if nothing is watched."""
+        found: Value | None = None
+        for bits, name in self._marks.items():
+            mark = self.w.new(f"load {bits}, ptr {name}", bits)
+            one = Type(bits.elem)
+            mark = mark if bits.lanes == 1 else self.w.intrinsic("vector.reduce.or", mark, result=one)
+            unfinite = self.w.compare("ne", mark, constant(0, one))
+            found = unfinite if found is None else self.w.binary("or", found, unfinite)
+        return found
+
+    def _mixed(self, parts: Sequence[Value]) -> Value:
+        """The first elements of all, then the second ones, and so on."""
+        lanes, count = parts[0].type.lanes, len(parts)
+        if count == 1:
+            return parts[0]
+        if count % 2:
+            order = [part * lanes + lane for lane in range(lanes) for part in range(count)]
+            return self.w.shuffle(self.w.joined(parts), order)
+        one, other = self._mixed(parts[::2]), self._mixed(parts[1::2])
+        half = one.type.lanes
+        return self.w.shuffle(one, [place for each in range(half) for place in (each, half + each)], other)
+
+    # -- conversions
+
+    def _computed(self, dtype: DType, raw: Value) -> Value:
+        """An element as it is computed with."""
+        match dtype:
+            case "bool":
+                return self.w.compare("ne", raw, constant(0, raw.type))
+            case "int8" | "int16":
+                return self.w.convert("sext", raw, "i32")
+            case "uint8" | "uint16":
+                return self.w.convert("zext", raw, "i32")
+            case "float16" if self.compiler.target.halves:
+                return self.w.convert("fpext", raw, "float")
+            case "float16" | "bfloat16":
+                bits = Number("uint", self.w.convert("zext", raw, "i32"))
+                fn = "f16_from_bits" if dtype == "float16" else "bf16_from_bits"
+                return self.compiler.call(fn, [bits]).value
+        return raw
+
+    def _stored(self, dtype: DType, value: Value) -> Value:
+        """A value as it lies in memory."""
+        if value.type.elem == "i1":
+            return self.w.convert("zext", value, _STORED[dtype])
+        match dtype:
+            case "int8" | "uint8" | "int16" | "uint16":
+                return self.w.convert("trunc", value, _STORED[dtype])
+            case "float16" if self.compiler.target.halves:
+                return self.w.as_half(value)
+            case "float16" | "bfloat16":
+                fn = "f16_to_bits" if dtype == "float16" else "bf16_to_bits"
+                return self.w.convert("trunc", self.compiler.call(fn, [Number("float", value)]).value, "i16")
+        return value
