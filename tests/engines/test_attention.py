@@ -73,12 +73,14 @@ def mask(shape: tuple[int, ...], seed: int = 0) -> HostArray:
     return np.where(rng.random(shape) < 0.3, -np.inf, rng.standard_normal(shape)).astype(np.float32)
 
 
+@pytest.mark.sampled(gate=8)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size", SIZES)
 def test_any_size(opened: Running, size: tuple[int, int, int, int], causal: bool) -> None:
     check(opened, Attend(0.3, causal), *some(*size))
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("causal", [False, True])
 def test_in_the_memory_of_a_group(opened: Running, causal: bool) -> None:
     """As graphics cards get it, of which this machine has none."""
@@ -95,6 +97,7 @@ def test_in_the_memory_of_a_group(opened: Running, causal: bool) -> None:
         np.testing.assert_allclose(opened.down(found), attended(op, *arrays), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(gate=4)
 @pytest.mark.parametrize("shape", [(1, 35), (18, 35), (2, 1, 1, 35), (2, 3, 18, 35), (18, 1)])
 def test_a_bias_is_broadcast_on_the_way(opened: Running, shape: tuple[int, ...]) -> None:
     arrays = some(18, 35, 8, 8, stack=(2, 3))
@@ -107,18 +110,21 @@ def test_no_leading_axes_and_many(opened: Running) -> None:
     check(opened, Attend(1.0), *some(9, 8, 4, 4, stack=(2, 1, 3, 1)))
 
 
+@pytest.mark.full
 def test_one_query_and_long_keys_take_several_kernels(opened: Running) -> None:
     check(opened, Attend(0.2), *some(1, 300, 16, 16))
     check(opened, Attend(0.05), *some(9, 11, 600, 300))
     check(opened, Attend(0.05, True), *some(9, 11, 600, 300))
 
 
+@pytest.mark.full
 def test_half_precision_is_summed_in_single(opened: Running) -> None:
     arrays = some(33, 300, 16, 16, dtype="float16")
     check(opened, Attend(0.25), *arrays, tolerance=2e-3)
     check(opened, Attend(0.25), *some(1, 300, 16, 16, dtype="float16"), tolerance=2e-3)
 
 
+@pytest.mark.full
 def test_double_precision_stays(opened: Running) -> None:
     if "f64" not in opened.device.features:
         pytest.skip("the device has no 64-bit numbers")

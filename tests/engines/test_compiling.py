@@ -129,7 +129,7 @@ def test_an_input_that_is_also_an_output(opened: Running) -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "float16", "float32", "int64", "complex64"])
 @pytest.mark.parametrize("start", [1, 3, 33])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(gate=15, full=3)
 def test_views_that_begin_anywhere(opened: Running, dtype: str, start: int) -> None:
     values = (np.arange(400) % 101 > 50) if dtype == "bool" else (np.arange(400) % 101).astype(dtype)
     whole = opened.up(values)

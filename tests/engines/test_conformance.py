@@ -11,7 +11,7 @@ from anygpu.engines.protocol import Engine
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.testing import FakeEngine, check_engine_probe, fake_device
 
-NAMES = ("numpy", "webgpu", "opencl", "torch", "jax")
+NAMES = ("numpy", "cpu", "webgpu", "opencl", "torch", "jax")
 
 
 def load(name: str) -> Engine:
@@ -37,6 +37,13 @@ def test_llvmpipe_is_software_on_the_cpu_and_its_two_views_are_one() -> None:
     assert "Mesa" in (llvmpipe.driver or "")
     assert {"f16", "timestamps"} <= set(llvmpipe.features)
     assert llvmpipe.limits["max-buffer-size"] > 0
+
+
+def test_the_processor_is_the_host_and_names_its_compiler() -> None:
+    (device,) = check_engine_probe(load("cpu"))
+    assert (device.id, device.kind, device.form) == ("cpu", "cpu", "host")
+    assert device.api.startswith("LLVM ")
+    assert "(llvmlite " in device.api
 
 
 def test_pocl_is_software_on_the_cpu() -> None:

@@ -73,6 +73,7 @@ def using(expression: str, name: str) -> Kernel:
     return msgspec.structs.replace(kernel, source=source)
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize(
     "expression",
     [

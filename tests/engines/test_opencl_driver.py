@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 
@@ -235,6 +237,7 @@ class TestAdoption:
 
 
 class TestKernels:
+    @pytest.mark.sampled(gate=2)
     @pytest.mark.parametrize("size", ODD_SIZES)
     def test_odd_sizes(self, driver: OpenCLDriver, size: int) -> None:
         values = np.random.default_rng(size).standard_normal(size).astype(np.float32)
@@ -341,15 +344,41 @@ class TestCutting:
         assert built.cuts(pace=None) == (GridCut(0, 100),)  # type: ignore[arg-type]
 
 
-class TestBuilding:
-    def test_the_compilers_words_come_back(self, driver: OpenCLDriver) -> None:
-        kernel = msgspec.structs.replace(affine(64), source="__kernel void affine() { this is not a kernel }")
-        with pytest.raises(InvalidProgram, match=r"(?s)refuses kernel affine\..*undeclared identifier"):
-            driver.build(kernel)
+def build_alone(function: str, sharing: str) -> None:
+    """In a process of its own, as in a worker.
 
-    def test_what_a_compiler_remarks_on_a_good_text_is_nobodys_business(self, driver: OpenCLDriver) -> None:
-        kernel = affine(65, name="remarked")
-        driver.build(msgspec.structs.replace(kernel, source="#warning something\n" + kernel.source))
+    Where its compiler had something to say, PoCL has twice ended the process of all these tests.
+    """
+    script = f"import sys, tests.engines.test_opencl_driver as tests; tests.{function}(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", script, sharing], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def build_what_is_no_kernel(sharing: HostSharing) -> None:
+    engine, _, driver = open_first(sharing)
+    kernel = msgspec.structs.replace(affine(64), source="__kernel void affine() { this is not a kernel }")
+    with pytest.raises(InvalidProgram, match=r"(?s)refuses kernel affine\..*undeclared identifier"):
+        driver.build(kernel)
+    driver.close()
+    engine.close()
+
+
+def build_with_a_remark(sharing: HostSharing) -> None:
+    engine, _, driver = open_first(sharing)
+    kernel = affine(65, name="remarked")
+    driver.build(msgspec.structs.replace(kernel, source="#warning something\n" + kernel.source))
+    driver.close()
+    engine.close()
+
+
+class TestBuilding:
+    @pytest.mark.parametrize("sharing", WAYS)
+    def test_the_compilers_words_come_back(self, sharing: str) -> None:
+        build_alone("build_what_is_no_kernel", sharing)
+
+    @pytest.mark.parametrize("sharing", WAYS)
+    def test_what_a_compiler_remarks_on_a_good_text_is_nobodys_business(self, sharing: str) -> None:
+        build_alone("build_with_a_remark", sharing)
 
     def test_a_function_that_is_not_in_the_text(self, driver: OpenCLDriver) -> None:
         with pytest.raises(InvalidProgram, match="refuses kernel elsewhere"):

@@ -46,8 +46,9 @@ from anygpu.program.primitives import (
     Unary,
 )
 from anygpu.testing import FakeEngine, check_engine_programs, fake_device
+from tests.support.interrupting import AtMoment, places_of
 
-NAMES = ("numpy", "torch", "jax")
+NAMES = ("numpy", "cpu", "torch", "jax")
 COMPILING = ("torch", "jax")
 
 
@@ -90,7 +91,7 @@ def compare_all(name: str, steps: list[tuple[Any, ...]], *inputs: HostArray) -> 
 # The shared suite.
 
 
-@pytest.mark.parametrize("name", ["numpy", "torch"])
+@pytest.mark.parametrize("name", ["numpy", pytest.param("cpu", marks=pytest.mark.full), "torch"])
 def test_every_primitive_function_and_type(name: str) -> None:
     engine, device = opened(name)
     reasons = check_engine_programs(engine, device, deep=True)
@@ -99,6 +100,11 @@ def test_every_primitive_function_and_type(name: str) -> None:
     wanted = [f"torch has no {each} on the CPU" for each in ["gcd for uint64", *lacking]]
     wanted = sorted({*wanted, "torch's complex powers are not NumPy's at zeros and infinities"})
     assert reasons == (wanted if name == "torch" else [])
+
+
+def test_every_primitive_and_function_and_kind_of_type_on_cpu() -> None:
+    """Every pair of function and type is in the full set: each is compiled."""
+    assert check_engine_programs(*opened("cpu")) == []
 
 
 def test_every_primitive_and_function_and_kind_of_type_on_jax() -> None:
@@ -163,6 +169,7 @@ def test_the_suite_notices_an_engine_that(rule: str) -> None:
 WHOLE: tuple[DType, ...] = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("name", COMPILING)
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "uint64"])
 def test_division_by_zero_and_of_the_least_number(name: str, dtype: str) -> None:
@@ -195,6 +202,36 @@ def test_integers_to_negative_powers_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", COMPILING)
 def test_a_count_of_bits_is_that_of_the_magnitude(name: str) -> None:
     compare(name, Unary("popcount"), np.array([-1, 0, 255, -(1 << 63), (1 << 63) - 1]))
+
+
+@pytest.mark.parametrize("name", COMPILING)
+def test_signs_of_complex_zeros_and_numbers_that_come_around(name: str) -> None:
+    """The table of special values has all of them, and takes minutes to compile."""
+    zeros = np.array([complex(real, imaginary) for real in (0.0, -0.0, -4.0) for imaginary in (0.0, -0.0)])
+    whole = np.array([-1.0, -(2.0**40), 2.0**62])
+    ops: list[tuple[Any, ...]] = [(Unary("negative"), 0), (Unary("sqrt"), 0), (Cast("uint64"), 1)]
+    program = Program(
+        [
+            *(Node(Input(each.shape, each.dtype.name)) for each in (zeros, whole)),  # type: ignore[arg-type]
+            *(Node(op, (source,)) for op, source in ops),
+        ],
+        (2, 3, 4),
+    )
+    wanted, got = reference.run(program, [zeros, whole]), run(name, program, zeros, whole)
+    for one, other in zip(wanted, got, strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_an_interrupt_of_numpys_engine_leaves_the_modes_of_floating_point() -> None:
+    """Tasks that are submitted with other modes share no batch, for as long as the thread lives."""
+    x = np.zeros(3)
+    program = program_of(Unary("reciprocal"), x)
+    before = np.geterr()
+    places = places_of(lambda: reference.run(program, [x]))
+    assert places
+    for place in places:
+        AtMoment(place).run(lambda: reference.run(program, [x]))
+        assert np.geterr() == before
 
 
 # Order and what is not a number.

@@ -39,6 +39,7 @@ def check(opened: Running, function: Any, *arrays: HostArray, largest: int) -> N
     assert max(between, default=0) <= largest, [kernel.name for kernel in plan.kernels]
 
 
+@pytest.mark.sampled(gate=7)
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("bits", [8, 4])
 def test_weights_are_read_as_they_are(opened: Running, rows: int, bits: int) -> None:
@@ -51,6 +52,7 @@ def test_weights_are_read_as_they_are(opened: Running, rows: int, bits: int) -> 
     check(opened, product, normal(rows, inner), small.data, small.scale, largest=0)
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("rows", [1, 9])
 @pytest.mark.parametrize("columns", [33, 66, 300])
 def test_odd_columns(opened: Running, rows: int, columns: int) -> None:
@@ -62,6 +64,7 @@ def test_odd_columns(opened: Running, rows: int, columns: int) -> None:
     check(opened, product, normal(rows, 40), small.data, small.scale, largest=rows * columns * 16)
 
 
+@pytest.mark.full
 def test_weights_that_lie_the_other_way_round(opened: Running) -> None:
     for bits in (8, 4):
         small = nn.quantise(normal(272, 64), bits=bits, axis=0)

@@ -16,7 +16,7 @@ from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_progra
 from anygpu.testing.random_programs.agreement import disagreement
 
 #: All but torch compile every program, so they get fewer.
-COUNTS = {"torch": 400, "jax": 60, "webgpu": 10, "opencl": 2}
+COUNTS = {"cpu": 100, "torch": 400, "jax": 60, "webgpu": 10, "opencl": 2}
 
 
 #: Found by long runs: what once aborted the process (a running sum of complex constants, in XLA) or disagreed
@@ -38,6 +38,7 @@ def test_random_programs_agree_with_numpy(name: str) -> None:
         assert disagreement(expected, [place.download(each) for each in results], program) is None, f"seed {seed}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", COUNTS)
 def test_random_programs_with_attention_agree_with_numpy(name: str) -> None:
     place = DeviceRegistry().find(name)

@@ -44,6 +44,7 @@ def _as_tuple(found: Any) -> tuple[Any, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("size", SIZES)
 def test_functions_of_lines(opened: Running, size: int) -> None:
     # Whole numbers, small enough for sums of them to be exact in any order.
@@ -61,6 +62,7 @@ def test_moving_about(opened: Running, size: int) -> None:
     check(opened, line, values(size, "float32"), values(size, "float32", seed=1))
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("size", [1, 65, 1025])
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "float16"])
 def test_narrow_types(opened: Running, size: int, dtype: str) -> None:
@@ -96,6 +98,7 @@ def test_products(opened: Running, shape: tuple[int, int, int]) -> None:
     check(opened, lambda x, y: x @ y, x, y)
 
 
+@pytest.mark.sampled(gate=5)
 @pytest.mark.parametrize("shape", [(63, 65), (1, 1025), (1025, 1), (257, 3), (2, 2)])
 def test_rows_and_columns(opened: Running, shape: tuple[int, int]) -> None:
     x = values(shape[0] * shape[1], "float32").reshape(shape)
@@ -113,6 +116,7 @@ def test_seven_dimensions(opened: Running) -> None:
     check(opened, lambda x, y: (x * y + y, (x - y).sum(axis=(1, 4, 6)), np.moveaxis(x + y, 2, 5)), one, other)
 
 
+@pytest.mark.sampled(gate=10)
 @pytest.mark.parametrize("dtype", ["float32", "int8", "uint8", "bool", "float16"])
 def test_more_groups_than_one_dimension_has(opened: Running, dtype: str) -> None:
     x = opened.up(given := np.resize(values(1009, dtype), MANY))
@@ -126,6 +130,7 @@ def test_more_groups_than_one_dimension_has(opened: Running, dtype: str) -> None
         assert opened.down(total) == given.sum(dtype=np.int64)
 
 
+@pytest.mark.full
 def test_long_lines(opened: Running) -> None:
     given = np.resize(values(1009, "int32"), MANY)
     x = opened.up(given)
@@ -134,11 +139,13 @@ def test_long_lines(opened: Running) -> None:
     np.testing.assert_array_equal(opened.down(moved), np.concatenate([given[5:], given[:3]]))
 
 
+@pytest.mark.full
 def test_a_long_order(opened: Running) -> None:
     given = np.random.default_rng(0).integers(0, 1 << 30, (1 << 17) + 1).astype(np.int32)
     check(opened, lambda x: np.sort(x), given)
 
 
+@pytest.mark.full
 def test_an_array_of_600_megabytes() -> None:
     size = 150_000_000
     with running("webgpu") as opened:
@@ -166,6 +173,7 @@ def narrowed() -> Iterator[Running]:
         yield found
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "bool", "float16", "int16", "complex64", "int64"])
 def test_small_windows(narrowed: Running, dtype: str) -> None:
     for nbytes in (4095, 4097, 10_007):
@@ -173,6 +181,7 @@ def test_small_windows(narrowed: Running, dtype: str) -> None:
         check(narrowed, lambda x: np.flip(x, 0), given)
 
 
+@pytest.mark.full
 def test_small_windows_in_every_kind_of_kernel(narrowed: Running) -> None:
     given = values(45 * 67, "float32").reshape(45, 67)
     check(narrowed, lambda x: (x.sum(axis=0), x.sum(axis=1), np.sort(x, axis=1), np.cumsum(x, axis=0)), given)
@@ -180,6 +189,7 @@ def test_small_windows_in_every_kind_of_kernel(narrowed: Running) -> None:
     check(narrowed, lambda x: np.concatenate([x, x[3:]]), given)
 
 
+@pytest.mark.sampled(gate=3)
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "float16"])
 @pytest.mark.parametrize("start", [1, 9])
 def test_small_windows_on_views_that_begin_anywhere(narrowed: Running, dtype: str, start: int) -> None:

@@ -49,6 +49,7 @@ PROGRAMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_that_store_nothing_show_nothing(running: Running, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     leave_secrets(running)
@@ -75,6 +76,7 @@ def commands_of(running: Running, program: Program, monkeypatch: pytest.MonkeyPa
     return seen
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_that_store_everything_cost_nothing_more(
     running: Running, monkeypatch: pytest.MonkeyPatch, name: str

@@ -77,7 +77,7 @@ CONSTANTS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", CONSTANTS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(gate=15, full=3)
 def test_constants_that_compilers_fold(engine: str, dtype: str, name: str) -> None:
     assert_as_numpy(CONSTANTS[name], numbers(dtype)[0][:19], on=engine)
 
@@ -124,7 +124,7 @@ ALGEBRA: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ALGEBRA)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(gate=15, full=3)
 def test_algebra_of_real_numbers_is_not_done(engine: str, dtype: str, name: str) -> None:
     assert_as_numpy(ALGEBRA[name], *numbers(dtype), on=engine)
 
@@ -160,13 +160,14 @@ INTEGERS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
 @pytest.mark.parametrize("name", INTEGERS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(gate=15, full=3)
 def test_integers_wrap(engine: str, dtype: str, name: str) -> None:
     info = np.iinfo(dtype)
     few = [5, 1, 0, info.max, info.min, info.max // 2 + 7, info.min // 2 - 1, 100, 3]
     assert_as_numpy(INTEGERS[name], np.array(few * 5, dtype), on=engine)
 
 
+@pytest.mark.sampled(gate=5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("function", [np.sin, np.cos, np.tan])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -34,17 +34,17 @@ def _is_collected(module: str) -> bool:
 hiddenimports = collect_submodules("anygpu", filter=_is_collected)
 
 # The kernels are files.
-datas = collect_data_files("anygpu", includes=["**/*.wgsl", "**/*.cl", "**/*.toml"])
+datas = collect_data_files("anygpu", includes=["**/*.wgsl", "**/*.cl", "**/*.ll", "**/*.toml"])
 
-# Whether an engine is there is asked of its distribution, before its library is imported. Those of torch and jax are
-# copied by the hooks beside this one, that of pyopencl by its own: each only if the library itself goes in.
+# Whether an engine is there is asked of its distribution, before its library is imported. Those of torch, jax and
+# llvmlite are copied by the hooks beside this one, that of pyopencl by its own: each only if the library goes in.
 for _distribution in ("anygpu", "numpy", "wgpu"):
     datas += copy_metadata(_distribution)
 
-# torch, jax and ray are large. They go in if the application imports them, not because they are installed beside it. So
-# do libraries for metrics.
-excludedimports = ["torch", "jax", "jaxlib", "ray", "grpc", "bokeh", "scalene", "prometheus_client", "opentelemetry"]
-excludedimports += ["IPython"]
+# torch, jax, llvmlite and ray are large. They go in if the application imports them, not because they are installed
+# beside it. So do libraries for metrics.
+excludedimports = ["torch", "jax", "jaxlib", "llvmlite", "ray", "grpc", "bokeh", "scalene", "prometheus_client"]
+excludedimports += ["opentelemetry", "IPython"]
 
 # Engines of other packages, with their metadata.
 _engines, _of_engines = collect_entry_point("anygpu.engines")

@@ -12,9 +12,9 @@ import msgspec
 
 from anygpu.engines.protocol import Engine
 from anygpu.engines.traits import DISCRETE, INTEGRATED, AssumedRates, EngineTraits
-from anygpu.errors import DeviceUnavailable, InvalidOption, MissingExtra
+from anygpu.errors import DeviceUnavailable, InvalidOption, MissingExtra, install_command
 from anygpu.hardware.device import Form
-from anygpu.hardware.device_names import parse_device
+from anygpu.hardware.device_names import CPU, parse_device
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -43,7 +43,7 @@ class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def install_command(self) -> str:
-        return f"pip install 'anygpu[{self.extra}]'" if self.extra else f"pip install {self.requires}"
+        return install_command(self.requires or self.name, self.extra)
 
 
 #: One CPU through NumPy, with two cores for matrix products.
@@ -58,6 +58,10 @@ _JAX_CPU_RATES = msgspec.structs.replace(
     _NUMPY_RATES, launch=6e-5, kernel=5e-6, latency=3e-5, bytes_per_second=8e9, functions=1e9, sorting=2e8,
     compile=0.1, open=2.0,
 )  # fmt: skip
+#: Native code for the processor: no transfers, fused passes on all cores, and what NumPy does for the rest.
+_CPU_RATES = msgspec.structs.replace(
+    _NUMPY_RATES, launch=2e-6, latency=0.0, memory=2e10, functions=3e9, compile=0.05, open=0.05
+)
 #: Libraries of the vendors of GPUs: their own products, and no child process in between.
 _NATIVE_INTEGRATED = msgspec.structs.replace(INTEGRATED, launch=6e-5, latency=2e-5)
 _NATIVE_DISCRETE = msgspec.structs.replace(DISCRETE, launch=6e-5, latency=2e-5, bytes_per_second=1e10, products=1e13)
@@ -74,6 +78,13 @@ BUILT_IN: tuple[EngineEntry, ...] = (
         versions=("numpy",),
         probe_in="here",
         traits=EngineTraits(isolation="thread", views="strided", fuses=False, rates={"host": _NUMPY_RATES}),
+    ),
+    EngineEntry(
+        name=CPU,
+        target="anygpu.engines.cpu.engine:CpuEngine",
+        requires="llvmlite",
+        versions=("llvmlite", "numpy"),
+        traits=EngineTraits(isolation="thread", views="strided", automatic=False, rates={"host": _CPU_RATES}),
     ),
     EngineEntry(
         name="webgpu",
@@ -168,6 +179,11 @@ def traits_of(engine: str) -> EngineTraits:
     return next((entry.traits for entry in _of_other_packages() if entry.name == engine), EngineTraits())
 
 
+def is_automatic(device_id: str) -> bool:
+    """Whether calls may go to the device that do not name it."""
+    return traits_of(parse_device(device_id).engine).automatic
+
+
 @cache
 def _of_other_packages() -> tuple[EngineEntry, ...]:
     """Read once: it takes some ten milliseconds where many packages are installed."""
@@ -206,6 +222,14 @@ def _loaded_traits(point: metadata.EntryPoint) -> EngineTraits:
 
 def is_installed(entry: EngineEntry) -> bool:
     return entry.requires is None or version_of(entry.requires) is not None
+
+
+def why_cpu_is_numpy() -> str | None:
+    """Why `on="cpu"` means NumPy here; `None` where there is an engine that compiles for the processor."""
+    entry = next((each for each in catalogue() if each.name == CPU), None)
+    if entry is None:
+        return "ANYGPU_ENGINES leaves out the engine cpu."
+    return None if is_installed(entry) else f"{entry.requires} is not installed. {entry.install_command} installs it."
 
 
 def version_of(distribution: str) -> str | None:

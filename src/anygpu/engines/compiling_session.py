@@ -17,7 +17,7 @@ import numpy as np
 from anygpu._typing import HostArray
 from anygpu.cache_folder import cache_folder
 from anygpu.codegen.functions import accuracy
-from anygpu.codegen.kernel import MINUS_ONE, Check, Kernel, Schedule, Start
+from anygpu.codegen.kernel import Check, Kernel, Schedule, Start
 from anygpu.codegen.lifetimes import shared_temporaries
 from anygpu.codegen.lower import buffer_names
 from anygpu.codegen.schedule import schedule
@@ -25,6 +25,7 @@ from anygpu.codegen.target import Target
 from anygpu.codegen.types import part_of
 from anygpu.disturbance import Reading, conditions, read_processors
 from anygpu.engines.block_ref import ARRAYS, CONSTANTS, TEMPORARIES, BlockRef, window_of
+from anygpu.engines.broken_rules import raise_broken
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.driver import (
     Built,
@@ -55,7 +56,6 @@ from anygpu.errors import (
     CannotCompile,
     InvalidOption,
     InvalidProgram,
-    KernelOutOfBounds,
     TooBig,
 )
 from anygpu.hardware.device import Device
@@ -628,20 +628,4 @@ def _step(session: Session, kernel: Kernel, names: dict[str, int]) -> _Step:
 
 def _raise_broken(pending: Sequence[Pending], words: Sequence[Bytes]) -> None:
     for (_, checks), status in zip(pending, words, strict=True):
-        for check in checks:
-            word = int(status.view(np.uint32)[check.number])
-            if word:
-                raise broken_rule(check, word)
-
-
-def broken_rule(check: Check, word: int) -> Exception:
-    """What NumPy raises for the same mistake."""
-    if check.error == "negative_power":
-        return ValueError("integers to negative integer powers are not allowed; convert the base to float first.")
-    if check.error == "kernel":
-        index = (word - 1 + check.length) % (1 << 32)
-        return KernelOutOfBounds(
-            check.kernel, check.buffer, index if index < 1 << 31 else index - (1 << 32), check.length
-        )
-    value = -1 if word == MINUS_ONE else word - 1 if word <= 1 << 31 else word - 1 - (1 << 32)
-    return IndexError(f"index {value} is out of bounds for an axis with size {check.length}.")
+        raise_broken(checks, status)

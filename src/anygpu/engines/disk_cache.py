@@ -21,10 +21,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from anygpu._version import __version__
-from anygpu.cache_folder import TEMPORARY, decoded, read_file, sealed, unsealed, write_file
+from anygpu.cache_folder import TEMPORARY, decoded, sealed, unsealed, write_file
 from anygpu.engines.catalogue import version_of
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
+from anygpu.own_files import read_file
 
 Record = TypeVar("Record")
 

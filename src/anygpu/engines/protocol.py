@@ -7,7 +7,7 @@ down the process they run in; that is why callers run them in a child (see `anyg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
@@ -119,6 +119,27 @@ class Borrows(Protocol):
 
     def borrow(self, values: HostArray, device: Device) -> Buffer:
         """A buffer on the same memory, for the time of one run."""
+
+
+#: A program as a function of NumPy's arrays: its results, which are new arrays, and whether all of them are finite;
+#: `None` where that is not known without looking at them.
+DirectRun = Callable[[Sequence[HostArray]], tuple[list[HostArray], bool | None]]
+
+
+@runtime_checkable
+class RunsDirectly(Protocol):
+    """An engine whose executables are functions of NumPy's arrays, for any number of threads at once."""
+
+    def direct(self, program: Program, device: Device) -> DirectRun:
+        """The program as a function."""
+
+
+@runtime_checkable
+class Lists(Protocol):
+    """An engine that can show people what it makes of a program."""
+
+    def listing(self, program: Program) -> str:
+        """What would run, as text. Nothing is compiled for it."""
 
 
 @runtime_checkable

@@ -82,6 +82,8 @@ class EngineTraits(msgspec.Struct, frozen=True, kw_only=True):
     tunes: bool = False
     #: Whether it makes one kernel of several operations.
     fuses: bool = True
+    #: Whether calls may go to it that name no device. Otherwise it is used where it is named.
+    automatic: bool = True
     #: By form of the device, where it differs from what anygpu assumes of any engine.
     rates: dict[Form, AssumedRates] = {}
 

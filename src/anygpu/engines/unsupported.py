@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from anygpu.codegen.complexes import WHOLE_LIMIT
 from anygpu.codegen.custom.lowering import refusal
-from anygpu.codegen.lower import single_value
+from anygpu.codegen.lower import is_general_power
 from anygpu.codegen.target import Target
 from anygpu.codegen.types import missing_feature
 from anygpu.engines.custom_support import why_not_here
@@ -13,7 +12,7 @@ from anygpu.errors import InvalidKernel
 from anygpu.program.dtypes import KIND
 from anygpu.program.graph import Program
 from anygpu.program.ops.custom import Custom
-from anygpu.program.primitives import Binary, Broadcast, Constant, Input, Linear, Primitive, Reduce, Reshape, Scan, Spec
+from anygpu.program.primitives import Binary, Input, Linear, Primitive, Reduce, Scan, Spec
 
 #: Without a kernel of their own.
 _WITHOUT: tuple[type[Primitive], ...] = (Linear,)
@@ -35,7 +34,7 @@ def why_not(program: Program, target: Target, device: str) -> list[Lack]:
             found.append(Lack(position, f"{target.dialect} kernels count elements in 31 bits"))
         elif isinstance(op, _WITHOUT) and program.specs[position].size:
             found.append(Lack(position, f"anygpu has no kernel for {op.name}"))
-        elif isinstance(op, Binary) and op.fn == "power" and _is_general_power(program, inputs):
+        elif isinstance(op, Binary) and op.fn == "power" and is_general_power(program, position):
             found.append(Lack(position, "complex powers of infinities and NaN are NumPy's own"))
         elif isinstance(op, Reduce | Scan) and op.fn == "prod" and KIND[specs[0].dtype] == "complex":
             found.append(Lack(position, "signs of zeros in complex products depend on their order"))
@@ -44,19 +43,6 @@ def why_not(program: Program, target: Target, device: str) -> list[Lack]:
             if why is not None:
                 found.append(Lack(position, why))
     return found
-
-
-def _is_general_power(program: Program, inputs: tuple[int, ...]) -> bool:
-    """Of complex numbers, to a power that is not a whole number of the program."""
-    base, exponent = inputs
-    if KIND[program.specs[base].dtype] != "complex":
-        return False
-    op = program.nodes[exponent].op
-    while isinstance(op, Broadcast | Reshape):
-        exponent = program.nodes[exponent].inputs[0]
-        op = program.nodes[exponent].op
-    value = single_value(op) if isinstance(op, Constant) else None
-    return value is None or value.imag != 0 or not float(value.real).is_integer() or abs(value.real) > WHOLE_LIMIT
 
 
 def _why_not_custom(op: Custom, inputs: tuple[Spec, ...], target: Target, device: str) -> str | None:

@@ -233,7 +233,7 @@ def _why_no_accelerator() -> Unavailable:
         state="absent",
         cause="no_device",
         reason=f"jax has a plug-in ({', '.join(plugins)}), but it finds no usable card.",
-        fix="Run `anygpu doctor` to see whether a card and a driver for it are there.",
+        fix="Run `anygpu doctor` to check for a card and its driver.",
         facts=_built_for(plugins),
     )
 

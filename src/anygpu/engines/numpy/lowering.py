@@ -86,10 +86,15 @@ def _run(prepared: Prepared, inputs: Sequence[HostArray]) -> list[HostArray]:
 
 
 @float_errors_ignored
-def run_node(op: p.Primitive, inputs: Sequence[HostArray]) -> HostArray:
-    """One primitive alone."""
+def run_node(
+    op: p.Primitive,
+    inputs: Sequence[HostArray],
+    sources: tuple[int, ...] = (),
+    parts: dict[Any, Any] | None = None,
+) -> HostArray:
+    """One primitive alone. With `parts`, a decomposition of the same sources is computed once for several calls."""
     if isinstance(op, p.Linear):
-        return _linear(op, (), list(inputs), {})
+        return _linear(op, sources, list(inputs), {} if parts is None else parts)
     return np.asarray(LOWER[type(op)](op, *inputs))
 
 
@@ -260,6 +265,7 @@ def _custom(op: Custom, *inputs: HostArray) -> HostArray:
     return run(reference_of(op), inputs)[op.result]
 
 
+# Equal whole numbers cannot be told apart, so that the faster sort is as good; 0.0 and -0.0 can.
 LOWER: dict[type[p.Primitive], Callable[..., Any]] = {
     p.Constant: lambda op: np.frombuffer(op.data, op.dtype).reshape(op.shape),
     p.Iota: lambda op: np.arange(op.length, dtype=op.dtype),
@@ -281,7 +287,7 @@ LOWER: dict[type[p.Primitive], Callable[..., Any]] = {
     p.Contract: _contract,
     p.Gather: _gather,
     p.Scatter: _scatter,
-    p.Sort: lambda op, x: np.sort(x, axis=op.axis, kind="stable"),
+    p.Sort: lambda op, x: np.sort(x, axis=op.axis, kind="stable" if x.dtype.kind in "fc" else None),
     p.Argsort: lambda op, x: np.argsort(x, axis=op.axis, kind="stable"),
     p.Search: lambda op, line, values: np.searchsorted(line, values, side=op.side),
     p.Fourier: _fourier,

@@ -333,7 +333,7 @@ def _why_no_cuda() -> Unavailable:
         state="absent",
         cause="no_device",
         reason=f"torch {version} is built for {build}, but finds no usable card.",
-        fix="Run `anygpu doctor` to see whether a card and a driver for it are there.",
+        fix="Run `anygpu doctor` to check for a card and its driver.",
         detail=detail,
         facts={} if _IS_ROCM else {"built_for_cuda": str(torch.version.cuda)},
     )

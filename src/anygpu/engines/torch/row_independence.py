@@ -92,7 +92,7 @@ class _RowCount(int):
     each: int
 
     def _refuse(self, *_: Any) -> NoReturn:
-        raise NotProved("it computes, or takes another way, by the number of rows")
+        raise NotProved("it computes with the number of rows, or branches on it")
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, _RowCount):
@@ -369,7 +369,7 @@ def _require_alike(one: _Trace, other: _Trace) -> None:
     """Both calls did the same with their rows."""
     for first, second in zip(one.steps, other.steps, strict=False):
         if first.name != second.name:
-            raise NotProved(f"it takes another way for another number of rows ({first.name}, or {second.name})")
+            raise NotProved(f"it runs other operations for another number of rows ({first.name}, or {second.name})")
         if first.where != second.where:
             raise NotProved(f"{first.name} puts rows elsewhere for another number of rows")
         if not _same(first.constants, second.constants):
@@ -377,7 +377,7 @@ def _require_alike(one: _Trace, other: _Trace) -> None:
         if len(first.tensors) != len(second.tensors) or not all(map(_same_tensor, first.tensors, second.tensors)):
             raise NotProved(f"{first.name} takes a tensor that depends on the number of rows")
     if len(one.steps) != len(other.steps):
-        raise NotProved("it takes another way for another number of rows")
+        raise NotProved("it runs other operations for another number of rows")
     if one.ends != other.ends:
         raise NotProved("it returns something else for another number of rows")
 

@@ -1,0 +1,1 @@
+"""The processor: programs as native code, made by LLVM, on the caller's own arrays."""

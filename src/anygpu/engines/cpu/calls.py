@@ -1,0 +1,166 @@
+"""What stands between Python and the nests of a program.
+
+`@segment<k>` does the nests between two host steps; its text is part of the program's module. A program without host
+steps is called by `@call` (`call.ll`), which is compiled once and finds all that it has to know of the program in an
+array of words.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anygpu.engines.cpu.loader import Code, load
+from anygpu.engines.cpu.memory import LARGE_BYTES
+from anygpu.engines.cpu.native_threads import module_head
+from anygpu.engines.cpu.numpy_abi import FIELDS, HEADER, USABLE_FLAGS
+from anygpu.engines.cpu.run_plan import NestRun, RunPlan, aligned, layout_of, segments_of
+from anygpu.engines.cpu.target import HostProcessor
+from anygpu.engines.host_types import numpy_dtype
+
+#: A call that is longer than so many seconds lets other threads of Python run.
+_SHORT_SECONDS = 20e-6
+#: Temporaries of so many bytes are on the stack.
+_STACK_BYTES = 4096
+#: A function for Python with its arguments in an array.
+_METH_FASTCALL = 0x80
+
+_DECLARATIONS = """
+declare void @pool_run(ptr, ptr, i64, i64)
+declare ptr @memory_take(i64)
+declare void @memory_give(ptr)
+"""
+
+
+def entry_text(plan: RunPlan) -> str:
+    """The module's text after that of the nests."""
+    segments = [segment for segment in segments_of(plan) if isinstance(segment, tuple)]
+    parts = [_own_scratch_text(plan, nest) for segment in segments for nest in segment if nest.scratch]
+    parts += [_segment_text(number, segment) for number, segment in enumerate(segments)]
+    return "\n".join([_DECLARATIONS, *parts])
+
+
+def exports_of(plan: RunPlan) -> list[str]:
+    """The functions of `entry_text`."""
+    return [f"segment{number}" for number in range(sum(isinstance(each, tuple) for each in segments_of(plan)))]
+
+
+def _own_scratch_text(plan: RunPlan, nest: NestRun) -> str:
+    """The nest with memory for its scratch, for each part. Without memory it does nothing, and marks the table."""
+    offsets = [0]
+    for slot in nest.scratch:
+        offsets.append(offsets[-1] + aligned(plan.slots[slot].nbytes))
+    lines = [f"define private void @{nest.name}.own(ptr %given, i64 %begin, i64 %end, i64 %part) nounwind {{"]
+    lines.append(f"  %table = alloca [{plan.table_size} x ptr], align 16")
+    lines.append(f"  %own = getelementptr ptr, ptr %table, i64 {plan.unfinite}")
+    lines.append("  store ptr null, ptr %own")
+    for slot in nest.slots:
+        if slot not in nest.scratch:
+            lines.append(f"  %from{slot} = getelementptr ptr, ptr %given, i64 {slot}")
+            lines.append(f"  %slot{slot} = load ptr, ptr %from{slot}")
+            lines.append(f"  %to{slot} = getelementptr ptr, ptr %table, i64 {slot}")
+            lines.append(f"  store ptr %slot{slot}, ptr %to{slot}")
+    lines.append(f"  %memory = call ptr @memory_take(i64 {offsets[-1]})")
+    lines.append("  %none = icmp eq ptr %memory, null")
+    lines.append("  br i1 %none, label %lacking, label %run")
+    lines.append("run:")
+    for slot, offset in zip(nest.scratch, offsets, strict=False):
+        lines.append(f"  %slot{slot} = getelementptr i8, ptr %memory, i64 {offset}")
+        lines.append(f"  %to{slot} = getelementptr ptr, ptr %table, i64 {slot}")
+        lines.append(f"  store ptr %slot{slot}, ptr %to{slot}")
+    lines.append(f"  call void @{nest.name}(ptr %table, i64 %begin, i64 %end, i64 %part)")
+    lines.append("  call void @memory_give(ptr %memory)")
+    lines.append("  %noted = load ptr, ptr %own")
+    lines.append("  %fine = icmp eq ptr %noted, null")
+    lines.append("  br i1 %fine, label %out, label %mark")
+    lines.append("lacking:")
+    lines.append("  br label %mark")
+    lines.append("mark:")
+    lines.append(f"  %entry = phi i64 [ {plan.unfinite}, %run ], [ {plan.lacking}, %lacking ]")
+    lines.append("  %at = getelementptr ptr, ptr %given, i64 %entry")
+    lines.append("  store atomic ptr %given, ptr %at monotonic, align 8")
+    lines.append("  br label %out")
+    lines.append("out:")
+    lines.append("  ret void")
+    return "\n".join([*lines, "}", ""])
+
+
+def _segment_text(number: int, nests: tuple[NestRun, ...]) -> str:
+    lines = [f"define void @segment{number}(ptr %buffers) nounwind {{"]
+    for nest in nests:
+        name = f"{nest.name}.own" if nest.scratch else nest.name
+        if nest.parts == 1:
+            lines.append(f"  call void @{name}(ptr %buffers, i64 0, i64 {nest.count}, i64 0)")
+        elif nest.parts:
+            lines.append(f"  call void @pool_run(ptr @{name}, ptr %buffers, i64 {nest.count}, i64 {nest.grain})")
+    return "\n".join([*lines, "  ret void", "}", ""])
+
+
+def load_call(processor: HostProcessor, symbols: Mapping[str, int]) -> Code:
+    """`@call`, with the layout of objects as it is in this process."""
+    text = Path(__file__).with_name("call.ll").read_text()
+    places = {field.upper(): HEADER + offset for field, (_, offset) in FIELDS.items()}
+    places |= {"NDIM": places.pop("ND"), "OBTYPE": HEADER - 8, "ITEMS": tuple.__basicsize__}
+    for name, number in (*places.items(), ("USABLE", USABLE_FLAGS), ("STACK", _STACK_BYTES)):
+        text = re.sub(rf"\b{name}\b", str(number), text)
+    return load(module_head(processor) + text, processor, symbols, ["call"])
+
+
+class _MethodDefinition(ctypes.Structure):
+    """CPython's `PyMethodDef`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("documentation", ctypes.c_char_p),
+    )
+
+
+def python_function(call: Code, plan: RunPlan, code: Code, constants: Mapping[int, Any]) -> Any:
+    """A program as a function for Python, by `@call`."""
+    definition = _MethodDefinition(b"call", call["call"], _METH_FASTCALL, None)
+    words, shapes = _words(plan, code, constants)
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    # Its `self`: all of it is there for as long as anybody calls the function.
+    return make(ctypes.addressof(definition), (words, shapes, definition, call, code, constants), None)
+
+
+def _words(plan: RunPlan, code: Code, constants: Mapping[int, Any]) -> tuple[Any, list[Any]]:
+    """The program as `@call` reads it, and the shapes that it points to."""
+    layout = layout_of(plan)
+    shapes: list[Any] = []
+
+    def address(shape: tuple[int, ...]) -> int:
+        shapes.append(np.array(shape or (0,), np.int64))
+        return int(shapes[-1].ctypes.data)
+
+    order = sorted(range(len(plan.outputs)), key=lambda number: plan.outputs[number].spec.nbytes >= LARGE_BYTES)
+    small = sum(output.spec.nbytes < LARGE_BYTES for output in plan.outputs)
+    status, words = plan.status, 0
+    if status is not None:
+        words = plan.slots[status].nbytes
+    found = [
+        *(len(plan.inputs), len(plan.outputs), len(plan.slots), small, layout.nbytes),
+        *(layout.offsets[status] if status is not None else 0, words, int(plan.seconds > _SHORT_SECONDS)),
+        code["segment0"],
+    ]
+    for spec in plan.inputs:
+        found += [id(numpy_dtype(spec.dtype)), len(spec.shape), address(spec.shape)]
+    for number in order:
+        slot, spec = plan.outputs[number].slot, plan.outputs[number].spec
+        found += [len(spec.shape), address(spec.shape), numpy_dtype(spec.dtype).num, slot, number]
+    for number, each in enumerate(plan.slots):
+        if each.role in ("input", "output"):
+            found += [2, 0]
+        elif number in layout.offsets:
+            found += [1, layout.offsets[number]]
+        else:
+            found += [0, int(constants[number].ctypes.data) if number in constants else 0]
+    return np.array(found, np.int64), shapes

@@ -1,0 +1,218 @@
+"""LLVM in a child process: text goes there, and an image of native code comes back.
+
+Why a child, and not a thread of this process: LLVM answers some mistakes with `abort`, it may take long or much memory,
+and it does not give back what it took. A child costs 0.1 s at its start, once, where a thread would wait 0.07 s for
+llvmlite to load; after that both take the same time for a module. In return this process never loads LLVM at all,
+which would add 90 MB to it. A child that has nothing to do ends after a minute.
+
+There are two, each started when it is first needed: one at idle priority for what nobody waits for, and one at
+ordinary priority, so that a caller who waits does not wait behind whatever else keeps the machine busy.
+
+Where no child can be started (a frozen application has no interpreter), LLVM runs here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import IO, Any
+
+from anygpu.engines.cpu import compile_child
+from anygpu.errors import CannotCompile, MissingExtra
+from anygpu.interpreter import interpreter
+
+#: Children that died one after the other over the same request before it is given up. Who is killed from outside has
+#: done nothing wrong.
+_MOST_CRASHES, _MOST_KILLS = 2, 8
+_LAST_WORDS = 2000
+_KILLED = -getattr(signal, "SIGKILL", 9)
+
+
+def compiled(text: str, target: dict[str, str], *, level: int = 2, link: bool = True, idle: bool = False) -> bytes:
+    """The image of a module, or with `link=False` its object. Raises `CannotCompile` with what LLVM says."""
+    return _ask(encoded(text=text, target=target, level=level, link=link), idle=idle)
+
+
+def encoded(**request: Any) -> bytes:
+    """The request to compile a module, as the child takes it."""
+    return json.dumps({"ask": "compile", **request}).encode()
+
+
+def described_host() -> dict[str, str]:
+    """The processor of this machine, as `anygpu.engines.cpu.compile_child.host` has it."""
+    facts: dict[str, str] = json.loads(_ask(b'{"ask": "host"}', idle=False))
+    return facts
+
+
+def start_compiler(*, idle: bool = False) -> None:
+    """Start the child, if it is not there, so that it loads LLVM while its caller does something else."""
+    with contextlib.suppress(_NoChild):
+        _children[idle].start()
+
+
+def _ask(request: bytes, *, idle: bool) -> bytes:
+    try:
+        reply = _children[idle].ask(request)
+    except _NoChild:
+        llvmlite_folder()
+        try:
+            return compile_child.answer(json.loads(request))
+        except Exception as error:
+            raise CannotCompile("cpu", f"{type(error).__name__}: {error}") from error
+    if reply[:1] != b"+":
+        raise CannotCompile("cpu", reply[1:].decode("utf-8", "replace"))
+    return reply[1:]
+
+
+def llvmlite_folder() -> str:
+    """The folder that llvmlite is installed in; raises `MissingExtra` without it."""
+    found = importlib.util.find_spec("llvmlite")
+    if found is None or found.origin is None:
+        raise MissingExtra("llvmlite", "cpu")
+    return str(Path(found.origin).parents[1])
+
+
+class _NoChild(Exception):
+    """No child can be started here."""
+
+
+class CompileChild:
+    """The compiling process. One request at a time; any thread may ask."""
+
+    def __init__(self, *, idle: bool) -> None:
+        self._idle = idle
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while there is one."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def start(self) -> None:
+        with self._lock:
+            self._started()
+
+    def ask(self, request: bytes) -> bytes:
+        """Its reply. A child that dies over it is replaced, until it is clear that the request is what kills them."""
+        crashes = kills = 0
+        with self._lock:
+            while True:
+                process = self._started()
+                try:
+                    reply = _exchange(process, request)
+                except OSError:
+                    reply = None
+                except BaseException:
+                    # Its reply would come in place of the next one.
+                    self._end()
+                    raise
+                if reply is not None:
+                    return reply
+                code, words = self._end()
+                # Nothing was asked of one that had ended by itself because it was not needed.
+                crashes += code not in (_KILLED, 0)
+                kills += 1
+                if crashes >= _MOST_CRASHES or kills >= _MOST_KILLS:
+                    return f"-LLVM's process ended with code {code}. {words}".encode()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self._end()
+        if getattr(sys, "frozen", False):
+            raise _NoChild
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        arguments = [llvmlite_folder(), *(["idle"] if self._idle else [])]
+        try:
+            self._process = subprocess.Popen(
+                [interpreter(), "-I", "-S", compile_child.__file__, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+            )
+        except OSError as error:
+            raise _NoChild from error
+        return self._process
+
+    def _end(self) -> tuple[int, str]:
+        """Kill it, and return how it ended and what it said last."""
+        process, self._process = self._process, None
+        words = ""
+        code = 0
+        if process is not None:
+            process.kill()
+            code = process.wait()
+            _close_streams(process)
+        if self._stderr is not None:
+            self._stderr.seek(0)
+            words = self._stderr.read()[-_LAST_WORDS:].decode("utf-8", "replace").strip()
+            self._stderr.close()
+            self._stderr = None
+        return code, words
+
+    def forget(self) -> None:
+        """In a process that was forked: the child is the parent's."""
+        process, self._process, self._lock = self._process, None, threading.Lock()
+        if process is not None:
+            _close_streams(process)
+            # Not ours to wait for.
+            process.returncode = 0
+
+    def close(self) -> None:
+        """End the child, if there is one. Whoever waits for it at that moment starts another one."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._end()
+            finally:
+                self._lock.release()
+        elif (process := self._process) is not None:
+            process.kill()
+
+
+def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes | None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(struct.pack("<Q", len(request)) + request)
+    process.stdin.flush()
+    length = process.stdout.read(8)
+    if len(length) < 8:
+        return None
+    (count,) = struct.unpack("<Q", length)
+    reply = process.stdout.read(count)
+    return reply if len(reply) == count else None
+
+
+def _close_streams(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            # What could not be written is lost with the child.
+            with contextlib.suppress(OSError):
+                stream.close()
+
+
+_children = {idle: CompileChild(idle=idle) for idle in (False, True)}
+
+
+@atexit.register
+def close() -> None:
+    """End the children."""
+    for child in _children.values():
+        child.close()
+
+
+if hasattr(os, "register_at_fork"):
+    for _child in _children.values():
+        os.register_at_fork(after_in_child=_child.forget)

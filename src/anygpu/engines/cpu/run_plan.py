@@ -1,0 +1,194 @@
+"""How a program runs: its slots, and its steps without what they compute. This is kept on disk with the native code.
+
+The nests themselves (`anygpu.codegen.nests`) are needed only until LLVM has compiled them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from anygpu.codegen.kernel import Check, Output, Slot
+from anygpu.codegen.kernel_ir import Buffer
+from anygpu.codegen.nests.steps import Nest, NestProgram, Step
+from anygpu.program.primitives import Spec
+
+#: The alignment of temporaries.
+ALIGNMENT = 64
+#: A nest with more scratch than that has it in memory of its own for each part: stacks of threads may be short.
+_MOST_STACK = 32 << 10
+#: What a core is taken to do in a second at least.
+_OPERATIONS, _FUNCTIONS, _BYTES = 4e9, 4e8, 1e10
+
+
+class NestRun(msgspec.Struct, frozen=True, tag="nest"):
+    """A nest: the function of that name, for `count` rounds in parts of `grain`, on these slots."""
+
+    name: str
+    slots: tuple[int, ...]
+    count: int
+    grain: int
+    #: Those of its slots that each part has for itself.
+    scratch: tuple[int, ...] = ()
+
+    @property
+    def parts(self) -> int:
+        return -(-self.count // self.grain)
+
+
+class HostRun(msgspec.Struct, frozen=True, tag="host"):
+    """A node that NumPy computes, from slots into another."""
+
+    node: int
+    sources: tuple[int, ...]
+    slot: int
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return (*self.sources, self.slot)
+
+
+class RunPlan(msgspec.Struct, frozen=True):
+    """What `anygpu.codegen.nests.steps.NestProgram` says, as far as running it goes."""
+
+    inputs: tuple[Spec, ...]
+    slots: tuple[Slot, ...]
+    steps: tuple[NestRun | HostRun, ...]
+    outputs: tuple[Output, ...]
+    status: int | None
+    checks: tuple[Check, ...]
+    #: What the nests take on one core, at most.
+    seconds: float
+
+    @property
+    def lacking(self) -> int:
+        """The entry of the table that is not null after a run in which there was no memory for scratch."""
+        return len(self.slots)
+
+    @property
+    def unfinite(self) -> int:
+        """The entry that is not null after a run in which a nest stored a NaN or an infinity in a result."""
+        return len(self.slots) + 1
+
+    @property
+    def table_size(self) -> int:
+        return len(self.slots) + 2
+
+    @property
+    def scratch_slots(self) -> set[int]:
+        """The slots that each part of a nest has for itself."""
+        return {slot for step in self.steps if isinstance(step, NestRun) for slot in step.scratch}
+
+    @property
+    def host_slots(self) -> set[int]:
+        """The slots that NumPy makes."""
+        return {step.slot for step in self.steps if isinstance(step, HostRun)}
+
+
+def with_scratch_in_slots(nests: NestProgram) -> NestProgram:
+    """The same, with much scratch of a nest as buffers of it: `run_plan` sees to it that each part has its own."""
+    slots = list(nests.slots)
+    steps: list[Step] = []
+    for step in nests.steps:
+        if isinstance(step, Nest) and sum(each.nbytes for each in step.scratch) > _MOST_STACK:
+            buffers = list(step.buffers)
+            for each in step.scratch:
+                buffers.append(Buffer(each.name, len(slots), each.dtype, each.size, "read_write"))
+                slots.append(Slot(each.nbytes, "temporary"))
+            step = msgspec.structs.replace(step, buffers=tuple(buffers), scratch=())
+        steps.append(step)
+    return msgspec.structs.replace(nests, slots=tuple(slots), steps=tuple(steps))
+
+
+def run_plan(nests: NestProgram, inputs: tuple[Spec, ...], own: int) -> RunPlan:
+    """How nests are run. Each part of a nest has slots from `own` on for itself."""
+    steps: list[NestRun | HostRun] = []
+    seconds = 0.0
+    for step in nests.steps:
+        if isinstance(step, Nest):
+            slots = tuple(buffer.slot for buffer in step.buffers)
+            scratch = tuple(slot for slot in slots if slot >= own)
+            steps.append(NestRun(step.name, slots, step.count, step.grain, scratch))
+            cost = step.cost
+            seconds += cost.operations / _OPERATIONS + cost.functions / _FUNCTIONS + cost.bytes / _BYTES
+        else:
+            steps.append(HostRun(step.node, step.sources, step.slot))
+    return RunPlan(inputs, nests.slots, tuple(steps), nests.outputs, nests.status, nests.checks, seconds)
+
+
+class Layout(NamedTuple):
+    """Where the temporaries of a call are: offsets in one piece of memory, by slot, and its size."""
+
+    offsets: dict[int, int]
+    nbytes: int
+
+
+def layout_of(plan: RunPlan) -> Layout:
+    """Temporaries that nests write share memory where they are not needed at the same time. The status is never shared.
+
+    What a host step computes has memory of its own: NumPy makes it. So has scratch.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    own = plan.host_slots | plan.scratch_slots
+    for number, step in enumerate(plan.steps):
+        for slot in step.slots:
+            if plan.slots[slot].role == "temporary" and slot not in own:
+                first.setdefault(slot, number)
+                last[slot] = number
+    if plan.status is not None:
+        first[plan.status], last[plan.status] = -1, len(plan.steps)
+    offsets: dict[int, int] = {}
+    total = 0
+    for slot in sorted(first, key=lambda each: (-plan.slots[each].nbytes, each)):
+        size = aligned(plan.slots[slot].nbytes)
+        # The first gap between those that are needed at the same time.
+        taken = sorted(
+            (offsets[other], offsets[other] + aligned(plan.slots[other].nbytes))
+            for other in offsets
+            if first[other] <= last[slot] and first[slot] <= last[other]
+        )
+        offset = 0
+        for begin, end in taken:
+            if offset + size <= begin:
+                break
+            offset = max(offset, end)
+        offsets[slot] = offset
+        total = max(total, offset + size)
+    return Layout(offsets, total)
+
+
+def segments_of(plan: RunPlan) -> list[tuple[NestRun, ...] | HostRun]:
+    """The steps, with nests that follow each other together."""
+    found: list[tuple[NestRun, ...] | HostRun] = []
+    for step in plan.steps:
+        if isinstance(step, HostRun):
+            found.append(step)
+        elif found and isinstance(found[-1], tuple):
+            found[-1] = (*found[-1], step)
+        else:
+            found.append((step,))
+    return found
+
+
+def can_call(plan: RunPlan) -> bool:
+    """Whether `@call` can do all of it: only nests, and each result an array of its own."""
+    slots = [output.slot for output in plan.outputs]
+    return (
+        bool(plan.steps)
+        and all(isinstance(step, NestRun) for step in plan.steps)
+        and len(set(slots)) == len(slots)
+        and all(
+            plan.slots[output.slot].role == "output"
+            and output.offset == 0
+            and plan.slots[output.slot].nbytes == output.spec.nbytes
+            for output in plan.outputs
+        )
+        and all(slot.role != "output" or number in slots for number, slot in enumerate(plan.slots))
+    )
+
+
+def aligned(nbytes: int) -> int:
+    """Bytes up to the next temporary."""
+    return -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
