@@ -84,7 +84,7 @@ def test_copying_and_pickling() -> None:
     assert x.tolist() == [0.0, 2.0, 4.0]
 
 
-@pytest.mark.parametrize("device", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("device", ["numpy", "cpu", "torch", "jax"])
 def test_dlpack_out_and_in(device: str) -> None:
     x = ag.asarray(np.arange(6.0).reshape(2, 3), device=device) * 2
     assert np.array_equal(np.from_dlpack(x), np.arange(6.0).reshape(2, 3) * 2)

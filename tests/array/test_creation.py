@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from anygpu.array.core.array import Array
 from anygpu.array.functions import types
 from anygpu.array.functions.creation import asarray, from_dlpack
+from anygpu.errors import InvalidOption
 from anygpu.program.primitives import Constant, Input
 from tests.array.agreement import KINDS, agree, check, np, numbers, our
 
@@ -373,3 +374,8 @@ def test_what_the_namespace_says_of_itself() -> None:
 
 def test_an_array_is_the_result() -> None:
     assert all(isinstance(each, Array) for each in (our.zeros(1), our.arange(2), asarray(1)))
+
+
+def test_what_is_more_than_its_numbers_is_refused() -> None:
+    with pytest.raises(InvalidOption, match=r"a MaskedArray is more than its numbers\. Pass x\.filled\(value\)"):
+        asarray(np.ma.masked_array([1.0, 2.0], [False, True]))

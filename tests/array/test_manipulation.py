@@ -269,7 +269,7 @@ def test_reshape_and_repeat_refuse() -> None:
         our.reshape(x, (-2, 3))
     with pytest.raises(ValueError, match="0 or more"):
         our.repeat(x, -1)
-    with pytest.raises(TypeError, match="integers"):
+    with pytest.raises(TypeError, match="one integer"):
         our.repeat(x, 1.5)
 
 

@@ -170,7 +170,7 @@ def test_tensordot(left: tuple[int, ...], right: tuple[int, ...], axes: Any) -> 
     [((2, 3), (2, 3), 1), ((2, 3), (3, 2), ((0, 1), (0,))), ((2, 2), (2, 2), ((0, 0), (0, 1))), ((2,), (2,), 2)],
 )
 def test_tensordot_refuses(left: tuple[int, ...], right: tuple[int, ...], axes: Any) -> None:
-    with pytest.raises(ValueError, match=r"shape-mismatch|duplicate|more than"):
+    with pytest.raises(ValueError, match=r"shape-mismatch|duplicate|out of range"):
         products.tensordot(as_array(make(left)), as_array(make(right)), axes)
 
 

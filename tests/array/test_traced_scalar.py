@@ -59,6 +59,7 @@ def same(got: Any, expected: Any, what: object = None) -> None:
     np.testing.assert_array_equal(got, expected, err_msg=str(what))
 
 
+@pytest.mark.sampled(gate=4)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_operator_gives_what_numpy_gives_for_numbers_that_come_later(dtype: str) -> None:
     with quiet():
@@ -279,3 +280,21 @@ def test_a_call_in_which_python_itself_fails_is_not_the_programs() -> None:
     assert program.traced.inputs(program.function, (x, 0.0), {}) is None
     program = traced(lambda x, t: x * t**3, x, 2.0)
     assert program.traced.inputs(program.function, (x, 1e200), {}) is None
+
+
+@pytest.mark.parametrize(
+    "divide",
+    [lambda n: 10.0 / n, lambda n: 10.0 // n, lambda n: 10.0 % n, lambda n: n**-1.0],
+    ids=["/", "//", "%", "**"],
+)
+def test_a_division_by_zero_whose_result_is_not_used_is_not_the_programs(divide: Callable[[float], float]) -> None:
+    def function(x: Any, n: float) -> Any:
+        divide(n)
+        return x * 2
+
+    x = np.ones(3)
+    recorded = traced(function, x, 2.0)
+    assert recorded.lifted
+    same(run(recorded, x, 4.0), x * 2)
+    # The function itself runs then, and raises what Python raises.
+    assert recorded.traced.inputs(function, (x, 0.0), {}) is None

@@ -199,8 +199,8 @@ def test_our_arrays_are_arguments_too() -> None:
 
 COUNTER = itertools.count()
 REFUSED: list[tuple[Callable[..., Any], str]] = [
-    (lambda x, w: x if x.sum() > 0 else -x, "it needs a concrete value"),
-    (lambda x, w: x[x > 0], "it needs a concrete value"),
+    (lambda x, w: x if x.sum() > 0 else -x, "it branches on an array value"),
+    (lambda x, w: x[x > 0], "it branches on an array value"),
     (lambda x, w: x * next(COUNTER), "cannot follow"),
     (lambda x, w: (x, next(COUNTER)), "cannot follow"),
     (lambda x, w: np.zeros(5000) + next(COUNTER) + x.sum(), "cannot follow"),

@@ -44,6 +44,12 @@ def _load_functions() -> Callable[[], None]:
     return lambda: None
 
 
+def _note_result() -> Callable[[Any, tuple[Any, ...], dict[str, Any], Any], Any]:
+    from anygpu.array.core.call_notes import note_result
+
+    return note_result
+
+
 def _imitate_attribute() -> Callable[[Array, str, Tracer], Any]:
     from anygpu.array.trace.imitation import attribute
 
@@ -67,6 +73,7 @@ overrides.set_item.connect(_set_item)
 overrides.call_ufunc.connect(_call_ufunc)
 overrides.call_plain_ufunc.connect(_call_plain_ufunc)
 overrides.call_function.connect(_call_function)
+overrides.note_result.connect(_note_result)
 overrides.load_functions.connect(_load_functions)
 overrides.imitate_attribute.connect(_imitate_attribute)
 

@@ -14,7 +14,7 @@ from anygpu._typing import HostArray
 from anygpu.array.core.device import Buffer
 from anygpu.array.core.expression import Value, active_tracer, nearest_line
 from anygpu.array.core.recording import ABSTRACT, MAX_CONSTANT_BYTES, dtype_name, literal
-from anygpu.errors import ValueNeeded
+from anygpu.errors import VALUE_NEEDED, ValueNeeded
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
@@ -63,6 +63,7 @@ class AbstractDevice:
         #: Whether a value was asked for that is there, of a number or of what comes from outside alone.
         self.asked_of_known = False
         self.may_raise: list[Value] = []
+        self.raised: Exception | None = None
         #: Expressions over numbers that Python may raise an error for, in the order in which they were met.
         self.risky: dict[str, None] = {}
         #: Lines whose operations NumPy does not warn of.
@@ -71,6 +72,16 @@ class AbstractDevice:
         self.examples: dict[int, HostArray] = {}
         #: Arrays whose layout in memory the function has asked for.
         self.layouts: set[int] = set()
+        #: Arrays on whose strides a view depends, or the order of a result.
+        self.strides: set[int] = set()
+        #: By the identity of a value, which is kept beside it: the call of NumPy's that it comes from, for its layout.
+        self.notes: dict[int, tuple[Value, Any]] = {}
+        #: In the same way, for what was written into an array: the value before, whose memory it has.
+        self.replaced: dict[int, tuple[Value, Value]] = {}
+        #: Layouts that were worked out, exact ones and others, beside their values.
+        self.known_layouts: dict[bool, dict[int, tuple[Value, HostArray | None]]] = {True: {}, False: {}}
+        #: Constants that do not lie in C order where the function has them.
+        self.unordered: dict[int, Value] = {}
         self._modes: dict[str, Any] = dict(np.geterr())
 
     @contextlib.contextmanager
@@ -95,16 +106,18 @@ class AbstractDevice:
         self.layouts.add(position)
         return self.examples[position]
 
+    def strides_of(self, position: int) -> HostArray | None:
+        """An array with the strides of that input, on which the trace depends from now on; `None` for ours."""
+        self.strides.add(position)
+        return self.examples.get(position)
+
     def refuse(self, *, number: bool = False, outside: bool = False, what: str | None = None) -> NoReturn:
         """End the trace because a value was asked for. `number` and `outside`: at least this call knows that value."""
         self.asked_of_known |= number or outside
         line = nearest_line(sys._getframe(1))
         self._error = ValueNeeded(f"{line[0]}:{line[1]}" if line is not None else None)
         at = f" ({self._error.line})" if self._error.line else ""
-        about = what or "it needs a concrete value"
-        self.reason = f"{about}{at}, which does not exist while it is traced; np.where() needs none"
-        if what is not None:
-            self.reason = f"{what}{at}"
+        self.reason = f"it {VALUE_NEEDED}{at}; use np.where()" if what is None else f"{what}{at}"
         raise self._error
 
     def stop(self, reason: str) -> NoReturn:
@@ -149,16 +162,20 @@ class AbstractDevice:
         spec = Spec(values.shape, dtype_name(values.dtype))
         if id(owner) not in self.known:
             self.owners[id(owner)] = owner
+        ordered = len(spec.shape) < 2 or values.flags.c_contiguous
         if not values.shape or (self._inlines and values.nbytes <= MAX_CONSTANT_BYTES):
-            return literal(values.astype(spec.dtype, copy=False))
+            made = literal(values.astype(spec.dtype, copy=False))
+            if not ordered:
+                self.unordered[id(made)] = made
+            return made
         copied = np.array(values, values.dtype.newbyteorder("="), order="C")
         digest = hashlib.blake2b(copied.data.cast("B"), digest_size=16).digest()
-        return self._once((digest, spec), CapturedConstant(copied, digest), spec)
+        return self._once((digest, spec, ordered), CapturedConstant(copied, digest), spec, ordered=ordered)
 
-    def _once(self, key: tuple[Any, ...], buffer: Buffer, spec: Spec) -> Value:
+    def _once(self, key: tuple[Any, ...], buffer: Buffer, spec: Spec, *, ordered: bool = True) -> Value:
         seen = self._seen.get(key)
         if seen is None:
-            seen = self._seen[key] = Value.on(self, buffer, spec)
+            seen = self._seen[key] = Value.on(self, buffer, spec, ordered=ordered)
         return seen
 
 

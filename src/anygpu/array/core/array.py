@@ -19,7 +19,7 @@ from anygpu._typing import HostArray
 from anygpu.array.core import recording
 from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype, witnessed, witnesses
-from anygpu.array.core.expression import Value, active_tracer, compute, linearise
+from anygpu.array.core.expression import Value, active_tracer, compute, linearise, note_error
 from anygpu.array.core.methods import NumpyMethods
 from anygpu.array.core.operators import Operators
 from anygpu.array.core.overrides import (
@@ -28,6 +28,7 @@ from anygpu.array.core.overrides import (
     call_ufunc,
     get_item,
     imitate_attribute,
+    note_result,
     override,
     set_item,
 )
@@ -177,7 +178,7 @@ class Array(NumpyMethods, Operators):
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of an array without axes")
+            raise TypeError(self._unsized("len() of unsized object", "object of type {} has no len()"))
         return self.shape[0]
 
     def __repr__(self) -> str:
@@ -260,7 +261,9 @@ class Array(NumpyMethods, Operators):
 
     def _only(self, what: str) -> Any:
         if self.size != 1:
-            raise ValueError(f"only an array with one element can become {what}; this one has {self.size}.")
+            error = ValueError(f"only an array with one element can become {what}; this one has {self.size}.")
+            note_error(error)
+            raise error
         return self._host().reshape(()).item()
 
     def __bool__(self) -> bool:
@@ -302,8 +305,12 @@ class Array(NumpyMethods, Operators):
 
     def __iter__(self) -> Iterator[Array]:
         if not self.shape:
-            raise TypeError("an array without axes cannot be iterated over.")
+            raise TypeError(self._unsized("iteration over a 0-d array", "{} object is not iterable"))
         return (self[position] for position in range(self.shape[0]))
+
+    def _unsized(self, of_array: str, of_number: str) -> str:
+        """NumPy's words where there are no axes: functions ask in this way whether there are."""
+        return of_number.format(f"'numpy.{self.dtype.name}'") if self._is_number else of_array
 
     def __contains__(self, item: object) -> bool:
         return bool(np.any(np.asarray(self) == item))
@@ -373,10 +380,18 @@ class Array(NumpyMethods, Operators):
     # Indexing
 
     def __getitem__(self, key: Any) -> Array:
-        return get_item.call(self, key)
+        try:
+            return get_item.call(self, key)
+        except Exception as error:
+            note_error(error)
+            raise
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        set_item.call(self, key, value)
+        try:
+            set_item.call(self, key, value)
+        except Exception as error:
+            note_error(error)
+            raise
 
     # Operators
 
@@ -389,29 +404,45 @@ class Array(NumpyMethods, Operators):
             operand = _operand(other, self)
         if operand is None:
             return NotImplemented  # type: ignore[no-any-return]
-        return Array(binary(fn, self._stored if self._view is None else self._value, operand))
+        try:
+            return Array(binary(fn, self._stored if self._view is None else self._value, operand))
+        except Exception as error:
+            note_error(error)
+            raise
 
     def _swapped(self, fn: BinaryFunction, other: object) -> Array:
         operand = _operand(other, self)
         if operand is None:
             return NotImplemented  # type: ignore[no-any-return]
-        return Array(binary(fn, operand, self._value))
+        try:
+            return Array(binary(fn, operand, self._value))
+        except Exception as error:
+            note_error(error)
+            raise
 
     def _compare(self, fn: BinaryFunction, other: object) -> Array:
-        if type(other) is Array:
-            one = self._stored if self._view is None else self._value
-            two = other._stored if other._view is None else other._value
-            return Array(binary(fn, one, two) if one.spec == two.spec else recording.compare(fn, one, two))
-        operand = _operand(other, self)
-        if operand is None:
-            return NotImplemented  # type: ignore[no-any-return]
-        return Array(recording.compare(fn, self._value, operand))
+        try:
+            if type(other) is Array:
+                one = self._stored if self._view is None else self._value
+                two = other._stored if other._view is None else other._value
+                return Array(binary(fn, one, two) if one.spec == two.spec else recording.compare(fn, one, two))
+            operand = _operand(other, self)
+            if operand is None:
+                return NotImplemented  # type: ignore[no-any-return]
+            return Array(recording.compare(fn, self._value, operand))
+        except Exception as error:
+            note_error(error)
+            raise
 
     def _in_place(self, fn: BinaryFunction, other: object) -> Array:
         result = self._binary(fn, other)
         if result is NotImplemented or self._is_number:
             return result
-        return self._assign(result)
+        try:
+            return self._assign(result)
+        except Exception as error:
+            note_error(error)
+            raise
 
     @property
     def _is_number(self) -> bool:
@@ -433,7 +464,11 @@ class Array(NumpyMethods, Operators):
         return self
 
     def _unary(self, fn: UnaryFunction) -> Array:
-        return Array(recording.unary(fn, self._value))
+        try:
+            return Array(recording.unary(fn, self._value))
+        except Exception as error:
+            note_error(error)
+            raise
 
     # Changes in place that have no operator
 
@@ -445,20 +480,20 @@ class Array(NumpyMethods, Operators):
 
     def copy(self, order: str = "C") -> Array:
         """The same values in an array of its own. Nothing is computed or copied before it must be."""
-        self._check_axes()
-        return Array(_fresh(self._value))
+        return self._noted(np.ndarray.copy, Array(_fresh(self._value)), order)
 
-    def _check_axes(self) -> None:
-        """NumPy's copy of an array without axes is an array; ours would look like a scalar, so a trace ends."""
-        if not self._stored.spec.shape:
-            _ask_for(self, "it copies an array without axes", unless=self.dtype.type)
-
-    def astype(self, dtype: npt.DTypeLike, *, copy: bool = True) -> Array:
+    def astype(self, dtype: npt.DTypeLike, order: str = "K", *, copy: bool = True) -> Array:
         name = dtype_name(dtype)
         if name == self._stored.spec.dtype and not copy:
             return self
-        self._check_axes()
-        return Array(_fresh(recording.cast(self._value, name)))
+        return self._noted(np.ndarray.astype, Array(_fresh(recording.cast(self._value, name))), order)
+
+    def _noted(self, method: Any, made: Array, order: str) -> Array:
+        """What a method made, with its order in memory written down while a function is traced."""
+        if active_tracer.get() is None:
+            return made
+        noted: Array = note_result.call(method, (self,), {"order": order}, made)
+        return noted
 
 
 def _fresh(value: Value) -> Value:

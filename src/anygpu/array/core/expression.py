@@ -90,11 +90,24 @@ class Tracer(Protocol):
     #: Values of operations that may raise an error, whether they are used or not.
     may_raise: list[Value]
 
+    #: The first error that a function of this package raised in the place of NumPy's.
+    raised: Exception | None
+
     def stop(self, reason: str) -> NoReturn:
         """End the trace: the function does something that cannot be traced."""
 
     def layout_of(self, position: int) -> Any:
         """An array with the memory layout of that input; the trace depends on the layout from now on."""
+
+
+def note_error(error: Exception) -> None:
+    """Tell the trace, if there is one, of an error that leaves this package: its words are not NumPy's.
+
+    A function that catches it would be traced with what NumPy does not say, so it is not traced.
+    """
+    tracer = active_tracer.get()
+    if tracer is not None and tracer.raised is None:
+        tracer.raised = error
 
 
 _until: ContextVar[float | None] = ContextVar("deadline of the trace", default=None)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from anygpu.array.core import recording
+from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array, as_value
-from anygpu.array.core.expression import Value
+from anygpu.array.core.call_notes import note, without_axes
+from anygpu.array.core.expression import Value, active_tracer
+from anygpu.array.core.numpy_results import Returns
 from anygpu.array.core.recording import apply, binary, broadcast, broadcast_shapes, cast, permute, reshape, where
 from anygpu.array.core.views import attach, put, write
 from anygpu.program.dtypes import DType
@@ -47,10 +51,31 @@ def get(array: Array, key: Any) -> Array:
     for op in basic.path:
         value = apply(op, value)
     if basic.picks:
-        return Array(_pick(value, basic))
+        picked = Array(_pick(value, basic))
+        tracer = active_tracer.get()
+        if isinstance(tracer, AbstractDevice):
+            note(tracer, _PICKED, operator.getitem, (array, _smaller_key(key)), {}, picked)
+        return picked
     if not basic.shape and _is_element(key, array.ndim):
         return Array(value)
+    if not basic.shape and array._is_number:
+        return without_axes(Array(value))
     return attach(Array(value), array, basic.path)
+
+
+#: What arrays of positions give is new, and how it lies in memory depends on where they stand.
+_PICKED = Returns("new", "odd", "number")
+
+
+def _smaller_key(key: Any) -> Any:
+    """A key of the same kind for an array with few elements: how the result lies in memory is asked of NumPy."""
+    if isinstance(key, tuple):
+        return tuple(map(_smaller_key, key))
+    if isinstance(key, list):
+        key = np.asarray(key)
+    if type(key) is np.ndarray and key.dtype != np.bool_:
+        return np.zeros([min(length, 2) for length in key.shape], np.int64)
+    return slice(None) if isinstance(key, slice) else 0 if _is_integer(key) and type(key) is not bool else key
 
 
 def _is_element(key: Any, dimensions: int) -> bool:

@@ -7,12 +7,12 @@ they are looked up there when a method is called.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.array.core.overrides import override
+from anygpu.array.core.overrides import call_override
 
 if TYPE_CHECKING:
     from anygpu.array.core.array import Array
@@ -22,7 +22,7 @@ Axis = int | Sequence[int] | None
 
 def _call(theirs: Callable[..., Any], *arguments: Any, **options: Any) -> Array:
     """Our function for this one of NumPy's, called."""
-    result: Array = override(theirs)(*arguments, **options)
+    result: Array = call_override(theirs, *arguments, **options)
     return result
 
 
@@ -30,6 +30,11 @@ class NumpyMethods:
     """`x.sum()` and the like. Methods that change the array itself are in `Array`."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def dtype(self) -> np.dtype[Any]: ...
 
     # Reductions
 
@@ -169,7 +174,7 @@ class NumpyMethods:
 
     def nonzero(self) -> tuple[Array, ...]:
         """The positions of the elements that are not zero, one array for each axis."""
-        positions: tuple[Array, ...] = override(np.nonzero)(self)
+        positions: tuple[Array, ...] = call_override(np.nonzero, self)
         return positions
 
     def searchsorted(self, v: Any, side: Literal["left", "right"] = "left", sorter: Any = None) -> Array:
@@ -212,7 +217,8 @@ class NumpyMethods:
 
     def flatten(self, order: str = "C") -> Array:
         """All elements in one axis, as a copy."""
-        return self.ravel(order).copy()
+        flat: Array = self.ravel(order)
+        return flat.copy()
 
     @property
     def T(self) -> Array:  # noqa: N802 - NumPy's name
@@ -236,12 +242,12 @@ class NumpyMethods:
         return _call(np.clip, self, min, max, out)
 
     def conj(self) -> Array:
-        """The complex conjugate of each element."""
-        return _call(np.conjugate, self)
+        """The complex conjugate of each element; an array of real numbers is returned itself, as NumPy does."""
+        return self.conjugate()
 
     def conjugate(self) -> Array:
-        """The complex conjugate of each element."""
-        return _call(np.conjugate, self)
+        """The same as `conj`."""
+        return _call(np.conjugate, self) if self.dtype.kind == "c" else cast("Array", self)
 
     def round(self, decimals: int = 0, out: Array | None = None) -> Array:
         """The elements rounded to that many decimals, halves to the even neighbour."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anygpu.array.core.overrides import override
+from anygpu.array.core.overrides import call_override
 
 if TYPE_CHECKING:
     from anygpu.array.core.array import Array
@@ -197,10 +197,14 @@ class Operators:
     def __pos__(self) -> Array:
         if self.dtype == np.bool_:
             raise TypeError("a bool has no sign; use x.copy().")
-        return self.copy()
+        positive: Array = call_override(np.positive, self)
+        return positive
 
     def __abs__(self) -> Array:
-        return cast("Array", self) if self.dtype.kind in "bu" else self._unary("abs")
+        if self.dtype.kind not in "bu":
+            return self._unary("abs")
+        distance: Array = call_override(np.absolute, self)
+        return distance
 
     def __invert__(self) -> Array:
         return self._unary("invert")
@@ -216,5 +220,5 @@ class Operators:
 
 
 def _matmul(one: object, other: object) -> Array:
-    product: Array = override(np.matmul)(one, other)
+    product: Array = call_override(np.matmul, one, other)
     return product

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
+from anygpu.array.core.expression import active_tracer, note_error
+
 if TYPE_CHECKING:
     from anygpu.array.core.array import Array
     from anygpu.array.core.expression import Tracer
@@ -73,6 +75,9 @@ call_function: Late[[Any, tuple[Any, ...], dict[str, Any]], Any] = Late()
 #: An attribute that NumPy's arrays have and `Array` lacks, while a function is traced.
 imitate_attribute: Late[[Array, str, Tracer], Any] = Late()
 
+#: What a function of NumPy's returned while a function is traced, with how it lies in memory written down.
+note_result: Late[[Any, tuple[Any, ...], dict[str, Any], Any], Any] = Late()
+
 #: `array[key]` and `array[key] = new`.
 get_item: Late[[Array, Any], Array] = Late()
 set_item: Late[[Array, Any, Any], None] = Late()
@@ -87,3 +92,13 @@ def override(theirs: Callable[..., Any]) -> Callable[..., Any]:
     if theirs not in table:
         load_functions.call()
     return table[theirs]
+
+
+def call_override(theirs: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call our function for this one of NumPy's, as a method or an operator does."""
+    try:
+        result = override(theirs)(*arguments, **options)
+    except Exception as error:
+        note_error(error)
+        raise
+    return result if active_tracer.get() is None else note_result.call(theirs, arguments, options, result)

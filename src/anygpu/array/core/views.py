@@ -6,15 +6,25 @@ a view of an older version follows the path again. Writing into a view follows t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from weakref import ref
 
-import numpy as np
-from numpy.lib.stride_tricks import as_strided
-
-from anygpu.array.core.expression import Value, is_ordered
+from anygpu._typing import HostArray
+from anygpu.array.core.abstract_device import AbstractDevice
+from anygpu.array.core.device import to_numpy_dtype
+from anygpu.array.core.expression import Value, active_tracer, is_ordered
+from anygpu.array.core.layouts import Layouts, follow, in_c_order, is_movement
 from anygpu.array.core.recording import apply
-from anygpu.program.primitives import Flip, Permute, Primitive, Reshape, Shape, Slice, Unary, Update
+from anygpu.program.primitives import (
+    Flip,
+    Permute,
+    Primitive,
+    Reshape,
+    Shape,
+    Slice,
+    Unary,
+    Update,
+)
 
 if TYPE_CHECKING:
     from anygpu.array.core.array import Array
@@ -55,8 +65,8 @@ class View:
     def can_be_followed(self) -> bool:
         """Whether NumPy makes the same view of the same base along the path."""
         parts = any(isinstance(op, Unary) for op in self.path)
-        known = self.refusal is None or self.refusal is _DOUBT or parts
-        return known and all(isinstance(op, _ON_HOST) for op in self.path)
+        known = self.refusal is None or self.refusal in (_DOUBT, REPEATS) or parts
+        return known and all(map(is_movement, self.path))
 
     def look(self) -> Value:
         self.version = self.shared.version
@@ -68,8 +78,8 @@ class View:
 
 def attach(array: Array, base: Array, path: tuple[Primitive, ...], refusal: str | None = None) -> Array:
     """Make `array`, whose value was computed along the path, a view of `base`, or of what that is a view of."""
-    if base._is_number and not array.shape:
-        return array  # a method of one of NumPy's numbers gives a number
+    if base._is_number:
+        return array  # what a method of one of NumPy's numbers gives has memory of its own
     seen = base._view
     root, way = (base, path) if seen is None else (seen.base, seen.path + path)
     inherited = seen.refusal if seen is not None else None
@@ -85,6 +95,9 @@ def attach(array: Array, base: Array, path: tuple[Primitive, ...], refusal: str 
     return array
 
 
+#: NumPy makes such views read-only.
+REPEATS = "it may show an element more than once. Write y = x.copy() and change that."
+
 _DOUBT = (
     "this is a reshape of an array whose order in memory is not known here, so NumPy might have made it a view or a "
     "copy. Write y = x.reshape(...).copy() for a copy, or assign to x itself."
@@ -99,52 +112,43 @@ def _outcome(root: Array, path: tuple[Primitive, ...], first: int) -> Literal["v
     for step, op in enumerate(path):
         before, spec = spec, op.infer(spec)
         if step >= first and isinstance(op, Reshape) and _without_ones(before.shape) != _without_ones(spec.shape):
-            if not is_ordered(root._stored):
+            layout = _layout_of_base(root)
+            if layout is None:
                 return "doubt"
-            if not _can_reshape_in_place(root, path[:step], spec.shape):
+            try:
+                for each in path[: step + 1]:
+                    layout = follow(each, layout)
+            except ValueError:
                 return "copy"
     return "view"
 
 
-def _can_reshape_in_place(root: Array, path: tuple[Primitive, ...], shape: Shape) -> bool:
-    """Ask NumPy itself, with an array that has the strides and no memory."""
-    strides: list[int] = []
-    step = 1
-    for length in reversed(root._stored.spec.shape):
-        strides.insert(0, step)
-        step *= max(length, 1)
-    dummy = as_strided(np.empty(1, np.int8), root._stored.spec.shape, strides, writeable=False)
+def _layout_of_base(base: Array) -> HostArray | None:
+    """How an array that is no view would lie in memory; `None` when that is not known."""
+    stored, tracer = base._stored, active_tracer.get()
+    if isinstance(tracer, AbstractDevice):
+        return Layouts(tracer, exact=True).of(stored)
+    return in_c_order(stored.spec.shape, to_numpy_dtype(stored.spec.dtype)) if is_ordered(stored) else None
+
+
+def layout_of(array: Array) -> HostArray | None:
+    """How an array would lie in memory: a NumPy array that must not be read; `None` when that is not known."""
+    view = array._view
+    layout = _layout_of_base(array if view is None else view.base)
+    if view is None or layout is None:
+        return layout
     try:
-        for op in (*path, Reshape(shape)):
-            dummy = _on_numpy(op, dummy)
-    except ValueError:
-        return False
-    return True
+        for op in view.path:
+            layout = follow(op, layout)
+    except ValueError:  # a reshape in doubt
+        return None
+    return layout
 
 
-def _on_numpy(op: Primitive, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    match op:
-        case Slice(starts=starts, stops=stops, steps=steps):
-            return x[tuple(slice(*each) for each in zip(starts, stops, steps, strict=True))]
-        case Flip(axes=axes):
-            return np.flip(x, axes)
-        case Permute(axes=axes):
-            return x.transpose(axes)
-        case Reshape(shape=shape):
-            return np.reshape(x, shape, copy=False)
-        case Unary(fn=fn):
-            return x.real if fn == "real" else x.imag
-    return x
-
-
-#: The only Unary functions here are `real` and `imag`, which give views.
-_ON_HOST = (Slice, Flip, Permute, Reshape, Unary)
-
-
-def follow_on_host(path: tuple[Primitive, ...], base: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def follow_on_host(path: tuple[Primitive, ...], base: HostArray) -> HostArray:
     """The view of a NumPy array that the path leads to; where NumPy makes a copy, that copy."""
     for op in path:
-        base = base.reshape(op.shape) if isinstance(op, Reshape) else _on_numpy(op, base)
+        base = base.reshape(op.shape) if isinstance(op, Reshape) else follow(op, base)
     return base
 
 
@@ -193,6 +197,11 @@ def _replace(base: Array, new: Value, unless: Array | None = None) -> None:
             "the array cannot be changed in place: it was reshaped before, and whether NumPy would have made that a "
             "view or a copy is not known here. Write x.reshape(...).copy() there, or x = x + 1 instead of x += 1."
         )
+    tracer = active_tracer.get()
+    if isinstance(tracer, AbstractDevice):
+        if new.holder is not None:  # it is what another array shows, whose memory is not this one's
+            new = apply(Reshape(new.spec.shape), new, spec=new.spec)
+        tracer.replaced[id(new)] = (new, base._stored)
     base._stored = new
     new.holder = ref(base)
     if shared is not None:

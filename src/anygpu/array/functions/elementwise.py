@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anygpu.array.core import recording
-from anygpu.array.core.arguments import to_array
+from anygpu.array.core.arguments import to_array, view
 from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.device import ArrayDevice, to_numpy_dtype
 from anygpu.array.core.expression import Value
@@ -271,7 +271,7 @@ ldexp = _two("ldexp", np.ldexp, composed.ldexp, "x1 * 2**x2.")
 bitwise_and = _two("bitwise_and", np.bitwise_and, "bitwise_and", "The bits that both have.")
 bitwise_or = _two("bitwise_or", np.bitwise_or, "bitwise_or", "The bits that one of them has.")
 bitwise_xor = _two("bitwise_xor", np.bitwise_xor, "bitwise_xor", "The bits that exactly one of them has.")
-bitwise_invert = _one("bitwise_invert", np.invert, "invert", "Every bit the other way round; not, for truth values.")
+bitwise_invert = _one("bitwise_invert", np.invert, "invert", "Bitwise NOT; logical NOT for booleans.")
 bitwise_left_shift = _two("bitwise_left_shift", np.left_shift, "left_shift", "The bits moved up by x2 places.")
 bitwise_right_shift = _two("bitwise_right_shift", np.right_shift, "right_shift", "The bits moved down by x2 places.")
 bitwise_count = _one("bitwise_count", np.bitwise_count, "popcount", "How many bits of the absolute value are set.")
@@ -386,7 +386,10 @@ def imag(x: Any, /) -> Array:
     """The imaginary part; zeros for real arrays."""
     array = to_array(x, device_of(x))
     if array.dtype.kind != "c":
-        return Array(composed.imag(array._value))
+        if array._is_number:
+            return Array(composed.imag(array._value))
+        zeros = Array(recording.reshape(composed.imag(array._value), (array.size,)))
+        return view(zeros, Reshape(array.shape), refusal="NumPy's imaginary part of real numbers is read-only.")
     return attach(
         Array(unary("imag", array._value)),
         array,

@@ -227,7 +227,7 @@ def _transform_each(
     x = array._value
     lengths, places = _lengths_and_axes(x, s, axes)
     if not places:
-        return array.copy()
+        return array
     for n, axis in reversed(list(zip(lengths, places, strict=True))):
         x = _transform(fn, x, n, axis, norm)
     return Array(x)

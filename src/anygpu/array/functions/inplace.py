@@ -74,7 +74,7 @@ def place(arr: Any, mask: Any, vals: Any) -> None:
     source = _source(vals, target, safely=True)
     if source is None:
         if bool(np.asarray(mask).any()):
-            raise ValueError("place: there are no values to put in.")
+            raise ValueError("place: vals is empty.")
         return
     flat = reshape(chosen, (target.size,))
     if target.size == 0:

@@ -15,7 +15,7 @@ import numpy as np
 from anygpu.array.core import recording
 from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.device import ArrayDevice
-from anygpu.array.core.expression import Value, compute
+from anygpu.array.core.expression import Value, active_tracer, compute
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.views import attach
 from anygpu.array.functions import matrices, products
@@ -313,6 +313,8 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
         raise ValueError("matrix_rank: tol and rtol cannot be both set.")
     array = as_array(A)
     if array.ndim < 2:
+        if (tracer := active_tracer.get()) is not None:
+            tracer.stop("it calls np.linalg.matrix_rank with a vector, which gives a Python number")
         nonzero = recording.compare("not_equal", array._value, 0)
         return Array(recording.cast(recording.apply(Reduce("any", tuple(range(array.ndim))), nonzero), "int64"))
     (x,) = _prepared(array)

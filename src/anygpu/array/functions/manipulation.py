@@ -12,9 +12,11 @@ import numpy as np
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, on_device, slice_axis, slice_of, view
 from anygpu.array.core.array import Array
+from anygpu.array.core.call_notes import without_axes
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, full_shape, infer_length, normal_axes, normal_axis
+from anygpu.array.core.views import REPEATS, layout_of
 from anygpu.array.functions.metadata import ndim
 from anygpu.program.primitives import (
     Broadcast,
@@ -29,7 +31,7 @@ from anygpu.program.primitives import (
     product,
 )
 
-_REPEATS = "it may show an element more than once. Write y = x.copy() and change that."
+_BESIDE = "NumPy warns that it may show an element more than once. Write y = x.copy() and change that."
 _DIAGONAL = "NumPy's diagonals are read-only. Write x[np.arange(n), np.arange(n)] = values."
 
 
@@ -42,7 +44,8 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
     (array,) = arrays(a)
     wanted = _wanted_shape(shape, array)
     if _order(order) == "F":
-        return transpose(reshape(transpose(array), wanted[::-1], copy=copy))
+        turned = reshape(transpose(array), wanted[::-1], copy=copy)
+        return turned if len(wanted) == 1 else transpose(turned)
     if copy:
         return Array(apply(Reshape(wanted), array._value))
     result = view(array, Reshape(wanted))
@@ -64,7 +67,7 @@ def _order(order: str) -> str:
 def _wanted_shape(shape: Any, array: Array) -> Shape:
     lengths = tuple(operator.index(each) for each in shape) if np.iterable(shape) else (operator.index(shape),)
     if any(length < -1 for length in lengths):
-        raise ValueError(f"lengths are 0 or more, or -1 for what is left; got {lengths}.")
+        raise ValueError(f"lengths are 0 or more, or -1 for the rest; got {lengths}.")
     wanted = infer_length(lengths, array.size)
     if product(wanted) != array.size:
         raise ValueError(f"cannot reshape an array of {array.size} elements into the shape {lengths}.")
@@ -73,8 +76,14 @@ def _wanted_shape(shape: Any, array: Array) -> Shape:
 
 @implements(np.ravel)
 def ravel(a: Any, order: str = "C") -> Array:
-    """All elements in one row."""
-    return reshape(a, (-1,) if arrays(a)[0].size else (0,), order)
+    """All elements in one row: a view of what lies in memory in that order without gaps, otherwise a copy."""
+    (array,) = arrays(a)
+    layout = layout_of(array)
+    row = (array.size,)
+    if layout is None:
+        return reshape(array, row, order)
+    is_dense = layout.flags.c_contiguous if _order(order) == "C" else layout.flags.f_contiguous
+    return reshape(array, row, order, copy=None if is_dense else True)
 
 
 @implements(np.expand_dims)
@@ -97,6 +106,8 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Array:
         gone = normal_axes(axis, array.ndim)
     if any(array.shape[each] != 1 for each in gone):
         raise ValueError(f"cannot drop an axis that is not of length 1: the shape is {array.shape}, the axes {gone}.")
+    if not gone:
+        return array
     return view(array, Reshape(tuple(length for each, length in enumerate(array.shape) if each not in gone)))
 
 
@@ -138,13 +149,16 @@ def broadcast_shapes(*shapes: int | Sequence[int]) -> Shape:
 def broadcast_to(array: Any, shape: int | Sequence[int], subok: bool = False) -> Array:
     """Repeated to a shape, without taking memory for it; the result is read-only, as in NumPy."""
     (source,) = arrays(array)
-    wanted = full_shape(shape)
+    return _broadcast(without_axes(source) if source._is_number else source, full_shape(shape), REPEATS)
+
+
+def _broadcast(source: Array, wanted: Shape, refusal: str) -> Array:
     fits = len(source.shape) <= len(wanted) and all(
         own in (1, length) for own, length in zip(source.shape[::-1], wanted[::-1], strict=False)
     )
     if not fits:
         raise ValueError(f"an array of shape {source.shape} cannot be broadcast to {wanted}.")
-    return view(source, Broadcast(wanted), refusal=_REPEATS)
+    return view(source, Broadcast(wanted), refusal=refusal)
 
 
 @implements(np.broadcast_arrays)
@@ -154,7 +168,7 @@ def broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Array, ...]:
     shape = recording.broadcast_shapes(*(array.shape for array in given))
     if all(array.shape == shape for array in given):
         return tuple(given)
-    return tuple(broadcast_to(array, shape) for array in given)
+    return tuple(array if array.shape == shape else _broadcast(array, shape, _BESIDE) for array in given)
 
 
 # Axes
@@ -326,7 +340,7 @@ def sliding_window_view(
         if left[each] < 1 or length < 1:
             raise ValueError(f"a window of shape {sizes} does not fit into {array.shape} along {axes}.")
     steps = [Windows(each, length, 1) for each, length in zip(axes, sizes, strict=True)]
-    return view(array, *steps, refusal=_REPEATS)
+    return view(array, *steps, refusal=REPEATS)
 
 
 # Parts
@@ -419,7 +433,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Array:
     shape = value.spec.shape
     counts = np.asarray(repeats)
     if counts.dtype.kind not in "iub" or counts.ndim > 1:
-        raise TypeError(f"repeats are integers, one or as many as there are elements; got {repeats!r}.")
+        raise TypeError(f"repeats must be one integer, or one for each element; got {repeats!r}.")
     if counts.size and counts.min() < 0:
         raise ValueError("repeats are 0 or more.")
     if counts.size == 1:

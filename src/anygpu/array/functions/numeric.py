@@ -62,14 +62,17 @@ def nan_to_num(
         parts = [nan_to_num(part, True, nan, posinf, neginf) for part in (ew.real(y), ew.imag(y))]
         return parts[0] + parts[1] * 1j
     if y.dtype.kind != "f":
-        return y.copy()
+        return Array(y._value) if copy or y._is_number else y
     limits = np.finfo(y.dtype)
     highest = float(limits.max) if posinf is None else posinf
     lowest = float(limits.min) if neginf is None else neginf
     result = selection.where(ew.isnan(y), nan, y)
     result = selection.where(isposinf(y), highest, result)
     result = selection.where(isneginf(y), lowest, result).astype(y.dtype)
-    return result if copy else y._assign(result)
+    if not copy and not y._is_number:
+        y._assign(result)
+    # NumPy gives a number for an array without axes, whether it was changed or not.
+    return result if copy or not y.shape else y
 
 
 @implements(np.isposinf)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.core.array import Array, as_array, device_of
-from anygpu.array.core.expression import users_line
+from anygpu.array.core.call_notes import note_result
+from anygpu.array.core.expression import active_tracer, note_error, users_line
 from anygpu.array.core.overrides import FUNCTIONS
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.functions import (
@@ -95,12 +96,22 @@ REFUSED: dict[str, str] = {
 
 def call_function(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """`function(*arguments, **options)`, where some of the arguments are our arrays."""
+    try:
+        return _called(function, arguments, options)
+    except Exception as error:
+        note_error(error)
+        raise
+
+
+def _called(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     ours = FUNCTIONS.get(function)
     name = getattr(function, "__name__", str(function))
     if ours is not None:
         out = options.pop("out", None) if "out" in options else None
         result = ours(*arguments, **options)
-        return result if out is None else _into(out, result, name)
+        if out is not None:
+            return _into(out, result, name)
+        return result if active_tracer.get() is None else note_result(function, arguments, options, result)
     if name in REFUSED:
         raise TypeError(f"np.{name} does not work on an anygpu Array; instead: {REFUSED[name]}.")
     return _on_host(function, name, arguments, options)

@@ -54,7 +54,7 @@ def polymul(a1: Any, a2: Any) -> Array:
 def polyder(p: Any, m: int = 1) -> Array:
     """The derivative, m times."""
     if m < 0:
-        raise ValueError("a derivative is taken 0 times or more: use polyint for the other way.")
+        raise ValueError("m must be 0 or more; use polyint for antiderivatives.")
     coefficients: Array = atleast_1d(as_array(p))
     for _ in range(m):
         powers = arange(coefficients.shape[0] - 1, 0, -1, device=coefficients._device)
@@ -66,7 +66,7 @@ def polyder(p: Any, m: int = 1) -> Array:
 def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
     """The antiderivative, m times, with the constants k."""
     if m < 0:
-        raise ValueError("an antiderivative is taken 0 times or more: use polyder for the other way.")
+        raise ValueError("m must be 0 or more; use polyder for derivatives.")
     coefficients: Array = atleast_1d(as_array(p))
     constants = np.zeros(m) if k is None else np.broadcast_to(np.atleast_1d(np.asarray(k, float)), m)
     for position in range(m):
@@ -80,7 +80,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
 def polyfit(x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = False, w: Any = None) -> Array:
     """The polynomial of that degree that fits best, by least squares."""
     if full:
-        raise NotImplementedError("polyfit(full=True) is not there: call linalg.lstsq on vander(x, deg + 1).")
+        raise NotImplementedError("polyfit(full=True) is not implemented: call linalg.lstsq on vander(x, deg + 1).")
     device = device_of(x, y)
     points, values = as_array(x, device) + 0.0, as_array(y, device) + 0.0
     if points.ndim != 1 or values.ndim not in (1, 2) or points.shape[0] != values.shape[0] or deg < 0:

@@ -10,6 +10,7 @@ import numpy as np
 
 from anygpu.array.core import recording
 from anygpu.array.core.array import Array, as_array, device_of
+from anygpu.array.core.call_notes import without_axes
 from anygpu.array.core.expression import Value, is_ordered
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.views import attach
@@ -82,12 +83,6 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Array:
     if value.spec.shape:
         return Array(value)
     return without_axes(Array(value))  # NumPy reshapes a matrix here
-
-
-def without_axes(number: Array) -> Array:
-    """A NumPy scalar as an array without axes: a view of an array with one element."""
-    line = Array(recording.reshape(number._value, (1,)))
-    return attach(Array(recording.reshape(line._value, ())), line, (Reshape(()),))
 
 
 @implements(np.dot)
@@ -244,7 +239,7 @@ def _paired_axes(axes: Any, x: Value, y: Value) -> tuple[tuple[int, ...], tuple[
     if hasattr(axes, "__index__"):
         count = axes.__index__()
         if not 0 <= count <= min(dimensions):
-            raise ValueError(f"axes={count} is more than the {dimensions[0]} and {dimensions[1]} axes there are.")
+            raise ValueError(f"axes={count} is out of range for arrays with {dimensions[0]} and {dimensions[1]} axes.")
         return tuple(range(dimensions[0] - count, dimensions[0])), tuple(range(count))
     first, second = axes
     of_x, of_y = (

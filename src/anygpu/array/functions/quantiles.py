@@ -79,6 +79,8 @@ def nanmedian(a: Any, axis: Axis = None, out: Any = None, overwrite_input: bool 
     if not is_inexact(array._value.spec.dtype):
         return median(array, axis, out, keepdims=keepdims)
     line, axes = _line_up(array, axis)
+    if not line.spec.shape[-1]:
+        return median(array, axis, out, keepdims=keepdims)
     ordered, count = _sorted(line), _present(line)
     pair = [_at(ordered, binary("floor_divide", each, 2)) for each in (binary("subtract", count, 1), count)]
     result: Value = reductions.mean(Array(apply(Concatenate(len(line.spec.shape) - 1), *pair)), -1)._value

@@ -17,6 +17,7 @@ from anygpu.array.core.arguments import (
     filled,
     on_device,
     to_array,
+    view,
 )
 from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.expression import Value
@@ -37,7 +38,7 @@ from anygpu.array.core.recording import (
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.functions.inplace import fold, lines_along
 from anygpu.array.functions.metadata import ndim
-from anygpu.program.primitives import Concatenate, Gather, Iota, Reduce, Scan, Search
+from anygpu.program.primitives import Concatenate, Gather, Iota, Reduce, Reshape, Scan, Search
 
 
 @implements(np.where)
@@ -260,13 +261,13 @@ def ix_(*args: Any) -> tuple[Array, ...]:
     for number, vector in enumerate(vectors):
         if vector.ndim != 1:
             raise ValueError(f"ix_ takes vectors, not {vector.ndim} axes.")
-        value = vector._value
         if vector.dtype == np.bool_:
-            value = true_positions(value)
-        elif vector.size == 0:
-            value = cast(value, "int64")
-        shape = tuple(value.spec.shape[0] if axis == number else 1 for axis in range(len(vectors)))
-        result.append(Array(bound_to(reshape(value, shape), vector._device)))
+            vector = Array(bound_to(true_positions(vector._value), vector._device))
+        elif vector.size == 0 and not isinstance(args[number], np.ndarray | Array):
+            vector = Array(bound_to(cast(vector._value, "int64"), vector._device))
+        result.append(
+            view(vector, Reshape(tuple(vector.size if axis == number else 1 for axis in range(len(vectors)))))
+        )
     return tuple(result)
 
 

@@ -181,7 +181,7 @@ class NamespaceInfo:
         kinds = ("bool", "numeric") if kind is None else (kind,) if isinstance(kind, str) else kind
         unknown = [each for each in kinds if each not in _KINDS]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is not a kind of dtype; there are {', '.join(_KINDS)}.")
+            raise ValueError(f"{unknown[0]!r} is not a kind of dtype; available: {', '.join(_KINDS)}.")
         return {dtype.name: dtype for each in kinds for dtype in _KINDS[each]}
 
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from anygpu.array.core.arguments import to_array
 from anygpu.array.core.array import Array, device_of
+from anygpu.array.core.call_notes import note_ufunc
+from anygpu.array.core.expression import active_tracer, note_error
 from anygpu.array.core.overrides import UFUNCS
 from anygpu.array.core.recording import binary, cast, reshape, unary
 from anygpu.array.functions import elementwise, products
@@ -30,6 +32,16 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: d
     for each in (*inputs, *(options.get("out") or ())):
         if type(each) is not Array and _is_foreign(each):
             return NotImplemented
+    try:
+        if active_tracer.get() is None or options.get("out") is not None:
+            return _called(ufunc, method, inputs, options)
+        return note_ufunc(ufunc, method, inputs, options, _called(ufunc, method, inputs, dict(options)))
+    except Exception as error:
+        note_error(error)
+        raise
+
+
+def _called(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
     if ufunc not in UFUNCS:
         raise TypeError(REFUSED.get(ufunc) or _unknown(ufunc))
     if method == "__call__":

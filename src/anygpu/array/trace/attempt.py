@@ -11,6 +11,7 @@ import numpy as np
 from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput, CapturedConstant, ScalarInput, owner_of
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value, are_needed, leaves_of, linearise
+from anygpu.array.core.layouts import Layouts, axis_order, has_no_gaps
 from anygpu.array.core.recording import dtype_name
 from anygpu.array.core.structure import Structure, flatten
 from anygpu.array.core.traced_scalar import TracedScalar
@@ -26,7 +27,7 @@ from anygpu.array.trace.traced import (
     as_python_gives,
     same,
 )
-from anygpu.errors import AnyGPUError, ValueNeeded
+from anygpu.errors import VALUE_NEEDED, AnyGPUError, ValueNeeded
 from anygpu.interrupts import is_of_a_handler
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
@@ -86,7 +87,8 @@ def attempt_to_trace(search: CaptureSearch, attempt: TraceAttempt, views: bool) 
             return Failure(NotTraceable(tracer.reason), tracer.asked_of_known)
         # It may be because of what stands there instead; when nothing does, it is the function's own.
         error.__traceback__ = None if _is_ours(error) else error.__traceback__
-        own = None if error.__traceback__ is None else error
+        # What the function makes of an error of ours has our words.
+        own = None if error.__traceback__ is None or tracer.raised is not None else error
         return Failure(NotTraceable(f"it raises {_shown(error)}", error=own), True)
     if isinstance(second, NotTraceable):
         return Failure(second)
@@ -159,6 +161,8 @@ def _record(
     structure = _of_the_users(structure)
     if tracer.reason is not None:
         tracer.stop_again()
+    if tracer.raised is not None:
+        return NotTraceable(f"it catches a {type(tracer.raised).__name__}, whose words only NumPy knows")
     for position, value in stored.items():
         if arrays[position]._stored is not value:
             return NotTraceable(f"it writes to {search.captures[position].name}")
@@ -179,7 +183,7 @@ def _of_the_users(structure: Structure) -> Structure:
 def _reason(error: AnyGPUError) -> str:
     if isinstance(error, ValueNeeded):
         at = f" ({error.line})" if error.line else ""
-        return f"it needs a concrete value{at}, which does not exist while it is traced; np.where() needs none"
+        return f"it {VALUE_NEEDED}{at}; use np.where()"
     return str(error)
 
 
@@ -215,6 +219,7 @@ def _drawn(
     positions = None if arrays is None else {id(array): position for position, array in arrays.items()}
     leaves: list[ReturnedLeaf | None] = []
     kept: list[Any] = list(returned)
+    layouts = Layouts(tracer, exact=False)
 
     def result(value: Value) -> int:
         if id(value) not in numbers:
@@ -226,7 +231,7 @@ def _drawn(
         if type(leaf) is TracedScalar:
             leaves.append(ReturnedLeaf(result(leaf.strong), None, (), as_python_gives))
         elif isinstance(leaf, Array):
-            made = _returned(leaf, positions, result)
+            made = _returned(leaf, positions, result, layouts)
             if isinstance(made, str):
                 return NotTraceable(made)
             leaves.append(made)
@@ -272,21 +277,28 @@ def _order(buffer: Any) -> tuple[int, int]:
     return (1, 0) if isinstance(buffer, ScalarInput) else (3, 0)
 
 
-def _returned(array: Array, positions: dict[int, int] | None, result: Callable[[Value], int]) -> ReturnedLeaf | str:
+def _returned(
+    array: Array, positions: dict[int, int] | None, result: Callable[[Value], int], layouts: Layouts
+) -> ReturnedLeaf | str:
     """How an array that is returned is made; a sentence when it cannot be."""
     if positions is None:
         return ReturnedLeaf(result(array._value), None, (), same if array.shape else as_numpy_gives)
     if id(array) in positions:
         return ReturnedLeaf(None, positions[id(array)], (), same)
     view: View | None = array._view
-    if view is None:
-        return ReturnedLeaf(result(array._value), None, (), same if array.shape else as_numpy_gives)
+    base = array if view is None else view.base
+    path = () if view is None else view.path
     array._value  # noqa: B018 - it looks again at what was written to its base
-    if not view.can_be_followed:
+    if view is not None and not view.can_be_followed:
         return "it returns a view that anygpu cannot recreate; return a copy"
-    if id(view.base) in positions:
-        return ReturnedLeaf(None, positions[id(view.base)], view.path, same)
-    return ReturnedLeaf(result(view.base._value), None, view.path, same)
+    if id(base) in positions:
+        return ReturnedLeaf(None, positions[id(base)], path, same)
+    layout = layouts.of(base._value)
+    if layout is None or not has_no_gaps(layout):
+        return "it returns an array whose memory layout only NumPy has; return np.ascontiguousarray of it"
+    order = () if layout.flags.c_contiguous else axis_order(layout)
+    finish = as_numpy_gives if view is None and not array.shape else same
+    return ReturnedLeaf(result(base._value), None, path, finish, order=order)
 
 
 def _difference(first: TraceResult, second: TraceResult) -> str | None:

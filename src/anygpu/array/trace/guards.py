@@ -10,13 +10,13 @@ import hashlib
 import operator
 import types
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, cast
 from weakref import ref
 
 import numpy as np
 
 from anygpu.array.core.array import Array
+from anygpu.array.core.layouts import is_in_order as is_layout_in_order
 
 #: Numbers and texts: compared by type and bits.
 PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
@@ -24,10 +24,7 @@ PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
 def is_in_order(array: Any) -> bool:
     """Whether its axes lie in memory as in C order, so that what NumPy computes from it does too."""
-    if array.ndim < 2 or isinstance(array, Array) or array.flags.c_contiguous:
-        return True
-    steps = [abs(step) for step, length in zip(array.strides, array.shape, strict=True) if step and length > 1]
-    return all(one >= other for one, other in pairwise(steps))
+    return isinstance(array, Array) or is_layout_in_order(array)
 
 
 def bits(value: Any) -> Any:
@@ -80,7 +77,7 @@ def same_array(value: Any, expected: Any) -> bool:
     kind, shape, dtype, ordered = expected
     if type(value) is not kind or value.shape != shape or (value.dtype is not dtype and value.dtype != dtype):
         return False
-    return len(shape) < 2 or bool(is_in_order(value) is ordered)
+    return not shape or bool(is_in_order(value) is ordered)
 
 
 def same_code(value: Any, code: Any) -> bool:

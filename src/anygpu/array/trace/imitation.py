@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.array.core.abstract_device import ArrayInput
 from anygpu.array.core.array import Array
-from anygpu.array.core.expression import Tracer, is_ordered
-from anygpu.array.core.views import follow_on_host
+from anygpu.array.core.expression import Tracer
+from anygpu.array.core.views import follow_on_host, layout_of
 
 
 def attribute(array: Array, name: str, recorder: Tracer) -> Any:
@@ -25,19 +26,16 @@ def is_c_contiguous(array: Array, recorder: Tracer) -> bool:
     return bool(_example(array, "flags", recorder).flags.c_contiguous)
 
 
-def _example(array: Array, name: str, recorder: Tracer) -> np.ndarray[Any, Any]:
+def _example(array: Array, name: str, recorder: Tracer) -> HostArray:
     """A NumPy array with the memory layout that this one would have."""
-    stored = array._stored
-    if isinstance(stored.buffer, ArrayInput) and array._view is None:
-        example: np.ndarray[Any, Any] = recorder.layout_of(stored.buffer.position)
-        return example
     view = array._view
-    if view is not None and view.can_be_followed and isinstance(view.base._stored.buffer, ArrayInput):
-        return follow_on_host(view.path, _example(view.base, name, recorder))
-    if view is None and is_ordered(stored):
-        # Nothing is written to it, so no memory is used.
-        return np.empty(array.shape, array.dtype)
-    recorder.stop(f"it asks for the {name} of an array whose memory layout only NumPy knows")
+    stored = (array if view is None else view.base)._stored
+    if isinstance(stored.buffer, ArrayInput) and (view is None or view.can_be_followed):
+        return follow_on_host(() if view is None else view.path, recorder.layout_of(stored.buffer.position))
+    layout = layout_of(array)
+    if layout is None:
+        recorder.stop(f"it asks for the {name} of an array whose memory layout only NumPy knows")
+    return np.empty_like(layout) if view is None else layout
 
 
 class _Flags:

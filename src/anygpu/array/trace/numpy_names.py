@@ -12,10 +12,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array
+from anygpu.array.core.call_notes import note, without_axes
 from anygpu.array.core.expression import active_tracer
+from anygpu.array.core.numpy_results import Returns
 from anygpu.array.core.traced_scalar import TracedScalar
-from anygpu.array.functions.products import without_axes
 from anygpu.array.trace.imitation import is_c_contiguous
 
 
@@ -46,20 +48,23 @@ def _as_array(value: Any) -> Any:
     if type(value) is TracedScalar:
         return Array(value.strong)
     parts = [_as_array(each) if _holds_traced(each) else np.asarray(each) for each in value]
-    return np.stack(np.broadcast_arrays(*parts) if _are_scalars(parts) else parts)
+    stacked = np.stack(np.broadcast_arrays(*parts) if _are_scalars(parts) else parts)
+    tracer = active_tracer.get()
+    assert isinstance(tracer, AbstractDevice)
+    return note(tracer, Returns("new", "C", "array"), np.array, (), {}, stacked)
 
 
 def _are_scalars(parts: list[Any]) -> bool:
     return all(each.ndim == 0 for each in parts)
 
 
-def _in_dtype(array: Any, dtype: Any, copy: bool | None) -> Any:
+def _in_dtype(array: Any, dtype: Any, copy: bool | None, order: str) -> Any:
     wanted = array.dtype if dtype is None else np.dtype(dtype)
     if wanted != array.dtype:
         if copy is False:
             raise ValueError("Unable to avoid copy while creating an array as requested.")
-        return array.astype(wanted)
-    return array.copy() if copy else array
+        return array.astype(wanted, order)
+    return array.copy(order) if copy else array
 
 
 def _without_like(options: dict[str, Any]) -> bool:
@@ -77,9 +82,10 @@ def _made(real: Callable[..., Any], always_copies: bool) -> Callable[..., Any]:
         if len(more) > 1 or not _without_like(options) or order not in (None, "K", "C", "A"):
             _stop(real.__name__)
         array = _as_array(a)
-        if order == "C" and not _is_in_c_order(array):
-            array = array.copy()
-        made = _in_dtype(array, dtype, options.get("copy", True if always_copies else None))
+        copy = options.get("copy", True if always_copies else None)
+        if order == "C" and not copy and not _is_in_c_order(array):
+            copy = True
+        made = _in_dtype(array, dtype, copy, order or "K")
         if made._is_number:
             made = without_axes(made)
         missing = options.get("ndmin", 0) - made.ndim

@@ -16,6 +16,7 @@ from anygpu.array.core.traced_scalar import evaluator, in_type
 from anygpu.array.core.views import follow_on_host
 from anygpu.array.trace.captures import Capture
 from anygpu.array.trace.guards import GONE, STEPS
+from anygpu.array.trace.reader import compiled_reader
 from anygpu.program.graph import Program
 from anygpu.program.precision import in_single_precision
 
@@ -25,7 +26,7 @@ Precision = Literal["float32"]
 class NotTraceable(NamedTuple):
     """Why a function did not become a program: it is called as it is, on the host."""
 
-    #: A clause that goes on after the function's name: "it needs a concrete value …".
+    #: A clause that goes on after the function's name: "it branches on an array value …".
     reason: str
     #: The user's own line, where it is known.
     line: str | None = None
@@ -47,6 +48,8 @@ class ReturnedLeaf(NamedTuple):
     finish: Callable[[Any], Any]
     #: Whether the result shares memory with an input or another result, so that it must be copied.
     own: bool = False
+    #: The axes of a result in the order of memory, where that is not C's.
+    order: tuple[int, ...] = ()
 
 
 class TraceResult(NamedTuple):
@@ -87,11 +90,12 @@ class Traced:
         "_leaves",
         "_numbers",
         "_positions",
+        "_reader",
         "_returned",
         "_single",
-        "_steps",
         "_structure",
         "by_value",
+        "numbers",
         "program",
         "quiet_lines",
         "returns_new",
@@ -101,6 +105,8 @@ class Traced:
     program: Program
     #: Which of float and int are constants of the program: another value needs another program.
     by_value: frozenset[type]
+    #: Where the numbers among the arguments, and what Python computes from them, are in the program's inputs.
+    numbers: slice
     #: Lines on which the user has turned NumPy's warnings off.
     quiet_lines: frozenset[tuple[str, int]]
     #: Whether each array that is returned is one of its own: no argument, no view, and none of the others.
@@ -118,11 +124,7 @@ class Traced:
         self.by_value = by_value
         self.quiet_lines = frozenset(result.tracer.quiet_lines)
         self._captures = captures
-        #: The same for speed, without what only people read.
-        self._steps = [
-            (each.parent, each.read, each.key, None if each.kind == "same" else each.test, each.expected)
-            for each in captures
-        ]
+        self._reader = compiled_reader(captures)
         self._deciding = _steps_to_watched(captures)
         self.returns_new = _are_new(result)
         first = [each for each in result.reads if each.is_argument]
@@ -133,6 +135,7 @@ class Traced:
         texts = result.texts
         specs = self.program.inputs[len(first) : len(first) + len(texts)]
         self._numbers = [to_numpy_dtype(spec.dtype) for spec in specs]
+        self.numbers = slice(len(first), len(first) + len(texts))
         # Those that are no inputs come last, and are computed only to see whether Python raises an error.
         texts = [*texts, *(each for each in result.tracer.risky if each not in texts)]
         self._evaluate = evaluator(texts) if texts else None
@@ -144,22 +147,18 @@ class Traced:
         self._distinct = arrays if len(arrays) > 1 else []
         only = result.leaves[0] if result.structure is LEAF else None
         self._single = (
-            only is not None and only.argument is None and not only.path and only.finish is same and not only.own
+            only is not None
+            and only.argument is None
+            and not (only.path or only.own or only.order)
+            and only.finish is same
         )
 
     def read(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> list[Any] | None:
         """The current values of everything that the program depends on; `None` when a non-input has changed."""
-        roots = (arguments, keywords, as_function(function))
-        values: list[Any] = []
-        try:
-            for parent, read, key, test, expected in self._steps:
-                value = read(values[parent] if parent >= 0 else roots, key)
-                if not (test(value, expected) if test is not None else value is values[expected]):
-                    return None
-                values.append(value)
-        except GONE:
+        values = self._reader(arguments, keywords, as_function(function))
+        if values is None:
             return None
         if self._distinct and len({id(values[each]) for each in self._distinct}) != len(self._distinct):
             return None
@@ -208,6 +207,13 @@ class Traced:
         numbers, as arrays without axes; then arrays from outside, as they are now; then what the function makes
         itself. The arrays are the caller's own: with `precision="float32"` the code that runs the program narrows them.
         """
+        found = self.arrays(function, arguments, keywords)
+        return None if found is None else CallInputs(*found)
+
+    def arrays(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[list[Any], list[Any]] | None:
+        """The parts of `CallInputs`: what the program takes, and everything that was read."""
         values = self.read(function, arguments, keywords)
         if values is None:
             return None
@@ -218,9 +224,11 @@ class Traced:
                 inputs += map(in_type, self._evaluate(values), self._numbers)
             except (ArithmeticError, ValueError, TypeError):
                 return None  # Python's own error: the function itself shall raise it
-        inputs += [values[position] for position in after]
-        inputs += self._fixed
-        return CallInputs(inputs, values)
+        if after:
+            inputs += [values[position] for position in after]
+        if self._fixed:
+            inputs += self._fixed
+        return inputs, values
 
     def rebuild(self, results: Sequence[Any], given: CallInputs | None = None) -> Any:
         """What the function returns, from what the program gave for the call that `given` was read for.
@@ -230,6 +238,7 @@ class Traced:
         if self._single:
             return results[0]
         leaves = list(self._returned)
+        made_of: dict[int, Any] = {}
         for where, leaf in enumerate(self._leaves):
             if leaf is None:
                 if isinstance(leaves[where], np.ndarray):
@@ -242,7 +251,9 @@ class Traced:
                 assert leaf.argument is not None
                 made = given.values[leaf.argument]
             else:
-                made = results[leaf.which].copy() if leaf.own else results[leaf.which]
+                if leaf.which not in made_of:
+                    made_of[leaf.which] = _made(results[leaf.which], leaf)
+                made = made_of[leaf.which]
             leaves[where] = leaf.finish(follow_on_host(leaf.path, made) if leaf.path else made)
         return unflatten(self._structure, leaves)
 
@@ -250,6 +261,11 @@ class Traced:
     def results_returned(self) -> list[int | None]:
         """For each leaf of what the function returns: which result of the program it is; `None` for what is none."""
         return [None if leaf is None else leaf.which for leaf in self._leaves]
+
+    @property
+    def reorders(self) -> bool:
+        """Whether a result lies in memory in another order than C's."""
+        return any(leaf is not None and leaf.order for leaf in self._leaves)
 
     @property
     def returned(self) -> Structure:
@@ -296,6 +312,15 @@ def _steps_to_watched(captures: tuple[Capture, ...]) -> list[_Step]:
     order = {number: position for position, number in enumerate(sorted(wanted))}
     found = ((order.get(each.parent, -1), each) for number, each in enumerate(captures) if number in order)
     return [(parent, each.read, each.key, each.test, each.expected) for parent, each in found]
+
+
+def _made(result: Any, leaf: ReturnedLeaf) -> Any:
+    """A result of the program in the memory that it has for the user."""
+    if leaf.order:
+        made = np.empty([result.shape[axis] for axis in leaf.order], result.dtype).transpose(np.argsort(leaf.order))
+        made[...] = result
+        return made
+    return result.copy() if leaf.own else result
 
 
 def _are_new(result: TraceResult) -> bool:

@@ -90,7 +90,7 @@ def trace(
             with limited_to(seconds):
                 result = attempt_to_trace(search, attempt, views)
             if isinstance(result, TraceResult):
-                captures = _guards(search, attempt, result.tracer.layouts)
+                captures = _guards(search, attempt, result.tracer)
                 return Traced(result, captures, by_value=attempt.by_value, precision=precision)
             why = result.why
             if not result.of_values:
@@ -115,7 +115,7 @@ def _attempts(search: CaptureSearch, by_value: frozenset[type]) -> list[TraceAtt
     return found
 
 
-def _guards(search: CaptureSearch, attempt: TraceAttempt, layouts: set[int]) -> tuple[Capture, ...]:
+def _guards(search: CaptureSearch, attempt: TraceAttempt, tracer: AbstractDevice) -> tuple[Capture, ...]:
     """What is looked at before every call: inputs by their type, and all that has become a part of the program."""
     guards = []
     scalars = scalar_inputs(search, attempt)
@@ -125,9 +125,12 @@ def _guards(search: CaptureSearch, attempt: TraceAttempt, layouts: set[int]) -> 
             capture = capture._replace(kind="value", test=same_value, expected=(type(value), bits(value)))
         elif capture.kind == "array" and not attempt.abstracts_captures and not search.is_argument(position):
             capture = capture._replace(test=_same_content, expected=(capture.test, capture.expected, digest(value)))
-        elif position in layouts:
+        elif position in tracer.layouts:
             facts = (capture.test, capture.expected, value.strides, value.flags.num)
             capture = capture._replace(test=_same_layout, expected=facts)
+        elif position in tracer.strides and isinstance(value, np.ndarray):
+            facts = (capture.test, capture.expected, value.strides, value.flags.c_contiguous)
+            capture = capture._replace(test=_same_strides, expected=facts)
         guards.append(capture)
     return tuple(guards)
 
@@ -135,6 +138,14 @@ def _guards(search: CaptureSearch, attempt: TraceAttempt, layouts: set[int]) -> 
 def _same_layout(value: Any, expected: Any) -> bool:
     test, facts, strides, flags = expected
     return bool(test(value, facts)) and value.strides == strides and value.flags.num == flags
+
+
+def _same_strides(value: Any, expected: Any) -> bool:
+    test, facts, strides, is_contiguous = expected
+    if not test(value, facts):
+        return False
+    # Strides along axes of length 1 mean nothing.
+    return bool(value.flags.c_contiguous if is_contiguous else value.strides == strides)
 
 
 def _same_content(value: Any, expected: Any) -> bool:
