@@ -47,6 +47,7 @@ def test_one_wrong_element_of_a_random_program_is_found(seed: int) -> None:
             assert judged(program, inputs, spoilt).verdict == "differ"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["torch", "opencl", "webgpu", "jax"])
 def test_right_answers_of_devices_on_real_inputs_are_not_called_wrong(engine: str) -> None:
     places = DeviceRegistry()
@@ -95,6 +96,18 @@ def test_a_step_near_a_tie_may_go_either_way_and_nowhere_else() -> None:
         got = expected.copy()
         got[place] += -1 if expected[place] == 2 else 1
         assert judged(program, [x], [got]).verdict == verdict
+
+
+def test_of_whole_numbers_not_even_a_few_may_be_undecided() -> None:
+    """Casts that leave the range of the type: there the device has to do as NumPy does."""
+    x = np.linspace(0, 100, 1000)
+    x[7] = 1e30
+    with np.errstate(invalid="ignore"):
+        program, (expected,) = recorded(lambda x: (x * 1.5).astype(np.int32), x)
+        assert judged(program, [x], [expected.copy()]).verdict == "agree"
+        got = expected.copy()
+        got[7] += 1
+        assert judged(program, [x], [got]).verdict == "undecided"
 
 
 def test_sums_that_cancel_are_as_wide_as_their_terms() -> None:

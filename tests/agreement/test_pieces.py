@@ -51,6 +51,7 @@ def test_what_is_right_agrees_without_an_analysis_of_it_all(function: Any, monke
     assert 0 < found.usual[0] <= 64 * np.finfo(np.float32).eps
 
 
+@pytest.mark.sampled(gate=8)
 @pytest.mark.parametrize("function", [chain, counted])
 @pytest.mark.parametrize("factor", [1.001, -1.0, 0.0, np.nan])
 def test_one_wrong_element_anywhere_is_found(function: Any, factor: float) -> None:
@@ -66,6 +67,7 @@ def test_one_wrong_element_anywhere_is_found(function: Any, factor: float) -> No
         assert found.difference.index == (index,)
 
 
+@pytest.mark.full
 def test_many_wrong_elements_are_found() -> None:
     traced = traced_of(chain)
     got = nearly(chain)

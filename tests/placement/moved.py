@@ -26,7 +26,9 @@ def moved(
     state.chooser.measured("numpy", 1.0)
     assert explore._is_ordinary(call, value), state.not_recorded
     state.end_calibrating()
-    explore._try_out(planner, state, function, device, explore._sample(call, value))
+    sample = explore._sample(call, value)
+    assert sample is not None
+    explore._try_out(planner, state, function, device, sample)
     assert state.chooser.may_run(device), state.chooser.tracks[device].why_failed
     # However fast NumPy is with so little: only the choice is another one.
     vars(state.chooser)["choose"] = lambda waiting=None: Choice(device, "known", "a test wants it there.")

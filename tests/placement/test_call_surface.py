@@ -164,6 +164,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_processes_of_a_pool_call_it(start: str, tmp_path: Path) -> None:
     # In a program of its own: a library that other tests have loaded may not like to be forked.

@@ -22,9 +22,6 @@ from anygpu.workers.thread import ThreadWorker
 from anygpu.workers.worker import Argument, Ran
 from tests.support.slowed import SlowedRegistry
 
-# Where calls go depends on how long they take.
-pytestmark = pytest.mark.serial
-
 X = np.linspace(0.1, 1.0, 70, dtype=np.float32)
 
 

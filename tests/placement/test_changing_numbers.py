@@ -13,7 +13,7 @@ import pytest
 import anygpu as ag
 from anygpu.receipts import Receipt
 
-ENGINES = ["webgpu", "opencl", "torch", "jax"]
+ENGINES = ["cpu", "webgpu", "opencl", "torch", "jax"]
 CALLS = 10
 FIELD = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
 WEIGHTS = np.random.default_rng(1).normal(size=(30, 4)).astype(np.float32)
@@ -105,6 +105,7 @@ def compiled_by_jax() -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.mark.sampled(gate=5)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_nothing_is_compiled_again_for_another_number(engine: str, case: str, compiled_by_jax: list[str]) -> None:

@@ -45,6 +45,7 @@ def check(receipt: Receipt) -> None:
     assert receipt.peak_bytes <= BUDGET
 
 
+@pytest.mark.full
 def test_ten_times_the_budget_along_the_only_axis(run: Run) -> None:
     x = np.random.default_rng(0).normal(size=10 * BUDGET // 4).astype(np.float32)
 
@@ -73,6 +74,7 @@ def test_rows_of_a_matrix_with_a_whole_operand_and_two_results(run: Run) -> None
     np.testing.assert_allclose(result.value[1], expected[1], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.full
 def test_columns_are_cut_when_rows_depend_on_each_other(run: Run) -> None:
     x = np.random.default_rng(2).normal(size=(300, 40_000)).astype(np.float32)
 

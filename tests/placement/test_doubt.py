@@ -15,9 +15,6 @@ from anygpu.placement.planner import Planner
 from anygpu.plan.plan import Candidate
 from tests.support.slowed import SlowedRegistry
 
-# Where calls go depends on how long they take.
-pytestmark = pytest.mark.serial
-
 DEVICE = "opencl:0"
 VECTOR = np.linspace(0.0, 1.0, 10_000, dtype=np.float32)
 MATRIX = VECTOR.reshape(100, 100)
@@ -27,7 +24,7 @@ def planner_with(clock: Any = time.perf_counter) -> Planner:
     planner = Planner(known=SlowedRegistry(DEVICE), clock=clock)
     planner.seconds = LOOKING
     planner.wake()
-    assert planner.settle(60)
+    assert planner.settle(120)
     return planner
 
 
@@ -108,7 +105,7 @@ def test_a_trial_in_the_background_teaches_as_well() -> None:
     call = offloaded(planner, chain)
     for _ in range(40):
         call(x)
-        assert planner.settle(60)
+        assert planner.settle(120)
         if planner.corrections.programs(DEVICE):
             break
     assert planner.corrections.programs(DEVICE) == 1
@@ -123,7 +120,7 @@ def test_predictions_that_were_made_before_are_made_again(hurried: Planner) -> N
     for number in range(3):
         hurried.corrections.learn(DEVICE, found.seconds, 15 * found.seconds, program=str(number))
     call(x)
-    assert hurried.settle(60)
+    assert hurried.settle(120)
     (site,) = call._known.sites.values()
     assert site.corrected == hurried.corrections.version
     assert site.predictions[DEVICE].doubt is not None

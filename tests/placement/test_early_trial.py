@@ -44,6 +44,7 @@ def receipts(planner: Planner, calls: int) -> list[ag.Receipt]:
     return [function.run(X).receipt for _ in range(calls)]
 
 
+@pytest.mark.full
 def test_at_most_three_calls_pass(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (explore, call_site):
         monkeypatch.setattr(module, "CALLS_WAITED", 10_000 if module is explore else 1)  # a busy machine is slow

@@ -49,7 +49,8 @@ def form(values: Any) -> tuple[Any, ...]:
     return found.dtype, found.shape, np.where(parts == parts, parts, np.full_like(parts, 0)).tobytes()
 
 
-@pytest.mark.parametrize("engine", ["numpy", "torch", "jax", "opencl", "webgpu"])
+@pytest.mark.sampled(gate=5)
+@pytest.mark.parametrize("engine", ["numpy", "cpu", "torch", "jax", "opencl", "webgpu"])
 def test_numbers_that_are_equal_are_not_taken_for_each_other(engine: str) -> None:
     cases = list(itertools.product((product, chosen, held), ARRAYS, NUMBERS))
     for function, x, number in random.Random(engine).sample(cases, 60):

@@ -84,3 +84,11 @@ def test_what_has_no_meaning_is_refused_with_what_to_write() -> None:
     x = as_array(np.zeros(3))
     with pytest.raises(TypeError, match=r"x\.base tells"):
         np.shares_memory(x, x)
+
+
+def test_the_warning_does_not_advise_what_is_set() -> None:
+    with pytest.warns(ag.DeviceFallback, match="cannot be traced") as said:
+        ag.run(lambda x: x if x.sum() > 0 else -x, np.ones(10), on="opencl", fallback="warn")
+    assert "fallback=" not in str(said[0].message)
+    with pytest.raises(ag.errors.NotRecordable, match='set fallback="warn"'):
+        ag.run(lambda x: x if x.sum() > 0 else -x, np.ones(10), on="opencl", fallback="raise")

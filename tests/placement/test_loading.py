@@ -2,22 +2,80 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from anygpu.history.hints import change_marks
+from anygpu.placement import loading
+from anygpu.placement.call_site import CallSite
+from anygpu.placement.known import NewCallSite, note_of_new
+from anygpu.placement.options import options
+
+#: Lines of anygpu that a process may load to call NumPy. Where images keep no bytecode, each process compiles them.
+MOST_LINES = 3000
+
+
+@pytest.mark.parametrize(
+    ("device", "seconds", "elements"),
+    [("", 1e-4, 10), ("numpy", 1e-4, 10), ("numpy", 10.0, 1 << 24)],
+    ids=["short calls", "short calls of numpy", "long calls of numpy"],
+)
+def test_a_process_that_needs_no_planning_loads_few_lines(
+    device: str, seconds: float, elements: int, tmp_path: Path
+) -> None:
+    # Earlier processes have marked another function.
+    change_marks(str(tmp_path / "history" / "hints"), [b"0" * 32], [])
+    script = f"""
+import itertools, os, sys
+import numpy as np
+import anygpu as ag
+from anygpu.placement import loading, offload
+
+# Each of the two readings that are taken around a call is later by its time.
+offload._clock = itertools.count(0.0, {seconds}).__next__
+loading.costs_little = lambda: True
+
+@ag.offload
+def double(x, *, by=2):
+    return x * by
+
+x = np.ones({elements}, np.float32)
+for _ in range(20):
+    double(x)
+double(x[:10], by=3)
+files = {{each.__file__ for name, each in sys.modules.items() if name.partition(".")[0] == "anygpu"}}
+print("anygpu.own_files" in sys.modules, loading.is_under_way())
+print(sum(len(open(file).readlines()) for file in files))
+print(ag.last_receipt().reason)
+"""
+    environment = {**os.environ, "ANYGPU_DEVICE": device, "ANYGPU_CACHE_DIR": str(tmp_path)}
+    environment.pop("ANYGPU_HISTORY", None)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    loaded, lines, reason = done.stdout.splitlines()
+    assert loaded == f"{device != 'numpy'} False", "hints are read if a device may be chosen, and nothing is planned"
+    assert int(lines) <= MOST_LINES
+    assert (reason == "numpy is the only device allowed.") == (device == "numpy")
 
 
 def test_it_is_loaded_on_a_thread_when_calls_have_taken_long_enough() -> None:
     script = """
-import time
 import numpy as np
 import anygpu as ag
-from anygpu.placement import loading
+from anygpu.placement import loading, offload
+from anygpu.testing.clock import ManualClock
 
+# On a busy machine calls may take any time, and a thread may cost too much.
+offload._clock = clock = ManualClock()
+loading.costs_little = lambda: True
 seconds = 0.001
 
 @ag.offload
 def wait(x):
-    time.sleep(seconds)
+    clock.advance(seconds)
     return x + 1
 
 x = np.ones(10)
@@ -29,7 +87,7 @@ for _ in range(100):
     wait(x)
     if loading._thread is not None:
         break
-loading._thread.join(60)
+loading._thread.join(120)
 print(loading.is_loaded())
 wait(x)
 """
@@ -48,7 +106,7 @@ from anygpu.placement import loading
 loading.begin()
 child = os.fork()
 if not child:
-    signal.alarm(60)  # an import that waits for ever ends with it
+    signal.alarm(120)  # an import that waits for ever ends with it
     plan = ag.offload(lambda x: x + 1).explain(np.ones(3))
     os._exit(0 if plan.chosen == "numpy" else 1)
 print(os.waitpid(child, 0)[1])
@@ -61,3 +119,59 @@ def test_python_may_end_meanwhile() -> None:
     script = "from anygpu.placement import loading; loading.begin()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not done.stderr
+
+
+def test_no_call_imports_it() -> None:
+    """Also where calls leave no processor idle: they go on as they are until it is loaded."""
+    script = """
+import sys, threading
+import numpy as np
+import anygpu as ag
+from anygpu.placement import loading
+
+loading.costs_little = lambda: False
+imported = []
+
+def hear(event, arguments):
+    if event == "import" and threading.current_thread() is threading.main_thread():
+        imported.append(arguments[0])
+
+@ag.offload
+def double(x):
+    return x * 2
+
+x = np.ones(100_000)
+double(x)
+sys.addaudithook(hear)
+while not loading.is_loaded():
+    double(x)
+print(loading.PLANNING in imported)
+double(x)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"], done.stderr
+
+
+def test_what_cannot_be_loaded_is_raised_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "is_loaded", lambda: False)
+    monkeypatch.setattr(loading, "begin", lambda: None)
+    monkeypatch.setattr(loading, "is_under_way", lambda: False)
+    site = NewCallSite(note_of_new("f", options()), 0.1, before_loading=0.3)
+    for _ in range(site.skip_planning):
+        site.ran_on_host(0.1)
+    assert not site.skip_planning, "the next call is planned, and imports it"
+    monkeypatch.setattr(loading, "is_under_way", lambda: True)
+    site = NewCallSite(note_of_new("f", options()), 10.0, before_loading=0.3)
+    assert site.skip_planning == 1, "the next call runs as it is, however long it takes"
+
+
+def test_the_reason_of_calls_without_planning_holds_for_the_last_of_them() -> None:
+    site = NewCallSite(note_of_new("f", options()), 1e-5)
+    assert site.note.reason == "it is new, and its first calls are measured on numpy."
+    site.ran_on_host(1e-5)
+    assert site.note.reason == "it took 10 µs at first: 1,024 calls run on numpy before it is planned."
+    planned = CallSite("f", options(), "numpy", has_anygpu_arrays=False)
+    planned.skip_planning_for(1000, "numpy takes 10 µs per call.")
+    assert planned.note.reason == "numpy takes 10 µs per call (decided at call 0 for the next 1,000 calls)."
+    planned.skip_planning_for(2, "numpy takes 10 µs per call.")
+    assert planned.note.reason == "numpy takes 10 µs per call."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import time
 import traceback
 from collections.abc import Iterator
@@ -73,7 +72,6 @@ def test_a_call_runs_where_it_was_asked_to(device: str) -> None:
     assert ag.last_receipt() == result.receipt
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("device", DEVICES)
 def test_phases_add_up_to_what_the_caller_waited_for(device: str) -> None:
     function = ag.offload(on=device, fallback="raise")(score)
@@ -87,8 +85,9 @@ def test_phases_add_up_to_what_the_caller_waited_for(device: str) -> None:
         assert receipt is not None
         missing.append(waited - receipt.seconds)
         assert receipt.seconds <= waited
-    # Beyond the clock: making the receipt itself, some tens of microseconds. Now and then another process comes in.
-    assert statistics.median(missing) < 3e-4
+    # Beyond the clock: making the receipt itself, some tens of microseconds. What is forgotten is missing every time;
+    # other processes come in now and then.
+    assert min(missing) < 3e-4
 
 
 def test_arrays_stay_where_they_are() -> None:
@@ -130,6 +129,7 @@ class Model:
     name: str = "model"
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize("device", ["numpy", *DEVICES])
 def test_nested_arguments_and_results(device: str) -> None:
     def function(model: Model, batch: dict[str, Any], *, scale: float = 1.0) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def test_a_function_that_cannot_be_recorded() -> None:
     def function(x: Any) -> Any:
         return x + 1 if x.sum() > 0 else x - 1
 
-    with pytest.raises(ag.NotRecordable, match=r"needs a concrete value.*test_offload\.py"):
+    with pytest.raises(ag.NotRecordable, match=r"branches on an array value.*test_offload\.py"):
         ag.run(function, X, on="opencl", fallback="raise")
     with pytest.warns(ag.DeviceFallback, match="cannot be traced"):
         np.testing.assert_array_equal(ag.run(function, X, on="opencl").value, function(X))

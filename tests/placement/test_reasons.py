@@ -16,16 +16,13 @@ from anygpu.receipts import Receipt
 from anygpu.runtime.runtime import Runtime
 from tests.support.slowed import SlowedRegistry
 
-# Where calls go depends on how long they take.
-pytestmark = pytest.mark.serial
-
 
 @pytest.fixture
 def planner() -> Planner:
     planner = Planner(known=SlowedRegistry("opencl:0"))
     planner.seconds = LOOKING
     planner.wake()
-    assert planner.settle(60)
+    assert planner.settle(120)
     return planner
 
 
@@ -47,7 +44,7 @@ def receipts_of(planner: Planner, function: Any, *arguments: Any, calls: int) ->
         receipt = ag.last_receipt()
         assert receipt is not None
         found.append(receipt)
-        assert planner.settle(60)
+        assert planner.settle(120)
     return found
 
 
@@ -58,7 +55,7 @@ def test_a_function_that_cannot_be_recorded_says_so_in_every_receipt_once_that_i
     assert known, found[-1].reason
     assert known == list(range(known[0], 40)), "from then on, quiet calls too"
     for receipt in found[: known[0]]:
-        assert "new" in receipt.reason or "calls take" in receipt.reason or "first call" in receipt.reason
+        assert any(part in receipt.reason for part in ("new", "at first", "per call", "first call")), receipt.reason
     assert all(receipt.device == "numpy" for receipt in found)
 
 
@@ -83,7 +80,8 @@ def test_a_function_shorter_than_any_device_says_so(planner: Planner) -> None:
     x = np.ones(3)
     found = receipts_of(planner, tiny, x, calls=5)
     assert {receipt.device for receipt in found} == {"numpy"}
-    assert all("new" in each.reason or "no device answers" in each.reason for each in found)
+    for each in found:
+        assert "new" in each.reason or "at first" in each.reason or "no device responds" in each.reason, each.reason
 
 
 def test_a_reason_is_kept_as_it_was_while_later_calls_have_others(planner: Planner) -> None:
@@ -92,7 +90,7 @@ def test_a_reason_is_kept_as_it_was_while_later_calls_have_others(planner: Plann
     with ag.collect_receipts() as collected:
         for _ in range(20):
             offloaded(x)
-            assert planner.settle(60)
+            assert planner.settle(120)
     assert [each.reason for each in collected] == [each.reason for each in list(collected)]
     assert collected[0].reason != collected[-1].reason
 

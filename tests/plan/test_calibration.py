@@ -75,7 +75,7 @@ def test_assumptions_are_in_the_expected_order() -> None:
 
 def test_every_kind_and_engine_has_assumptions() -> None:
     kinds, forms = ("gpu", "cpu", "npu"), ("discrete", "integrated", "virtual", "software", "host")
-    engines = ("numpy", "torch", "jax", "opencl", "webgpu", "somebody's own")
+    engines = ("numpy", "cpu", "torch", "jax", "opencl", "webgpu", "somebody's own")
     for engine, kind, form in itertools.product(engines, kinds, forms):
         found = assumed(device(engine, kind, form))  # type: ignore[arg-type]
         assert found.device == engine

@@ -365,3 +365,13 @@ def test_one_that_is_nearly_as_good_and_loses_again_waits_for_its_next_turn() ->
     story = simulate(always(numpy=1.0, gpu=gpu), {"numpy": 1.0, "gpu": gpu * 1.7940414109915896}, 600, seed=765)
     assert story.went.count("gpu") < 60
     assert story.total < 1.05 * 600
+
+
+def test_the_reason_says_what_is_tried_meanwhile() -> None:
+    cell = DeviceChooser("numpy")
+    cell.measured("numpy", 0.3)
+    assert cell.choose().sentence == "numpy takes 300 ms per call; other devices not tried yet."
+    cell.consider({"numpy": 0.3, "gpu": 0.01})
+    cell.begin_trial("gpu")
+    told = cell.choose().sentence
+    assert told == "numpy takes 300 ms per call, 10 ms predicted for gpu; gpu being tried in the background."

@@ -92,6 +92,12 @@ class Call:
             self._given = traced, given
         return self._given[1]
 
+    @property
+    def traced(self) -> Traced:
+        """The program that `given` was read for, whatever other threads have made of the call site since."""
+        assert self._given is not None
+        return self._given[0]
+
     def find_program(self) -> bool:
         """Whether one of the programs that are known is that of this call; the call site uses it then."""
         site = self.site
@@ -111,9 +117,9 @@ class Call:
         site = self.site
         precision = site.options.precision
         by_value = frozenset({float, int} - self._known.lifted)
-        changed = None
-        if site.traced is not None:
-            changed = site.traced.changed(self.function, self.arguments, self.keywords)
+        changed, before = None, site.traced
+        if before is not None:
+            changed = before.changed(self.function, self.arguments, self.keywords)
         with Executing():
             traced = trace(
                 self.function, self.arguments, self.keywords, precision=precision, by_value=by_value, seconds=seconds

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anygpu.array.trace.traced import Traced
-from anygpu.engines.catalogue import traits_of
+from anygpu.engines.catalogue import is_automatic, traits_of
 from anygpu.engines.tuner import budget as tuning_budget
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device, DeviceKind
 from anygpu.hardware.device_names import node_of
 from anygpu.hardware.selection import Selection, select
+from anygpu.notes import HostNote
 from anygpu.placement import recorded_programs
 from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options
@@ -31,8 +32,11 @@ from anygpu.plan.renting import CALLS_WAITED, Remembered
 from anygpu.plan.splitting import split
 from anygpu.program.costs import program_cost
 from anygpu.program.graph import Program
-from anygpu.receipts import HostNote, HostOperation
+from anygpu.receipts import HostOperation
 from anygpu.units import readable_bytes, readable_seconds
+
+if TYPE_CHECKING:
+    from anygpu.placement.direct import DirectCalls
 
 #: Programs of one function for one kind of arguments, for when something that decides changes back and forth.
 MOST_PROGRAMS = 4
@@ -77,6 +81,8 @@ MOST_SKIPPED, MOST_SHORT, PLANNING_SHARE = 64, 1024, 0.025
 #: What planning a call takes: at least, and at most as far as that is believed. Between short calls its code is no
 #: longer in the processor's caches, so that it takes several times as long as it would in a row.
 _LEAST_PLANNING, _MOST_PLANNING = 6e-5, 2e-3
+#: From so many calls without planning on, their receipts say when that was decided.
+_MANY = 100
 #: Calls between two looks whether a calibration that was disturbed can be repeated.
 CALLS_BETWEEN_DOUBTS = 16
 #: When calls without planning have taken so many times as long as they should, and so many seconds, one is planned.
@@ -131,6 +137,9 @@ class CallSite:
         self._doubting_from = 0
         #: A trial that began at once; `None` without one, or when a call has waited for it.
         self.early_trial: EarlyTrial | None = None
+        #: Calls that need no planning, where one device is all that is allowed.
+        self.direct: DirectCalls | None = None
+        self._plans_every_call = False
         #: What receipts of calls without planning say.
         self.note = HostNote(task, "", None)
         #: A warning that a filter has made an error of, for the next call to raise.
@@ -151,7 +160,8 @@ class CallSite:
 
         What writes to its arguments, or returns one of them, needs the arrays themselves: recording tells.
         """
-        return not self.has_anygpu_arrays or (self.traced is not None and self.traced.returns_new)
+        traced = self.traced
+        return not self.has_anygpu_arrays or (traced is not None and traced.returns_new)
 
     def does_as_recorded(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
@@ -185,12 +195,24 @@ class CallSite:
         """Let so many calls run on the baseline without planning; `why` is for their receipts."""
         if not self.uses_numpys_arrays:
             calls = 0
+        if calls >= _MANY:
+            # The receipt of the last of them says the same, and things may have changed by then.
+            why = f"{why.rstrip('.')} (decided at call {self.chooser.calls:,} for the next {calls:,} calls)."
         predicted = self.chooser.estimate(self.chooser.baseline) if self.chooser.baseline is not None else None
         self.note = HostNote(self.task, why, predicted)
-        self.looks_first = self.has_anygpu_arrays and (self.traced is None or self.traced.has_deciding_captures)
+        traced = self.traced
+        self.looks_first = self.has_anygpu_arrays and (traced is None or traced.has_deciding_captures)
         self.skip_planning = self._granted = max(0, calls)
         expected = float("inf") if predicted is None else predicted * calls
         self._most_unreported = max(_PATIENCE_SECONDS, _PATIENCE * expected)
+
+    def go_direct(self, direct: DirectCalls | None) -> None:
+        """The next calls may run without planning, unless one of them has shown that they may not."""
+        self.direct = None if self._plans_every_call else direct
+
+    def plan_every_call(self) -> None:
+        """NumPy has to be asked about each result."""
+        self.direct, self._plans_every_call = None, True
 
     def pin(self, why: str) -> None:
         """A device was wrong: calls stay on NumPy."""
@@ -256,13 +278,12 @@ class CallSite:
         """Whether recording has been tried, with or without success."""
         return self.traced is not None or self.not_recorded is not None
 
-    @property
-    def may_warn(self) -> bool:
+    def may_warn(self, traced: Traced) -> bool:
         """Whether a NaN or an infinity in a result may be news to the user; asked once for each program."""
-        program = self.program
-        if self._may_warn is None or self._may_warn[0] is not program:
-            self._may_warn = program, may_warn(program, getattr(self.traced, "quiet_lines", frozenset()))
-        return self._may_warn[1]
+        program, known = traced.program, self._may_warn
+        if known is None or known[0] is not program:
+            self._may_warn = known = program, may_warn(program, getattr(traced, "quiet_lines", frozenset()))
+        return known[1]
 
     @property
     def why_not_recorded(self) -> str:
@@ -271,14 +292,20 @@ class CallSite:
 
     @property
     def program(self) -> Program:
-        if self.traced is None:
+        """The program of the next call. The caller holds the planner's lock, and has seen that there is one.
+
+        Another thread may give up tracing at any time, so code that does not hold the lock reads `traced` once.
+        """
+        traced = self.traced
+        if traced is None:
             raise InvalidOption(f"{self.task} has not been traced.")
-        return self.traced.program
+        return traced.program
 
     @property
     def considering(self) -> float:
         """The seconds that `consider` takes the first time, about."""
-        return min(len(self.program.nodes), MOST_GROUPED) * SECONDS_FOR_EACH
+        traced = self.traced
+        return 0.0 if traced is None else min(len(traced.program.nodes), MOST_GROUPED) * SECONDS_FOR_EACH
 
     def consider(self, planner: Planner, *, resident: dict[str, int] | None = None) -> None:
         """Every device that was allowed: what is predicted for it, or why it cannot be.
@@ -287,18 +314,21 @@ class CallSite:
         called with the planner's lock: a worker that is asked may be busy with a task that waits for its runtime, and
         the runtime for the planner.
         """
-        baseline = self.chooser.baseline
-        selection = select(planner.machine().devices, self.options.preference)
+        baseline, traced = self.chooser.baseline, self.traced
+        if traced is None:  # another thread has given it up
+            return
+        selection = select(planner.machine_for(self.options).devices, self.options.preference)
         chosen, _ = first_choice(selection.chosen, self.options.preference.on)
         find = planner.worker_of(self.options)
         lacks = {
-            device.id: lacking(find, device.id, self.program)
+            device.id: lacking(find, device.id, traced.program)
             for device in chosen
             # Other machines' devices are not asked: there may be thousands of them, and each may take its time.
             if device.id != baseline and device.node is None and (baseline is None or planner.is_open(device.id))
         }
         with planner.lock:
-            self._consider(planner, selection, lacks, resident)
+            if self.traced is not None:
+                self._consider(planner, selection, lacks, resident)
 
     def _consider(
         self,
@@ -338,6 +368,8 @@ class CallSite:
     def _judge(self, planner: Planner, device: Device, resident_bytes: int, lack: str | None) -> Prediction | Refused:
         program, baseline = self.program, self.chooser.baseline
         is_baseline = device.id == baseline
+        if not self.options.preference.on and not is_baseline and not is_automatic(device.id):
+            return Refused(device.id, f'{device.id} is used where it is named: on="{device.id}".')
         if lack is not None and baseline is not None:
             return Refused(device.id, lack)
         plain, seconds = planner.expected(
@@ -372,10 +404,10 @@ class CallSite:
 
     def consider_parts(self, planner: Planner) -> None:
         """Two devices for one program, where both are known well enough to say that it pays."""
-        baseline = self.chooser.baseline
-        if baseline != "numpy" or self.has_anygpu_arrays or baseline not in self.predictions:
+        baseline, traced = self.chooser.baseline, self.traced
+        if baseline != "numpy" or self.has_anygpu_arrays or baseline not in self.predictions or traced is None:
             return
-        machine = planner.machine()
+        machine = planner.machine_for(self.options)
         first = machine.device(baseline)
         if first is None:
             return
@@ -386,7 +418,7 @@ class CallSite:
             if device is None or name == baseline or not isinstance(facts.way, SingleDevice) or not facts.calibrated:
                 continue
             found = split(
-                self.program,
+                traced.program,
                 ours,
                 planner.calibration(device),
                 whole=(self.chooser.estimate(baseline), self.chooser.estimate(name)),
@@ -397,6 +429,8 @@ class CallSite:
                     way, None, found.seconds, facts.once, facts.tuning, True, None, device.kind
                 )
         with planner.lock:
+            if self.traced is not traced:  # another thread has traced it anew
+                return
             # A new table: callers may be reading the old one.
             self.predictions = self.predictions | splits
             self._tell_chooser()
@@ -515,7 +549,8 @@ class CallSite:
 
     def use_program(self, traced: Traced) -> None:
         """One of `programs` is that of the next call."""
-        if self.traced is None or traced.program.key != self.traced.program.key:
+        before = self.traced
+        if before is None or traced.program.key != before.program.key:
             self.evaluated = False
         self.traced = traced
 
@@ -630,7 +665,7 @@ class CallSite:
                     device=chooser.baseline,
                     seconds=seconds,
                     basis="measured",
-                    sentence=f"earlier calls took {readable_seconds(seconds)} there.",
+                    sentence=f"earlier calls took {readable_seconds(seconds)}.",
                 )
             )
         candidates.sort(key=lambda each: each.seconds)
@@ -656,7 +691,7 @@ class CallSite:
     def _sentence(self, name: str, facts: Prediction, basis: Basis, seconds: float) -> str:
         doubtful = (track := self.chooser.tracks.get(name)) is not None and track.doubtful
         if basis == "measured":
-            return f"earlier calls took {readable_seconds(seconds)} there{', on a busy machine' if doubtful else ''}."
+            return f"earlier calls took {readable_seconds(seconds)}{', on a busy machine' if doubtful else ''}."
         if basis == "remembered":
             return f"it was {self.chooser.remembered[name].source}, in earlier processes."
         if facts.plain is None:
@@ -669,7 +704,7 @@ class CallSite:
         if facts.doubt is not None:
             return f"its calibration says {readable_seconds(phases.total)}, but {facts.doubt}."
         if facts.plain.network > 0.5 * phases.total:
-            return f"the way to {node_of(name)} and back takes {readable_seconds(facts.plain.network)} of that."
+            return f"the network to {node_of(name)} accounts for {readable_seconds(facts.plain.network)} of that."
         moving = phases.write + phases.read
         if moving > phases.run:
             return f"transfers take {readable_seconds(moving)} of that."

@@ -121,19 +121,19 @@ def learn_from(call: Call, value: Any) -> None:
     """Find out in the background what NumPy warned of in a call that has just run there."""
     site = call.site
     given = call.given()
-    if site.traced is None or given is None:
+    if given is None:
         return
-    sample = sample_of(site.traced, as_arguments(given, site.traced.program, None), value, ours=False)
+    traced = call.traced
+    sample = sample_of(traced, as_arguments(given, traced.program, None), value, ours=False)
     call.planner.background.submit(partial(learn_flags, site, sample))
 
 
 def check_now(call: Call, name: str, results: Sequence[Any], given: Sequence[Any]) -> str | None:
     """Compare this very result with NumPy's. Why NumPy's has to be returned, or `None`."""
-    site = call.site
-    assert site.traced is not None
+    site, traced = call.site, call.traced
     arrays = [np.asarray(each) for each in given]
     expected = None if site.has_anygpu_arrays else site.run_on_host(call.function, call.arguments, call.keywords)
-    sample = Sample(site.traced, arrays, site.traced.without_arguments(expected), site.has_anygpu_arrays)
+    sample = Sample(traced, arrays, traced.without_arguments(expected), site.has_anygpu_arrays)
     judgement = compared(sample, results)
     if judgement.verdict == "agree":
         return None

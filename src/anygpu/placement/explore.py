@@ -21,9 +21,10 @@ from anygpu.placement.call_site import (
     Prediction,
 )
 from anygpu.placement.check import compared, learn_flags, pin
+from anygpu.placement.pacing import LOOKING
 from anygpu.placement.planner import CALIBRATION_SECONDS, Planner, lacking
 from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
-from anygpu.placement.trust import Sample, peculiarity, sample_of
+from anygpu.placement.trust import Sample, number_kinds, peculiarity, sample_of
 from anygpu.plan.choosing import DOUBT
 from anygpu.plan.renting import CALLS_BESIDE, CALLS_WAITED
 from anygpu.program.graph import Program
@@ -47,6 +48,9 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
     `value` is what the function returned on NumPy, if it ran there; `checks` the device that it is to be compared with.
     """
     planner, site, chooser = call.planner, call.site, call.site.chooser
+    if site.options.names_only_numpy:
+        _skip_planning(call)
+        return
     if site.traced is None or not site.evaluated:
         planner.wake(pays=_foreseen(call))
         _skip_planning(call)
@@ -55,8 +59,7 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
         _skip_planning(call)
         return
     if checks is not None and value is not None:
-        sample = _sample(call, value)
-        planner.background.submit(partial(_check_again, planner, site, call.function, checks, sample))
+        _begin_check(call, value, checks)
         return
     planner.recall.begin(site, call.function, call.key)
     planner.pace.earlier = planner.recall.earlier_seconds
@@ -85,9 +88,32 @@ def explore(call: Call, value: Any = None, *, checks: str | None = None) -> None
         _skip_while_calibrating(site)
 
 
+def _begin_check(call: Call, value: Any, name: str) -> None:
+    """Compare what NumPy returned with what the device computes, unless that is being done for such numbers."""
+    planner, site, given = call.planner, call.site, call.given()
+    if given is None:
+        return
+    program, kinds = call.traced.program.key, number_kinds(call.traced, given)
+    if not site.trust.begin_comparing(program, name, kinds):
+        return
+    sample = _sample(call, value)
+    if sample is None:
+        site.trust.end_comparing(program, name, kinds, agreed=False)
+        return
+
+    def check() -> None:
+        agreed = False
+        try:
+            agreed = _check_again(planner, site, call.function, name, sample)
+        finally:
+            site.trust.end_comparing(program, name, kinds, agreed=agreed)
+
+    planner.background.submit(check)
+
+
 def _skip_while_calibrating(site: CallSite) -> None:
     if site.chooser.baseline == "numpy":
-        site.skip_planning_for(site.calls_for_planning, "other devices are being evaluated in the background.")
+        site.skip_planning_for(site.calls_for_planning, "other devices are being calibrated in the background.")
 
 
 def _foreseen(call: Call) -> bool:
@@ -103,13 +129,13 @@ def _is_ordinary(call: Call, value: Any) -> bool:
     site = call.site
     if site.has_anygpu_arrays:
         return True
-    inputs, traced = call.given(), site.traced
-    if inputs is None or traced is None:
+    inputs = call.given()
+    if inputs is None:
         why: str | None = "it modifies state that it depends on"
     else:
-        why = peculiarity(traced, value, inputs)
+        why = peculiarity(call.traced, value, inputs)
         if why is None:
-            site.trust.see(traced, inputs, value)
+            site.trust.see(call.traced, inputs, value)
             return True
     assert why is not None
     with call.planner.lock:
@@ -132,6 +158,8 @@ def _try_at_once(call: Call, value: Any) -> bool:
         return False
     begin = planner.clock()
     sample = _sample(call, value)
+    if sample is None:
+        return True
     with planner.lock:
         chooser.spend(planner.clock() - begin)
         chooser.begin_trial(name)
@@ -160,14 +188,17 @@ def await_early_trial(call: Call) -> bool:
 
 def _start_trial(call: Call, name: str, value: Any) -> None:
     planner, site, chooser = call.planner, call.site, call.site.chooser
+    traced, facts = site.traced, site.predictions.get(name)
+    if traced is None or facts is None:  # another thread has given it up
+        return
     if name not in chooser.remembered and chooser.baseline is not None:
-        exploring = site.predictions[name].once + _RUNS * site.predictions[name].seconds
+        exploring = facts.once + _RUNS * facts.seconds
         if missing := planner.pace.missing(exploring, planner.seconds):
             with planner.lock:
                 site.rest(site.calls_in(missing) + 1)
             return
-    bytes_in = sum(spec.nbytes for spec in site.program.inputs)
-    bytes_out = sum(spec.nbytes for spec in site.program.results)
+    bytes_in = sum(spec.nbytes for spec in traced.program.inputs)
+    bytes_out = sum(spec.nbytes for spec in traced.program.results)
     cost = (bytes_in + bytes_out) / COPIED_PER_SECOND
     if site.has_anygpu_arrays and chooser.baseline is not None:
         cost += planner.reading(chooser.baseline, bytes_in)
@@ -177,17 +208,20 @@ def _start_trial(call: Call, name: str, value: Any) -> None:
         return
     begin = planner.clock()
     sample = _sample(call, value)
+    if sample is None:
+        return
     with planner.lock:
         chooser.spend(planner.clock() - begin)
         chooser.begin_trial(name)
     planner.background.submit(partial(_try_out, planner, site, call.function, name, sample))
 
 
-def _sample(call: Call, value: Any) -> Sample:
-    """The program's inputs as they are now, and what NumPy returned for them."""
-    traced, given = call.site.traced, call.given()
-    assert traced is not None
-    assert given is not None
+def _sample(call: Call, value: Any) -> Sample | None:
+    """The program's inputs as they are now, and what NumPy returned for them; `None` if there is no such program."""
+    given = call.given()
+    if given is None:
+        return None
+    traced = call.traced
     inputs = as_arguments(given, traced.program, None)
     return sample_of(traced, inputs, value, ours=call.site.has_anygpu_arrays or value is None)
 
@@ -201,6 +235,7 @@ def _skip_planning(call: Call) -> None:
     why = chooser.pinned or why_not_elsewhere(planner, site)
     if (
         chooser.pinned is not None
+        or site.options.names_only_numpy
         or site.not_recorded is not None
         or (chooser.estimate("numpy") or 0.0) <= planner.floor
     ):
@@ -218,20 +253,24 @@ def why_not_elsewhere(planner: Planner, site: CallSite) -> str:
     """Why calls stay on NumPy before there is a program that could run elsewhere."""
     seconds = site.chooser.estimate("numpy") or 0.0
     takes = readable_seconds(seconds)
+    if site.options.names_only_numpy:
+        return site.options.cpu_is_numpy or "numpy is the only device allowed."
     if site.not_recorded is not None:
         return site.why_not_recorded
     if seconds <= planner.floor:
-        return f"calls take {takes} there, and no device responds in less than {readable_seconds(planner.floor)}."
-    if not planner.awake:
-        return f"calls take {takes} there, and no other devices are known yet."
-    return f"calls take {takes} there, too little yet to be worth tracing."
+        return f"numpy takes {takes} per call, and no device responds in less than {readable_seconds(planner.floor)}."
+    if planner.awake:
+        return f"numpy takes {takes} per call; tracing does not pay yet."
+    if planner.is_looking:
+        return f"numpy takes {takes} per call; still probing other devices."
+    return f"numpy takes {takes} per call; other devices are probed after {readable_seconds(LOOKING)} of calls."
 
 
 def _to_calibrate(planner: Planner, site: CallSite) -> list[Device]:
     """The devices of a call site that have not been calibrated, the most promising first."""
     if (budget := default_budget()) is not None and budget < _CALIBRATION_BYTES:
         return []
-    machine = planner.machine()
+    machine = planner.machine_for(site.options)
     # NumPy last: calls measure it anyway, and it can only be calibrated in this process.
     order = sorted(site.predictions, key=lambda each: (each == "numpy", site.predictions[each].seconds))
     found = [machine.device(name) for name in order]
@@ -335,7 +374,8 @@ def _try_out(
         if chooser.checked and not is_known and not _agrees(planner, site, function, name, sample, ran.results):
             return
         with planner.lock:
-            site.trust.agree(program.key, name, facts.way, [worker.generation for worker in workers])
+            kinds = number_kinds(sample.traced, sample.inputs)
+            site.trust.agree(program.key, name, facts.way, [worker.generation for worker in workers], kinds)
             chooser.tried(name, best, busy=busy)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:
@@ -412,16 +452,17 @@ def _agrees(
     return True
 
 
-def _check_again(planner: Planner, site: CallSite, function: Callable[..., Any], name: str, sample: Sample) -> None:
-    """A sample: the device computes what a call has just computed on NumPy."""
+def _check_again(planner: Planner, site: CallSite, function: Callable[..., Any], name: str, sample: Sample) -> bool:
+    """A sample: the device computes what a call has just computed on NumPy. Whether it is the same."""
     facts = site.predictions.get(name)
     if facts is None or planner.background.closed:
-        return
+        return False
     try:
         with planner.trying(()):
             find = planner.worker_of(site.options)
             ran = execute(facts.way, sample.traced.program, sample.inputs, find, timeout=site.options.timeout)
-        _agrees(planner, site, function, name, sample, ran.results, before_use=False)
+        return _agrees(planner, site, function, name, sample, ran.results, before_use=False)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:
             site.chooser.failed(name, f"{name} failed in a sample: {name_of(error)}: {text_of(error)}")
+    return False

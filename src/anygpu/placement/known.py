@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import sys
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
+from anygpu.notes import HostNote
 from anygpu.placement import loading
 from anygpu.placement.options import Options
 from anygpu.placement.signature import LIFTED, without
-from anygpu.receipts import HostNote
+from anygpu.units import readable_seconds
 
 if TYPE_CHECKING:
     from anygpu.placement.call_site import CallSite
@@ -36,8 +38,9 @@ BEFORE_LOADING, _LOADING = 0.3, 0.2
 
 #: Kinds of arguments that are remembered for one function, and such that are new.
 _MOST_SITES, _MOST_NEW = 1024, 256
-#: Functions without a decorator that are remembered.
-_MOST_FUNCTIONS = 256
+#: In place of the value of a call that must be planned after all.
+PLAN: Any = object()
+_NEW = "it is new, and its first calls are measured on numpy."
 
 
 class Known:
@@ -77,36 +80,13 @@ class Known:
         self.new[key] = early
 
 
-class KnownFunctions:
-    """The call sites of functions without a decorator, by the key of the function and its options.
-
-    There is no lock: each step is one operation of a dict, and a process may be forked at any moment.
-    """
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, Known] = OrderedDict()
-
-    def find(self, key: Hashable) -> Known | None:
-        found = self._known.get(key)
-        if found is not None:
-            with contextlib.suppress(KeyError):  # forgotten since, by another thread
-                self._known.move_to_end(key)
-        return found
-
-    def remember(self, key: Hashable, known: Known) -> Known:
-        """The same, or what another thread has remembered since."""
-        known = self._known.setdefault(key, known)
-        if len(self._known) > _MOST_FUNCTIONS:
-            self._known.popitem(last=False)
-        return known
-
-    def forget(self) -> None:
-        self._known.clear()
-
-
-def note_of_new(task: str) -> HostNote:
-    """The note of a call site that is new."""
-    return HostNote(task, "it is new, and its first calls are measured on numpy.", None)
+def note_of_new(task: str, options: Options) -> HostNote:
+    """The note of a call site that is new, or the reason why it stays on NumPy in any case."""
+    if options.cpu_is_numpy is not None:
+        return HostNote(task, options.cpu_is_numpy, None)
+    if options.needs_no_planning:
+        return HostNote(task, "numpy is the only device allowed.", None)
+    return HostNote(task, _NEW, None)
 
 
 class NewCallSite:
@@ -116,26 +96,57 @@ class NewCallSite:
 
     runs_as_is = True
     looks_first = False
+    direct = None
 
     def __init__(self, note: HostNote, seconds: float, *, before_loading: float | None = None) -> None:
-        """`before_loading` are seconds that calls take until what plans them is loaded; `None` if it is already."""
-        self.note = note
+        """`before_loading` are seconds that calls take until what plans them is loaded; `None` if it is already.
+
+        If these are infinite, calls are never planned.
+        """
         calls = 1024 if seconds < _SHORT else 4 if seconds < _MIDDLING else 0
-        if before_loading is not None:
+        if before_loading == math.inf:
+            calls = sys.maxsize
+        elif before_loading is not None:
             calls = max(calls, min(1024, int((before_loading + _LOADING) / seconds))) if seconds else 1024
+        self.note = note
         self.skip_planning = self._granted = calls
         self.unreported_seconds = 0.0
         self._seconds = seconds
         self._until_loading = math.inf if before_loading is None else before_loading - seconds
         if self._until_loading <= 0:
             self._load()
+        if before_loading is not None and not calls:
+            self._await_loading()
 
     def ran_on_host(self, seconds: float) -> None:
         """A call was run without planning, and took so long."""
+        if self.skip_planning == self._granted:
+            self._say_how_many()
         self.skip_planning -= 1
         self.unreported_seconds += seconds
         if self.unreported_seconds > self._until_loading:
             self._load()
+        if self.skip_planning <= 0:
+            self._await_loading()
+
+    def _say_how_many(self) -> None:
+        """Not before its second call: arguments that are new with every call have none."""
+        if self._granted < sys.maxsize and self.note.reason == _NEW:
+            # Receipts are made later, so that the sentence has to be right for the last of these calls too.
+            took = readable_seconds(self._seconds)
+            reason = f"it took {took} at first: {self._granted:,} calls run on numpy before it is planned."
+            self.note = self.note._replace(reason=reason)
+
+    def _await_loading(self) -> None:
+        """Let calls run as they are until what plans them is loaded: no call waits for hundreds of imports."""
+        if loading.is_loaded():
+            return
+        loading.begin()
+        if loading.is_under_way():
+            each = (self._seconds + self.unreported_seconds) / (1 + self._granted)
+            more = max(1, min(64, int(_LOADING / each))) if each else 64
+            self.skip_planning += more
+            self._granted += more
 
     def _load(self) -> None:
         self._until_loading = math.inf

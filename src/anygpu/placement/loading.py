@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from anygpu.processors import ProcessorUse, usable_processors
 
-_PLANNING = "anygpu.placement.place_call"
+#: The module that plans calls; importing it loads everything that planning needs.
+PLANNING = "anygpu.placement.place_call"
 
 #: Whoever forks in the middle of an import of their own may keep the thread waiting.
 _PATIENCE = 5.0
@@ -23,7 +24,7 @@ _use = ProcessorUse(usable_processors())
 def is_loaded() -> bool:
     """Whether what plans calls has been loaded."""
     # It is among the modules as soon as its import has begun.
-    return hasattr(sys.modules.get(_PLANNING), "place")
+    return hasattr(sys.modules.get(PLANNING), "place")
 
 
 def costs_little() -> bool:
@@ -45,10 +46,15 @@ def begin(then: Callable[[], None] = lambda: None) -> None:
         _thread.start()
 
 
+def is_under_way() -> bool:
+    """Whether it is being loaded. If that has failed, whoever imports it gets the error."""
+    return _thread is not None and _thread.is_alive()
+
+
 def _load(then: Callable[[], None]) -> None:
     # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
     with contextlib.suppress(Exception):
-        importlib.import_module(_PLANNING)
+        importlib.import_module(PLANNING)
         then()
 
 

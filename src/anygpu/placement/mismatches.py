@@ -16,11 +16,13 @@ import numpy as np
 
 from anygpu._version import __version__
 from anygpu.agreement.comparison import Difference
-from anygpu.cache_folder import cache_folder, decoded, read_file, write_file
+from anygpu.cache_folder import cache_folder, decoded, write_file
 from anygpu.engines.catalogue import library_version
 from anygpu.errors import ResultMismatch
 from anygpu.hardware.device import Device
 from anygpu.hardware.device_names import parse_device
+from anygpu.own_files import read_file
+from anygpu.printable import encode_json
 from anygpu.program.graph import Program
 from anygpu.program.wire import to_bytes
 
@@ -132,7 +134,7 @@ def _versions(device: str) -> dict[str, str]:
 def keep(found: Mismatch) -> None:
     """For `anygpu report`; a folder that cannot be written to costs only the report."""
     folder = cache_folder() / FOLDER
-    if write_file(folder / f"{found.id}.json", msgspec.json.encode(found)):
+    if write_file(folder / f"{found.id}.json", encode_json(found)):
         with contextlib.suppress(OSError):
             files = sorted(folder.glob("*.json"), key=lambda each: each.stat().st_mtime)
             for old in files[:-_MOST_FILES]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import sys
 import time
 import types
@@ -16,26 +17,18 @@ import numpy as np
 from anygpu.display import drawn
 from anygpu.errors import InvalidOption
 from anygpu.history.hints import is_marked
+from anygpu.notes import Failure, last, listeners, observe, observers, publish, witnesses
 from anygpu.placement import executing, loading
-from anygpu.placement.known import (
-    BEFORE_LOADING,
-    LARGE,
-    VERY_LARGE,
-    Known,
-    KnownFunctions,
-    NewCallSite,
-    name_of,
-    note_of_new,
-)
+from anygpu.placement.known import BEFORE_LOADING, LARGE, PLAN, VERY_LARGE, Known, NewCallSite, name_of, note_of_new
 from anygpu.placement.options import CallOptions, Options, options
-from anygpu.placement.signature import BUILTIN, OwnArray, function_key, signature, way_of
-from anygpu.receipts import Failure, Receipt, last, listeners, observe, observers, publish, witnesses
+from anygpu.placement.signature import BUILTIN, OwnArray, signature, way_of
 
 if TYPE_CHECKING:
     from anygpu.placement.call import Call
     from anygpu.placement.call_site import CallSite
     from anygpu.placement.planner import Planner
     from anygpu.plan.plan import Plan
+    from anygpu.receipts import Receipt
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -105,7 +98,15 @@ class Offloaded(Calls, Generic[P, R]):
     """
 
     # A decorator that wraps it copies its `__dict__`, so nothing of ours is in there.
-    __slots__ = ("__dict__", "__weakref__", "_binds", "_may_begin_on_host", "_note_of_new", "_task")
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_binds",
+        "_may_begin_on_host",
+        "_needs_no_planning",
+        "_note_of_new",
+        "_task",
+    )
 
     __name__: str
     __qualname__: str
@@ -115,11 +116,12 @@ class Offloaded(Calls, Generic[P, R]):
         check_function(function)
         super().__init__(function, Known(options), planner)
         self._task = name_of(function)
-        self._note_of_new = note_of_new(self._task)
+        self._note_of_new = note_of_new(self._task, options)
         functools.update_wrapper(self, function)
         #: Whether the function becomes a method when it is an attribute of a class.
         self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
         self._may_begin_on_host = _allows_numpy(options) and options.precision is None
+        self._needs_no_planning = options.needs_no_planning
 
     # -- calls
 
@@ -186,7 +188,7 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     observe(left)
             return value
-        if site is None and self._may_begin_on_host and _may_begin_small(key, arguments, keywords):
+        if site is None and self._may_begin_on_host and self._may_begin_small(key, arguments, keywords):
             # Nothing is thought about before it is known to pay.
             ready = _clock()
             token = executing.enter(True) if executing.asked else None
@@ -211,14 +213,43 @@ class Offloaded(Calls, Generic[P, R]):
                 else:
                     observe(left)
             return value
+        if site is not None and site.direct is not None:
+            value = site.direct(function, arguments, keywords, begin)
+            if value is not PLAN:
+                return value
         if _is_recorded(key):
             return function(*arguments, **keywords)
         placed: R = self._place(key, arguments, keywords)[0]
         return placed
 
+    def _may_begin_small(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+        """Whether a first such call is to run at once: without anygpu's own arrays, and without large ones."""
+        loaded = loading.is_loaded()
+        most = sys.maxsize if self._needs_no_planning else LARGE if loaded else VERY_LARGE
+        if not keywords:
+            for each in arguments:
+                kind = type(each)
+                if kind is _ndarray:
+                    if each.size >= most:
+                        return False
+                elif kind not in _SMALL:
+                    break
+            else:
+                return True
+        if any(part is OwnArray for part in key):
+            return False
+        if not loaded:
+            # Arrays inside of other objects are not looked for: that alone would load most of anygpu.
+            return not _has_larger((arguments, keywords), most)
+        from anygpu.placement.values import largest_of
+
+        return largest_of(arguments, keywords) < most
+
     def _seconds_before_loading(self) -> float:
         """The seconds that calls take until what plans them is loaded: none if earlier processes say that it pays."""
-        if not is_marked(self._function):
+        if self._needs_no_planning:
+            return math.inf
+        if self._known.options.names_only_numpy or not is_marked(self._function):
             return BEFORE_LOADING
         loading.begin(lambda: self._find_planner().wake(pays=True))
         return 0.0
@@ -288,7 +319,7 @@ def default_planner() -> Planner:
 
 
 def _allows_numpy(options: Options) -> bool:
-    if options.engine is None and not options.preference.on:
+    if options.names_only_numpy or (options.engine is None and not options.preference.on):
         return True
     from anygpu.placement.planner import allows_numpy
 
@@ -298,30 +329,6 @@ def _allows_numpy(options: Options) -> bool:
 def _is_recorded(key: tuple[Hashable, ...]) -> bool:
     """Whether it is called by `record`, with arrays that have no values: there is nothing to place."""
     return any(part is OwnArray and device == "abstract" for part, device in pairwise(key))
-
-
-def _may_begin_small(key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-    """Whether a first such call is to run at once: without anygpu's own arrays, and without large ones."""
-    loaded = loading.is_loaded()
-    most = LARGE if loaded else VERY_LARGE
-    if not keywords:
-        for each in arguments:
-            kind = type(each)
-            if kind is _ndarray:
-                if each.size >= most:
-                    return False
-            elif kind not in _SMALL:
-                break
-        else:
-            return True
-    if any(part is OwnArray for part in key):
-        return False
-    if not loaded:
-        # Arrays inside of other objects are not looked for: that alone would load most of anygpu.
-        return not _has_larger((arguments, keywords), most)
-    from anygpu.placement.values import largest_of
-
-    return largest_of(arguments, keywords) < most
 
 
 def _has_larger(value: Any, size: int, depth: int = 4) -> bool:
@@ -382,43 +389,3 @@ def decorated(function: Any, given: CallOptions) -> Any:
             "compute."
         )
     return offloaded(function, given)
-
-
-_functions = KnownFunctions()
-
-
-def unwrapped(
-    function: Callable[..., Any], arguments: tuple[Any, ...]
-) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """The innermost function, with all arguments: partials and methods are made anew for each call."""
-    keywords: dict[str, Any] = {}
-    while True:
-        if type(function) is functools.partial:
-            arguments, keywords = function.args + arguments, {**function.keywords, **keywords}
-            function = function.func
-        elif type(function) is types.MethodType and isinstance(function.__func__, Offloaded):
-            arguments, function = (function.__self__, *arguments), function.__func__
-        else:
-            return function, arguments, keywords
-
-
-def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
-    """A function without a decorator, with the call sites of earlier calls with these options."""
-    if isinstance(function, Offloaded):
-        if all(value is None for value in given.values()):
-            return function
-        function = function.function
-    return Calls(function, known_of(function, options(**given)), default_planner)
-
-
-def known_of(function: Callable[..., Any], wanted: Options) -> Known:
-    """The call sites of a function under these options, shared by all that use the default planner."""
-    check_callable(function)
-    same = function_key(function)
-    known = _functions.find((same, wanted)) if same is not None else None
-    if known is None:
-        check_function(function)
-        known = Known(wanted)
-        if same is not None:
-            known = _functions.remember((same, wanted), known)
-    return known

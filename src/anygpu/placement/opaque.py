@@ -109,7 +109,7 @@ def place_opaque(call: Call, timer: PhaseTimer | None = None) -> tuple[Any, Rece
                 else:
                     fetched.append(result)
             value = unflatten(shape, fetched)
-        peak = memory.peak()
+        peak = memory.peak(kept=back if device.kind == "cpu" else 0)
     if peak is not None:
         form.measured(call, choice.candidate, rows, peak)
     phases = timer.finish()
@@ -175,9 +175,18 @@ class _Measuring:
             raise
         return self
 
-    def peak(self) -> int | None:
-        found = self._meter.peak() if self._meter is not None else None
-        return None if found is None or self._before is None else max(0, found - self._before)
+    def peak(self, kept: int) -> int | None:
+        """The most beyond what was taken before, where the call itself has left `kept` bytes there.
+
+        If less is taken now, others have freed the difference meanwhile, and the peak was reached above a lower level.
+        """
+        if self._meter is None or self._before is None:
+            return None
+        found: int | None = self._meter.peak()
+        now: int | None = self._meter.now()
+        if found is None or now is None:
+            return None
+        return max(0, found - min(self._before, now - kept))
 
     def __exit__(self, *_: object) -> None:
         if self._taken:

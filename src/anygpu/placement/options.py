@@ -10,7 +10,7 @@ import msgspec
 
 from anygpu.engines.isolation import ISOLATIONS_HERE, Isolation
 from anygpu.errors import InvalidOption
-from anygpu.hardware.selection import Power, Preference, prefer
+from anygpu.hardware.preference import Power, Preference, prefer
 from anygpu.units import bytes_from
 
 #: raise: before any work is done elsewhere; warn: say so, once for each cause and line; allow: the receipt says it.
@@ -40,9 +40,27 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     check: Check = "sample"
     #: For opaque tasks: the engine whose own arrays the function takes.
     engine: str | None = None
+    #: The sentence for receipts where NumPy takes the place of "cpu".
+    cpu_is_numpy: str | None = None
 
     def __hash__(self) -> int:
         return hash(msgspec.structs.astuple(self))
+
+    @property
+    def names_only_numpy(self) -> bool:
+        """Whether NumPy was asked for and nothing else, so that no other device has to be looked for."""
+        return self.names_only("numpy")
+
+    def names_only(self, *devices: str) -> bool:
+        """Whether some of these were asked for and no others."""
+        names = self.preference.on
+        return self.engine is None and bool(names) and all(name.lower() in devices for name in names)
+
+    @property
+    def needs_no_planning(self) -> bool:
+        """Whether NumPy is all that was asked for, with nothing that it may lack, so that calls run as they are."""
+        asked = self.preference
+        return self.names_only_numpy and not asked.min_memory and asked.max_load >= 1 and self.precision is None
 
 
 class CallOptions(TypedDict, total=False):
@@ -92,13 +110,16 @@ def options(**given: Unpack[CallOptions]) -> Options:
         raise InvalidOption(f"timeout is a number of seconds, more than 0; got {timeout!r}.")
     precision = given.get("precision") or os.environ.get(PRECISION) or None
     isolation = given.get("isolation")
+    preference = prefer(
+        on if on is not None else engine,
+        min_memory=_bytes(MIN_MEMORY) if min_memory is None else min_memory,
+        max_load=_number(MAX_LOAD, 1.0) if max_load is None else max_load,
+        power=given.get("power"),
+    )
+    preference, cpu_is_numpy = _with_cpu(preference, engine)
     return Options(
-        preference=prefer(
-            on if on is not None else engine,
-            min_memory=_bytes(MIN_MEMORY) if min_memory is None else min_memory,
-            max_load=_number(MAX_LOAD, 1.0) if max_load is None else max_load,
-            power=given.get("power"),
-        ),
+        preference=preference,
+        cpu_is_numpy=cpu_is_numpy,
         fallback=_one_of("fallback", given.get("fallback") or os.environ.get(FALLBACK) or "warn", get_args(Fallback)),
         precision=None if precision is None else _one_of("precision", precision, get_args(Precision)),
         isolation=None if isolation is None else _one_of("isolation", isolation, ISOLATIONS_HERE),
@@ -108,13 +129,31 @@ def options(**given: Unpack[CallOptions]) -> Options:
     )
 
 
+def _with_cpu(preference: Preference, engine: str | None) -> tuple[Preference, str | None]:
+    """What "cpu" means: the engine; NumPy, with the reason; or for an opaque task the library's own CPU device."""
+    if not preference.on:
+        return preference, None
+    from anygpu.hardware.device_names import CPU  # which a call that names no device does not need
+
+    if not any(name.lower() == CPU for name in preference.on):
+        return preference, None
+    from anygpu.engines.catalogue import why_cpu_is_numpy
+
+    why = why_cpu_is_numpy() if engine is None else None
+    if engine is None and why is None:
+        return preference, None
+    instead = "numpy" if engine is None else f"{engine}:{CPU}"
+    on = tuple(instead if name.lower() == CPU else name for name in preference.on)
+    return msgspec.structs.replace(preference, on=on), f'on="cpu" is NumPy here: {why}' if why is not None else None
+
+
 def check_names(given: Mapping[str, Any], known: type[CallOptions]) -> None:
     """Raises `InvalidOption` with those that there are, for one that there is not."""
     names = known.__annotations__
     unknown = sorted(set(given).difference(names))
     if unknown:
         raise InvalidOption(
-            f"there is no option {unknown[0]!r}; there are {', '.join(names)}. Arguments of the function itself go "
+            f"there is no option {unknown[0]!r}; available: {', '.join(names)}. Arguments of the function itself go "
             "into the call, or into functools.partial."
         )
 

@@ -11,41 +11,46 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.fallback_warnings import ran_on_host, warn_fallback
 from anygpu.hardware.device import DeviceKind
-from anygpu.hardware.device_names import node_of
+from anygpu.hardware.device_names import CPU, node_of
 from anygpu.interrupts import is_of_a_handler
+from anygpu.notes import Failure, observe, observers, publish
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.check import check_now, hear_numpy, judge_returned
+from anygpu.placement.direct import direct_calls
 from anygpu.placement.executing import Executing
 from anygpu.placement.explore import await_early_trial, explore, why_not_elsewhere
 from anygpu.placement.known import LARGE, VERY_LARGE, Known
 from anygpu.placement.opaque import place_opaque
+from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, lacking, no_device
 from anygpu.placement.retry import LockedTask, handle_failure, next_choice, refusal, task_for
-from anygpu.placement.strategies import SingleDevice, as_arguments, execute
-from anygpu.placement.trust import Filters, code_of, is_finite, is_shown, loud, modes_now, sample_of, warns
+from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
+from anygpu.placement.trust import (
+    Filters,
+    code_of,
+    is_finite,
+    is_shown,
+    loud,
+    modes_now,
+    number_kinds,
+    sample_of,
+    warns,
+)
 from anygpu.placement.values import anygpu_arrays_in, largest_of, to_anygpu
 from anygpu.plan.choosing import Choice, WaitingTimes
 from anygpu.plan.plan import Plan
 from anygpu.program.graph import Program
-from anygpu.receipts import (
-    Attempt,
-    Failure,
-    NetworkUse,
-    Phases,
-    PhaseTimer,
-    Receipt,
-    numpy_receipt,
-    observe,
-    observers,
-    publish,
-)
+from anygpu.receipts import Attempt, NetworkUse, Phases, PhaseTimer, Receipt, numpy_receipt
 from anygpu.tasks.machine import Fail, Requeue, Started
+from anygpu.workers.thread import ThreadWorker
 from anygpu.workers.worker import Ran, Worker
 
 #: What recording may take then.
@@ -65,7 +70,17 @@ def explain(call: Call) -> Plan:
         call.consider()
     choice = choose(call)
     with call.planner.lock:
-        return site.plan(choice.sentence, choice.candidate)
+        plan = site.plan(choice.sentence, choice.candidate)
+    return msgspec.structs.replace(plan, nests=_listing(call, choice.candidate))
+
+
+def _listing(call: Call, name: str) -> str | None:
+    """What the chosen device makes of the program, where that is `cpu`."""
+    traced, prediction = call.site.traced, call.site.predictions.get(name)
+    if name != CPU or traced is None or prediction is None or not isinstance(prediction.way, SingleDevice):
+        return None
+    worker = call.planner.worker(name, call.site.options)
+    return worker.listing(traced.program) if isinstance(worker, ThreadWorker) else None
 
 
 def place(
@@ -113,6 +128,8 @@ def place(
             device = getattr(error, "device", None) or "numpy"
             observe(Failure(call.site.task, str(device), type(error).__name__, began, time.perf_counter()))
         raise
+    if call.site.chooser.baseline is None and known.options.engine is None:
+        call.site.go_direct(direct_calls(call, outcome[1]))
     publish(outcome[1], (function, arguments, keywords, outcome[0]))
     return outcome
 
@@ -123,7 +140,7 @@ def place(
 def trace_and_predict(call: Call, timer: PhaseTimer) -> None:
     """Record and consider, as far as that is worth its time now."""
     planner, site, chooser = call.planner, call.site, call.site.chooser
-    if site.fallback_reason is not None:
+    if site.fallback_reason is not None or (site.options.names_only_numpy and chooser.baseline == "numpy"):
         return
     changed = site.traced is not None and call.given() is None and not call.find_program()
     seconds = 0.0 if site.recorded else _seconds_for_recording(call)
@@ -176,12 +193,13 @@ def _require_what_was_asked_for(call: Call) -> None:
     missing = no_device(call.planner, options)
     if missing is not None:
         # Refusals of devices come first; what comes after them is not there, with what to do about it.
-        others = missing.refusals[len(call.planner.machine().devices) :]
+        others = missing.refusals[len(call.planner.machine_for(options).devices) :]
         _settle_for_numpy(site, missing, missing=others[0] if others else "")
         site.wait_for_device()
         call.planner.considered(site)
     elif site.not_recorded is not None:
-        _settle_for_numpy(site, NotRecordable(site.task, site.not_recorded))
+        error = NotRecordable(site.task, site.not_recorded)
+        _settle_for_numpy(site, error, error.sentence)
 
 
 def _require_that_it_can(call: Call) -> None:
@@ -227,7 +245,17 @@ def choose(call: Call, waiting: Mapping[str, float] | WaitingTimes | None = None
         choice = site.choose(planner.waiting(), waiting)
     if choice.candidate == "numpy" and choice.kind == "baseline" and site.traced is None and site.chooser.calls:
         return choice._replace(sentence=why_not_elsewhere(planner, site))
+    if choice.candidate == "numpy" and (why := _why_cpu_is_numpy(planner, site.options)) is not None:
+        return choice._replace(sentence=why)
     return choice
+
+
+def _why_cpu_is_numpy(planner: Planner, options: Options) -> str | None:
+    """Why `on="cpu"` means NumPy: nothing compiles for the processor here; `None` where that is not so."""
+    if options.cpu_is_numpy is not None or not any(name.lower() == CPU for name in options.preference.on):
+        return options.cpu_is_numpy
+    lost = [each for each in planner.machine_for(options).unavailable if each.id == CPU]
+    return f'on="cpu" is NumPy here: {lost[0].reason} {lost[0].fix}' if lost else None
 
 
 # -- during
@@ -318,23 +346,25 @@ def on_device(
 ) -> tuple[Any, Receipt]:
     """The program, as it was decided for that device. Raises what the device does."""
     site, planner, baseline = call.site, call.planner, call.site.chooser.baseline
-    traced = site.traced
-    if traced is None:
+    if site.traced is None and site.has_anygpu_arrays:
         return _run_on_lazy_arrays(call, choice, timer, attempts)
-    prediction, program = site.predictions[name], traced.program
-    way, devices = prediction.way, prediction.way.devices
+    values, prediction = call.given(), site.predictions.get(name)
+    if values is None or prediction is None:  # another thread has traced it anew, or given that up
+        return run_untraced(call, choice, timer, attempts)
+    traced = call.traced
+    program, way, devices = traced.program, prediction.way, prediction.way.devices
     predicted = site.estimate(name)
     keep = site.has_anygpu_arrays and isinstance(way, SingleDevice) and site.options.check != "always"
-    values = call.given()
-    if values is None:  # another thread has recorded it anew for a call of its own
-        return run_untraced(call, choice, timer, attempts)
     workers = [planner.worker(device, site.options) for device in devices]
     if site.options.fallback == "raise" and node_of(name) is not None:
         _require_that_it_can_there(name, workers[-1], program)
     modes = modes_now()
-    why = _why_not_there(call, name, values, [worker.generation for worker in workers], modes)
+    why = _why_not_there(call, name, way, values, [worker.generation for worker in workers], modes)
     if why is not None:
         return _on_baseline_instead(call, why, timer, attempts)
+    if _has_new_numbers(call, name, values):
+        why = f"numbers of this kind are new, and {name} has not been compared with NumPy for them."
+        return _on_baseline_instead(call, why, timer, attempts, checks=name)
     begin, disturbed = planner.clock(), planner.pace.exploring
     conditions = planner.watch.begin(begin)
     with planner.using(devices, predicted or 0.0):
@@ -414,7 +444,7 @@ def on_device(
 
 
 def _why_not_there(
-    call: Call, name: str, values: Sequence[Any], generations: Sequence[int], modes: Mapping[str, str]
+    call: Call, name: str, way: Strategy, values: Sequence[Any], generations: Sequence[int], modes: Mapping[str, str]
 ) -> str | None:
     """Why a call that was chosen for a device has to run on the baseline all the same."""
     site, trust, chooser = call.site, call.site.trust, call.site.chooser
@@ -423,9 +453,7 @@ def _why_not_there(
     found = loud(modes)
     if found is not None and chooser.baseline == "numpy":
         return found
-    traced = site.traced
-    assert traced is not None
-    if chooser.checked and not trust.agreed(traced.program.key, name, site.predictions[name].way, generations):
+    if chooser.checked and not trust.agreed(call.traced.program.key, name, way, generations):
         with call.planner.lock:
             site.distrust(name)
         return f"{name} has not been compared with NumPy since it was opened or the function was traced."
@@ -444,19 +472,30 @@ def _module_of(call: Call) -> str:
     return str(getattr(call.function, "__module__", None) or "")
 
 
-def _on_baseline_instead(call: Call, why: str, timer: PhaseTimer, attempts: tuple[Attempt, ...]) -> tuple[Any, Receipt]:
+def _has_new_numbers(call: Call, name: str, values: Sequence[Any]) -> bool:
+    """Whether a number among the arguments is of a kind for which the device was never compared with NumPy."""
+    site, traced = call.site, call.traced
+    if not site.chooser.checked or site.chooser.baseline != "numpy" or site.has_anygpu_arrays:
+        return False
+    return not site.trust.knows_numbers(traced.program.key, name, number_kinds(traced, values))
+
+
+def _on_baseline_instead(
+    call: Call, why: str, timer: PhaseTimer, attempts: tuple[Attempt, ...], checks: str | None = None
+) -> tuple[Any, Receipt]:
     baseline = call.site.chooser.baseline or "numpy"
-    return run_at(call, Choice(baseline, "baseline", why), timer, attempts)
+    return run_at(call, Choice(baseline, "baseline", why, checks), timer, attempts)
 
 
 def _needs_numpys_word(call: Call, results: Sequence[Any], given: Sequence[Any]) -> bool:
     """Whether NumPy might warn of this result, or raise, and its user has not seen that yet."""
     site = call.site
-    if not site.may_warn or is_finite(results):
+    if site.chooser.baseline is None and loud(modes_now()) is not None:
+        # What only NumPy honours may have happened on the way to a finite result.
+        return any(op.may_raise_flags for op, _ in call.traced.program.nodes)
+    if not site.may_warn(call.traced) or is_finite(results):
         return False
     trust = site.trust
-    if call.site.chooser.baseline is None and loud(modes_now()) is not None:
-        return True
     if trust.flags:
         # Known to warn. Where it would be shown again, an automatic call has not come here.
         return site.chooser.baseline is None and is_shown(trust.flags, _module_of(call), trust.heard)
@@ -472,12 +511,11 @@ def _after_numpy(
     attempts: tuple[Attempt, ...],
 ) -> tuple[Any, Receipt]:
     """A result with NaN or infinity, computed again on NumPy, which warns or raises at the user's own line."""
-    site = call.site
-    assert site.traced is not None
+    site, traced = call.site, call.traced
     why = f"the result of {name} is not finite; NumPy computes it again, so that its warnings appear."
     value, receipt = run_untraced(call, Choice("numpy", "baseline", why), timer, attempts)
     site.trust.heard = Filters.now()
-    sample = sample_of(site.traced, given, value, ours=False)
+    sample = sample_of(traced, given, value, ours=False)
     call.planner.background.submit(
         partial(judge_returned, call.planner, site, name, call.function, sample, list(results))
     )
@@ -545,7 +583,7 @@ def _run_on_lazy_arrays(
         explore(call)
     reason = choice.sentence
     if site.not_recorded is not None:
-        reason = f"its arguments are there, and it cannot be traced: {site.not_recorded}"
+        reason = f"its arguments are on that device, and it cannot be traced: {site.not_recorded}"
     return value, Receipt(
         task=site.task,
         device=choice.candidate,

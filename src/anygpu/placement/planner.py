@@ -20,9 +20,11 @@ import numpy as np
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.disturbance import DisturbanceWatch, Reading, read_processors
+from anygpu.engines.catalogue import is_automatic
 from anygpu.errors import AnyGPUError, DeviceLost, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.hardware.selection import matches_name, require
+from anygpu.hardware.device_names import CPU
+from anygpu.hardware.selection import matches_name, meant, require
 from anygpu.history.hints import hints_path
 from anygpu.placement.background import Background
 from anygpu.placement.calibrate import calibrate, recalled, remember
@@ -148,6 +150,11 @@ class Planner:
         return self._ready and self._machine is not None
 
     @property
+    def is_looking(self) -> bool:
+        """Whether the devices are being probed in the background, or have been."""
+        return self._looking
+
+    @property
     def ready_to_record(self) -> bool:
         """Whether recording would not have to load its modules first."""
         return self._ready
@@ -160,6 +167,17 @@ class Planner:
             self._machine = found
             self._recall(found.devices)
         return found
+
+    def machine_for(self, options: Options) -> Machine:
+        """The devices among which the options choose. Where only the processor was asked for, no GPU is looked for."""
+        if options.names_only_numpy:
+            # A probe would compare it with itself.
+            return machine_of([msgspec.structs.replace(numpy_device(), state="verified")], ())
+        if self._machine is None and options.names_only(CPU, "numpy"):
+            found = self.places.of_engines(("numpy", CPU))
+            devices = [each for each in found if isinstance(each, Device) and each.verified]
+            return machine_of(devices, [each for each in found if isinstance(each, Unavailable)])
+        return self.machine()
 
     def forget_machine(self) -> None:
         """Devices have come or gone: calls look at them anew."""
@@ -296,7 +314,7 @@ class Planner:
     @property
     def floor(self) -> float:
         """Less than the quickest call of any device: a function that takes less stays on NumPy."""
-        others = [each for name, each in self._calibrations.items() if name != "numpy"]
+        others = [each for name, each in self._calibrations.items() if name != "numpy" and is_automatic(name)]
         return min((each.launch + each.write.latency + each.read.latency for each in others), default=_FLOOR)
 
     # -- devices that were wrong
@@ -403,7 +421,7 @@ class _Busy(Mapping[str, float]):
 
 def first_choice(devices: Sequence[Device], on: Sequence[str]) -> tuple[list[Device], list[Device]]:
     """The devices that the first matching name of `on` means, and the others."""
-    for name in on:
+    for name in meant(on, devices):
         first = [device for device in devices if matches_name(device, name)]
         if first:
             return first, [device for device in devices if device not in first]
@@ -438,7 +456,7 @@ def usable_bytes(device: Device) -> int | None:
 
 def no_device(planner: Planner, options: Options) -> DeviceUnavailable | None:
     """The error for a preference that no device of this machine fits; `None` when one does."""
-    machine = planner.machine()
+    machine = planner.machine_for(options)
     try:
         require(machine.devices, options.preference, machine.unavailable)
     except DeviceUnavailable as error:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from anygpu.engines.catalogue import entry_of
+from anygpu.engines.catalogue import entry_of, is_automatic
 from anygpu.hardware.device import Device
 from anygpu.history.hints import change_marks, mark_of
 from anygpu.history.history import CallHistory
@@ -108,16 +108,17 @@ class Recall:
 
     def begin(self, site: RecallingSite, function: Callable[..., Any], key: Hashable) -> None:
         """The first look at a call site that has been traced: what earlier processes know of it."""
-        if site.traced is None or site in self._begun:
+        traced = site.traced
+        if traced is None or site in self._begun:
             return
         found = self._find(site, function, key)
         if found is None:
             return
         self._begun.add(site)
-        known = self._remembered(site.traced.program.key, found.habit)
+        known = self._remembered(traced.program.key, found.habit)
         current = {name: each for name, each in known.items() if self._stamp(name) == each[0]}
         site.recall({name: memory for name, (_, memory) in current.items()})
-        if found.habit is not None and not any(name != "numpy" for name in current):
+        if found.habit is not None and not any(name != "numpy" and is_automatic(name) for name in current):
             self.earlier_seconds += found.earlier
 
     def opaque(
@@ -159,7 +160,7 @@ class Recall:
             return False
         program = found.habit.program
         known = self._remembered(program, found.habit) if program is not None else {}
-        others = [memory for name, (_, memory) in known.items() if name != "numpy"]
+        others = [memory for name, (_, memory) in known.items() if name != "numpy" and is_automatic(name)]
         if not others:
             return found.earlier > LOOKING_AT_ONCE
         return any(is_worth_opening(memory, seconds, _OPENING, site.chooser.calls) for memory in others)
@@ -193,9 +194,9 @@ class Recall:
 
     def disagreed(self, site: RecallingSite, device: str) -> None:
         """A device was wrong."""
-        stamp = self._stamp(device)
-        if site.traced is not None and stamp is not None:
-            self._history.disagreed(site.traced.program.key, device, stamp)
+        stamp, traced = self._stamp(device), site.traced
+        if traced is not None and stamp is not None:
+            self._history.disagreed(traced.program.key, device, stamp)
 
     def save(self, seconds: float | None = None) -> None:
         """Tell the history what has happened since the last time, and have it written."""

@@ -6,12 +6,16 @@ is what one call site has learnt of all this.
 
 from __future__ import annotations
 
+import cmath
+import math
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from anygpu._typing import HostArray
 from anygpu.agreement.analysis import Flag
 from anygpu.agreement.comparison import layout
 from anygpu.array.core.structure import flatten, unflatten
@@ -43,7 +47,10 @@ class Trust:
 
     def __init__(self) -> None:
         self._agreed: dict[tuple[str, str], tuple[Strategy, tuple[int, ...]]] = {}
-        self._layouts: dict[Hashable, tuple[tuple[int, ...], ...] | None] = {}
+        #: By the same keys: for each number among the inputs, the kinds that were compared, and what is being compared.
+        self._kinds: dict[tuple[str, str], list[set[NumberKind]]] = {}
+        self._comparing: set[tuple[str, str, tuple[NumberKind, ...]]] = set()
+        self._layouts: dict[Hashable, tuple[tuple[int, ...] | None, ...] | None] = {}
         #: By the key of a program: how far its results were from NumPy's when they agreed.
         self.usual: dict[str, tuple[float, ...]] = {}
         #: What NumPy was seen to warn of.
@@ -54,15 +61,45 @@ class Trust:
         #: The warning filters at the last call on NumPy.
         self.heard: Filters | None = None
 
-    def agree(self, program: str, name: str, way: Strategy, generations: Sequence[int]) -> None:
-        """This program, run in this way by workers of these generations, gave what NumPy gives."""
+    def agree(
+        self,
+        program: str,
+        name: str,
+        way: Strategy,
+        generations: Sequence[int],
+        kinds: Sequence[NumberKind] = (),
+    ) -> None:
+        """This program, run in this way by workers of these generations, gave what NumPy gives for such numbers."""
         if len(self._agreed) >= _MOST:
             self._agreed.clear()
+            self._kinds.clear()
         self._agreed[program, name] = (way, tuple(generations))
+        self._kinds[program, name] = [{kind} for kind in kinds]
 
     def agreed(self, program: str, name: str, way: Strategy, generations: Sequence[int]) -> bool:
         """Whether that is what would run now."""
         return self._agreed.get((program, name)) == (way, tuple(generations))
+
+    # -- numbers among the arguments
+
+    def knows_numbers(self, program: str, name: str, kinds: Sequence[NumberKind]) -> bool:
+        """Whether results there were compared with NumPy's for numbers of these kinds, since they first agreed."""
+        known = self._kinds.get((program, name))
+        return not known or all(kind in seen for kind, seen in zip(kinds, known, strict=False))
+
+    def begin_comparing(self, program: str, name: str, kinds: tuple[NumberKind, ...]) -> bool:
+        """Whether the caller is to compare numbers of these kinds; no other caller does until `end_comparing`."""
+        key = (program, name, kinds)
+        begun = key in self._comparing
+        self._comparing.add(key)
+        return not begun
+
+    def end_comparing(self, program: str, name: str, kinds: tuple[NumberKind, ...], *, agreed: bool) -> None:
+        """They were compared; if they agreed, calls with such numbers may run there."""
+        self._comparing.discard((program, name, kinds))
+        if agreed:
+            for kind, seen in zip(kinds, self._kinds.get((program, name), ()), strict=False):
+                seen.add(kind)
 
     def is_usual(self, inputs: Sequence[Any]) -> bool:
         """Whether NumPy has been seen to say nothing when such inputs gave a NaN or an infinity."""
@@ -81,11 +118,11 @@ class Trust:
             leaves = flatten(value)[0]
             orders = tuple(
                 [
-                    layout(leaf) if type(leaf) is np.ndarray and is_own else ()
+                    layout(leaf) if type(leaf) is np.ndarray and is_own else None
                     for leaf, is_own in zip(leaves, traced.owns, strict=True)
                 ]
             )
-            self._layouts[key] = orders if any(orders) else None
+            self._layouts[key] = orders if any(orders) or traced.reorders else None
 
     def knows_order(self, inputs: Sequence[Any]) -> bool:
         return _order_of(inputs) in self._layouts
@@ -99,6 +136,33 @@ class Trust:
         return unflatten(structure, [_ordered(leaf, order) for leaf, order in zip(leaves, orders, strict=True)])
 
 
+#: What is special about a number; a wrong program is often right for such numbers, and for no others.
+NumberKind = frozenset[str]
+_ORDINARY: NumberKind = frozenset()
+
+
+def number_kinds(traced: Traced, inputs: Sequence[Any]) -> tuple[NumberKind, ...]:
+    """The kinds of the numbers among the inputs of a program."""
+    return tuple([number_kind(each.item()) for each in inputs[traced.numbers]])
+
+
+def number_kind(number: Any) -> NumberKind:
+    """What is special about a number: 0, 1, NaN, infinity, a sign, a power of two."""
+    if isinstance(number, complex):
+        parts = (("real", number.real), ("imaginary", number.imag))
+        return frozenset(f"{part} {each}" for part, value in parts for each in number_kind(value))
+    if number != number:
+        return frozenset(("NaN",))
+    if number in (0, 1):
+        return frozenset((str(int(number)),))
+    found = {"negative"} if number < 0 else set()
+    if math.isinf(number):
+        found.add("infinite")
+    elif math.frexp(abs(number))[0] == 0.5:
+        found.add("power of two")
+    return frozenset(found) if found else _ORDINARY
+
+
 def _order_of(inputs: Sequence[Any]) -> Hashable:
     for each in inputs:
         if type(each) is np.ndarray and not each.flags.c_contiguous:
@@ -106,8 +170,9 @@ def _order_of(inputs: Sequence[Any]) -> Hashable:
     return _PLAIN
 
 
-def _ordered(leaf: Any, order: tuple[int, ...]) -> Any:
-    if not order:
+def _ordered(leaf: Any, order: tuple[int, ...] | None) -> Any:
+    """The array with its axes in that order of memory; `None` leaves it as it is."""
+    if order is None or layout(leaf) == order:
         return leaf
     axes = (*order, *(axis for axis in range(leaf.ndim) if axis not in order))
     made = np.empty([leaf.shape[axis] for axis in axes], leaf.dtype).transpose(np.argsort(axes))
@@ -170,7 +235,8 @@ def code_of(function: Callable[..., Any]) -> Hashable:
 #: Modes that only NumPy can honour at the line where it happens.
 _LOUD = frozenset(("raise", "call", "print", "log"))
 _WATCHED = ("divide", "over", "invalid")
-_USUAL = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+#: What every thread begins with.
+USUAL_MODES = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 #: Each occurrence is shown or raised.
 _EVERY_TIME = ("always", "all", "error")
 
@@ -202,11 +268,22 @@ class Modes(NamedTuple):
     def unusual(cls) -> Modes | None:
         """Those of this thread or task; `None` where they are what every thread begins with."""
         found: Any = np.geterr()
-        return None if found == _USUAL else cls(found, np.geterrcall())
+        return None if found == USUAL_MODES else cls(found, np.geterrcall())
 
     def hold(self) -> np.errstate:
         """Apply these modes in a block that runs on another thread."""
         return np.errstate(call=self.handler, **self.by_kind)
+
+
+def mode_token() -> object:
+    """An object that stays the same as long as NumPy's modes do, in this thread or task; a new one where it is unknown.
+
+    NumPy keeps its modes in a context variable, which takes a twentieth of the time that `np.geterr` takes.
+    """
+    return object() if _MODES is None else _MODES.get()
+
+
+_MODES: ContextVar[object] | None = getattr(np._core.umath, "_extobj_contextvar", None)  # type: ignore[attr-defined]
 
 
 def modes_now() -> Mapping[str, str]:
@@ -278,9 +355,23 @@ def may_warn(program: Program, quiet_lines: frozenset[tuple[str, int]] = frozens
 
 
 def is_finite(arrays: Sequence[Any]) -> bool:
-    """Whether there is no NaN and no infinity among floats: half of what adding two such arrays takes."""
+    """Whether there is no NaN and no infinity among floats: a third of what adding two such arrays takes."""
     for each in arrays:
         values = np.asarray(each)
-        if values.dtype.kind in "fc" and not np.isfinite(values).all():
+        if values.dtype.kind in "fc" and not _has_finite_sum(values) and not np.isfinite(values).all():
             return False
     return True
+
+
+#: Below, NumPy's BLAS computes a product on one thread, and sooner than `np.isfinite` does.
+_SHORT_PRODUCT = 8192
+
+
+def _has_finite_sum(values: HostArray) -> bool:
+    """Whether a sum over all values shows that they are finite; one that overflows shows nothing."""
+    if values.dtype.char in "fdFD" and values.size <= _SHORT_PRODUCT:
+        return cmath.isfinite(np.vdot(values, values))
+    if values.dtype.char not in "fdFD":
+        return False
+    with np.errstate(all="ignore"):
+        return cmath.isfinite(np.add.reduce(values, axis=None))

@@ -497,17 +497,27 @@ class DeviceChooser:
             # What else had the processors might have doubled the other's time, but hardly more.
             in_doubt = self.tracks[other].doubtful and seconds < (track.estimate or 0.0) * CONTENTION * NEARLY
             doubt = _BUSY if track.doubtful or in_doubt else ""
-            sentence = f"calls take {mine} there, and {readable_seconds(seconds)} on {other}{doubt}."
+            sentence = (
+                f"{name} takes {mine} per call, {other} {readable_seconds(seconds)}{doubt}{self._under_way(name)}."
+            )
             return Choice(name, "known", sentence)
         other = next((each for each in self._by_promise() if each != name and each in self.expected), "")
         if other:
-            seconds = self.expected[other]
+            expected = f"{readable_seconds(self.expected[other])} predicted for {other}"
             return Choice(
                 name,
                 "known" if name != self.baseline else "baseline",
-                f"calls take {mine} there, and {readable_seconds(seconds)} are predicted for {other}.",
+                f"{name} takes {mine} per call, {expected}{self._under_way(name)}.",
             )
-        return Choice(name, "baseline" if name == self.baseline else "known", f"calls take {mine} there.")
+        if name != self.baseline:
+            return Choice(name, "known", f"{name} takes {mine} per call.")
+        under_way = self._under_way(name) or "; other devices not tried yet"
+        return Choice(name, "baseline", f"{name} takes {mine} per call{under_way}.")
+
+    def _under_way(self, name: str) -> str:
+        """What is prepared in the background while calls go on as they are."""
+        tried = sorted(self._trying - {name})
+        return f"; {' and '.join(tried)} being tried in the background" if tried else ""
 
     def to_try(self) -> str | None:
         """The candidate to try in the background now: one at a time, the most promising first."""

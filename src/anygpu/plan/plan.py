@@ -7,12 +7,17 @@ from typing import Literal
 import msgspec
 
 from anygpu.display import drawn
+from anygpu.printable import encode_json
 from anygpu.receipts import Phases
 from anygpu.units import readable_bytes, readable_seconds
 
 #: measured: from earlier calls of this very program there; predicted: from the device's calibration;
 #: assumed: from its kind alone, before a calibration.
 Basis = Literal["measured", "remembered", "predicted", "assumed"]
+
+
+#: Lines of nests that a plan shows; programs of hundreds of operations have more.
+_MOST_LINES = 40
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +38,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     #: Predicted seconds on the way to another machine and back, which are among `seconds`; `None` on this one.
     network_seconds: float | None = None
     sentence: str
+
+
+def shortened(nests: str) -> list[str]:
+    """The lines of nests that a plan shows to people."""
+    lines = nests.splitlines()
+    if len(lines) <= _MOST_LINES:
+        return lines
+    return [*lines[:_MOST_LINES], f"… and {len(lines) - _MOST_LINES} more lines, which `plan.nests` has."]
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -58,12 +71,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     bytes_in: int | None = None
     bytes_out: int | None = None
     flops: int | None = None
+    #: Where the chosen device is `cpu`: the loop nests that it computes, and what NumPy does between them.
+    nests: str | None = None
 
     def candidate(self, device: str) -> Candidate | None:
         return next((each for each in self.candidates if each.device == device), None)
 
     def to_json(self) -> bytes:
-        return msgspec.json.encode(self)
+        return encode_json(self)
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Plan:
@@ -92,7 +107,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"{mark} {each.device:<{width}}  {what}")
             lines.append(f"  {'':<{width}}  {each.sentence}")
         lines.extend(f"✗ {each.device:<{width}}  {each.sentence}" for each in self.refused)
+        if self.nests is not None:
+            lines += ["", *shortened(self.nests)]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Plan: {self.task} would run on {self.chosen}: {self.reason}>"
 
     def _repr_html_(self) -> str | None:
         return drawn(self)

@@ -1,0 +1,111 @@
+"""Calls on the one device that their caller allows, in this process and on NumPy's arrays: nothing is left to decide.
+
+Planning a call takes a hundred microseconds, and native code for a hundred numbers less than one. So once such a call
+has been planned, the next ones read their arguments, run, and leave a note for the receipt. Whatever is unusual about
+one of them is left to planning: another program, an error, a mode of `np.errstate`, a result that is not finite.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from anygpu.array.trace.traced import CallInputs, Traced
+from anygpu.engines.protocol import DirectRun
+from anygpu.notes import Repeated, listeners, made, observers, publish
+from anygpu.notes import last as last_receipt
+from anygpu.placement.call import Call
+from anygpu.placement.call_site import CallSite
+from anygpu.placement.known import PLAN
+from anygpu.placement.strategies import SingleDevice
+from anygpu.placement.trust import USUAL_MODES, is_finite, loud, mode_token, modes_now, warns
+from anygpu.receipts import Receipt
+from anygpu.workers.thread import ThreadWorker
+
+#: Calls until one is planned again, which measures it and sees what has changed.
+_CALLS = 1000
+
+_clock = time.perf_counter
+
+
+class DirectCalls:
+    """What the next calls of a call site need, as long as its program and its device stay the same."""
+
+    __slots__ = ("_left", "_may_warn", "_receipt", "_run", "_site", "_traced", "_usual_modes", "_worker")
+
+    def __init__(
+        self,
+        site: CallSite,
+        traced: Traced,
+        worker: ThreadWorker,
+        run: DirectRun,
+        receipt: Receipt,
+    ) -> None:
+        self._site = site
+        self._traced = traced
+        self._worker = worker
+        self._run = run
+        #: That of the call that was planned: others differ from it in their times alone.
+        self._receipt = receipt
+        self._may_warn = site.may_warn(traced)
+        self._left = _CALLS
+        #: NumPy's modes when they were last seen to be the usual ones.
+        self._usual_modes: object = None
+
+    def __call__(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
+    ) -> Any:
+        """What the function returns; `PLAN` where the call has to be planned. It began at `begin`."""
+        site, traced = self._site, self._traced
+        if self._left <= 0 or site.traced is not traced or not site.evaluated or not self._worker.alive:
+            return PLAN
+        found = traced.arrays(function, arguments, keywords)
+        if found is None:
+            return PLAN
+        given, read = found
+        is_watched = self._may_warn
+        token = mode_token()
+        if token is not self._usual_modes:
+            modes = modes_now()
+            if loud(modes) is not None:
+                return PLAN
+            is_watched = is_watched and warns(modes)
+            if modes == USUAL_MODES:
+                self._usual_modes = token
+        ready = _clock()
+        try:
+            results, finite = self._run(given)
+        except Exception:  # noqa: BLE001 - the call that is planned raises it too, or goes elsewhere
+            return PLAN
+        if is_watched and not (is_finite(results) if finite is None else finite):
+            # NumPy would warn. Those who compute with infinities on purpose shall not do so twice in each call.
+            site.plan_every_call()
+            return PLAN
+        value = site.trust.in_order(traced, given, traced.rebuild(results, CallInputs(given, read)))
+        note = Repeated(self._receipt, begin, ready, _clock())
+        self._left -= 1
+        if observers or listeners.get():
+            publish(made(note), (function, arguments, keywords, value))
+        else:
+            last_receipt.set(note)
+        return value
+
+
+def direct_calls(call: Call, receipt: Receipt) -> DirectCalls | None:
+    """For the calls after this one, which was planned; `None` where each has to be."""
+    site, options, traced = call.site, call.site.options, call.site.traced
+    if traced is None or not call.cacheable or site.has_anygpu_arrays or site.chooser.baseline is not None:
+        return None
+    if options.precision is not None or options.check == "always" or options.timeout is not None:
+        return None
+    if len(receipt.attempts) != 1 or receipt.host_operations or receipt.program != traced.program.key:
+        return None
+    ways = [each.way for each in site.predictions.values()]
+    if ways != [SingleDevice(receipt.device)]:
+        return None
+    worker = call.planner.worker(receipt.device, options)
+    if not isinstance(worker, ThreadWorker):
+        return None
+    run = worker.direct(traced.program)
+    return DirectCalls(site, traced, worker, run, receipt) if run is not None else None

@@ -1,0 +1,85 @@
+"""Functions without a decorator, as `run` and `submit` take them, and what is known of their calls."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from anygpu.placement.known import Known
+from anygpu.placement.offload import Calls, Offloaded, check_callable, check_function, default_planner
+from anygpu.placement.options import CallOptions, Options, options
+from anygpu.placement.signature import function_key
+
+#: Functions without a decorator that are remembered.
+_MOST_FUNCTIONS = 256
+
+
+class KnownFunctions:
+    """The call sites of functions without a decorator, by the key of the function and its options.
+
+    There is no lock: each step is one operation of a dict, and a process may be forked at any moment.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, Known] = OrderedDict()
+
+    def find(self, key: Hashable) -> Known | None:
+        found = self._known.get(key)
+        if found is not None:
+            with contextlib.suppress(KeyError):  # forgotten since, by another thread
+                self._known.move_to_end(key)
+        return found
+
+    def remember(self, key: Hashable, known: Known) -> Known:
+        """The same, or what another thread has remembered since."""
+        known = self._known.setdefault(key, known)
+        if len(self._known) > _MOST_FUNCTIONS:
+            self._known.popitem(last=False)
+        return known
+
+    def forget(self) -> None:
+        self._known.clear()
+
+
+_functions = KnownFunctions()
+
+
+def unwrapped(
+    function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """The innermost function, with all arguments: partials and methods are made anew for each call."""
+    keywords: dict[str, Any] = {}
+    while True:
+        if type(function) is functools.partial:
+            arguments, keywords = function.args + arguments, {**function.keywords, **keywords}
+            function = function.func
+        elif type(function) is types.MethodType and isinstance(function.__func__, Offloaded):
+            arguments, function = (function.__self__, *arguments), function.__func__
+        else:
+            return function, arguments, keywords
+
+
+def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
+    """A function without a decorator, with the call sites of earlier calls with these options."""
+    if isinstance(function, Offloaded):
+        if all(value is None for value in given.values()):
+            return function
+        function = function.function
+    return Calls(function, known_of(function, options(**given)), default_planner)
+
+
+def known_of(function: Callable[..., Any], wanted: Options) -> Known:
+    """The call sites of a function under these options, shared by all that use the default planner."""
+    check_callable(function)
+    same = function_key(function)
+    known = _functions.find((same, wanted)) if same is not None else None
+    if known is None:
+        check_function(function)
+        known = Known(wanted)
+        if same is not None:
+            known = _functions.remember((same, wanted), known)
+    return known
