@@ -21,7 +21,7 @@ from anygpu.errors import InvalidOption
 from anygpu.pytorch import Step
 from tests.pytorch.modules import assert_same_gradients, mlp, plain
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 torch.manual_seed(0)
 X, VALUES = torch.randn(64, 8), torch.randn(64, 3)

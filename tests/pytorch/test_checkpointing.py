@@ -164,6 +164,7 @@ def trained(model: nn.Module, x: torch.Tensor, names: tuple[str, ...]) -> tuple[
 
 
 class TestCheckpointed:
+    @pytest.mark.sampled(gate=2)
     @pytest.mark.parametrize("names", [("blocks.0",), ("blocks.1", "blocks.3"), tuple(f"blocks.{i}" for i in range(4))])
     def test_computes_the_same_with_dropout_and_batch_norm(self, names: tuple[str, ...]) -> None:
         torch.manual_seed(0)

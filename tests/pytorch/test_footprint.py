@@ -14,7 +14,7 @@ from torch import nn
 
 from anygpu.errors import InvalidOption
 from anygpu.pytorch.checkpointing import candidates
-from anygpu.pytorch.footprint import CannotPredict, predict
+from anygpu.pytorch.footprint import CannotPredict, predict, predict_outputs
 from anygpu.pytorch.records import Footprint
 from tests.pytorch.test_checkpointing import Tower, left_as_it_was
 from tests.support.counting_allocator import environment
@@ -250,6 +250,7 @@ for name in ("convolutions", "graph"):
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
 def test_is_near_what_a_counting_allocator_sees() -> None:
     child = subprocess.run(
@@ -259,3 +260,14 @@ def test_is_near_what_a_counting_allocator_sees() -> None:
     errors = [float(line.split()[-1]) for line in child.stdout.splitlines()]
     assert len(errors) == 4
     assert max(map(abs, errors)) < 20, child.stdout
+
+
+def test_outputs_without_gradients_keep_no_activations() -> None:
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8)))
+    x = torch.empty(16, 64)
+    found = predict_outputs(model, lambda model, batch: model(batch), x, 1000)
+    # Two results at once, and a second copy of the last.
+    assert found == pytest.approx(3 * 1000 * 64 * FLOAT, rel=0.01)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    with pytest.raises(CannotPredict, match="without data"):
+        predict_outputs(model, lambda model, batch: model(batch).tolist(), x, 4)

@@ -85,7 +85,6 @@ class TestAvailable:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux resets the mark")
 class TestHost:
-    @pytest.mark.serial
     def test_sees_what_was_taken_and_given_back(self) -> None:
         meter = HostMeter()
         meter.begin()
@@ -104,7 +103,6 @@ class TestHost:
         assert after is not None
         assert after - before < 32 * MIB
 
-    @pytest.mark.serial
     def test_pages_of_files_that_the_system_drops_hide_nothing(self, tmp_path: Path) -> None:
         file = tmp_path / "library"
         file.write_bytes(bytes(64 * MIB))

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from anygpu.notes import observers
 from anygpu.observe import trace
 from anygpu.observe.observation import Observation
 from anygpu.observe.profiler import Profiler
 from anygpu.observe.statistics import CallStatistics
 from anygpu.pytorch import Step, prefetch
-from anygpu.receipts import observers
 from tests.observe.trace_checks import Trace
 
 

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anygpu.pytorch.fitting import Fitting, Way, balanced
+from anygpu.pytorch.halving import Halving
 from anygpu.pytorch.planning import Kept, Planner
 from anygpu.pytorch.records import Footprint, LayerCost, Precision
 
@@ -271,3 +272,56 @@ def test_noise_is_not_taken_for_what_a_few_rows_need() -> None:
         corrections.append(fitting.correction)
     assert 1 in sizes
     assert max(corrections) <= 1 + 20 / 16
+
+
+# -- what may be computed at once, to be compared with its parts
+
+
+def test_room_is_for_all_rows_where_checkpointing_has_them_fit() -> None:
+    machine = Machine(budget=20_000 * MB)
+    room = planner_for(machine).room(machine.rows)
+    assert (room.rows, room.most_rows, room.outputs) == (64, 64, 64)
+    assert machine.peak(Way("float32", 64)) > machine.budget
+    assert machine.peak(Way("float32", room.rows, room.checkpoint)) <= machine.budget
+
+
+@pytest.mark.parametrize("checkpoint", [None, ()])
+def test_room_is_for_as_many_rows_as_fit_and_for_more_without_gradients(checkpoint: tuple[str, ...] | None) -> None:
+    machine = Machine(budget=6_000 * MB)
+    outputs = iter([9_000 * MB, 2_000 * MB])
+    fitting = Fitting(machine.predict, select, machine.budget, predict_outputs=lambda rows: next(outputs))
+    room = Planner(fitting, machine.rows, checkpoint=checkpoint).room(machine.rows)
+    assert 2 <= room.rows == room.most_rows < 32
+    assert (room.checkpoint == ()) == (checkpoint == ())
+    assert machine.peak(Way("float32", room.rows, room.checkpoint)) <= machine.budget
+    assert room.outputs == 32
+
+
+def test_room_where_nothing_fits() -> None:
+    machine = Machine(budget=500 * MB)
+    assert planner_for(machine).room(machine.rows).rows == 0
+
+
+def test_room_without_predictions_is_below_what_did_not_fit() -> None:
+    halving = Halving()
+    plan = halving.next(64)
+    for _ in range(2):
+        failed = halving.failed(plan, 64)
+        assert failed is not None
+        plan = failed
+    room = halving.room(64)
+    assert (plan.micro_batch, room.rows, room.most_rows, room.outputs) == (16, 16, 31, 64)
+    room = Halving(micro_batch=1).room(64)
+    assert (room.rows, room.most_rows) == (2, 64)
+
+
+def test_a_way_of_an_earlier_run_says_that_the_batch_is_not_cut() -> None:
+    machine = Machine(budget=100_000 * MB)
+    kept: list[Kept] = []
+    planner = planner_for(machine, whole="rows meet", keep=kept.append)
+    for _ in range(50):
+        plan = planner.next(machine.rows)
+        way = Way(plan.precision, plan.micro_batch, plan.checkpoint)
+        planner.ran(plan, machine.rows, machine.seconds(way, machine.rows), machine.true_peak(way))
+    reason = planner_for(machine, whole="rows meet", kept=kept[-1]).next(machine.rows).reason
+    assert reason == "it was the fastest that fitted in an earlier run; the batch is not cut: rows meet"

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -25,7 +26,7 @@ from anygpu.errors import InvalidOption
 from anygpu.pytorch import data_wait, prefetch
 from anygpu.pytorch.batch_moves import CudaMover, Moved, PlainMover
 from anygpu.pytorch.batch_tensors import map_tensors, tensors_of
-from anygpu.pytorch.prefetching import Prefetch
+from anygpu.pytorch.prefetching import Prefetch, _makes_new_batches
 
 _SOON = 30.0
 
@@ -224,7 +225,9 @@ def test_the_check_for_leaks_can_fail() -> None:
     loop = iter(prefetch(loader, depth=3))
     next(loop)
     assert threads_of_prefetch() != []
-    kept = next(loop)
+    # The loop gets copies, so this stands in for a batch of the loader that something keeps.
+    kept = torch.zeros(3)
+    loader.alive.add(kept)
     assert len(loader.alive) >= 1
     del kept
     loop.close()
@@ -302,6 +305,7 @@ class Broken(Squares):
         return super().__getitem__(index)
 
 
+@pytest.mark.full
 def test_workers_of_a_data_loader() -> None:
     # In a process of its own: workers are forked, and libraries of other tests have threads.
     done = run_script(
@@ -314,7 +318,7 @@ def test_workers_of_a_data_loader() -> None:
 
         def left():
             for child in torch.multiprocessing.active_children():
-                child.join(20)  # the system may take a while to end it
+                child.join(120)  # the system may take a while to end it
             return torch.multiprocessing.active_children()
 
         loader = DataLoader(Squares(), batch_size=4, num_workers=2)
@@ -446,6 +450,118 @@ def test_what_cannot_be_prefetched_is_refused_at_once() -> None:
             prefetch([], device="cuda")
 
 
+# -- loaders that fill one buffer again and again
+
+
+def refilled(make: Callable[[], Any], fill: Callable[[Any, int], Any]) -> Iterator[Any]:
+    buffer = make()
+    for number in range(5):
+        fill(buffer, number)
+        yield buffer
+
+
+@dataclasses.dataclass
+class Held:
+    values: torch.Tensor
+
+
+def packed() -> Any:
+    return torch.nn.utils.rnn.pack_sequence([torch.zeros(2, 1), torch.zeros(1, 1)])
+
+
+#: How a buffer is made and filled, and the number that is read from it.
+REFILLED: dict[str, tuple[Callable[[], Any], Callable[[Any, int], Any], Callable[[Any], Any]]] = {
+    "tensor": (lambda: torch.zeros(3), lambda buffer, number: buffer.fill_(number), lambda batch: batch[0]),
+    "view": (lambda: torch.zeros(9)[::3], lambda buffer, number: buffer.fill_(number), lambda batch: batch[2]),
+    "array": (lambda: np.zeros(3), lambda buffer, number: buffer.fill(number), lambda batch: batch[0]),
+    "memory of an array": (
+        lambda: torch.from_numpy(np.zeros(3)),
+        lambda buffer, number: buffer.numpy().fill(number),
+        lambda batch: batch[0],
+    ),
+    "pair": (
+        lambda: (torch.zeros(3), "a"),
+        lambda buffer, number: buffer[0].fill_(number),
+        lambda batch: batch[0][0],
+    ),
+    "dataclass": (
+        lambda: Held(torch.zeros(3)),
+        lambda buffer, number: buffer.values.fill_(number),
+        lambda batch: batch.values[0],
+    ),
+    "packed sequence": (packed, lambda buffer, number: buffer.data.fill_(number), lambda batch: batch.data[0]),
+    "mapping of new tensors": (
+        dict,
+        lambda buffer, number: buffer.update(x=torch.full((3,), number)),
+        lambda batch: batch["x"][0],
+    ),
+    "list of numbers": (lambda: [0], lambda buffer, number: buffer.__setitem__(0, number), lambda batch: batch[0]),
+}
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("name", REFILLED)
+def test_a_buffer_that_is_used_again_gives_each_batch(name: str, device: Any) -> None:
+    make, fill, read = REFILLED[name]
+    ended = threading.Event()
+
+    def loader() -> Iterator[Any]:
+        yield from refilled(make, fill)
+        ended.set()
+
+    found = []
+    for batch in prefetch(loader(), device, depth=9):
+        assert ended.wait(_SOON)  # all have been fetched, and the buffer has its last values
+        found.append(int(read(batch)))
+    assert found == list(range(5))
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_a_dataset_or_a_collation_that_uses_its_buffer_again(device: Any) -> None:
+    buffer = torch.zeros(3)
+    dataset = list(range(5))
+    for options in ({"collate_fn": lambda numbers: buffer.fill_(numbers[0])}, {"batch_size": None}):
+        found = DataLoader([buffer] * 5 if "batch_size" in options else dataset, **options)
+        batches = [int(batch[0]) for batch in prefetch(found, device, depth=9)]
+        assert batches == ([4] * 5 if "batch_size" in options else dataset)
+    for batch in prefetch(DataLoader([buffer] * 2, batch_size=None), device):
+        assert batch.data_ptr() != buffer.data_ptr()
+
+
+def test_what_is_new_is_not_copied() -> None:
+    given = [torch.ones(2), torch.ones(3)]
+    assert all(found is one for found, one in zip(prefetch(given, "cpu"), given, strict=True))
+
+    class Again(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return refilled(lambda: torch.zeros(3), torch.Tensor.fill_)
+
+    dataset = TensorDataset(torch.arange(6.0))
+    assert _makes_new_batches(DataLoader(dataset, batch_size=2))
+    assert _makes_new_batches(DataLoader(dataset, batch_size=2, num_workers=1, collate_fn=list))
+    assert not _makes_new_batches(DataLoader(dataset, batch_size=2, collate_fn=list))
+    assert not _makes_new_batches(DataLoader(dataset, batch_size=None))
+    assert not _makes_new_batches(Again(dataset))
+
+
+def test_copies_are_as_what_was_copied() -> None:
+    given = [
+        torch.ones(2, 3, requires_grad=True),
+        torch.ones(2, 3).t(),
+        torch.sparse_coo_tensor([[0]], [1.0], (3,), check_invariants=True),
+        torch.ones(3, dtype=torch.int8),
+        packed(),
+    ]
+    batch = next(iter(prefetch(each for each in [given])))
+    for copied, original in zip(batch[:4], given[:4], strict=True):
+        assert torch.equal(copied.to_dense(), original.to_dense())
+        assert (copied.dtype, copied.layout) == (original.dtype, original.layout)
+        assert (copied.requires_grad, copied.is_leaf) == (original.requires_grad, True)
+    assert batch[1].stride() == given[1].stride()
+    assert type(batch[4]) is type(given[4])
+    assert batch[4].batch_sizes.tolist() == [2, 1]
+
+
 # -- CUDA, played by a stand-in: never run on a card
 
 
@@ -461,6 +577,10 @@ class StandInTensor(torch.Tensor):
         tensor.said, tensor.is_cuda, tensor._pinned = said, on_card, pinned
         return tensor  # type: ignore[no-any-return]
 
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", 1) if self.is_cuda else torch.device("cpu")
+
     def is_pinned(self) -> bool:
         return self._pinned  # type: ignore[no-any-return]
 
@@ -474,6 +594,13 @@ class StandInTensor(torch.Tensor):
         self.said.append(f"copy to {device}")
         return StandInTensor.make(self.said, on_card=True)
 
+    def detach(self) -> StandInTensor:
+        return self
+
+    def clone(self) -> StandInTensor:
+        self.said.append("copy on the card")
+        return StandInTensor.make(self.said, on_card=True)
+
     def record_stream(self, stream: StandInStream) -> None:
         self.said.append(f"used on {stream.name}")
 
@@ -482,6 +609,9 @@ class StandInStream:
     def __init__(self, said: list[str], name: str) -> None:
         self.said, self.name = said, name
 
+    def wait_stream(self, other: StandInStream) -> None:
+        self.said.append(f"{self.name} waits for {other.name}")
+
     def wait_event(self, event: StandInEvent) -> None:
         assert event.recorded_on is not None
         self.said.append(f"{self.name} waits for {event.recorded_on}")
@@ -489,6 +619,12 @@ class StandInStream:
 
 class StandInEvent:
     recorded_on: str | None = None
+
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def synchronize(self) -> None:
+        self.said.append(f"the thread waits for {self.recorded_on}")
 
     def record(self, stream: StandInStream) -> None:
         self.recorded_on = stream.name
@@ -507,7 +643,7 @@ class StandInCuda:
         return StandInStream(self.said, "the copy stream")
 
     def Event(self) -> StandInEvent:  # noqa: N802 - as torch's
-        return StandInEvent()
+        return StandInEvent(self.said)
 
     def current_stream(self, device: torch.device) -> StandInStream:
         return self.current
@@ -536,6 +672,21 @@ def test_a_card_copies_on_a_stream_of_its_own() -> None:
         "the loop's stream waits for the copy stream",
         "used on the loop's stream",
         "used on the loop's stream",
+    ]
+
+
+def test_a_card_has_copied_before_the_loader_goes_on() -> None:
+    cuda = StandInCuda()
+    mover = CudaMover(torch.device("cuda"), cuda, copies=True)
+    pinned, there = StandInTensor.make(cuda.said, pinned=True), StandInTensor.make(cuda.said, on_card=True)
+    mover.send((pinned, there))
+    assert cuda.said == [
+        "the copy stream waits for the loop's stream",
+        "on the copy stream",
+        "copy to cuda:1",
+        "copy on the card",
+        "off",
+        "the thread waits for the copy stream",
     ]
 
 
@@ -571,7 +722,7 @@ def test_ctrl_c_while_the_loop_waits_ends_it() -> None:
         def loader():
             yield 0
             print("at work")
-            asked.wait(60)
+            asked.wait(120)
             yield 1
         def loop():
             for _ in prefetch(loader()):
@@ -582,7 +733,7 @@ def test_ctrl_c_while_the_loop_waits_ends_it() -> None:
             asked.set()
         for thread in threading.enumerate():
             if thread is not threading.current_thread():
-                thread.join(30)
+                thread.join(120)
         print("threads", threading.active_count())
         """,
         interrupt_at="at work",
@@ -606,6 +757,7 @@ def test_the_interpreter_ends_in_the_midst_of_a_loop() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "over\n", "")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_after_a_fork_a_new_loop_works_and_an_old_one_says_so() -> None:
     done = run_script(

@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 import anygpu as ag
-from anygpu import receipts
+from anygpu import notes
 from anygpu.engines.torch.out_of_memory import is_out_of_memory
 from anygpu.pytorch import Step
 from anygpu.pytorch.forms import halving_for
@@ -211,14 +211,14 @@ class Looking(nn.Module):
 
     def __init__(self, most: int, times: int) -> None:
         super().__init__()
-        self.inner, self.most, self.times = mlp(), most, times
+        self.inner, self.most, self.times = mlp(), most, [times]  # an attribute itself is put back after a look
 
     def forward(self, x: torch.Tensor) -> Any:
         if torch.is_grad_enabled():
             if len(x) > 10:
                 raise MemoryError
-        elif len(x) > self.most and self.times:
-            self.times -= 1
+        elif len(x) > self.most and self.times[0]:
+            self.times[0] -= 1
             raise RuntimeError("could not create a primitive")
         return self.inner(x)
 
@@ -340,9 +340,9 @@ def seen() -> Iterator[list[Any]]:
     def note(each: Any, origin: Any) -> None:
         found.append(each)
 
-    receipts.observers.append(note)
+    notes.observers.append(note)
     yield found
-    receipts.observers.remove(note)
+    notes.observers.remove(note)
 
 
 def test_observers_see_steps_and_failures(seen: list[Any]) -> None:

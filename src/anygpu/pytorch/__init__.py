@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from anygpu.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from anygpu.pytorch.comparison_schedule import GradientsDiffer
     from anygpu.pytorch.prefetching import Batches, Prefetch, prefetch
     from anygpu.pytorch.records import StepPlan
     from anygpu.pytorch.side_by_side import ParallelResult, parallel
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batches",
+    "GradientsDiffer",
     "ParallelResult",
     "Prefetch",
     "Step",
@@ -35,6 +37,7 @@ __all__ = [
 
 _HOMES = {
     "Batches": "prefetching",
+    "GradientsDiffer": "comparison_schedule",
     "ParallelResult": "side_by_side",
     "Prefetch": "prefetching",
     "Step": "step",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from anygpu.errors import InvalidOption
-from anygpu.pytorch.batch_tensors import map_tensors, tensors_of
+from anygpu.pytorch.batch_tensors import copied, map_tensors, tensors_of
 
 
 class Moved(NamedTuple):
@@ -28,10 +28,13 @@ class Mover(Protocol):
 
 
 class StayMover:
-    """Batches stay where the loader puts them."""
+    """Batches stay where the loader puts them, or are copied there."""
+
+    def __init__(self, *, copies: bool = False) -> None:
+        self._copies = copies
 
     def send(self, batch: Any) -> Moved:
-        return Moved(batch)
+        return Moved(copied(batch) if self._copies else batch)
 
     def receive(self, moved: Moved) -> Any:
         return moved.batch
@@ -40,11 +43,12 @@ class StayMover:
 class PlainMover:
     """To a device without streams of its own: the copy is finished when the loop gets the batch."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, copies: bool = False) -> None:
         self._device = device
+        self._map = copied if copies else map_tensors
 
     def send(self, batch: Any) -> Moved:
-        return Moved(map_tensors(batch, lambda tensor: tensor.to(self._device)))
+        return Moved(self._map(batch, lambda tensor: tensor.to(self._device)))
 
     def receive(self, moved: Moved) -> Any:
         return moved.batch
@@ -57,8 +61,10 @@ class CudaMover:
     the allocator from giving it away while the loop's stream still uses it.
     """
 
-    def __init__(self, device: torch.device, cuda: Any = torch.cuda) -> None:
+    def __init__(self, device: torch.device, cuda: Any = torch.cuda, *, copies: bool = False) -> None:
         self._cuda = cuda
+        self._copies = copies
+        self._map = copied if copies else map_tensors
         index = cuda.current_device() if device.index is None else device.index
         self._device = torch.device("cuda", index)
         self._stream: Any = None
@@ -67,10 +73,15 @@ class CudaMover:
         cuda, device = self._cuda, self._device
         if self._stream is None:
             self._stream = cuda.Stream(device)
+        if self._copies:
+            # The loader's own work on the card comes before copies of what it has made there.
+            self._stream.wait_stream(cuda.current_stream(device))
         with cuda.stream(self._stream):
-            there = map_tensors(batch, self._copy)
+            there = self._map(batch, self._copy)
             ready = cuda.Event()
             ready.record(self._stream)
+        if self._copies:
+            ready.synchronize()  # then the loader may write to the memory that was copied from
         return Moved(there, ready)
 
     def _copy(self, tensor: Any) -> Any:
@@ -88,9 +99,10 @@ class CudaMover:
         return moved.batch
 
 
-def mover_to(device: torch.device | str | None) -> Mover:
+def mover_to(device: torch.device | str | None, *, copies: bool = False) -> Mover:
+    """Moves batches to `device`; with `copies`, into memory that the loader does not have, also where it has them."""
     if device is None:
-        return StayMover()
+        return StayMover(copies=copies)
     try:
         place = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -101,5 +113,5 @@ def mover_to(device: torch.device | str | None) -> Mover:
                 f"prefetch(device={str(place)!r}) is not possible: torch finds no CUDA device here. `anygpu doctor` "
                 "says why; leave out device= to keep batches on the host."
             )
-        return CudaMover(place)
-    return PlainMover(place)
+        return CudaMover(place, copies=copies)
+    return PlainMover(place, copies=copies)

@@ -46,7 +46,7 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TorchFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the doctor looks at."""
+    """What `anygpu doctor --torch` looks at."""
 
     version: str
     cards: tuple[TorchCard, ...] = ()

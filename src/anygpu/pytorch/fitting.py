@@ -49,8 +49,17 @@ def balanced(rows: int, most: int) -> int:
 class Fitting:
     """Asks for predictions and compares them with a budget. Predictions are multiplied by `correction` before."""
 
-    def __init__(self, predict: Predict, select: Select, budget: int, correction: float = 1.0) -> None:
+    def __init__(
+        self,
+        predict: Predict,
+        select: Select,
+        budget: int,
+        correction: float = 1.0,
+        *,
+        predict_outputs: Callable[[int], int] | None = None,
+    ) -> None:
         self._predict = predict
+        self._predict_outputs = predict_outputs
         self._select = select
         self._known: dict[Way, Footprint] = {}
         self.budget = budget
@@ -129,6 +138,15 @@ class Fitting:
         if layers and self.fits(everything):
             return Fit(everything, self.peak(everything), self._repeated(everything))
         return None
+
+    def most_outputs(self, rows: int, known: int, fixed_bytes: int) -> int:
+        """The most rows whose outputs can be computed at once without gradients; `known` rows can be."""
+        size = rows
+        while size > known and self._predict_outputs is not None:
+            if fixed_bytes + self.correction * self._predict_outputs(size) <= self.allowed:
+                return size
+            size //= 2
+        return known
 
     def smallest(self, precision: Precision) -> Way:
         """One row at a time, and every layer checkpointed: if anything fits, this does."""

@@ -145,6 +145,34 @@ def _predicted(
     )
 
 
+def predict_outputs(
+    model: torch.nn.Module, outputs_of: Callable[[torch.nn.Module, Any], Any], batch: Any, rows: int
+) -> int:
+    """Bytes beside the module's own for the outputs of `rows` rows at once, without gradients, and for a second copy.
+
+    `outputs_of(model, batch)` is the forward pass. Raises `CannotPredict` as `predict` does.
+    """
+    random_state = torch.get_rng_state()
+    with _collector_paused():
+        try:
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+            copied, _ = fake_module(mode, model)
+            inputs = fake_batch(mode, batch, rows)
+            live = LiveBytes()
+            for one in (*copied.parameters(), *copied.buffers(), *leaves(inputs)):
+                live.add(one)
+            before = live.peak = live.now
+            with torch.no_grad(), mode, live:
+                outputs = outputs_of(copied, inputs)
+            needed: int = live.peak - before + sum(leaf.nbytes for leaf in leaves(outputs))
+            return needed
+        except Exception as error:  # the user's code, and torch's own on fakes, raise what they like
+            first = (text_of(error).strip().splitlines() or [""])[0]
+            raise CannotPredict(f"{name_of(error)} without data ({first})") from error
+        finally:
+            torch.set_rng_state(random_state)
+
+
 def _stepped(
     mode: Any, optimizer: torch.optim.Optimizer, fakes: dict[int, torch.Tensor], live: LiveBytes
 ) -> tuple[int, int]:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
+from anygpu.engines.torch.meters import Meter, meter_for
 from anygpu.engines.torch.out_of_memory import is_out_of_memory
 from anygpu.errors import InvalidOption, OutOfMemory
+from anygpu.fallback_warnings import users_line
+from anygpu.pytorch.backward_hooks import BackwardHooks
 from anygpu.pytorch.batches import all_have_rows, bounds, count_rows, joined, leaves, moved, part_of
 from anygpu.pytorch.checkpointing import candidates
+from anygpu.pytorch.comparison_schedule import Agreement, Comparisons, GradientsDiffer
 from anygpu.pytorch.footprint import CannotPredict
+from anygpu.pytorch.gradient_comparison import Compared, Comparer
 from anygpu.pytorch.halving import Halving
 from anygpu.pytorch.losses import Combining, found_by_values, known
-from anygpu.pytorch.records import Precision, StepPlan
+from anygpu.pytorch.records import Precision, Room, StepPlan
 from anygpu.pytorch.rows import ROWS, Shown, look_at_rows, same, undisturbed
 from anygpu.pytorch.undoing import forget, release
+
+#: Bytes by which a measured peak may be off on a host.
+_NOISE = 16 << 20
 
 
 class StepPlanner(Protocol):
@@ -31,6 +41,10 @@ class StepPlanner(Protocol):
         """How to try again after there was not enough memory; `None` when nothing smaller is left."""
         ...
 
+    def room(self, rows: int) -> Room:
+        """How many rows of a batch that is cut may all the same be computed at once, to be compared with parts."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -40,6 +54,8 @@ class Work:
     optimizer: torch.optim.Optimizer
     #: The loss of a batch or of a part of one, by that module or a copy of it, ready for its backward pass.
     loss_of: Callable[[torch.nn.Module, Any], torch.Tensor]
+    #: The outputs for a batch or for a part of one, by that module or a copy of it.
+    outputs_of: Callable[[torch.nn.Module, Any], Any]
     #: Every parameter that a backward pass may reach: the module's, the optimiser's, and the loss's.
     parameters: Sequence[torch.nn.Parameter]
     #: On the module's device.
@@ -109,8 +125,22 @@ class Calling:
 
     def loss_by(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
         """The loss of that module instead, which may be a copy on fake tensors."""
-        other = Calling(model, self.loss, self._forward)
-        return other.loss(other.forward(batch), other.targets(batch))
+        return self.loss(self.outputs_by(model, batch), self.targets(batch))
+
+    def outputs_by(self, model: torch.nn.Module, batch: Any) -> Any:
+        """The outputs of that module instead."""
+        return Calling(model, self.loss, self._forward).forward(batch)
+
+    def comparer(self, parameters: Sequence[torch.nn.Parameter], device: torch.device) -> Comparer:
+        """Compares what this calls. A module that was compiled is taken as it was before, to compile nothing anew."""
+        inner = getattr(self.model, "_orig_mod", self.model)
+        other = Calling(inner, self.loss, self._forward)
+        return Comparer(inner, other.forward, self.loss, self.targets, parameters, device)
+
+    def named_modules(self) -> list[tuple[str, torch.nn.Module]]:
+        """Every module that a backward pass goes through: the model's, and the loss's if it is one."""
+        losses = self.loss.named_modules(prefix="loss") if isinstance(self.loss, torch.nn.Module) else ()
+        return [*self.model.named_modules(), *losses]
 
     def targets(self, batch: Any) -> Any:
         return batch if self._forward is not None or isinstance(batch, Mapping) else batch[1]
@@ -134,24 +164,42 @@ def _described(batch: Any) -> str:
 class Form:
     """What is known of batches of one form."""
 
-    def __init__(self, calling: Calling, work: Work, make_planner: MakePlanner) -> None:
+    def __init__(self, calling: Calling, work: Work, make_planner: MakePlanner, comparisons: Comparisons) -> None:
         self._calling = calling
         self._work = work
         self._make_planner = make_planner
         self.planner = make_planner(work)
-        self._looked = False
-        #: Why a batch may not be cut; empty if it may, or if nobody has looked.
+        self._looked = self._have_rows = False
+        #: Why a batch may not be cut; empty if it may, or if that is not known.
         self.whole = ""
-        self.combining = Combining("unknown", "nobody has looked")
+        self.combining = Combining("unknown", "its values were not looked at")
+        #: What a receipt says of the comparison that allows the present step to be cut, or forbids it.
+        self.note = ""
+        self._comparisons = comparisons
+        self._comparer = calling.comparer(work.parameters, work.device)
+        self._hooks = BackwardHooks(calling.named_modules(), work.parameters)
+        #: The hook for which a batch is not cut; empty if there is none.
+        self._hook = ""
+        #: What was compared and when, by the numbers of rows of a batch and of its parts.
+        self._compared: dict[tuple[int, int], Agreement] = {}
+        #: The most rows at once that have fitted, with gradients and without, and that may fit where memory ran out.
+        self._fitted: dict[str, int] = {}
+        self._limits: dict[str, int] = {}
 
     @property
     def rows(self) -> int:
         return self._work.rows
 
     def next(self, batch: Any, rows: int) -> StepPlan:
+        self.note = ""
+        if self._hook and not self._hooks.first():
+            self._hook = ""
+            self._set_whole("")
         return self._allowed(self._next(rows), batch, rows)
 
     def ran(self, plan: StepPlan, rows: int, seconds: float, peak_bytes: int | None) -> None:
+        if plan.micro_batch < rows:
+            self._comparisons.ran_cut()
         try:
             self.planner.ran(plan, rows, seconds, peak_bytes)
         except CannotPredict as error:
@@ -176,16 +224,131 @@ class Form:
         return self.planner
 
     def _allowed(self, plan: StepPlan, batch: Any, rows: int) -> StepPlan:
-        """The plan, if the batch may be cut as it says; whether it may is looked at when it matters first."""
-        if plan.micro_batch >= rows or self._looked:
+        """The plan, if the batch may be cut as it says; whether it may is looked at when it matters."""
+        if plan.micro_batch >= rows or self.whole:
             return plan
-        self.whole, self.combining = self._look(batch, rows)
-        self._looked = True
-        if self.whole:
-            self._work = replace(self._work, whole=self.whole)
-            self.planner = self._make_planner(self._work)
-            plan = self._next(rows)
-        return plan
+        why = self._why_whole(batch, rows, plan.micro_batch)
+        if not why:
+            self.note = self._comparisons.sentence(self._compared[rows, plan.micro_batch])
+            return plan
+        self._set_whole(why)
+        return self._next(rows)
+
+    def _set_whole(self, why: str) -> None:
+        self.whole = why
+        self._work = replace(self._work, whole=why)
+        self.planner = self._make_planner(self._work)
+
+    def _why_whole(self, batch: Any, rows: int, size: int) -> str:
+        """Why the batch may not be cut into parts of `size` rows; empty if it may."""
+        if not self._looked:
+            why, self.combining = self._look(batch, rows)
+            self._looked = True
+            if why:
+                return why
+        self._hook = self._hooks.first()
+        if self._hook:
+            return f"{self._hook}, which would run for each micro-batch"
+        if self._comparisons.failed:
+            return self._comparisons.failed
+        if (rows, size) in self._compared and not self._comparisons.is_due:
+            return ""
+        return self._compare(batch, rows, size)
+
+    def loss_differs(self, reason: str) -> None:
+        """The loss of a batch is not what its values had shown, so that parts are computed otherwise from now on."""
+        self.combining = Combining("unknown", reason, by_values=True)
+        self._compared.clear()
+
+    # -- gradients of the whole beside those of its parts
+
+    def _compare(self, batch: Any, rows: int, size: int) -> str:
+        """Compare as many rows at once as fit with their parts, and return why a batch may not be cut, if so."""
+        try:
+            room = self.planner.room(rows)
+        except CannotPredict as error:
+            room = self._halve(error).room(rows)
+        unclear = ""
+
+        def gradients(count: int) -> str:
+            nonlocal unclear
+            found = self._compare_gradients(batch, rows, count, size, room.checkpoint)
+            if found.raised and self._comparisons.cut:
+                # Parts did well before, so it is this batch, and its own step will raise what it has to.
+                found = Compared(unclear=found.differs)
+            unclear = found.unclear
+            return found.differs
+
+        def outputs(count: int) -> str:
+            part = part_of(batch, rows, 0, count)
+            return self._comparer.outputs(part, count, _part_size(count, size), self.combining).differs
+
+        shown, why = self._most_that_fit("gradients", room.rows, room.most_rows, gradients)
+        seen = shown
+        if not why and shown < rows and room.outputs > shown:
+            begin = room.outputs if room.rows == room.most_rows else max(2, shown)
+            seen, why = self._most_that_fit("outputs", begin, room.outputs, outputs)
+        if why:
+            self._comparisons.differed(why)
+            self._tell(why)
+            return why
+        self._compared[rows, size] = self._comparisons.agreed(_sentence(rows, size, shown, seen, unclear))
+        return ""
+
+    def _compare_gradients(self, batch: Any, rows: int, count: int, size: int, checkpoint: tuple[str, ...]) -> Compared:
+        part, size = part_of(batch, rows, 0, count), _part_size(count, size)
+        found = self._comparer.gradients(part, count, size, self.combining, checkpoint)
+        if not found.differs or self.combining.kind == "unknown" or not self._have_rows:
+            return found
+        # It may be the loss, and any loss of outputs is right if it is computed on those of all rows.
+        other = Combining("unknown", "its gradient is not made of those of parts", by_values=True)
+        again = self._comparer.gradients(part, count, size, other, checkpoint)
+        if again.differs:
+            return found
+        self.combining = other
+        return again
+
+    def _most_that_fit(self, what: str, begin: int, most: int, run: Callable[[int], str]) -> tuple[int, str]:
+        """Run for `begin` rows, and for twice as many while memory is left; for half of them where it ran out.
+
+        Returns for how many rows it was run, 0 if not even for two, and what it returned.
+        """
+        most = min(most, self._limits.get(what, most))
+        count, done, why = min(max(begin, self._fitted.get(what, 0)), most), 0, ""
+        meter = meter_for(self._work.device)
+        while count > max(done, 1) and not why:
+            grows = count < most
+            if grows:
+                meter.begin()
+            before = meter.now() if grows else None
+            try:
+                why = run(count)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                forget(error)
+                most = self._limits[what] = count // 2
+            # Here the error is gone, and with it what its frames have kept alive.
+            if count > most:
+                release(self._work.device)
+                count = most
+                continue
+            done = count
+            self._fitted[what] = max(done, self._fitted.get(what, 0))
+            if grows and _is_room_for_more(before, meter, self._work.device):
+                count = min(2 * count, most)
+        return done, why
+
+    def _tell(self, why: str) -> None:
+        """Warn that earlier steps were cut, although it now shows that they must not be."""
+        if not self._comparisons.cut:
+            return
+        doubt = self._comparisons.not_compared()
+        now = "batches are not cut from now on" if self._work.micro_batch is None else "micro_batch= is obeyed"
+        warnings.warn_explicit(f"{why}; {now}. {doubt}.", GradientsDiffer, *users_line())
+        self.note = doubt[0].lower() + doubt[1:]
+
+    # -- a few rows
 
     def _look(self, batch: Any, rows: int) -> tuple[str, Combining]:
         """Where there is no memory for some rows, fewer are looked at; where there is none for two, a later step looks.
@@ -212,6 +375,7 @@ class Form:
     def _look_at(self, batch: Any, rows: int, most: int) -> tuple[str, Combining]:
         calling, work = self._calling, self._work
         shown = look_at_rows(work.model, calling.forward, batch, rows, work.device, most=most)
+        self._have_rows = shown.have_rows
         try:
             combining = self._combining(shown)
         except Exception as error:
@@ -265,6 +429,33 @@ class Form:
             buffers.restore()
             after = calling.loss(joined(parts), calling.targets(few))
         return same(after, whole)
+
+
+def _part_size(count: int, size: int) -> int:
+    """Rows of the parts that `count` rows at once are compared with."""
+    return size if size < count else math.ceil(count / 2)
+
+
+def _is_room_for_more(before: int | None, meter: Meter, device: torch.device) -> bool:
+    """Whether twice the rows fit beyond doubt, also where memory grows with the square of their number."""
+    free, peak = meter.free(), meter.peak()
+    if free is None or before is None or peak is None:
+        # A card raises an error when memory runs out; a host may end the process.
+        return bool(device.type != "cpu")
+    return 4 * (max(0, peak - before) + _NOISE) <= free
+
+
+def _sentence(rows: int, size: int, shown: int, seen: int, unclear: str) -> str:
+    """What was compared, and is the same."""
+    if unclear:
+        return f"nothing was shown of gradients ({unclear})"
+    if shown >= rows:
+        return f"the gradients of all {rows} rows at once were those of parts of {size}"
+    outputs = f"the outputs of {'all' if seen >= rows else seen} rows at once were those of parts"
+    if shown < 2:
+        return f"gradients could not be compared, as two rows at once do not fit{'; ' + outputs if seen > 1 else ''}"
+    more = f" and {outputs}" if seen > shown else ""
+    return f"the gradients of {shown} of {rows} rows, as many as fit at once, were those of their parts{more}"
 
 
 def _rows_of(shown: Shown) -> int:

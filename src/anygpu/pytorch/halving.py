@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from anygpu.pytorch.records import Precision, StepPlan
+from anygpu.pytorch.records import Precision, Room, StepPlan
 
 
 class Halving:
@@ -28,6 +28,8 @@ class Halving:
         self._layers = layers
         self._why = why
         self._most: int | None = micro_batch
+        #: The fewest rows at once that did not fit.
+        self._too_many: int | None = None
 
     def next(self, rows: int) -> StepPlan:
         most = rows if self._most is None else min(rows, self._most)
@@ -39,7 +41,14 @@ class Halving:
     def ran(self, plan: StepPlan, rows: int, seconds: float, peak_bytes: int | None) -> None:
         """There is nothing to learn from what fits."""
 
+    def room(self, rows: int) -> Room:
+        """Nothing is predicted: from the rows of a micro-batch on, more are tried while memory is left."""
+        most = rows if self._too_many is None else min(rows, self._too_many - 1)
+        begin = rows if self._most is None else max(2, self._most)
+        return Room(rows=min(begin, most), most_rows=most, checkpoint=self._checkpoint, outputs=rows)
+
     def failed(self, plan: StepPlan, rows: int) -> StepPlan | None:
+        self._too_many = min(plan.micro_batch, self._too_many or plan.micro_batch)
         if plan.micro_batch > 1 and not self._whole:
             self._most = math.ceil(plan.micro_batch / 2)
             self._why = f"{plan.micro_batch} rows at once did not fit"

@@ -28,7 +28,7 @@ from anygpu.pytorch.exploring import (
     took,
 )
 from anygpu.pytorch.fitting import Fit, Fitting, Way, balanced, sentence
-from anygpu.pytorch.records import Precision, StepPlan
+from anygpu.pytorch.records import Precision, Room, StepPlan
 from anygpu.units import readable_bytes
 
 #: Another precision changes what is computed, so it has to gain this much.
@@ -115,7 +115,7 @@ class Planner:
             self._way = Way(kept.precision, kept.micro_batch, kept.checkpoint)
             self._predicted = kept.predicted_bytes
             self._is_kept = True
-            self._reason = "it was the fastest that fitted in an earlier run"
+            self._reason = "it was the fastest that fitted in an earlier run" + self._not_cut()
             self._drift.settled(0, kept.seconds_per_row)
         else:
             if kept is not None:
@@ -183,6 +183,23 @@ class Planner:
         if Way(smaller.precision, smaller.micro_batch, smaller.checkpoint) in self._failed:
             return self._half(way, rows)
         return smaller
+
+    def room(self, rows: int) -> Room:
+        """What fits at once by prediction, however slowly: with layers checkpointed, unless the user has named some."""
+        fitting = self._fitting
+        precision: Precision = "float32"
+        if self._checkpoint is not None:
+            fit = fitting.largest(rows, precision, self._checkpoint)
+        else:
+            fit = fitting.checkpointed(rows, precision)
+            if fit is None:
+                fit = fitting.largest(rows, precision, fitting.smallest(precision).checkpoint)
+        fixed = fitting.footprint(Way(precision, 1)).fixed_bytes
+        if fit is None:
+            return Room(rows=0, most_rows=0, outputs=fitting.most_outputs(rows, 0, fixed))
+        way = fit.way
+        outputs = fitting.most_outputs(rows, way.micro_batch, fixed)
+        return Room(rows=way.micro_batch, most_rows=way.micro_batch, checkpoint=way.checkpoint, outputs=outputs)
 
     def _was_disturbed(self) -> bool:
         begun, self._begun = self._begun, None
@@ -393,8 +410,10 @@ class Planner:
             )
         else:
             self._reason = sentence(fit, self._rows, whole, budget)
-        if self._whole and self._micro_batch is None:
-            self._reason += f"; the batch is not cut: {self._whole}"
+        self._reason += self._not_cut()
+
+    def _not_cut(self) -> str:
+        return f"; the batch is not cut: {self._whole}" if self._whole and self._micro_batch is None else ""
 
     def _keep_it(self) -> None:
         way = self._way

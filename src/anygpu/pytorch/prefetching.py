@@ -22,6 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
+from torch.utils.data import DataLoader, default_collate
 
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.pytorch import data_wait
@@ -40,6 +41,9 @@ def prefetch(loader: Iterable[T], device: torch.device | str | None = None, dept
     Tensors in tuples, lists, mappings, named tuples and dataclasses are moved to `device`; without one, batches stay
     where the loader puts them. On CUDA they are pinned and copied on a stream of their own (never run on a card).
 
+    A loader that may fill one buffer again and again has its batches copied; batches of a list, a tuple, and of a
+    `DataLoader` with workers or with torch's own collation are new, and are not.
+
     Each loop begins anew, as the loader does; batches that were ahead when a loop is left are dropped. What the loader
     raises is raised in the loop. Use it in a `with` block to be sure that its thread has ended after the block.
     """
@@ -47,7 +51,16 @@ def prefetch(loader: Iterable[T], device: torch.device | str | None = None, dept
         raise InvalidOption(f"prefetch(depth={depth!r}) is not possible: depth is a number of batches, at least 1.")
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise InvalidOption(f"prefetch() needs an iterable of batches, and a {type(loader).__name__} is none.")
-    return Prefetch(loader, mover_to(device), depth)
+    return Prefetch(loader, mover_to(device, copies=not _makes_new_batches(loader)), depth)
+
+
+def _makes_new_batches(loader: Iterable[Any]) -> bool:
+    """Whether it is sure that a loader does not write to a batch after it has given it away."""
+    if type(loader) in (list, tuple):
+        return True
+    if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
+        return False
+    return loader.num_workers > 0 or loader.collate_fn is default_collate
 
 
 class Prefetch(Generic[T]):

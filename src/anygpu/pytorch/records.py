@@ -24,6 +24,18 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """How many rows of a batch may go through a module at once, to be compared with their parts."""
+
+    #: With gradients: how many to begin with, and the most that may fit if that does; equal where they are predicted.
+    rows: int
+    most_rows: int
+    #: To be checkpointed for that.
+    checkpoint: tuple[str, ...] = ()
+    #: Without gradients, the most that may fit.
+    outputs: int
+
+
 class LayerCost(msgspec.Struct, frozen=True, kw_only=True):
     """What a submodule keeps for its backward pass, and what computing that again would cost."""
 

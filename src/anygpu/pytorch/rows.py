@@ -6,6 +6,7 @@ Random numbers are replaced by fixed ones meanwhile, and buffers and random stat
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -13,12 +14,20 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anygpu.engines.torch.out_of_memory import is_out_of_memory
 from anygpu.errors import text_of
 from anygpu.pytorch.batches import all_have_rows, leaves, mapped, part_of, rows_at
-from anygpu.pytorch.undoing import Buffers, random_state, set_random_state
+from anygpu.pytorch.checkpointing import is_compiled
+from anygpu.pytorch.undoing import (
+    Buffers,
+    host_random_state,
+    random_state,
+    set_host_random_state,
+    set_random_state,
+)
 
 #: Rows that are looked at, and the parts they are cut into.
 ROWS, PARTS = 4, (2, 1, 1)
@@ -35,6 +44,8 @@ class SteadyRandom(TorchDispatchMode):
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _draws_nothing(func):
+            return func(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
         if func is _ATEN.native_dropout.default:
             return func(args[0], 0.0, False)
@@ -66,11 +77,21 @@ _FIXED = {
 _EXPECTED = {_ATEN.bernoulli.default, _ATEN.poisson.default, _ATEN.normal.Tensor_float, _ATEN.normal.Tensor_Tensor}
 
 
+@functools.cache  # asked for every operation of a forward and a backward pass
+def _draws_nothing(func: Any) -> bool:
+    drops = func is _ATEN.native_dropout.default or any(_is_dropout(each) for each in func._schema.arguments)
+    return not drops and torch.Tag.nondeterministic_seeded not in func.tags
+
+
+def _is_dropout(argument: Any) -> bool:
+    return argument.name in ("dropout_p", "dropout") and isinstance(argument.type, torch.FloatType)
+
+
 def _without_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Attention and recurrent layers drop values within one operation, as much as an argument of it says."""
     given = list(args)
     for place, argument in enumerate(func._schema.arguments):
-        if argument.name in ("dropout_p", "dropout") and isinstance(argument.type, torch.FloatType):
+        if _is_dropout(argument):
             if place < len(given):
                 given[place] = 0.0
             elif argument.name in kwargs:
@@ -120,7 +141,7 @@ def look_at_rows(
         except Exception as error:
             if is_out_of_memory(error):
                 raise  # that says nothing of the module
-            return Shown(f"a few rows of the batch cannot be computed alone ({_brief(error)})")
+            return Shown(f"a few rows of the batch cannot be computed alone ({brief_of(error)})")
         parts = PARTS if count == ROWS else (1,) * count
         begins = [sum(parts[:place]) for place in range(len(parts))]
         try:
@@ -128,11 +149,13 @@ def look_at_rows(
         except Exception as error:
             if is_out_of_memory(error):
                 raise  # that says nothing of the module
-            return Shown(_norm(model) or f"the module does not take fewer rows ({_brief(error)})", few, together)
+            return Shown(
+                name_of_norm(model) or f"the module does not take fewer rows ({brief_of(error)})", few, together
+            )
         if not all(len(after) == len(changed) and _same_all(after, changed) for _, after in apart):
             name = _first_difference(buffers, changed, [after for _, after in apart])
             why = f"the buffer {name} is computed from all rows of a batch"
-            return Shown(_norm(model) or why, few, together)
+            return Shown(name_of_norm(model) or why, few, together)
         have_rows = all_have_rows(together, count)
         if not have_rows:
             # A loss, perhaps: whether that may be cut is seen by the losses of parts.
@@ -140,27 +163,43 @@ def look_at_rows(
         for (outputs, _), begin, n in zip(apart, begins, parts, strict=True):
             if not _same_rows(outputs, part_of(together, count, begin, begin + n), n):
                 why = f"{n} of {count} rows have other outputs without the rest, so rows depend on each other"
-                return Shown(_norm(model) or why, few, together)
+                return Shown(name_of_norm(model) or why, few, together)
         beside = outputs_of(rows_at(few, count, [0] * count))[0]
         if not _same_rows(part_of(beside, count, 0, 1), part_of(together, count, 0, 1), 1):
-            why = "a row has other outputs beside other rows, so rows depend on each other"
-            return Shown(_norm(model) or why, few, together)
+            why = "a row's outputs change with the other rows, so rows depend on each other"
+            return Shown(name_of_norm(model) or why, few, together)
         return Shown("", few, together, have_rows=True)
 
 
 class undisturbed:  # noqa: N801 - a context manager, as functions are
-    """A block that calls a module and leaves no trace: no gradients, no random numbers drawn, no buffers changed."""
+    """A block that calls a module and leaves no trace: random numbers, buffers and attributes are as before.
 
-    def __init__(self, model: torch.nn.Module, device: torch.device, *, steady: bool = True) -> None:
+    Gradients are not computed, unless `grad` says so; then the block has to take care of them.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, device: torch.device, *, steady: bool = True, grad: bool = False
+    ) -> None:
         self._device = device
         self._steady = steady
+        self._grad = grad
+        self._model = model
         self._buffers = Buffers(model)
         self._modes: list[Any] = []
 
     def __enter__(self) -> Buffers:
         self._random = random_state(self._device)
+        self._host_random = host_random_state()
+        self._attributes = [
+            (vars(module), dict(vars(module))) for module in self._model.modules() if not _is_lazy(module)
+        ]
         self._buffers.keep()
-        self._modes = [torch.no_grad(), warnings.catch_warnings(), *([SteadyRandom()] if self._steady else [])]
+        self._modes = [torch.enable_grad() if self._grad else torch.no_grad(), warnings.catch_warnings()]
+        if any(map(_runs_compiled, self._model.modules())):
+            # It would be compiled anew, for numbers of rows and modes that do not come again.
+            self._modes.append(torch.compiler.set_stance("force_eager"))
+        if self._steady:
+            self._modes.append(SteadyRandom())
         for mode in self._modes:
             mode.__enter__()
         # What a few rows are warned about, such as a deviation of one value, says nothing about the user's batches.
@@ -170,8 +209,12 @@ class undisturbed:  # noqa: N801 - a context manager, as functions are
     def __exit__(self, *raised: object) -> None:
         for mode in reversed(self._modes):
             mode.__exit__(*raised)
+        for attributes, before in self._attributes:
+            # A count, or what a layer notes of its last call.
+            attributes.update({name: value for name, value in before.items() if name in attributes})
         self._buffers.restore()
         set_random_state(self._random, self._device)
+        set_host_random_state(self._host_random)
 
 
 def distinct(few: Any, count: int) -> Any:
@@ -220,7 +263,7 @@ def _first_difference(buffers: Buffers, wanted: list[torch.Tensor], all_found: l
     return "of the module"
 
 
-def _norm(model: torch.nn.Module) -> str:
+def name_of_norm(model: torch.nn.Module) -> str:
     """The usual cause, by name."""
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
@@ -228,6 +271,16 @@ def _norm(model: torch.nn.Module) -> str:
     return ""
 
 
-def _brief(error: BaseException) -> str:
+def _runs_compiled(module: torch.nn.Module) -> bool:
+    return is_compiled(module) or module._compiled_call_impl is not None
+
+
+def _is_lazy(module: torch.nn.Module) -> bool:
+    """Whether the first call makes its parameters, and changes its attributes for good."""
+    return isinstance(module, LazyModuleMixin)
+
+
+def brief_of(error: BaseException) -> str:
+    """The type of an error and the beginning of its first line."""
     lines = text_of(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__

@@ -36,8 +36,8 @@ _SENTENCES: dict[tuple[str, Any], str] = {
     ),
     ("deterministic", False): "the fastest version of each operation, whose last bits may differ from run to run",
     ("threads", ...): (
-        "operations on the CPU use so many threads, in this thread and in those begun in the block. More than there "
-        "are processors makes them wait for each other; fewer leave room for others. Sums may differ in the last bits"
+        "operations on the CPU use this many threads, in this thread and in those started in the block. More than the "
+        "number of cores makes them wait for each other; fewer leaves cores to others. Sums may differ in the last bits"
     ),
     ("matmul_precision", "highest"): "float32 products use all 23 bits of the mantissa",
     ("matmul_precision", "high"): (

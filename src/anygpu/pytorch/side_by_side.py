@@ -22,12 +22,13 @@ import numpy as np
 import torch
 
 from anygpu.errors import InvalidOption
+from anygpu.notes import publish
 from anygpu.pytorch.batch_tensors import tensors_of
 from anygpu.pytorch.crews import Call, Crew, Outcome, StreamCrew, ThreadCrew
 from anygpu.pytorch.shared_parts import common_tensors, groups_of, versions
 from anygpu.pytorch.side_by_side_choice import SERIAL, Choice, Timings, Way, choose
 from anygpu.pytorch.thread_state import not_carried
-from anygpu.receipts import Phases, Receipt, publish
+from anygpu.receipts import Phases, Receipt
 
 _UNKNOWN = {
     **dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), "torch runs the modules, and it is not counted here"),
@@ -104,8 +105,8 @@ def _calls(models: Sequence[Any], inputs: Sequence[Any], keywords: Sequence[Mapp
     for number, model in enumerate(models):
         if not isinstance(model, torch.nn.Module):
             raise InvalidOption(
-                f"parallel() runs torch modules, and models[{number}] is a {type(model).__name__}: nobody could tell "
-                "what it shares with the others. Wrap it in a torch.nn.Module."
+                f"parallel() runs torch modules, and models[{number}] is a {type(model).__name__}: it is not "
+                "known what it shares with the others. Wrap it in a torch.nn.Module."
             )
     named: Sequence[Mapping[str, Any]] = keywords if keywords is not None else [{}] * len(models)
     return [

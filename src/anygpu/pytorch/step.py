@@ -15,13 +15,14 @@ import torch
 from anygpu.display import drawn
 from anygpu.engines.torch.out_of_memory import is_out_of_memory
 from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of
+from anygpu.notes import Failure, observe, observers, publish
 from anygpu.pytorch import data_wait
 from anygpu.pytorch.accumulation import Disagreement, Passes
 from anygpu.pytorch.batches import bounds, count_rows, form_of, leaves, moved
 from anygpu.pytorch.checkpointing import checkpointed, first_overlap, is_compiled, layer_of
+from anygpu.pytorch.comparison_schedule import Comparisons
 from anygpu.pytorch.forms import Calling, Form, MakePlanner, Work
 from anygpu.pytorch.laps import Laps, laps_on
-from anygpu.pytorch.losses import Combining
 from anygpu.pytorch.optimizer_step import OptimizerBefore
 from anygpu.pytorch.precision import Casting, precisions_for
 from anygpu.pytorch.records import Precision, StepPlan
@@ -37,7 +38,7 @@ from anygpu.pytorch.undoing import (
     release,
     set_random_state,
 )
-from anygpu.receipts import Attempt, Failure, Phases, PhaseTimer, Receipt, observe, observers, publish
+from anygpu.receipts import Attempt, Phases, PhaseTimer, Receipt
 from anygpu.units import bytes_from
 
 _VERSION = 1
@@ -70,8 +71,8 @@ class Step:
 
     `step(batch)` moves the batch to the module's device, computes the loss and its gradients, clips them, and makes
     the optimiser's step. A batch that does not fit is cut into micro-batches and layers are checkpointed; how is
-    planned ahead, and corrected when memory runs out all the same. A batch is only cut when values have shown that the
-    module treats its rows independently.
+    planned ahead, and corrected when memory runs out all the same. A batch is only cut while the gradients of as many
+    rows as fit at once are those of their parts; they are compared before the first cut, and again now and then.
 
     - `loss` is called with the outputs and the targets of a pair; with the outputs and the batch if that is a mapping,
       or if `forward(model, batch)` is given to compute the outputs.
@@ -181,8 +182,7 @@ class Step:
                         loss = self._compute(passes, plan, form, batch, rows)
                         break
                     except Disagreement:
-                        reason = "its values differed from those of parts on a batch"
-                        form.combining = Combining("unknown", reason, by_values=True)
+                        form.loss_differs("its values differed from those of parts on a batch")
                     except Exception as error:
                         if not is_out_of_memory(error):
                             raise
@@ -345,6 +345,7 @@ class Step:
         self._buffers = Buffers(self.model)
         self._gradients = Gradients(_all_parameters(self.model, self.optimizer, self._loss))
         self._forms: dict[tuple[Any, ...], Form] = {}
+        self._comparisons = Comparisons()
 
     def _parts(self) -> tuple[Any, ...]:
         """The children of every module that is known, as `modules()` takes as long as the rest of a step's overhead."""
@@ -360,10 +361,13 @@ class Step:
     # -- plans
 
     def _form(self, batch: Any, tensors: Sequence[torch.Tensor], rows: int) -> Form:
-        key = (*[module.training for module in self._modules], *form_of(tensors, rows))
+        trained = [each.requires_grad for each in self._gradients.parameters]
+        key = (*[module.training for module in self._modules], *trained, *form_of(tensors, rows))
         form = self._forms.get(key)
         if form is None or rows > form.rows:
-            form = self._forms[key] = Form(self._calling, self._work(batch, rows), self._make_planner)
+            form = self._forms[key] = Form(
+                self._calling, self._work(batch, rows), self._make_planner, self._comparisons
+            )
         return form
 
     def _work(self, batch: Any, rows: int) -> Work:
@@ -372,6 +376,7 @@ class Step:
             model=self.model,
             optimizer=self.optimizer,
             loss_of=calling.loss_by,
+            outputs_of=calling.outputs_by,
             parameters=self._gradients.parameters,
             batch=batch,
             rows=rows,
@@ -420,6 +425,7 @@ class Step:
             notes.append(f"micro_batch= was set, but the gradients are not those of the whole batch: {form.whole}")
         elif is_cut and form.combining.kind == "unknown":
             notes.append(f"each micro-batch goes through twice, for the loss of all: {form.combining.reason}")
+        notes.append(form.note)
         unknown = {"kernels": "torch does not count them", "predicted_seconds": "steps are measured, not predicted"}
         if not on_card:
             unknown["device_seconds"] = "a CPU has no clock of its own"

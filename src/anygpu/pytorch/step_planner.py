@@ -9,7 +9,7 @@ from anygpu.engines.torch.meters import meter_for
 from anygpu.pytorch.batch_tensors import tensors_of
 from anygpu.pytorch.checkpointing import candidates, select
 from anygpu.pytorch.fitting import Fitting
-from anygpu.pytorch.footprint import CannotPredict, predict
+from anygpu.pytorch.footprint import CannotPredict, predict, predict_outputs
 from anygpu.pytorch.forms import StepPlanner, Work, halving_for
 from anygpu.pytorch.planning import Kept, Planner
 from anygpu.pytorch.records import Footprint, Precision
@@ -40,12 +40,15 @@ def planner_for(work: Work) -> StepPlanner:
                 accumulate=rows < work.rows,
             )
 
+    def outputs(rows: int) -> int:
+        return predict_outputs(work.model, work.outputs_of, work.batch, rows)
+
     def keep(kept: Kept) -> None:
         remember(key, kept, layers)
 
     try:
         return Planner(
-            Fitting(predicted, select, budget_of(work)),
+            Fitting(predicted, select, budget_of(work), predict_outputs=outputs),
             work.rows,
             precisions=work.precisions,
             whole=work.whole,

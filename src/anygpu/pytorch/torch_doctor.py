@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from anygpu.hardware.diagnosis_context import Finding
+from anygpu.printable import encode_json
 from anygpu.pytorch.doctor_facts import Measurements, TorchFacts
 from anygpu.units import readable_seconds
 
@@ -32,7 +33,7 @@ class TorchDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(finding for finding in self.findings if finding.severity == "problem")
 
     def to_json(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+        return msgspec.json.format(encode_json(self), indent=2)
 
     def __str__(self) -> str:
         lines = [self.verdict]
@@ -320,7 +321,7 @@ def _libraries(facts: TorchFacts) -> Iterator[Finding]:
             code="torch_no_onednn",
             severity="problem",
             title="oneDNN is switched off, or not in this build",
-            cause="torch's own convolutions on the CPU are several times as slow.",
+            cause="torch's own convolutions on the CPU are several times slower.",
             fix=("torch.backends.mkldnn.set_flags(True)",),
         )
     limited = facts.environment.get("ATEN_CPU_CAPABILITY")
@@ -340,7 +341,7 @@ def _denormals(facts: TorchFacts) -> Iterator[Finding]:
         yield Finding(
             code="torch_denormals",
             severity="note",
-            title=f"numbers below 1e-38 are {ratio:.0f} times as slow here",
+            title=f"denormals (numbers below 1e-38) are {ratio:.0f} times slower here",
             cause="Measured here on products. Activations and gradients that fade out become such numbers; flushed to "
             "zero they cost nothing, and lose nothing that float32 networks can use.",
             fix=("torch.set_flush_denormal(True)",),

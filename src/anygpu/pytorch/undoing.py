@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import random
+import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
@@ -27,6 +29,18 @@ def set_random_state(state: RandomState, device: torch.device) -> None:
     torch.set_rng_state(state[0])
     if state[1] is not None:
         torch.cuda.set_rng_state(state[1], device)
+
+
+def host_random_state() -> tuple[Any, Any]:
+    """Of Python's own generator, and of NumPy's global one if NumPy has been loaded."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), None if numpy is None else numpy.random.get_state()
+
+
+def set_host_random_state(state: tuple[Any, Any]) -> None:
+    random.setstate(state[0])
+    if state[1] is not None:
+        sys.modules["numpy"].random.set_state(state[1])
 
 
 class Buffers:

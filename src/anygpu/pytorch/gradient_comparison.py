@@ -1,0 +1,242 @@
+"""What a module makes of rows at once, beside what it makes of their parts: gradients, outputs and buffers.
+
+Only equal gradients show that a batch may be cut. Outputs do not show what couples rows in the backward pass alone, and
+a few rows do not show what a module does with many. Nothing is left behind: gradients, random numbers, buffers and
+attributes are as before, and neither the optimiser nor the scaler of float16 takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+
+from anygpu.engines.torch.out_of_memory import is_out_of_memory
+from anygpu.pytorch.accumulation import Disagreement, Passes
+from anygpu.pytorch.backward_hooks import HookWatch
+from anygpu.pytorch.batches import all_have_rows, bounds, joined, leaves, mapped, part_of
+from anygpu.pytorch.checkpointing import checkpointed
+from anygpu.pytorch.laps import HostLaps
+from anygpu.pytorch.losses import Combining
+from anygpu.pytorch.rows import brief_of, name_of_norm, same, undisturbed
+from anygpu.pytorch.undoing import Buffers, random_state, without_gradients
+
+
+class _Bound(NamedTuple):
+    """How far a gradient may be off, of its norm, or of `least` of the norm of all if that is more."""
+
+    far: float
+    least: float
+
+
+_EXACT = _Bound(1e-6, 1e-3)
+#: Kernels for other numbers of rows add up in another order, which is a hundredth of this.
+_SINGLE = _Bound(5e-4, 1e-3)
+#: Where torch may compute products of float32 with fewer bits.
+_REDUCED = _Bound(2e-2, 1e-2)
+#: Gradients of so few bits are rounded after each micro-batch.
+_HALF = _Bound(1e-1, 1e-1)
+_BOUNDS = {
+    torch.float64: _EXACT,
+    torch.complex128: _EXACT,
+    torch.bfloat16: _HALF,
+    torch.float16: _HALF,
+}
+
+LOSS_DIFFERS = "the loss of parts has another value than that of all rows"
+HOOKED = "the module registers hooks on tensors, which run for each micro-batch"
+
+
+class Compared(NamedTuple):
+    """Why the two are not the same, or nothing was shown; both empty if they are the same."""
+
+    differs: str = ""
+    unclear: str = ""
+    #: Whether parts raised an error, and the whole did not.
+    raised: bool = False
+
+
+class Comparer:
+    """Compares for one module. It is called as a batch's step calls it, in the types that its parameters have."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        forward: Callable[[Any], Any],
+        loss: Callable[[Any, Any], torch.Tensor],
+        targets: Callable[[Any], Any],
+        parameters: Sequence[torch.nn.Parameter],
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._forward = forward
+        self._loss = loss
+        self._targets = targets
+        self._parameters = parameters
+        self._device = device
+        #: Whether a forward pass draws random numbers: then fixed ones take their place, which takes more time.
+        self._draws = False
+
+    def gradients(
+        self, batch: Any, rows: int, size: int, combining: Combining, checkpoint: tuple[str, ...] = ()
+    ) -> Compared:
+        """Compare the gradients of a batch of `rows` with those of its parts of `size` rows.
+
+        Where memory runs out, that error is raised.
+        """
+        if not self._draws:
+            found = self._gradients(batch, rows, size, combining, checkpoint, steady=False)
+            if found is not None:
+                return found
+            self._draws = True
+        found = self._gradients(batch, rows, size, combining, checkpoint, steady=True)
+        assert found is not None
+        return found
+
+    def _gradients(
+        self, batch: Any, rows: int, size: int, combining: Combining, checkpoint: tuple[str, ...], *, steady: bool
+    ) -> Compared | None:
+        """`None` if random numbers were drawn that are not the same for the whole and for its parts."""
+        # Neither the gradients of inputs nor what computed them take part.
+        batch = mapped(batch, lambda leaf: leaf.detach().requires_grad_(leaf.requires_grad))
+        with (
+            undisturbed(self._model, self._device, steady=steady, grad=True) as buffers,
+            without_gradients(self._parameters),
+            checkpointed(self._model, checkpoint) if checkpoint else nullcontext(),
+        ):
+            passes = self._passes(buffers)
+            before = random_state(self._device)
+            hooks = HookWatch()
+            try:
+                with hooks:
+                    passes.whole(batch)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise  # that says nothing of the module
+                return Compared(unclear=f"{rows} rows at once cannot be computed: {brief_of(error)}")
+            if hooks.found:
+                return Compared(HOOKED)
+            if not steady and not _same_state(random_state(self._device), before):
+                return None
+            norms = _norms(self._parameters)
+            if not bool(torch.isfinite(norms).all()) or not bool(norms.any()):
+                return Compared(unclear=f"gradients of {rows} rows were all zero, or not finite")
+            changed = buffers.now()
+            # Those of parts are added to the negative of these, which takes no memory for both.
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.neg_()
+            buffers.restore()
+            try:
+                passes.cut(batch, rows, size, combining, "float32")
+            except Disagreement:
+                return Compared(LOSS_DIFFERS)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise  # that says nothing of the module
+                return Compared(f"parts of {size} rows cannot be computed ({brief_of(error)})", raised=True)
+            what = self._first_far(norms, rows, size) or _first_buffer(buffers, changed, buffers.now())
+            return Compared(what and (name_of_norm(self._model) or what))
+
+    def _passes(self, buffers: Buffers) -> Passes:
+        return Passes(
+            forward=self._forward,
+            loss=self._loss,
+            targets=self._targets,
+            backward=torch.Tensor.backward,
+            cast=nullcontext,
+            device=self._device,
+            laps=HostLaps(),
+            buffers=buffers,
+        )
+
+    def _first_far(self, norms: torch.Tensor, rows: int, size: int) -> str:
+        """The parameter whose gradient is off by most, if that is more than rounding explains."""
+        off = _norms(self._parameters)
+        limits = [_bound_of(each, self._device) for each in self._parameters]
+        least = norms.norm() * norms.new_tensor([each.least for each in limits])
+        far = off / torch.maximum(norms, least)
+        ratios = far / far.new_tensor([each.far for each in limits])
+        worst = int(torch.nan_to_num(ratios, nan=torch.inf).argmax())
+        if float(ratios[worst]) <= 1.0:
+            return ""
+        return (
+            f"the gradient of {self._name_of(self._parameters[worst])} from parts of {size} rows differs "
+            f"by {float(far[worst]):.2g} of its norm from that of {rows} rows at once"
+        )
+
+    def _name_of(self, parameter: torch.nn.Parameter) -> str:
+        found = next((name for name, each in self._model.named_parameters() if each is parameter), None)
+        return "a parameter outside the module" if found is None else repr(found)
+
+    def outputs(self, batch: Any, rows: int, size: int, combining: Combining) -> Compared:
+        """Compare outputs and buffers after `rows` rows at once with those of parts, for want of memory for gradients.
+
+        Where memory runs out, that error is raised.
+        """
+        with undisturbed(self._model, self._device) as buffers:
+            try:
+                together = self._forward(batch)
+                changed = buffers.now()
+                parts = []
+                for begin, end in bounds(rows, size):
+                    buffers.restore()
+                    parts.append(self._forward(part_of(batch, rows, begin, end)))
+                after = buffers.now()
+                if all_have_rows(together, rows):
+                    is_same = all(map(same, leaves(joined(parts)), leaves(together)))
+                else:
+                    is_same = self._same_losses(together, parts, batch, rows, size, combining)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise  # that says nothing of the module
+                return Compared(unclear=f"outputs of {rows} rows cannot be computed: {brief_of(error)}")
+            what = "" if is_same else f"outputs of {rows} rows at once are not those of parts of {size} rows"
+            what = what or _first_buffer(buffers, changed, after)
+            return Compared(what and (name_of_norm(self._model) or what))
+
+    def _same_losses(
+        self, together: Any, parts: Sequence[Any], batch: Any, rows: int, size: int, combining: Combining
+    ) -> bool:
+        whole = self._loss(together, self._targets(batch))
+        found = torch.zeros_like(whole)
+        for outputs, (begin, end) in zip(parts, bounds(rows, size), strict=True):
+            loss = self._loss(outputs, self._targets(part_of(batch, rows, begin, end)))
+            found += loss * ((end - begin) / rows) if combining.kind == "mean" else loss
+        return same(found, whole)
+
+
+def _norms(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
+    """Of their gradients; 0 where there is none."""
+    zero = torch.zeros((), dtype=torch.float64)
+    found = [zero if each.grad is None else _norm_of(each.grad) for each in parameters]
+    return torch.stack([each.to("cpu", torch.float64) for each in found]) if found else zero.reshape(1)
+
+
+def _norm_of(gradient: torch.Tensor) -> torch.Tensor:
+    values = gradient.detach()
+    if values.is_sparse:
+        values = values.coalesce().values()
+    return torch.linalg.vector_norm(values, dtype=torch.float32 if values.dtype in _HALVES else None)
+
+
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+def _bound_of(parameter: torch.Tensor, device: torch.device) -> _Bound:
+    found = _BOUNDS.get(parameter.dtype, _SINGLE)
+    is_reduced = device.type == "cuda" or torch.get_float32_matmul_precision() != "highest"
+    return _REDUCED if found is _SINGLE and is_reduced else found
+
+
+def _first_buffer(buffers: Buffers, wanted: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> str:
+    for name, one, other in zip(buffers.names(), wanted, found, strict=True):
+        if not same(other, one):
+            return f"the buffer {name} is computed from all rows of a batch"
+    return ""
+
+
+def _same_state(one: Any, other: Any) -> bool:
+    return all((a is None) == (b is None) and (a is None or torch.equal(a, b)) for a, b in zip(one, other, strict=True))
