@@ -59,6 +59,7 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 
 
+@pytest.mark.full
 def test_rules_are_valid_and_each_alert_fires_in_its_test() -> None:
     checked = promtool("check", "rules", RULES)
     assert checked.returncode == 0, checked.stderr
@@ -73,6 +74,7 @@ def test_rules_are_valid_and_each_alert_fires_in_its_test() -> None:
     assert fires == {rule["alert"] for rule in rules()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("alert", ["AnygpuCallsFail", "AnygpuDeviceLost", "AnygpuGone"])
 def test_a_rule_that_never_fires_fails_its_test(tmp_path: Path, alert: str) -> None:
     document = yaml.safe_load(RULES.read_text())

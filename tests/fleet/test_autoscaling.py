@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.autoscaled_cluster import VALUE, can_be_started, run_in_namespaces
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not can_be_started(), reason="only root can make namespaces")]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not can_be_started(), reason="only root can make namespaces")]
 
 Facts = dict[str, dict[str, Any]]
 

@@ -16,7 +16,7 @@ from tests.support.ray_processes import RayProcesses
 
 FAR = "opencl:0@far"
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not can_cut(), reason="only root can make network namespaces")]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not can_cut(), reason="only root can make network namespaces")]
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +79,7 @@ def test_a_receipt_can_be_written_and_read(fleet: Fleet) -> None:
     assert ag.Receipt.from_json(receipt.to_json()) == receipt
 
 
+@pytest.mark.sampled(gate=2)
 @pytest.mark.parametrize(
     ("on", "expected"), [("@node-2", {SECOND}), ("fleet", {FIRST, SECOND}), ("opencl@node-1", {FIRST})]
 )
@@ -202,7 +205,7 @@ except ag.MissingExtra as error:
     print(error)
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert "anygpu[ray]" in said
+    assert "pip install ray grpcio" in said
 
 
 def test_without_local_devices_only_numpy_is_here(cluster: RayProcesses) -> None:
@@ -214,3 +217,27 @@ def test_without_local_devices_only_numpy_is_here(cluster: RayProcesses) -> None
         assert result.receipt.device == "numpy@node-1"
     with pytest.raises(ag.RuntimeClosed):
         remote.submit(wave, given)
+
+
+@pytest.mark.full
+def test_a_machine_with_another_version_is_left_out(cluster: RayProcesses, tmp_path: Path) -> None:
+    """It computes other values, which only its version tells."""
+    shutil.copytree(Path(ag.__file__).parent, tmp_path / "anygpu", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "anygpu" / "_version.py").write_text('__version__ = "0.0.9"\n')
+    lowering = tmp_path / "anygpu" / "engines" / "numpy" / "lowering.py"
+    text = lowering.read_text()
+    assert '"atanh": "arctanh"' in text
+    lowering.write_text(text.replace('"atanh": "arctanh"', '"atanh": "arctanh", "sinh": "cosh"'))
+    cluster.add("old", env_vars={"PYTHONPATH": str(tmp_path)})
+    try:
+        with (
+            pytest.warns(UserWarning, match=rf"Devices of old are not used.*pip install 'anygpu=={ag.__version__}'"),
+            ag.fleet.connect(cluster.address, devices="numpy@old", insecure=True) as fleet,
+            pytest.raises(ag.DeviceUnavailable, match=r"old has anygpu 0\.0\.9"),
+        ):
+            fleet.run(np.sinh, values(5), on="numpy@old", fallback="raise")
+        with ag.fleet.connect(cluster.address, devices="numpy@old", insecure=True, other_versions=True) as fleet:
+            result = fleet.run(np.sinh, values(5), on="numpy@old")
+        np.testing.assert_allclose(result.value, np.cosh(values(5)), rtol=1e-6)
+    finally:
+        cluster.remove("old")

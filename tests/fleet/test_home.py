@@ -120,6 +120,12 @@ def test_an_array_that_did_not_come_is_refused(home: Home, segment: int) -> None
     assert "no array" in outcome.message
 
 
+def test_a_place_that_no_result_can_have_is_refused(home: Home) -> None:
+    outcome = _reply(_ask(home, 2, _run(doubled(10), place=-1), [np.ones(10, np.float32)])).answer.outcome
+    assert isinstance(outcome, TaskFailed)
+    assert outcome.message == "there is no place -1 for a result."
+
+
 def test_a_header_that_is_none_is_refused(home: Home) -> None:
     with pytest.raises(msgspec.DecodeError):
         home.ask(b"\x00nonsense")

@@ -11,7 +11,7 @@ import pytest
 from anygpu.fleet import lifelines
 from anygpu.fleet.lifelines import Lifelines
 
-SECONDS = 30.0
+SECONDS = 120.0
 
 News = queue.Queue[tuple[str, str | None]]
 

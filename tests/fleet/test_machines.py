@@ -6,33 +6,37 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from anygpu.errors import DeviceUnavailable
 from anygpu.fleet import machines
 from anygpu.fleet.driver_messages import Node, NodeProbed
 from anygpu.fleet.machines import Machines
+from anygpu.fleet.versions import installed_versions
 from anygpu.hardware.device import Unavailable
+from anygpu.hardware.preference import prefer
+from anygpu.hardware.selection import require
 from anygpu.plan.calibration import Network
 from anygpu.testing import fake_device
 
 NODE = Node("ab12", "node-1", "10.0.0.1", {"CPU": 1.0}, {})
 HUNG = Unavailable(id="fake", engine="fake", state="absent", cause="hung", reason="fake has not answered.")
 NETWORK = Network(1e-3, 1e9, 1e9)
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
-def probed(*found: Any) -> NodeProbed:
+def probed(*found: Any, **versions: str) -> NodeProbed:
     devices = tuple(each for each in found if not isinstance(each, Unavailable))
     missing = tuple(each for each in found if isinstance(each, Unavailable))
-    return NodeProbed(devices, missing, {}, NETWORK, "1.0")
+    return NodeProbed(devices, missing, {}, NETWORK, {**installed_versions(), **versions})
 
 
 class StandInCluster:
     """Stands in for a cluster of one machine, which answers probes with `answers`, one after the other."""
 
     own = None
-    ended = None
+    ended: str | None = None
 
     def __init__(self, *answers: NodeProbed | DeviceUnavailable) -> None:
         self.nodes = {NODE.id: NODE}
@@ -68,6 +72,12 @@ def looked(cluster: Any, enough: Callable[[Machines], bool] = lambda found: True
     return found
 
 
+def planned(found: Machines) -> list[threading.Timer]:
+    """The further probes of these machines that are planned; those of earlier tests may be, too."""
+    timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+    return [each for each in timers if getattr(each.function, "__self__", None) is found]
+
+
 def names(found: Machines) -> list[str]:
     return [device.id for device in found.devices()]
 
@@ -87,6 +97,15 @@ def test_what_did_not_answer_is_probed_again(failure: NodeProbed | DeviceUnavail
     assert sorted(names(found)) == ["fake:0@node-1", "other:0@node-1"]
     assert found.unavailable() == []
     assert cluster.probes == 2
+
+
+def test_the_next_probe_is_planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "AGAIN_SECONDS", (600.0,))
+    timers = planned(looked(StandInCluster(probed(HUNG))))
+    for each in timers:
+        each.cancel()
+        each.join()
+    assert len(timers) == 1
 
 
 def test_a_device_that_was_found_stays_as_it_was() -> None:
@@ -110,9 +129,8 @@ def test_it_is_given_up_after_some_probes_and_the_error_says_why() -> None:
 def test_what_is_not_installed_is_not_looked_for_again() -> None:
     missing = Unavailable(id="fake", engine="fake", state="absent", cause="not_installed", reason="it is not there.")
     cluster = StandInCluster(probed(missing))
-    looked(cluster)
+    assert not planned(looked(cluster))
     assert cluster.probes == 1
-    assert not [thread for thread in threading.enumerate() if thread.name == "anygpu-fleet-probe-again"]
 
 
 def test_a_machine_that_has_left_is_not_probed_again() -> None:
@@ -121,3 +139,55 @@ def test_a_machine_that_has_left_is_not_probed_again() -> None:
     cluster.nodes.clear()
     found._probe_again(NODE)
     assert cluster.probes == 0
+
+
+@pytest.mark.parametrize("distribution", ["anygpu", "numpy"])
+def test_a_machine_with_another_version_is_refused_with_the_command(distribution: str) -> None:
+    here = installed_versions()[distribution]
+    cluster = StandInCluster(probed(fake_device("fake:0"), HUNG, **{distribution: "0.0.9"}))
+    found = looked(cluster)
+    assert found.devices() == []
+    (refused,) = found.unavailable()
+    assert (refused.id, refused.cause) == ("fleet@node-1", "other_version")
+    with pytest.raises(DeviceUnavailable) as raised:
+        found.find("fake:0@node-1")
+    assert f"node-1 has {distribution} 0.0.9 (here {here})" in str(raised.value)
+    assert f"pip install '{distribution}=={here}'" in str(raised.value)
+    assert cluster.probes == 1, "it will not be otherwise the next time"
+
+
+def test_another_version_is_used_if_it_is_asked_for() -> None:
+    cluster: Any = StandInCluster(probed(fake_device("fake:0"), anygpu="0.0.9"))
+    found = Machines(cluster, ["all"], with_own=True, other_versions=True)
+    found.probe_all()
+    assert names(found) == ["fake:0@node-1"]
+
+
+def test_another_library_concerns_the_devices_of_its_engine() -> None:
+    device = msgspec.structs.replace(fake_device("webgpu:0"), engine="webgpu")
+    cluster = StandInCluster(probed(device, fake_device("fake:0"), wgpu="0.0.1"))
+    found = looked(cluster)
+    assert names(found) == ["fake:0@node-1"]
+    (refused,) = found.unavailable()
+    assert (refused.id, refused.cause, refused.facts) == ("webgpu:0@node-1", "other_version", {"wgpu": "0.0.1"})
+
+
+def test_what_a_machine_lacked_that_has_left_is_not_a_reason_any_more() -> None:
+    missing = Unavailable(id="fake", engine="fake", state="absent", cause="not_installed", reason="it is not there.")
+    cluster = StandInCluster(probed(fake_device("other:0"), missing))
+    found = looked(cluster)
+    cluster.nodes = {}
+    found.nodes_changed(())
+    assert [each.id for each in found.unavailable()] == ["other:0@node-1"]
+
+
+def test_without_its_cluster_that_is_the_first_reason() -> None:
+    missing = Unavailable(id="fake", engine="fake", state="absent", cause="not_installed", reason="it is not there.")
+    cluster = StandInCluster(probed(fake_device("other:0"), missing))
+    found = looked(cluster)
+    cluster.nodes, cluster.ended = {}, "the head is gone"
+    found.lost(cluster.ended)
+    with pytest.raises(DeviceUnavailable) as raised:
+        require(found.devices(), prefer("fleet"), found.unavailable())
+    assert raised.value.refusals[0] == "the cluster is gone: the head is gone. Connect again when it is back."
+    assert not any("fake" in each for each in raised.value.refusals)

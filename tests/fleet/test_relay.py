@@ -126,7 +126,7 @@ def worker(home: Unreliable) -> Iterator[ActorWorker]:
     home.relay = relay
     yield made
     made.close()
-    thread.join(10)
+    thread.join(120)
     assert not thread.is_alive()
     assert home.killed
 
@@ -222,18 +222,18 @@ def test_a_loss_that_another_hears_of_first_is_told_at_once(
 
     def hang(answer: list[Any], seconds: float) -> list[bytes]:
         waiting.set()
-        ended.wait(30)
+        ended.wait(120)
         raise TimeoutError
 
     monkeypatch.setattr(home, "get", hang)
     assert home.relay is not None
-    losing = threading.Thread(target=lambda: waiting.wait(30) and home.relay.lose("its machine is gone"))  # type: ignore[union-attr]
+    losing = threading.Thread(target=lambda: waiting.wait(120) and home.relay.lose("its machine is gone"))  # type: ignore[union-attr]
     losing.start()
     with pytest.raises(DeviceLost):
         worker.run(doubled(VALUES.size), [VALUES])
     assert not ended.is_set()
     ended.set()
-    losing.join(10)
+    losing.join(120)
 
 
 def test_silence_is_counted_across_questions_that_are_repeated(worker: ActorWorker, home: Unreliable) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from anygpu.fleet.driver_messages import (
     decode_request,
     encode,
 )
+from anygpu.fleet.scaler import Scaler
 from anygpu.fleet.scaling import (
     FORGET_LIMIT,
     PATIENCE,
@@ -32,6 +34,7 @@ from anygpu.fleet.scaling import (
     provided,
     written,
 )
+from anygpu.runtime.health import Health
 
 GPU = Bundle({"GPU": 1.0})
 A100 = Bundle({"GPU": 1.0}, {"card": "a100"})
@@ -262,3 +265,18 @@ def test_messages_come_back_as_they_were() -> None:
     assert decode_request(encode(request)) == request
     refused = MachinesRefused(2, "infeasible")
     assert decode_event(encode(refused)) == refused
+
+
+def test_a_fleet_without_its_cluster_is_not_well() -> None:
+    cluster: Any = SimpleNamespace(nodes={"ab": 1, "cd": 2}, ended=None)
+    unused: Any = None
+    scaler = Scaler(cluster, unused, unused, unused, scaling=None)
+    well = Health(
+        ok=True, closed=None, waiting=0, limit=10, open_tasks=0, oldest_seconds=None, lanes=(), tenants=(), losses=()
+    )
+    assert (scaler.health(well).ok, scaler.health(well).nodes, scaler.health(well).lost) == (True, 2, None)
+    cluster.nodes, cluster.ended = {}, "the head is gone"
+    found = scaler.health(well)
+    assert (found.ok, found.nodes, found.lost) == (False, 0, "the head is gone")
+    assert str(found).startswith("without its cluster: 0 of at most 10 tasks wait")
+    assert "the cluster is gone: the head is gone" in str(found)

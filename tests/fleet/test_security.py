@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from anygpu.errors import ClusterUnavailable, InsecureCluster, InvalidOption
-from anygpu.fleet.access import find_address, observe_access, reachable_from_outside, split_address
+from anygpu.fleet.access import observe_access, reachable_from_outside, split_address
 from anygpu.fleet.security import Access, FileMode, Token, access_findings, check_access, driver_variables, refusal
 
 TOKEN = Token(
@@ -88,7 +88,7 @@ FAULTS: list[tuple[Access, str, str, str]] = [
     (but(answered=False, demands_token=None), "cluster_unreachable", "problem", "nc -vz node-1 6379"),
     (but(demands_token=False), "no_token_demanded", "problem", "export RAY_AUTH_MODE=token"),
     (but(demands_token=False, beyond_loopback=False), "no_token_demanded", "advice", "umask 077"),
-    (but(demands_token=None), "token_unknown", "problem", "pip install 'anygpu[ray]'"),
+    (but(demands_token=None), "token_unknown", "problem", "pip install grpcio"),
     (but(demands_token=None, beyond_loopback=False), "token_unknown", "advice", "--dashboard"),
     (with_token(source="none", file=None), "token_missing", "problem", "ssh HEAD cat .ray/auth_token"),
     (with_token(accepted=False), "token_wrong", "problem", "ssh HEAD cat .ray/auth_token"),
@@ -155,14 +155,6 @@ class TestAddresses:
         with pytest.raises(InvalidOption, match="is not the address of a cluster"):
             split_address(text)
 
-    def test_ray_s_own_choice(self, tmp_path: Path) -> None:
-        (tmp_path / "ray").mkdir()
-        assert find_address({"RAY_TMPDIR": str(tmp_path)}) is None
-        (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.7:6379")
-        assert find_address({"RAY_TMPDIR": str(tmp_path)}) == "10.0.0.7:6379"
-        assert find_address({"RAY_TMPDIR": str(tmp_path), "RAY_ADDRESS": "auto"}) == "10.0.0.7:6379"
-        assert find_address({"RAY_TMPDIR": str(tmp_path), "RAY_ADDRESS": "node-1:1"}) == "node-1:1"
-
 
 HEADER = "  sl  local_address rem_address   st …\n"
 #: As Linux prints sockets: the port 0x18EB is 6379, and the state 0A means that something listens.
@@ -209,7 +201,7 @@ def test_whether_a_port_speaks_tls(tmp_path: Path) -> None:
             thread = threading.Thread(target=_answer_all, args=(server, wrap), daemon=True)
             thread.start()
             access = observe_access(
-                f"127.0.0.1:{server.getsockname()[1]}", dashboard="http://127.0.0.1:1", environment={}, timeout=2.0
+                f"127.0.0.1:{server.getsockname()[1]}", dashboard="http://127.0.0.1:1", environment={}, timeout=60.0
             )
             assert (access.answered, access.tls) == (True, wrap is not None)
             server.shutdown(socket.SHUT_RDWR)
@@ -253,9 +245,11 @@ def dashboard_that_answers(status: int, body: bytes) -> Iterator[str]:
 
 
 @pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+def closed_port() -> Iterator[int]:
+    """A port at which nobody listens: it is ours, so that nobody else begins to."""
+    with socket.socket() as ours:
+        ours.bind(("127.0.0.1", 0))
+        yield int(ours.getsockname()[1])
 
 
 class TestObserving:
@@ -276,7 +270,7 @@ class TestObserving:
     ) -> None:
         with dashboard_that_answers(status, body) as url:
             access = observe_access(
-                f"127.0.0.1:{closed_port}", dashboard=url, environment={"HOME": str(tmp_path)}, timeout=5.0
+                f"127.0.0.1:{closed_port}", dashboard=url, environment={"HOME": str(tmp_path)}, timeout=60.0
             )
         assert access.demands_token is demands
         assert access.answered is (demands is not None)
@@ -285,20 +279,16 @@ class TestObserving:
 
     def test_another_cluster_s_dashboard_says_nothing(self, closed_port: int, tmp_path: Path) -> None:
         with pytest.raises(ClusterUnavailable, match="no Ray cluster can be reached"):
-            check_access(f"127.0.0.1:{closed_port}", environment={"HOME": str(tmp_path)}, timeout=2.0)
-
-    def test_auto_without_a_cluster(self, tmp_path: Path) -> None:
-        with pytest.raises(ClusterUnavailable, match="none was started on this machine"):
-            check_access("auto", environment={"RAY_TMPDIR": str(tmp_path)})
+            check_access(f"127.0.0.1:{closed_port}", environment={"HOME": str(tmp_path)}, timeout=60.0)
 
     def test_no_url(self) -> None:
         with pytest.raises(InvalidOption, match="is not the address of a dashboard"):
-            observe_access("127.0.0.1:1", dashboard="file:///etc/passwd", timeout=1.0)
+            observe_access("127.0.0.1:1", dashboard="file:///etc/passwd", timeout=60.0)
 
     def test_where_the_token_comes_from(self, closed_port: int, tmp_path: Path) -> None:
         def token(**environment: str) -> Token:
             home = {"HOME": str(tmp_path)}
-            return observe_access(f"127.0.0.1:{closed_port}", environment=home | environment, timeout=1.0).token
+            return observe_access(f"127.0.0.1:{closed_port}", environment=home | environment, timeout=60.0).token
 
         assert token() == Token(source="none", path=str(tmp_path / ".ray" / "auth_token"))
         (tmp_path / ".ray").mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 import tritonclient.http as triton
 
 from anygpu.fleet import Fleet
@@ -12,6 +13,7 @@ from benchmarks.serving_client import Connection, http_request
 from tests.fleet.test_fleet import FIRST, values, wave
 
 
+@pytest.mark.full
 def test_requests_are_computed_on_another_machine(fleet: Fleet) -> None:
     before = {lane.device: lane.done for lane in fleet.health().lanes}
     with fleet.server({"wave": wave}, port=0, on=FIRST, notice=0.0, examples={"wave": (values(64),)}) as server:

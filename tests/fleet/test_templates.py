@@ -168,6 +168,7 @@ MISTAKES: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
 
 
 class TestMistakesAreFound:
+    @pytest.mark.sampled(gate=2)
     @pytest.mark.parametrize("name", MISTAKES)
     def test_each(self, name: str) -> None:
         change, message = MISTAKES[name]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anygpu.fleet import travel
-from anygpu.fleet.travel import MOST_IN_PARTS, PART, Bytes
+from anygpu.fleet.travel import MOST_IN_PARTS, PART, Bytes, Part
 
 
 def _arrays(sizes: list[int]) -> list[Bytes]:
@@ -62,3 +64,21 @@ def test_arrays_begin_where_a_device_can_read_them() -> None:
 def test_sizes_that_are_not_true_are_refused_before_memory_is_taken(sizes: list[int], parts: list[bytes]) -> None:
     with pytest.raises(ValueError, match=r"parts|size|negative"):
         travel.unpacked(sizes, parts)
+
+
+class Patient(list[Part]):
+    """Parts that are not looked at for ever."""
+
+    looks = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looks += 1
+        assert self.looks < 100, "it is copied without end"
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("parts", [[b""], [b"123"], [b"123", b"4567890"]])
+def test_parts_that_are_shorter_than_was_announced_are_refused(parts: list[Part]) -> None:
+    """They were copied for ever: no piece was left, and the array was not full."""
+    with pytest.raises(ValueError, match="shorter than what was announced"):
+        travel.unpack_into([np.zeros(10, np.uint8)], Patient(parts))

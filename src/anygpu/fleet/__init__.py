@@ -1,6 +1,6 @@
 """Fleets: the same calls on the machines of a Ray cluster, with the same receipts.
 
-`connect` returns a `Fleet`, which is a `Runtime`. Ray is an optional library (`pip install "anygpu[ray]"`); it is
+`connect` returns a `Fleet`, which is a `Runtime`. Ray is an optional library (`pip install ray grpcio`); it is
 loaded in a child process, the driver, and never in the user's own.
 """
 

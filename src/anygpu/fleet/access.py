@@ -68,19 +68,6 @@ def observe_access(
     )
 
 
-def find_address(environment: Mapping[str, str] | None = None) -> str | None:
-    """The cluster that Ray would use from here: RAY_ADDRESS, or the one that was started last on this machine."""
-    environment = os.environ if environment is None else environment
-    named = environment.get("RAY_ADDRESS", "")
-    if named and named != "auto":
-        return named
-    temporary = Path(environment.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
-    try:
-        return temporary.read_text().strip() or None
-    except OSError:
-        return None
-
-
 def split_address(address: str) -> tuple[str, int]:
     """`host:port`, `[v6]:port` or a host alone, whose port is Ray's default."""
     try:

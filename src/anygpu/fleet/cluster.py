@@ -142,7 +142,7 @@ class Cluster:
         try:
             return _unwrapped(_answer(link, 4 * seconds + 60), NodeProbed)
         except (LinkClosed, TimeoutError) as error:
-            raise self._unavailable(f"the devices of {self.nodes[node].name}", self._why(error)) from None
+            raise self._unavailable("its devices", self._why(error)) from None
         finally:
             link.close()
 
@@ -214,7 +214,7 @@ class Cluster:
             self._link.send(encode(request), descriptors)
 
     def _unavailable(self, wanted: str, why: str, device: str | None = None) -> DeviceUnavailable:
-        return DeviceUnavailable(wanted, [f"the fleet is not there: {why}."], device=device)
+        return DeviceUnavailable(wanted, [f"the fleet is not available: {why}."], device=device)
 
     def _why(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError):
@@ -253,6 +253,8 @@ class Cluster:
             why = self._why(error)
             with self._news:
                 self._end = why
+                # As far as this process can tell: it hears of none of them any more.
+                self.nodes = {}
                 self._news.notify_all()
             self.when_lost(why)
 

@@ -11,6 +11,7 @@ from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.fleet import Fleet
 from anygpu.fleet.scaling import Scaling
 from anygpu.fleet.security import check_access
+from anygpu.fleet.versions import installed_versions, warnings_of
 from anygpu.tasks.tenants import Tenant
 
 _SCHEME = "ray://"
@@ -24,6 +25,7 @@ def connect(
     scaling: Scaling | None = None,
     insecure: bool = False,
     local: bool = True,
+    other_versions: bool = False,
     queue: int = 1000,
     deadline: float | None = 300.0,
     batching: bool = True,
@@ -31,10 +33,13 @@ def connect(
 ) -> Fleet:
     """Connect to a Ray cluster: a `Runtime` whose calls may also run on devices of its machines.
 
-    `address` is "auto" for the cluster that this machine is a node of, or the head's host and port. `devices` are the
-    names of what is wanted of other machines, as in `on=`; with `local=False` nothing but NumPy runs on this one. A
-    cluster that lets everybody in is refused unless `insecure=True`. With `scaling` the cluster's autoscaler is asked
-    for machines while much waits. The other options are those of `Runtime`.
+    `address` is the head's host and port, or "auto" for RAY_ADDRESS or the cluster that this user has started or joined
+    on this machine; an address that other users may have written is refused. `devices` are the names of what is wanted
+    of other machines, as in `on=`; with `local=False` nothing but NumPy runs on this one. A cluster without a
+    token is refused unless `insecure=True`. Machines with other minor versions of anygpu or NumPy, and devices whose
+    engine's library has another one, may compute other values: they are left out, with a warning, unless
+    `other_versions=True`. With `scaling` the cluster's autoscaler is asked for machines while much waits. The other
+    options are those of `Runtime`.
 
     Raises `MissingExtra` without Ray, `ClusterUnavailable` when there is no such cluster, and `InsecureCluster`.
     """
@@ -48,12 +53,14 @@ def connect(
     if not insecure:
         for finding in admission.findings:
             warnings.warn(" ".join((finding.title, *finding.fix)), stacklevel=2)
-    cluster = Cluster(address, admission.variables)
+    # "auto" could mean another cluster to Ray than the one that was asked whether it is safe.
+    cluster = Cluster(admission.address, admission.variables)
     try:
-        return Fleet(
+        fleet = Fleet(
             cluster,
             devices=wanted,
             local=local,
+            other_versions=other_versions,
             queue=queue,
             deadline=deadline,
             tenants=tenants,
@@ -61,9 +68,12 @@ def connect(
             batching=batching,
             max_latency=max_latency,
         )
+        for sentence in warnings_of(fleet.unavailable(), installed_versions()):
+            warnings.warn(sentence, stacklevel=2)
     except BaseException:
         cluster.close()
         raise
+    return fleet
 
 
 def plain_address(address: str) -> str:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from anygpu.errors import install_command
 from anygpu.fleet.node_facts import NodeFacts, NodesSeen, Software, observe_nodes, software
 from anygpu.fleet.security import Access, access_findings, driver_variables, private_file
 from anygpu.hardware.diagnosis_context import Finding, Severity, together
@@ -104,7 +105,7 @@ def ray_missing(facts: FleetFacts) -> Iterator[Finding]:
             severity="problem",
             title="Ray is not installed here.",
             cause="Without it nothing can connect to a cluster, and its nodes were not looked at.",
-            fix=("pip install 'anygpu[ray]'",),
+            fix=(install_command("ray", "ray"),),
             about="ray",
         )
 
@@ -140,7 +141,7 @@ def nodes_not_seen(facts: FleetFacts) -> Iterator[Finding]:
                 severity="problem",
                 title=f"{name} has no anygpu, or one that is too old.",
                 cause=f"A task there failed: {why}",
-                fix=(f"pip install 'anygpu[ray]=={version}'   (on {name}, or in the image it runs)",),
+                fix=(f"Install anygpu {version} and Ray on {name} or in its image, from the same source as here.",),
                 about=name,
             )
         else:
@@ -171,7 +172,7 @@ def versions_differ(facts: FleetFacts) -> Iterator[Finding]:
             "anygpu",
             lambda each: each.anygpu,
             "Messages of another version may be refused.",
-            "pip install 'anygpu=={}'",
+            "Install anygpu {} on them, from the same source as here",
         ),
     )
     for name, read, why, fix in subjects:

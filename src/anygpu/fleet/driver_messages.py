@@ -42,7 +42,7 @@ Refusal = Literal["infeasible", "alone", "labels"]
 class Connect(WireRecord, frozen=True, tag="connect"):
     """The first message, answered by `Connected` or by `TaskFailed`."""
 
-    #: "auto", or host and port.
+    #: Host and port.
     address: str
 
 
@@ -108,8 +108,8 @@ class NodeProbed(WireRecord, frozen=True, tag="probed"):
     #: By device, what that machine has measured itself.
     calibrations: dict[str, Calibration]
     network: Network
-    #: Of anygpu there.
-    version: str
+    #: By distribution, what is installed there: anygpu, NumPy and the engines' libraries.
+    versions: dict[str, str]
 
 
 class HomeOpened(WireRecord, frozen=True, tag="opened"):

@@ -19,13 +19,15 @@ from anygpu.fleet.scaling import Scaling, bundle_of
 from anygpu.fleet.serving_there import TasksOn
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.device_names import node_of
+from anygpu.notes import publish
 from anygpu.placement.call import Call
-from anygpu.placement.offload import Result, unwrapped
+from anygpu.placement.offload import Result
 from anygpu.placement.options import CallOptions, TaskOptions
 from anygpu.placement.place_call import choose, run_with_retries, trace_and_predict
 from anygpu.placement.strategies import SingleDevice
+from anygpu.placement.undecorated import unwrapped
 from anygpu.plan.plan import Plan
-from anygpu.receipts import PhaseTimer, publish
+from anygpu.receipts import PhaseTimer
 from anygpu.residency.registry import DeviceRegistry, registry
 from anygpu.runtime.runtime import FOR_EVER, Runtime
 from anygpu.runtime.waiting import here
@@ -67,6 +69,7 @@ class Fleet(Runtime):
         *,
         devices: Iterable[str],
         local: bool,
+        other_versions: bool = False,
         known: DeviceRegistry = registry,
         queue: int = 1000,
         deadline: float | None = 300.0,
@@ -78,7 +81,7 @@ class Fleet(Runtime):
     ) -> None:
         """Takes the connection over, and looks at every machine."""
         self._cluster = cluster
-        self._machines = Machines(cluster, devices, with_own=not local)
+        self._machines = Machines(cluster, devices, with_own=not local, other_versions=other_versions)
         self._places = FleetRegistry(cluster, self._machines, known, uses_local=local)
         super().__init__(
             queue=queue,

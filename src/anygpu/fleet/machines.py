@@ -10,6 +10,7 @@ import msgspec
 from anygpu.errors import AnyGPUError, DeviceUnavailable, text_of
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.driver_messages import Node, NodeProbed
+from anygpu.fleet.versions import COMMON, Difference, differences, installed_versions, library_of, refused
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.device_names import FLEET, at_node, node_of, parse_device
 from anygpu.hardware.selection import matches_name
@@ -23,6 +24,7 @@ ASIDE_SECONDS = 10.0
 AGAIN_SECONDS = (5.0, 20.0, 80.0)
 #: What may be otherwise the next time.
 _PASSING = frozenset({"hung", "crashed", "garbage"})
+_CONNECT_AGAIN = "Connect again when it is back."
 #: Every device of the cluster.
 ALL = "all"
 
@@ -40,11 +42,18 @@ class RemoteDevice(msgspec.Struct, frozen=True):
 class Machines:
     """What is known of the machines of a cluster. Thread-safe."""
 
-    def __init__(self, cluster: Cluster, wanted: Iterable[str], *, with_own: bool) -> None:
-        """`wanted` are names of devices or kinds; `with_own` includes the machine that this process is on."""
+    def __init__(
+        self, cluster: Cluster, wanted: Iterable[str], *, with_own: bool, other_versions: bool = False
+    ) -> None:
+        """`wanted` are names of devices or kinds; `with_own` includes the machine that this process is on.
+
+        Machines that may compute other values than this one are used only with `other_versions`.
+        """
         self._cluster = cluster
         self._wanted = tuple(wanted)
         self._own = None if with_own else cluster.own
+        #: What is installed here; `None` if it does not matter.
+        self._versions = None if other_versions else installed_versions()
         self._lock = threading.Lock()
         self._probing: set[str] = set()
         #: How often a machine was probed again.
@@ -157,8 +166,8 @@ class Machines:
         """If a part of it did not answer, which a busy machine does not: its devices would be missing for good."""
         with self._lock:
             attempt = self._again.get(node.id, 0)
-            refused = any(each.cause in _PASSING or each.engine == FLEET for each in self._unavailable[node.id])
-            if not refused or attempt == len(AGAIN_SECONDS):
+            may_change = any(_may_change(each) for each in self._unavailable[node.id])
+            if not may_change or attempt == len(AGAIN_SECONDS):
                 return
             self._again[node.id] = attempt + 1
         timer = threading.Timer(AGAIN_SECONDS[attempt], self._probe_again, [node])
@@ -177,12 +186,22 @@ class Machines:
             self._unavailable[node.id] = (missing,)
 
     def _add(self, node: Node, probed: NodeProbed) -> None:
+        others = self._other_versions(COMMON, probed)
+        if others:
+            with self._lock:
+                self._unavailable[node.id] = (refused(at_node(FLEET, node.name), FLEET, others),)
+            return
         cards = [device.card for device in probed.devices if takes_gpu(device)]
+        refusals: list[Unavailable] = []
         for found in probed.devices:
             there = found.id
             name = at_node(there, node.name)
             device = msgspec.structs.replace(found, id=name)
             if not self._is_wanted(device):
+                continue
+            others = self._other_versions(library_of(found.engine), probed)
+            if others:
+                refusals.append(refused(name, found.engine, others))
                 continue
             known = probed.calibrations.get(there) or assumed(found)
             offered = node.resources.get("GPU", 0.0) > 0
@@ -196,9 +215,12 @@ class Machines:
                     name, RemoteDevice(device, node, through(probed.network, known, name), int(share * 1e4) / 1e4)
                 )
         with self._lock:
-            self._unavailable[node.id] = tuple(
-                msgspec.structs.replace(each, id=at_node(each.id, node.name)) for each in probed.unavailable
-            )
+            missing = [msgspec.structs.replace(each, id=at_node(each.id, node.name)) for each in probed.unavailable]
+            self._unavailable[node.id] = (*refusals, *missing)
+
+    def _other_versions(self, names: Iterable[str], probed: NodeProbed) -> tuple[Difference, ...]:
+        """The versions for which what was probed is not used."""
+        return () if self._versions is None else differences(names, self._versions, probed.versions)
 
     def _may_have_wanted(self, node: Node) -> bool:
         """Whether a machine has to be looked at: not if all names that were given are those of others."""
@@ -213,8 +235,20 @@ class Machines:
 
     def unavailable(self) -> list[Unavailable]:
         with self._lock:
-            missing = [each for found in self._unavailable.values() for each in found]
-            return missing + [_lost(name, why) for name, why in self._gone.items()]
+            gone = [_lost(name, why) for name, why in self._gone.items()]
+            return self._without_cluster() + self._missing() + gone
+
+    def _missing(self) -> list[Unavailable]:
+        """What the machines lack that are there: of one that has left, that it has left is all there is to say."""
+        there = self._cluster.nodes
+        return [each for node, found in self._unavailable.items() if node in there for each in found]
+
+    def _without_cluster(self) -> list[Unavailable]:
+        why = self._cluster.ended
+        if why is None:
+            return []
+        reason = f"the cluster is gone: {why}."
+        return [Unavailable(id=FLEET, engine=FLEET, state="absent", cause="lost", reason=reason, fix=_CONNECT_AGAIN)]
 
     def find(self, name: str) -> RemoteDevice:
         """A device by its id. Raises `DeviceUnavailable`."""
@@ -223,21 +257,26 @@ class Machines:
             if found is not None:
                 return found
             why = self._gone.get(name)
-            missing = [each for found in self._unavailable.values() for each in found]
-        reasons = [f"{name} is not there: {why or f'there is no {name} in the fleet'}."]
+            missing = self._missing()
+        reasons = [f"{name} is not available: {why or f'there is no {name} in the fleet'}."]
         if why is None:
             wanted = parse_device(name)
             reasons += [
-                str(each)
+                f"{each} {each.fix or ''}".rstrip()
                 for each in missing
                 if node_of(each.id) == wanted.node and each.engine in (wanted.engine, FLEET)
             ]
         raise DeviceUnavailable(f'on="{name}"', reasons, device=name)
 
 
+def _may_change(missing: Unavailable) -> bool:
+    """Whether it may be otherwise the next time that its machine is looked at."""
+    return missing.cause in _PASSING or (missing.engine == FLEET and missing.cause == "failed")
+
+
 def _lost(name: str, why: str) -> Unavailable:
     engine = parse_device(name).engine
-    return Unavailable(id=name, engine=engine, state="absent", cause="lost", reason=f"{name} is not there: {why}.")
+    return Unavailable(id=name, engine=engine, state="absent", cause="lost", reason=f"{name} is not available: {why}.")
 
 
 def takes_gpu(device: Device) -> bool:

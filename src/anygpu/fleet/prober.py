@@ -19,6 +19,14 @@ class Visited(msgspec.Struct, frozen=True):
     calibrations: dict[str, Calibration]
     version: str
     python: str
+    #: By distribution; earlier versions of anygpu do not tell.
+    versions: dict[str, str] = {}
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """The part of `Visited` that every version of anygpu can read."""
+
+    version: str
 
 
 class Prober:
@@ -26,14 +34,16 @@ class Prober:
 
     def probe(self, seconds: float) -> bytes:
         """`Visited`, packed. Takes so long at most."""
+        from anygpu.fleet.versions import installed_versions
         from anygpu.placement.calibrate import recalled
         from anygpu.workers.discovery import discover
 
         inventory = discover(timeout=seconds, with_cards=True)
         devices = tuple(device for device in inventory.devices if device.verified)
         known = {device.id: found for device in devices if (found := recalled(device)) is not None}
+        versions = installed_versions()
         return msgspec.msgpack.encode(
-            Visited(devices, inventory.unavailable, known, __version__, platform.python_version())
+            Visited(devices, inventory.unavailable, known, __version__, platform.python_version(), versions)
         )
 
     def echo(self, returns: int, part: int, *parts: bytes) -> bytes | list[bytes]:
@@ -42,4 +52,12 @@ class Prober:
 
 
 def decode(data: bytes) -> Visited:
-    return msgspec.msgpack.decode(data, type=Visited)
+    """What a machine has answered. Of an answer in the form of another version, that version is all that is known."""
+    try:
+        found = msgspec.msgpack.decode(data, type=Visited)
+    except msgspec.ValidationError:
+        version = msgspec.msgpack.decode(data, type=_Version).version
+        if version == __version__:
+            raise
+        return Visited((), (), {}, version, "", {"anygpu": version})
+    return found if found.versions else msgspec.structs.replace(found, versions={"anygpu": found.version})

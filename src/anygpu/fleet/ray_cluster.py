@@ -108,7 +108,7 @@ class RayCluster:
             raise HomeRefused(f"nothing came back within {3 * seconds:g} s") from None
         finally:
             _kill(prober)
-        return NodeProbed(visited.devices, visited.unavailable, visited.calibrations, network, visited.version)
+        return NodeProbed(visited.devices, visited.unavailable, visited.calibrations, network, visited.versions)
 
     def open_home(self, device: str, node: str, gpus: float, seconds: float) -> RayHome:
         """The home of a device. Raises `HomeRefused`, which says what is missing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.machines import Machines
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.hardware.device_names import names_a_fleet, node_of
-from anygpu.hardware.selection import prefer, require
+from anygpu.hardware.preference import prefer
+from anygpu.hardware.selection import require
 from anygpu.residency.handle import DeviceHandle
 from anygpu.residency.lineage import Evicted, Loss
 from anygpu.residency.registry import DeviceRegistry
@@ -56,6 +57,9 @@ class FleetRegistry(DeviceRegistry):
     def devices(self, *, low_priority: bool = False) -> list[Device]:
         here = self._local.devices(low_priority=low_priority) if self._uses_local else [self._local.find("numpy").facts]
         return [*here, *self._machines.devices()]
+
+    def of_engines(self, names: Collection[str]) -> list[Device | Unavailable]:
+        return self._local.of_engines(names) if self._uses_local else [self._local.find("numpy").facts]
 
     def unavailable(self) -> list[Unavailable]:
         return [*(self._local.unavailable() if self._uses_local else ()), *self._machines.unavailable()]

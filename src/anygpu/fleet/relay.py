@@ -163,7 +163,7 @@ class Relay:
         given = tuple(each.nbytes for each in arrays)
         reply, parts, use = self._settled(envelope, given, travel.packed(arrays), 1 + travel.parts_of(sizes))
         if any(place > len(places) or nbytes > sizes[place - 1] for place, nbytes in reply.arrays):
-            raise HomeLost("it sent arrays that nobody has asked for")
+            raise HomeLost("it sent arrays that were not requested")
         targets = [
             self._segments.find(places[place - 1], self._device).bytes[:nbytes] for place, nbytes in reply.arrays
         ]

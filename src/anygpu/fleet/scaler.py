@@ -38,16 +38,24 @@ _IDLE = 60.0
 
 
 class FleetHealth(Health, frozen=True, kw_only=True):
-    """A snapshot of a fleet."""
+    """A snapshot of a fleet. It is not `ok` without its cluster, though devices of this machine go on."""
 
+    #: Why there is no connection to the cluster any more; `None` while there is one.
+    lost: str | None = None
     #: Machines of the cluster, and units that its autoscaler was asked for.
     nodes: int = 0
     asked: int = 0
     #: Why what was asked for will not come, one sentence for each kind; Ray itself does not say.
     missing: tuple[str, ...] = ()
 
+    @property
+    def _state(self) -> str:
+        return self.closed or "without its cluster" if self.lost is not None else super()._state
+
     def __str__(self) -> str:
         lines = [super().__str__(), f"  {self.nodes} machines, {self.asked} units asked for"]
+        if self.lost is not None:
+            lines.append(f"  the cluster is gone: {self.lost}")
         return "\n".join([*lines, *(f"  missing: {each}" for each in self.missing)])
 
 
@@ -104,8 +112,16 @@ class Scaler:
 
     def health(self, health: Health) -> FleetHealth:
         fields = {name: getattr(health, name) for name in health.__struct_fields__}
-        asked = self._asked or ()
-        return FleetHealth(**fields, nodes=len(self._cluster.nodes), asked=len(asked), missing=self._missing)
+        lost = self._cluster.ended
+        if lost is not None:
+            fields["ok"] = False
+        return FleetHealth(
+            **fields,
+            lost=lost,
+            nodes=len(self._cluster.nodes),
+            asked=len(self._asked or ()),
+            missing=self._missing,
+        )
 
     def close(self) -> None:
         """Withdraw what was asked for. May be called twice."""

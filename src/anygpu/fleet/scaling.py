@@ -10,7 +10,7 @@ import msgspec
 
 from anygpu.errors import InvalidOption
 from anygpu.fleet.driver_messages import Bundle, Node, Refusal
-from anygpu.hardware.device_names import FLEET
+from anygpu.hardware.device_names import CPU, FLEET
 
 #: After this many seconds a limit that the autoscaler has shown may have been raised.
 FORGET_LIMIT = 300.0
@@ -60,7 +60,7 @@ def bundle_of(gpu: float, cpu: float, labels: Mapping[str, str]) -> Bundle:
 def may_run_elsewhere(on: Sequence[str]) -> bool:
     """Whether a machine that is not there yet could run a call with this `on=`."""
     return not on or any(
-        name.lower() == FLEET or not ("@" in name or ":" in name or name.lower() == "numpy") for name in on
+        name.lower() == FLEET or not ("@" in name or ":" in name or name.lower() in ("numpy", CPU)) for name in on
     )
 
 

@@ -83,7 +83,7 @@ def refusal(access: Access, *, insecure: bool = False) -> ClusterError | None:
     why = f"it may demand no token ({access.unknown})" if access.demands_token is None else "it demands no token"
     return InsecureCluster(
         access.address,
-        f"{why}, and then whoever can reach it can run any code on every node.",
+        f"{why}, and then any client that can reach it can run any code on every node.",
         "Restart each of its nodes with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN_PATH in its environment "
         "(`anygpu fleet template` writes files that do so), or pass insecure=True if the network is all yours.",
     )
@@ -109,15 +109,14 @@ def check_access(
 ) -> Admission:
     """Raise `InsecureCluster` for a cluster that lets everyone in, and `ClusterUnavailable` where there is none.
 
-    The cluster is asked itself, at `address` (`host:port`, or "auto" for the one that Ray would use from here), without
-    a token; where that fails, its dashboard. Nothing is run there. A cluster that only this machine can reach may do
-    without a token.
+    The cluster is asked itself, at `address` (`host:port`, or "auto" for the one that this machine is a node of),
+    without a token; where that fails, its dashboard. Nothing is run there. A cluster that only this machine can reach
+    may do without a token. What is admitted is the address that was asked, and never "auto".
     """
-    from anygpu.fleet.access import find_address, observe_access
+    from anygpu.fleet.access import observe_access
+    from anygpu.fleet.finding import AUTO, find_address
 
-    found = find_address(environment) if address == "auto" else address
-    if found is None:
-        raise ClusterUnavailable(address, detail="none was started on this machine, and RAY_ADDRESS is not set")
+    found = find_address(environment) if address == AUTO else address
     access = observe_access(found, dashboard=dashboard, environment=environment, timeout=timeout)
     refused = refusal(access, insecure=insecure)
     if refused is not None:
@@ -161,7 +160,7 @@ def _open(access: Access) -> Iterator[Finding]:
         code="no_token_demanded",
         severity="problem" if access.beyond_loopback else "advice",
         title=f"The cluster at {access.address} demands no token.",
-        cause="Whoever can reach it can run any code on every node, for example with one POST to /api/jobs/."
+        cause="Any client that can reach it can run any code on every node, for example with one POST to /api/jobs/."
         if access.beyond_loopback
         else "Only this machine can reach it, but each of its users can run code as the one who started it.",
         fix=(
@@ -182,7 +181,7 @@ def _not_asked(access: Access) -> Iterator[Finding]:
         title=f"It is not known whether the cluster at {access.address} demands a token.",
         cause=access.unknown or "Neither the cluster nor its dashboard said so.",
         fix=(
-            "pip install 'anygpu[ray]'   (its grpcio asks the cluster itself)",
+            "pip install grpcio   (it asks the cluster itself)",
             "or pass --dashboard http://HOST:8265",
         ),
         about=access.address,
@@ -198,7 +197,7 @@ def _token(access: Access) -> Iterator[Finding]:
             code="token_missing",
             severity="problem",
             title="This machine has no token for the cluster.",
-            cause=f"The cluster demands one; neither RAY_AUTH_TOKEN nor the file {token.path} is there.",
+            cause=f"The cluster demands one; RAY_AUTH_TOKEN is not set, and {token.path} does not exist.",
             fix=(f"(umask 077; ssh HEAD cat .ray/auth_token > {shlex.quote(token.path)})",),
             about=token.path,
         )
@@ -302,8 +301,8 @@ def _dashboard(access: Access) -> Iterator[Finding]:
         code="dashboard_exposed",
         severity="problem" if access.demands_token is False else "advice",
         title=f"The dashboard answers to other machines, at {access.dashboard}.",
-        cause="It speaks plain HTTP, also in a cluster with TLS, so a token that is typed there can be read on the "
-        "way; and it is the door through which jobs are submitted.",
+        cause="It speaks plain HTTP, also in a cluster with TLS, so a token that is typed there can be "
+        "intercepted; and jobs are submitted through it.",
         fix=(
             "ray start --head --dashboard-host=127.0.0.1 …   (on the head)",
             "ssh -L 8265:127.0.0.1:8265 HEAD   (to look at it from here)",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -74,6 +76,7 @@ scenarios = st.builds(
 )
 
 
+@pytest.mark.full
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios)
 def test_every_task_comes_to_one_end_whatever_happens(scenario: Scenario) -> None:
@@ -87,6 +90,7 @@ def test_every_task_comes_to_one_end_whatever_happens(scenario: Scenario) -> Non
         assert not report.failed
 
 
+@pytest.mark.full
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios)
 def test_the_same_seed_gives_the_same_report(scenario: Scenario) -> None:
@@ -135,6 +139,7 @@ def test_a_hundred_devices_are_all_used_at_once() -> None:
     assert report.devices_busy > 0.9
 
 
+@pytest.mark.full
 def test_the_driver_is_the_bound_of_short_launches_and_more_drivers_move_it() -> None:
     short = Scenario(devices=200, tasks=4000, task_seconds=0.02, batching=False, arrivals=Arrivals(pattern="closed"))
     one = simulate(short)
@@ -186,5 +191,7 @@ def test_a_scenario_that_cannot_be_is_refused(given: dict[str, object]) -> None:
 
 
 def test_warnings_of_the_caller_are_still_about_its_own_lines() -> None:
-    simulate(Scenario(tasks=50))
-    assert users_line()[0] == __file__
+    report = simulate(Scenario(devices=4, tasks=200, faults=Faults(actors=3600.0), arrivals=Arrivals(load=0.5)))
+    assert report.repeated > 0, "the line of a task is set where it is tried again"
+    here = sys._getframe().f_lineno + 1
+    assert users_line() == (__file__, here)

@@ -120,7 +120,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             if number is not None and number < 1:
                 raise InvalidOption(f"{name} is a whole number, at least 1; got {number!r}.")
         if self.drivers > self.devices:
-            raise InvalidOption(f"{self.drivers} drivers need as many devices; there are {self.devices}.")
+            raise InvalidOption(f"{self.drivers} drivers need at least as many devices; got {self.devices}.")
         if not 0 <= self.priorities <= 10:
             raise InvalidOption(f"priorities go from 0 up to a number that is at most 10; got {self.priorities!r}.")
         for name in ("launch_seconds", "marginal", "noise", "call_seconds", "driver_launch", "driver_task", "nbytes"):

@@ -113,7 +113,7 @@ class _Run:
         if ledger.twice:
             problems.append(f"{ledger.twice} tasks had two ends")
         if ledger.forbidden:
-            problems.append(f"{ledger.forbidden} tasks were in a state that there is not")
+            problems.append(f"{ledger.forbidden} tasks made an impossible transition")
         if any(not job.future.done() for driver in self.drivers for job in driver.open_jobs):
             problems.append("a driver has tasks in its books that have not ended")
         if problems:

@@ -174,7 +174,7 @@ def _worker_group(options: TemplateOptions, vendor: Vendor, *, spot: bool) -> st
         count=f'# KubeRay counts only resources whose name ends in "gpu".\nnum-gpus: "{options.gpus}"\n'
         if vendor == "intel"
         else "",
-        groups="# If the doctor says that /dev/dri cannot be opened: the number of the nodes' group render.\n"
+        groups="# If `anygpu doctor` reports that /dev/dri cannot be opened: the id of the nodes' group render.\n"
         "# supplementalGroups: [104]\n"
         if vendor in ("amd", "intel")
         else "",
